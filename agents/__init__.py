@@ -1,0 +1,9 @@
+"""What acts: dialogue in tokens, the engines that answer, and the one loop that plays."""
+
+from palaestra.agents.agent import Agent
+from palaestra.agents.chat import Chat
+from palaestra.agents.conversation import Conversation
+from palaestra.agents.play import Limits, play
+from palaestra.agents.policies.scripted import ScriptedPolicy
+
+__all__ = ["Agent", "Chat", "Conversation", "Limits", "ScriptedPolicy", "play"]

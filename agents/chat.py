@@ -1,0 +1,123 @@
+"""One tokenizer and its chat template: messages to token ids, and the proof that the ids are safe to append to.
+
+A turn is never rendered twice. The prompt of an episode is rendered once; whatever a later turn adds is the text that
+the template puts after a stub assistant message, encoded alone. `probe` shows at start-up for which kinds of turn this
+equals a full rendering; for the others (templates that strip earlier thinking) a `Conversation` opens a new row.
+
+What users and tools say can spell control tokens; it is cut inside each such word before it is encoded, so it stays text.
+
+Left out: images, and templates whose system text changes in mid-dialogue.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from palaestra.episode import Message
+from palaestra.errors import UsageError
+
+_STUB = "\ue000stub\ue000"
+_EMPTY_THINKING = re.compile(r"<think>\s*</think>\s*")
+_PRIVATE_USE = range(0xE001, 0xF8FF)
+
+
+class Chat:
+    """Renders dialogues for one transformers tokenizer and its template."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        if not tokenizer.chat_template:
+            raise UsageError(
+                "this tokenizer has no chat template, so messages cannot be rendered; choose an instruct model, or put "
+                "a chat_template.jinja into the model folder"
+            )
+        self.tokenizer = tokenizer
+        control = sorted((str(token) for token in tokenizer.added_tokens_decoder.values()), key=len, reverse=True)
+        self._control = re.compile("|".join(re.escape(word) for word in control if len(word) > 1) or r"(?!)")
+        question: list[Message] = [{"role": "user", "content": "question"}]
+        closed = self._render([*question, {"role": "assistant", "content": _STUB}], (), prompt=False)
+        after = self._encode(closed.partition(_STUB)[2])
+        if not after:
+            raise UsageError(
+                "this chat template puts nothing after an assistant's message, so the end of a turn cannot be told; "
+                "expected an end-of-turn token"
+            )
+        self.end_of_turn: int = after[0]
+        self.stops: frozenset[int] = frozenset({self.end_of_turn, tokenizer.eos_token_id} - {None})
+        opened = self._render(question, (), prompt=True).removeprefix(self._render(question, (), prompt=False))
+        cut = opened.rfind("<think>")
+        # A template that opens the thinking itself: the agent's text then starts inside it.
+        self.opened_thinking = opened[cut:] if cut >= 0 and "</think>" not in opened[cut:] else ""
+        self._continues = {
+            (kind, thinking): self._probe(kind, thinking) for kind in ("tool", "user") for thinking in (False, True)
+        }
+
+    def opening(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[int]:
+        """The ids of a whole dialogue, up to where the agent speaks."""
+        shielded, mark = self._shield(messages)
+        return self._encode(self._render(shielded, tools, prompt=True), mark)
+
+    def delta(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], last_id: int) -> list[int]:
+        """The ids that new messages add to a row that ends with the agent's turn, up to where it speaks again."""
+        shielded, mark = self._shield(messages)
+        ids = self._encode(self._delta_text(shielded, tools), mark)
+        # The sampled row has its own end of turn already, or another stop in its place.
+        return ids[1:] if last_id in self.stops and ids[:1] == [self.end_of_turn] else ids
+
+    def continues(self, messages: Sequence[Message], thought: bool) -> bool:
+        """Whether these messages can be appended to a row, or need a new one because the template rewrites history."""
+        kind = "tool" if all(message["role"] == "tool" for message in messages) else "user"
+        return self._continues[kind, thought or bool(self.opened_thinking)]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of a sampled turn, without its end; special tokens stay visible, for call formats use them."""
+        kept = ids[:-1] if ids and ids[-1] in self.stops else ids
+        return self.opened_thinking + str(self.tokenizer.decode(list(kept), skip_special_tokens=False))
+
+    def encode_turn(self, text: str) -> list[int]:
+        """The ids of a turn that was written, not sampled, with its end."""
+        return [*self._encode(text.removeprefix(self.opened_thinking)), self.end_of_turn]
+
+    def _render(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], *, prompt: bool) -> str:
+        return str(
+            self.tokenizer.apply_chat_template(
+                list(messages), tools=list(tools) or None, add_generation_prompt=prompt, tokenize=False
+            )
+        )
+
+    def _delta_text(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> str:
+        stub: list[Message] = [{"role": "user", "content": "question"}, {"role": "assistant", "content": _STUB}]
+        return self._render([*stub, *messages], tools, prompt=True).partition(_STUB)[2]
+
+    def _encode(self, text: str, mark: str = "") -> list[int]:
+        pieces = text.split(mark) if mark else [text]
+        return [token for piece in pieces for token in self.tokenizer.encode(piece, add_special_tokens=False)]
+
+    def _shield(self, messages: Sequence[Message]) -> tuple[Sequence[Message], str]:
+        """Cut every control token that a user or a tool spells: a mark inside it, where `_encode` splits the text."""
+        spoken = "".join(str(m.get("content")) for m in messages if m["role"] in ("user", "tool"))
+        if not self._control.search(spoken):
+            return messages, ""
+        everything = "".join(str(m.get("content")) for m in messages)
+        mark = next(chr(code) for code in _PRIVATE_USE if chr(code) not in everything)
+
+        def cut(word: re.Match[str]) -> str:
+            return word[0][0] + mark + word[0][1:]
+
+        shielded = [
+            {**m, "content": self._control.sub(cut, m["content"])}
+            if m["role"] in ("user", "tool") and isinstance(m.get("content"), str)
+            else m
+            for m in messages
+        ]
+        return shielded, mark
+
+    def _probe(self, kind: str, thinking: bool) -> bool:
+        """Whether prompt + turn + delta reads as the template's own rendering of the same dialogue."""
+        question: list[Message] = [{"role": "user", "content": "question"}]
+        said = "<think>\nmusing\n</think>\n\nword" if thinking or self.opened_thinking else "word"
+        new: list[Message] = [{"role": kind, "name": "probe", "content": "reply"}]
+        whole = self._render([*question, {"role": "assistant", "content": said}, *new], (), prompt=True)
+        prompt = self._render(question, (), prompt=True)
+        row = prompt + said.removeprefix(self.opened_thinking) + self._delta_text(new, ())
+        # An empty think block that a template adds says nothing; the row keeps what was really sampled.
+        return _EMPTY_THINKING.sub("", whole) == _EMPTY_THINKING.sub("", row)

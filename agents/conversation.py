@@ -1,0 +1,125 @@
+"""The token-exact state of one dialogue: rows that only ever grow, and who wrote each token.
+
+Without a chat (scripts, people) it keeps the messages alone. Left out: budgets, which are `play`'s.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from palaestra.agents.chat import Chat
+from palaestra.episode import Message, TokenRow
+
+_row_numbers = count()
+
+
+class _Row:
+    """A token row while it grows."""
+
+    def __init__(self, ids: Sequence[int]) -> None:
+        self.number = next(_row_numbers)
+        self.ids = list(ids)
+        self.sampled = [False] * len(ids)
+        self.logprobs = [0.0] * len(ids)
+        self.versions = [-1] * len(ids)
+
+    def extend(self, ids: Sequence[int], sampled: bool, logprobs: Sequence[float], versions: Sequence[int]) -> None:
+        self.ids.extend(ids)
+        self.sampled.extend([sampled] * len(ids))
+        self.logprobs.extend(logprobs)
+        self.versions.extend(versions)
+
+    def frozen(self) -> TokenRow:
+        return TokenRow(
+            np.array(self.ids, np.int32),
+            np.array(self.sampled, np.bool_),
+            np.array(self.logprobs, np.float32),
+            np.array(self.versions, np.int32),
+        )
+
+
+class Conversation:
+    """One dialogue as its agent sees it, in messages and, where there is a chat, in tokens."""
+
+    def __init__(self, chat: Chat | None, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> None:
+        self.chat = chat
+        self.messages = list(messages)
+        self.tools = tools
+        self._row = _Row(chat.opening(messages, tools) if chat else ())
+        self._done: list[TokenRow] = []
+        self._thought = False
+
+    @property
+    def row(self) -> int:
+        """The number of the row that grows now; never used twice in a process."""
+        return self._row.number
+
+    @property
+    def ids(self) -> Sequence[int]:
+        """The tokens of the row that grows now."""
+        return self._row.ids
+
+    def add_sampled(self, ids: Sequence[int], logprobs: Sequence[float], versions: Sequence[int]) -> str:
+        """Append what an engine sampled; returns its text."""
+        assert self.chat is not None, "an engine that samples ids needs a chat"
+        assert len(ids) == len(logprobs) == len(versions), "an engine reports one log-prob and one version a token"
+        self._row.extend(ids, True, logprobs, versions)
+        text = self.chat.decode(ids)
+        self._said(text)
+        return text
+
+    def add_text(self, text: str) -> None:
+        """Append a turn that was written by a script or a person: its tokens are the agent's, with log-prob 0."""
+        if self.chat is not None:
+            ids = self.chat.encode_turn(text)
+            self._row.extend(ids, True, [0.0] * len(ids), [0] * len(ids))
+        self._said(text)
+
+    def hear(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], room: int) -> bool:
+        """Append what the arena says next. False, and nothing appended, if the row would reach `room` tokens."""
+        if self.chat is None:
+            self.messages.extend(messages)
+            self.tools = tools
+            return True
+        if tools == self.tools and self.chat.continues(messages, self._thought):
+            delta = self.chat.delta(messages, tools, self._row.ids[-1])
+            if len(self._row.ids) + len(delta) >= room:
+                return False
+            self._row.extend(delta, False, [0.0] * len(delta), [-1] * len(delta))
+        else:
+            opening = self.chat.opening([*self.messages, *messages], tools)
+            if len(opening) >= room:
+                return False
+            self._done.append(self._row.frozen())
+            self._row = _Row(opening)
+            self._thought = False
+        self.messages.extend(messages)
+        self.tools = tools
+        return True
+
+    def rows(self) -> tuple[TokenRow, ...]:
+        """The token rows, finished ones first; none without a chat."""
+        return (*self._done, self._row.frozen()) if self.chat is not None else ()
+
+    def _said(self, text: str) -> None:
+        self.messages.append({"role": "assistant", "content": text})
+        self._thought = self._thought or "</think>" in text
+
+
+def written_rows(chat: Chat, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> tuple[TokenRow, ...]:
+    """The rows of a dialogue that somebody else has had: its assistant turns are the sampled tokens. For imitation."""
+    first = next((i for i, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
+    conversation = Conversation(chat, messages[:first], tools)
+    heard: list[Message] = []
+    for message in messages[first:]:
+        if message["role"] != "assistant":
+            heard.append(message)
+            continue
+        if heard:
+            conversation.hear(heard, tools, room=sys.maxsize)
+            heard = []
+        conversation.add_text(message["content"])
+    return conversation.rows()

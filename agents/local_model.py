@@ -1,0 +1,70 @@
+"""A model in this process that plays and can be trained: from disk, from a hub, or just made."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging as transformers_logging
+
+from palaestra.agents.agent import Agent
+from palaestra.agents.chat import Chat
+from palaestra.agents.engines.torch_engine import TorchEngine
+from palaestra.errors import UsageError
+
+# Bars for loading and saving would run through a live display and say nothing about seconds of work.
+transformers_logging.disable_progress_bar()
+
+
+@dataclass(frozen=True, slots=True)
+class LocalModel:
+    """A model, its tokenizer, and an agent whose engine samples from that very model."""
+
+    model: Any
+    tokenizer: Any
+    agent: Agent
+
+
+def serve(model: Any, tokenizer: Any, *, slots: int, seed: int = 0) -> LocalModel:
+    """Put an engine and a chat around a model."""
+    chat = Chat(tokenizer)
+    ends = model.generation_config.eos_token_id if model.generation_config is not None else None
+    stops = chat.stops | set(ends if isinstance(ends, list) else [] if ends is None else [ends])
+    return LocalModel(model, tokenizer, Agent(TorchEngine(model, stops, slots=slots, seed=seed), chat))
+
+
+def load(name: str, *, slots: int, seed: int = 0, device: str = "auto") -> LocalModel:
+    """Load a causal language model with its chat template. Weights are float32: small learning rates vanish in bfloat16."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name)
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"no model could be read from {name!r} ({_first_line(error)}); pass a model folder (with config.json, "
+            "safetensors and tokenizer files), a hub name, or 'tiny'"
+        ) from error
+    if not tokenizer.chat_template:
+        raise UsageError(
+            f"the tokenizer in {name!r} has no chat template; pass an instruct model, or put a chat_template.jinja "
+            "beside its tokenizer files"
+        )
+    try:
+        model: Any = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"the weights in {name!r} could not be loaded: {_first_line(error)}") from error
+    return serve(model.to(find_device(device)), tokenizer, slots=slots, seed=seed)
+
+
+def export(model: Any, tokenizer: Any, folder: Path) -> None:
+    """Write a folder that `load`, transformers and vLLM read: safetensors, config, tokenizer, template."""
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def find_device(name: str) -> torch.device:
+    """`auto` is a GPU where there is one."""
+    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

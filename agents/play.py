@@ -1,0 +1,201 @@
+"""The one loop: an agent plays the episodes that an iterator of Starts asks for.
+
+Training, evaluation and collection all go through it. A slot whose tool has answered decodes again at once; nothing
+waits for the slowest. It knows two ports and nothing behind them. Left out: what an episode is worth (`trainers`), and
+how many are wanted (the iterator's affair, which may also yield None for "nothing now, ask again").
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from palaestra.agents.agent import Agent
+from palaestra.agents.conversation import Conversation
+from palaestra.episode import Ending, Episode, Event, Start
+from palaestra.errors import ConfigError
+from palaestra.protocols import Arena, Completion, Request
+
+_ALTERNATION = 0.005
+"""Seconds to wait in one port while the other has work out: measured better than spinning and than waiting in one."""
+_IDLE = 1.0
+"""Seconds to wait in a port that alone has work out, before looking round again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What an episode may cost in tokens."""
+
+    max_turn_tokens: int = 512
+    """A turn that is cut here ends its episode."""
+    max_episode_tokens: int = 4096
+    """Longest row: prompt, tool results and what the agent says."""
+
+    def __post_init__(self) -> None:
+        if self.max_turn_tokens < 1 or self.max_episode_tokens < 2:
+            raise ConfigError(f"{self}: expected max_turn_tokens >= 1 and max_episode_tokens >= 2")
+
+
+@dataclass(slots=True)
+class _Seat:
+    """A slot's running episode."""
+
+    start: Start
+    retried: bool = False
+    began: float = field(default_factory=time.monotonic)
+    turn: int = 0
+    conversation: Conversation | None = None
+    ticket: int | None = None
+    """Set while the engine has the turn; None while the arena has it."""
+
+
+def play(
+    agent: Agent,
+    arena: Arena,
+    starts: Iterable[Start | None],
+    *,
+    limits: Limits | None = None,
+    temperature: float = 1.0,
+    wanted: Callable[[Start], bool] | None = None,
+) -> Iterator[Episode]:
+    """Play the starts, yielding each episode as it ends.
+
+    A BROKEN episode is tried once more and then yielded without a reward. An episode whose start is no longer `wanted`
+    is dropped unfinished. Closing the generator cancels what runs.
+    """
+    table = _Table(agent, arena, iter(starts), limits or Limits(), temperature)
+    try:
+        while table.fill():
+            if wanted is not None:
+                table.drop_unless(wanted)
+            table.serve_engine()
+            yield from table.serve_arena()
+    finally:
+        table.drop_unless(lambda start: False)
+
+
+class _Table:
+    """Who plays where, and which port each one waits for."""
+
+    def __init__(
+        self, agent: Agent, arena: Arena, starts: Iterator[Start | None], limits: Limits, temperature: float
+    ) -> None:
+        self.agent, self.arena, self.starts = agent, arena, starts
+        self.limits, self.temperature = limits, temperature
+        self.seats: dict[int, _Seat] = {}
+        self.tickets: dict[int, int] = {}
+        self.free = list(range(arena.slots))[::-1]
+        self.exhausted = False
+
+    def fill(self) -> bool:
+        """Begin episodes in the free slots; False when all is played."""
+        while self.free and not self.exhausted:
+            try:
+                start = next(self.starts)
+            except StopIteration:
+                self.exhausted = True
+                break
+            if start is None:
+                if not self.seats:
+                    time.sleep(_ALTERNATION)
+                return True
+            slot = self.free.pop()
+            self.seats[slot] = _Seat(start)
+            self.arena.begin(slot, start)
+        return bool(self.seats)
+
+    def drop_unless(self, wanted: Callable[[Start], bool]) -> None:
+        """Forget the episodes that are not wanted; the arena discards each when its slot is begun again."""
+        for slot, seat in list(self.seats.items()):
+            if not wanted(seat.start):
+                if seat.ticket is not None:
+                    self.agent.engine.cancel(seat.ticket)
+                    del self.tickets[seat.ticket]
+                self._leave(slot)
+
+    def serve_engine(self) -> None:
+        """Hand the turns that are ready to the arena."""
+        if not self.tickets:
+            return
+        arena_busy = len(self.tickets) < len(self.seats)
+        actions: dict[int, str] = {}
+        for completion in self.agent.engine.poll(_ALTERNATION if arena_busy else _IDLE):
+            slot = self.tickets.pop(completion.ticket)
+            seat = self.seats[slot]
+            seat.ticket = None
+            text = self._spoken(seat, completion)
+            if completion.cut:
+                self.arena.finish(slot, Ending.LENGTH_LIMIT, text)
+            else:
+                actions[slot] = text
+        if actions:
+            self.arena.send(actions)
+
+    def serve_arena(self) -> Iterator[Episode]:
+        """Hand what the arena reports to the engine; episodes that ended come out."""
+        outstanding = len(self.seats) - len(self.tickets)
+        if not outstanding:
+            return
+        events = self.arena.recv(0, 0.0) if self.tickets else self.arena.recv(1, _IDLE)
+        for event in events:
+            seat = self.seats.get(event.slot)
+            if seat is None or event.start is not seat.start or seat.ticket is not None:
+                continue  # of an episode that was dropped
+            if event.ending is None:
+                self._continue(event, seat)
+            elif event.ending is Ending.BROKEN and not seat.retried:
+                self.seats[event.slot] = _Seat(seat.start, retried=True, began=seat.began)
+                self.arena.begin(event.slot, seat.start)
+            else:
+                self._leave(event.slot)
+                yield _episode(event, seat)
+
+    def _continue(self, event: Event, seat: _Seat) -> None:
+        """Let the agent speak, or end the episode where its tokens have run out."""
+        room = self.limits.max_episode_tokens
+        if seat.conversation is None:
+            seat.conversation = Conversation(self.agent.chat, event.messages, event.tools)
+            heard = len(seat.conversation.ids) < room
+        else:
+            heard = seat.conversation.hear(event.messages, event.tools, room)
+        if not heard:
+            self.arena.finish(event.slot, Ending.LENGTH_LIMIT, "")
+            return
+        request = Request(
+            row=seat.conversation.row,
+            start=seat.start,
+            turn=seat.turn,
+            messages=seat.conversation.messages,
+            tools=seat.conversation.tools,
+            ids=seat.conversation.ids,
+            max_tokens=min(self.limits.max_turn_tokens, room - len(seat.conversation.ids)),
+            temperature=self.temperature,
+        )
+        seat.turn += 1
+        seat.ticket = self.agent.engine.submit(request)
+        self.tickets[seat.ticket] = event.slot
+
+    def _leave(self, slot: int) -> None:
+        del self.seats[slot]
+        self.free.append(slot)
+
+    @staticmethod
+    def _spoken(seat: _Seat, completion: Completion) -> str:
+        assert seat.conversation is not None, "an engine answered a request that was never made"
+        if completion.text is not None:
+            seat.conversation.add_text(completion.text)
+            return completion.text
+        return seat.conversation.add_sampled(completion.ids, completion.logprobs, completion.versions)
+
+
+def _episode(event: Event, seat: _Seat) -> Episode:
+    assert event.attempt is not None and event.ending is not None, "an arena's ending carries the attempt"
+    return Episode(
+        start=seat.start,
+        attempt=event.attempt,
+        rows=seat.conversation.rows() if seat.conversation is not None else (),
+        ending=event.ending,
+        reward=event.reward,
+        parts=event.parts,
+        fault=event.fault,
+        seconds=time.monotonic() - seat.began,
+    )

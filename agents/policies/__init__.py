@@ -1,0 +1,1 @@
+"""Agents that are not a model behind an engine."""

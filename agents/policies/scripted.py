@@ -1,0 +1,43 @@
+"""An engine that plays by rule: demonstrators, tests, opponents."""
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from palaestra.episode import Message
+from palaestra.protocols import Completion, Request
+
+
+class ScriptedPolicy:
+    """Answers each request with `rule(messages, rng)`; the rng is keyed by seed, start and turn, never shared."""
+
+    def __init__(self, rule: Callable[[Sequence[Message], np.random.Generator], str], seed: int = 0) -> None:
+        self._rule = rule
+        self._seed = seed
+        self._tickets = count()
+        self._answers: dict[int, str] = {}
+
+    def submit(self, request: Request) -> int:
+        """Answer at once; the answer is handed out by `poll`."""
+        ticket = next(self._tickets)
+        rng = np.random.default_rng([self._seed, request.start.task, request.start.seed, request.turn])
+        self._answers[ticket] = self._rule(request.messages, rng)
+        return ticket
+
+    def poll(self, timeout: float = 0.0) -> list[Completion]:
+        """Every answer that was not handed out yet."""
+        ready = [Completion(ticket, text=text) for ticket, text in self._answers.items()]
+        self._answers.clear()
+        return ready
+
+    def cancel(self, ticket: int) -> None:
+        """Forget an answer."""
+        self._answers.pop(ticket, None)
+
+    def update_weights(self, tensors: Iterable[tuple[str, Any]], version: int) -> None:
+        """A script has no weights."""
+
+    def close(self) -> None:
+        """Nothing to release."""

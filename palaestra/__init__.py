@@ -1,0 +1,57 @@
+"""palaestra: a gym where language-model agents practise with tools.
+
+Importing it registers the suite's ids, so `gymnasium.make("palaestra/TwoHop-v0")` works; no environment,
+model library or tool is loaded before it is used.
+"""
+
+from palaestra.episode import Attempt, Call, Ending, Episode, Event, Message, Start, Status, Task, TokenRow
+from palaestra.errors import (
+    Broken,
+    ConfigError,
+    EnvironmentDefect,
+    MissingExtra,
+    PalaestraError,
+    ToolError,
+    TrainingHalted,
+    UnknownId,
+    UsageError,
+)
+from palaestra.protocols import Arena, Completion, Engine, Request
+from palaestra.registry import arena, demonstrator, register, registered
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Arena",
+    "Attempt",
+    "Broken",
+    "Call",
+    "Completion",
+    "ConfigError",
+    "Ending",
+    "Engine",
+    "EnvironmentDefect",
+    "Episode",
+    "Event",
+    "Message",
+    "MissingExtra",
+    "PalaestraError",
+    "Request",
+    "Start",
+    "Status",
+    "Task",
+    "TokenRow",
+    "ToolError",
+    "TrainingHalted",
+    "UnknownId",
+    "UsageError",
+    "arena",
+    "demonstrator",
+    "register",
+    "registered",
+]
+
+_SUITE = "palaestra.envs.suite"
+register("palaestra/Arithmetic-v0", f"{_SUITE}.arithmetic:Arithmetic", demonstrator=f"{_SUITE}.arithmetic:demonstrate")
+register("palaestra/Calculator-v0", f"{_SUITE}.calculator:Calculator", demonstrator=f"{_SUITE}.calculator:demonstrate")
+register("palaestra/TwoHop-v0", f"{_SUITE}.two_hop:TwoHop", demonstrator=f"{_SUITE}.two_hop:demonstrate")

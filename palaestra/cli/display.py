@@ -1,0 +1,65 @@
+"""Showing a long stage: a live panel on a terminal, plain lines elsewhere."""
+
+import time
+from collections.abc import Generator, Mapping
+from typing import TypeVar
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from palaestra.trainers.progress import Progress
+
+Result = TypeVar("Result")
+_PLAIN_LINES = 10
+"""How many lines a stage prints where there is no terminal."""
+_COLUMNS = {
+    "success": "rewards/success/mean",
+    "reward": "reward",
+    "entropy": "entropy",
+    "dead groups": "frac_reward_zero_std",
+    "calls": "tools/call_frequency",
+    "loss": "loss",
+    "success with tool": "success_with_tool",
+}
+
+
+def watch(stage: Generator[Progress, None, Result], console: Console) -> Result:
+    """Run a stage to its end, showing each step; returns what the stage returns."""
+    began, shown = time.perf_counter(), 0.0
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+        while True:
+            try:
+                progress = next(stage)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            line = _line(progress, time.perf_counter() - began)
+            if progress.note:
+                console.print(f"[yellow]{progress.note}[/yellow]", highlight=False)
+            if console.is_terminal:
+                live.update(line, refresh=True)
+            every = max(1, progress.total // _PLAIN_LINES)
+            due = progress.step % every == 0 or progress.step == progress.total or "success_with_tool" in progress.metrics
+            if due and not progress.note and shown != progress.step:
+                shown = progress.step
+                console.print(line, highlight=False, soft_wrap=True)
+
+
+def _line(progress: Progress, seconds: float) -> str:
+    left = seconds / max(1, progress.step) * (progress.total - progress.step)
+    figures = [f"{name} {progress.metrics[key]:.2f}" for name, key in _COLUMNS.items() if key in progress.metrics]
+    if "num_tokens" in progress.metrics:
+        rate = progress.metrics["num_tokens"] / max(1e-9, progress.metrics["step_time"])
+        figures.append(f"{rate:,.0f} tokens/s")
+    return f"{progress.stage:<14} {progress.step:>4}/{progress.total}  {'  '.join(figures)}  {left:.0f} s left"
+
+
+def table(title: str, rows: Mapping[str, tuple[str, ...]], columns: tuple[str, ...]) -> Table:
+    """A small table: a name and its figures a row."""
+    drawn = Table(title=title, title_justify="left")
+    drawn.add_column("")
+    for column in columns:
+        drawn.add_column(column, justify="right")
+    for name, values in rows.items():
+        drawn.add_row(name, *values)
+    return drawn

@@ -1,0 +1,21 @@
+"""Measured agents as a table."""
+
+from collections.abc import Mapping
+
+from rich.table import Table
+
+from palaestra.cli.display import table
+from palaestra.trainers.evaluate import Both, Report
+
+
+def result_table(title: str, measured: Mapping[str, Both]) -> Table:
+    """Success, sampled and greedy with 95 % intervals, and tool calls an episode."""
+    rows = {
+        name: (_interval(both.sampled), _interval(both.greedy), f"{both.sampled.calls:.2f}")
+        for name, both in measured.items()
+    }
+    return table(title, rows, ("sampled success", "greedy success", "calls an episode"))
+
+
+def _interval(report: Report) -> str:
+    return f"{report.success:.3f} [{report.low:.3f}, {report.high:.3f}]"

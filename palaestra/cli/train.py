@@ -1,0 +1,59 @@
+"""`palaestra train ID`: GRPO on the tiny agent or on a model from disk or hub, into a run folder."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+
+from palaestra.cli.display import watch
+from palaestra.cli.ids import resolve
+from palaestra.trainers.config import GRPOConfig, tiny_config
+
+
+@dataclass(frozen=True)
+class Options:
+    """Train an agent with GRPO. Without --model it is the built-in tiny one; with it, defaults are those of paper 1."""
+
+    config: Annotated[GRPOConfig, tyro.conf.arg(name="")]
+    eval_tasks: int = 256
+    """Held-out tasks, played before and after."""
+    run: Path | None = None
+    """Folder for the results; runs/NAME by default."""
+
+
+def parse(arguments: Sequence[str], prog: str) -> Options:
+    """Options whose defaults fit the model that is asked for."""
+    named = [a.partition("=")[2] or b for a, b in zip(arguments, [*arguments[1:], ""], strict=True) if a.startswith("--model")]
+    tiny = not named or named[-1] == "tiny"
+    default = tiny_config(tyro.MISSING) if tiny else GRPOConfig(tyro.MISSING)
+    options = tyro.cli(Options, args=list(arguments), prog=prog, default=Options(default))
+    return replace(options, config=replace(options.config, env_id=resolve(options.config.env_id)))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Train, measure before and after, export the model."""
+    options = parse(arguments, "palaestra train")
+    config, console = options.config, Console()
+    from palaestra.agents.local_model import export
+    from palaestra.cli.results import result_table
+    from palaestra.registry import arena
+    from palaestra.trainers.grpo import train
+    from palaestra.trainers.lesson import evaluate_both, open_model, raise_tiny
+    from palaestra.trainers.run import Run, fresh_folder
+
+    record = Run(options.run or fresh_folder(config.env_id.split("/")[-1].lower()))
+    config.save(record.folder / "config.json")
+    local = watch(raise_tiny(config), console).local if config.model == "tiny" else open_model(config.model, config)
+    before = evaluate_both(local.agent, config, options.eval_tasks)
+    practice = arena(config.env_id, config.slots)
+    curve = watch(record.recorded(train(local.agent, local.model, practice, config)), console)
+    practice.close()
+    after = evaluate_both(local.agent, config, options.eval_tasks)
+    export(local.model, local.tokenizer, record.folder / "model")
+    record.finish({"seed": config.seed, "before": before.figures(), "after": after.figures(), "curve": curve})
+    console.print(result_table(config.env_id, {"before": before, "after": after}))
+    console.print(f"model and figures: {record.folder}", soft_wrap=True)
+    return 0

@@ -1,0 +1,68 @@
+"""Every error palaestra raises on purpose, in one tree.
+
+    PalaestraError
+    ├── UsageError            a caller broke a rule of the interface (also a ValueError)
+    │   ├── UnknownId         no environment of that id; names the closest ones
+    │   └── ConfigError       an option is unknown or out of range
+    ├── MissingExtra          an optional library is absent; names the install command (also an ImportError)
+    ├── EnvironmentDefect     an environment's author got something wrong: a tool, a reward, a task
+    ├── ToolError             a tool's answer to a bad request; the agent reads it, nobody catches it
+    ├── Broken                the infrastructure failed; the episode ends BROKEN and is never scored
+    └── TrainingHalted        the run must stop: too many broken episodes, or engine and trainer disagree
+
+Three roads for three kinds of failure, and they never cross: the agent's mistake is an observation
+(`ToolError`, or any exception of a tool), ours is an exception, the infrastructure's is `Broken`.
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class PalaestraError(Exception):
+    """The root of the tree."""
+
+
+class UsageError(PalaestraError, ValueError):
+    """A caller broke a rule of the interface."""
+
+
+class UnknownId(UsageError):
+    """No environment is registered under the given id."""
+
+    def __init__(self, env_id: str, known: Iterable[str]) -> None:
+        known = sorted(known)
+        close = get_close_matches(env_id, known, n=3, cutoff=0.4)
+        hint = f"did you mean {' or '.join(close)}?" if close else f"known ids: {', '.join(known)}"
+        super().__init__(
+            f"no environment is registered as {env_id!r}; {hint} "
+            "(an id of your own exists once the module that registers it is imported)"
+        )
+
+
+class ConfigError(UsageError):
+    """An option is unknown or its value is out of range."""
+
+
+class MissingExtra(PalaestraError, ImportError):
+    """An optional library is not installed."""
+
+    def __init__(self, library: str, extra: str, purpose: str) -> None:
+        super().__init__(
+            f"{purpose} needs {library}, which is not installed: pip install 'palaestra[{extra}]'"
+        )
+
+
+class EnvironmentDefect(PalaestraError):
+    """An environment is written wrongly; the message says what to change."""
+
+
+class ToolError(PalaestraError):
+    """Raised by a tool to tell the agent why its request could not be served."""
+
+
+class Broken(PalaestraError):
+    """The infrastructure failed, on evidence the agent cannot produce: a spawn that failed, a peer that is gone."""
+
+
+class TrainingHalted(PalaestraError):
+    """Going on would train on wrong data; the message says which check failed."""

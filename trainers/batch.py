@@ -1,0 +1,86 @@
+"""Episodes as flat tensors. Here, and nowhere else, it is decided which tokens are trained on."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from palaestra.episode import Episode, TokenRow
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """All tokens of some rows, one after the other, without padding: N tokens in all."""
+
+    ids_N: Tensor
+    sampled_N: Tensor
+    """True where the agent chose the token: these are trained on, no others."""
+    sampled_logprobs_N: Tensor
+    versions_N: Tensor
+    advantages_N: Tensor
+    row_N: Tensor
+    """Which row, counted from 0 without gaps, in order."""
+    episode_N: Tensor
+    """Which of the packed episodes."""
+
+    @property
+    def lengths_R(self) -> Tensor:
+        """Length of each row."""
+        return torch.bincount(self.row_N)
+
+    def to(self, device: torch.device) -> "Batch":
+        """The same batch on another device."""
+        return Batch(*(getattr(self, name).to(device) for name in self.__slots__))
+
+    def select(self, rows: Sequence[int]) -> "Batch":
+        """Some of the rows, as a batch of their own."""
+        chosen = torch.tensor(sorted(rows), device=self.row_N.device)
+        kept = torch.isin(self.row_N, chosen)
+        parts = {name: getattr(self, name)[kept] for name in self.__slots__}
+        parts["row_N"] = torch.searchsorted(chosen, parts["row_N"])
+        return Batch(**parts)
+
+
+def pack(episodes: Sequence[Episode], advantages: Sequence[float]) -> Batch:
+    """Lay episodes out flat; an advantage goes to every token its episode sampled.
+
+    Rows in which nothing was sampled teach nothing and are left out.
+    """
+    rows = [
+        (row, advantage, index)
+        for index, (episode, advantage) in enumerate(zip(episodes, advantages, strict=True))
+        for row in episode.rows
+        if row.sampled.any()
+    ]
+    return pack_rows([row for row, _, _ in rows], [value for _, value, _ in rows], [index for _, _, index in rows])
+
+
+def pack_rows(
+    rows: Sequence[TokenRow], advantages: Sequence[float] | None = None, episodes: Sequence[int] | None = None
+) -> Batch:
+    """Lay rows out flat. Without advantages each is to be imitated; without episodes each is its own."""
+    if not rows:
+        raise ValueError("a batch needs at least one row with a sampled token")
+    lengths = torch.tensor([len(row) for row in rows])
+    sampled_N = _joined([row.sampled for row in rows])
+
+    def spread(values: Iterable[float]) -> Tensor:
+        return torch.repeat_interleave(torch.tensor(list(values)), lengths)
+
+    return Batch(
+        ids_N=_joined([row.ids for row in rows]).long(),
+        sampled_N=sampled_N,
+        sampled_logprobs_N=_joined([row.logprobs for row in rows]),
+        versions_N=_joined([row.versions for row in rows]),
+        advantages_N=spread(advantages or [1.0] * len(rows)).float() * sampled_N,
+        row_N=spread(range(len(rows))),
+        episode_N=spread(episodes or range(len(rows))),
+    )
+
+
+def _joined(parts: Sequence[NDArray[Any]]) -> Tensor:
+    return torch.from_numpy(np.concatenate(parts))

@@ -1,0 +1,157 @@
+"""From nothing to an agent that can play, badly: demonstrations, a tokenizer, a tiny model, imitation up to a gate.
+
+The demonstrator has a bad habit: it uses its tool in a third of its episodes and guesses otherwise. What comes out can do
+the task but mostly does not bother; reinforcement learning then has something to find. The guessed words stay in the loss:
+without them the guesses turn into long garbage.
+
+Imitation stops at a gate, not at a step count: success of the episodes that used the tool, measured on training tasks. Some
+initial weights never get there; they are given up and others drawn, which is said and counted.
+"""
+
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from palaestra.agents import Agent, Chat, Limits, ScriptedPolicy, play
+from palaestra.agents.conversation import written_rows
+from palaestra.agents.local_model import LocalModel, find_device, serve
+from palaestra.agents.policies.tiny import tiny_model, tiny_tokenizer
+from palaestra.episode import Episode, Start, TokenRow
+from palaestra.errors import ConfigError, TrainingHalted
+from palaestra.protocols import Arena
+from palaestra.registry import Demonstrator
+from palaestra.trainers.evaluate import summarise
+from palaestra.trainers.progress import Progress
+from palaestra.trainers.sft import Imitation, SFTConfig
+
+_GATE_TASKS_FROM = 1_000_000
+"""Training tasks that the gate is measured on; demonstrations and GRPO draw others."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColdStartConfig:
+    """How the tiny agent is raised."""
+
+    demonstrations: int = 4000
+    """Episodes of the demonstrator."""
+    tool_rate: float = 0.3
+    """Share of them in which it uses its tool."""
+    layers: int = 3
+    """Depth of the model."""
+    gate: float = 0.85
+    """Success given tool use at which imitation may end."""
+    gate_tasks: int = 192
+    """Episodes that the gate is measured on."""
+    first_gate: int = 250
+    """Imitation steps before the gate is first measured."""
+    gate_every: int = 50
+    """Steps between measurements."""
+    patience: int = 500
+    """Steps after which initial weights are given up."""
+    decay_steps: int = 100
+    """Steps in which the learning rate falls to 0 once the gate is passed."""
+    max_attempts: int = 5
+    """Initial weights that are tried."""
+
+    def __post_init__(self) -> None:
+        if not (0 < self.tool_rate <= 1 and 0 < self.gate <= 1 and self.first_gate <= self.patience):
+            raise ConfigError(f"{self}: expected shares tool_rate and gate in (0, 1], and first_gate <= patience")
+
+
+@dataclass(frozen=True, slots=True)
+class Pupil:
+    """What a cold start raises."""
+
+    local: LocalModel
+    attempts: int
+    """Initial weights that were tried; 1 when the first passed."""
+    steps: int
+    """Imitation steps of the one that passed."""
+    demonstrations: Sequence[Episode]
+
+
+def cold_start(
+    arena: Arena,
+    demonstrator: Demonstrator,
+    *,
+    seed: int,
+    limits: Limits,
+    slots: int = 96,
+    device_name: str = "auto",
+    config: ColdStartConfig | None = None,
+    sft: SFTConfig | None = None,
+) -> Generator[Progress, None, Pupil]:
+    """Raise a tiny agent on demonstrations played in `arena`; a generator of Progress that returns the Pupil."""
+    config, device = config or ColdStartConfig(), find_device(device_name)
+    demonstrations = demonstrate(arena, demonstrator, config.demonstrations, config.tool_rate, seed)
+    yield Progress("demonstrations", len(demonstrations), config.demonstrations)
+    tokenizer = tiny_tokenizer(m["content"] for e in demonstrations for m in e.attempt.messages)
+    chat = Chat(tokenizer)
+    rows = [row for episode in demonstrations for row in written_rows(chat, episode.attempt.messages)]
+    for attempt in range(config.max_attempts):
+        model = tiny_model(len(tokenizer), layers=config.layers, seed=seed * config.max_attempts + attempt)
+        local = serve(model.to(device), tokenizer, slots=slots, seed=seed)
+        steps, reached = yield from _imitate(local, rows, arena, limits, config, sft or SFTConfig(), seed)
+        if reached >= config.gate:
+            return Pupil(local, attempt + 1, steps, demonstrations)
+        yield Progress(
+            "imitation",
+            steps,
+            config.patience,
+            note=f"stuck at {reached:.2f} success given tool use after {steps} steps (gate {config.gate}): "
+            f"starting again from other initial weights ({attempt + 2} of {config.max_attempts})",
+        )
+    raise TrainingHalted(
+        f"none of {config.max_attempts} initial weights learned to use the tool ({config.gate} success given tool use); "
+        "more demonstrations, more layers or more patience may help"
+    )
+
+
+def demonstrate(
+    arena: Arena, demonstrator: Demonstrator, episodes: int, tool_rate: float, seed: int
+) -> Sequence[Episode]:
+    """Episodes of the demonstrator, played for real, in task order."""
+    agent = Agent(ScriptedPolicy(partial(demonstrator, tool_rate=tool_rate), seed))
+
+    def starts() -> Iterator[Start]:
+        for number in range(episodes):
+            yield Start(task=seed * episodes + number, seed=number, group=number)
+
+    played = sorted(play(agent, arena, starts()), key=lambda episode: episode.start.task)
+    return [episode for episode in played if episode.reward is not None]
+
+
+def _imitate(
+    local: LocalModel,
+    rows: Sequence[TokenRow],
+    arena: Arena,
+    limits: Limits,
+    config: ColdStartConfig,
+    sft: SFTConfig,
+    seed: int,
+) -> Generator[Progress, None, tuple[int, float]]:
+    """Imitate until the gate is passed, then let the rate fall; returns the steps and the success given tool use."""
+    imitation = Imitation(local.model, rows, sft, seed)
+    total = config.patience + config.decay_steps
+    reached = 0.0
+    while imitation.steps < config.patience:
+        loss = imitation.step()
+        metrics = {"loss": loss}
+        if imitation.steps >= config.first_gate and imitation.steps % config.gate_every == 0:
+            reached = _success_given_tool(local, arena, limits, config)
+            metrics["success_with_tool"] = reached
+        yield Progress("imitation", imitation.steps, total, metrics)
+        if reached >= config.gate:
+            break
+    if reached >= config.gate:
+        for left in reversed(range(config.decay_steps)):
+            loss = imitation.step(rate=left / config.decay_steps)
+            yield Progress("imitation", imitation.steps, imitation.steps + left, {"loss": loss})
+        reached = max(reached, _success_given_tool(local, arena, limits, config))
+    return imitation.steps, reached
+
+
+def _success_given_tool(local: LocalModel, arena: Arena, limits: Limits, config: ColdStartConfig) -> float:
+    local.agent.engine.update_weights(local.model.named_parameters(), version=0)
+    starts = (Start(task=_GATE_TASKS_FROM + n, seed=n, group=n) for n in range(config.gate_tasks))
+    return summarise(list(play(local.agent, arena, starts, limits=limits)), config.gate_tasks, 1, 1.0).success_with_tool

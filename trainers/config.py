@@ -1,0 +1,124 @@
+"""Everything a GRPO run can be told, checked where it is made. No torch here: the command line reads it for `--help`."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from palaestra.errors import ConfigError
+from palaestra.trainers.recipes import Recipe, find_recipe
+
+
+@dataclass(frozen=True, slots=True)
+class GRPOConfig:
+    """One GRPO run. The defaults are paper 1's (papers.md 1.5); `tiny_config` has those of the built-in agent."""
+
+    env_id: Annotated[str, tyro.conf.Positional]
+    """Environment to train in."""
+    model: str = "tiny"
+    """`tiny` for the built-in agent, or a model's folder or hub name."""
+    recipe: str = "grpo-tcr"
+    """Preset of the algorithm: grpo-tcr or grpo-t."""
+    seed: int = 0
+    """Decides tasks, sampling noise and initial weights."""
+    steps: int = 450
+    """How many batches to play and learn from."""
+    num_prompts: int = 64
+    """Tasks a step."""
+    num_generations: int = 16
+    """Episodes of each task: one group."""
+    num_mini_batches: int = 4
+    """Optimizer steps a batch."""
+    learning_rate: float = 1e-6
+    """AdamW's."""
+    lr_schedule: Literal["constant", "linear"] = "constant"
+    """`linear` falls to 5 % at the last step."""
+    adam_beta2: float = 0.999
+    """AdamW's second beta."""
+    weight_decay: float = 0.01
+    """AdamW's."""
+    max_grad_norm: float = 1.0
+    """Gradients are scaled down to this norm."""
+    temperature: float = 1.0
+    """Of sampling, in play and in the loss."""
+    max_turn_tokens: int = 4096
+    """A turn that is cut here ends its episode."""
+    max_episode_tokens: int = 20_480 + 2560
+    """Longest row: prompt, tool results and what the agent says."""
+    slots: int = 256
+    """Episodes played at once."""
+    micro_batch_tokens: int = 16_384
+    """Padded tokens in one forward and backward pass; changes memory and speed, not the result."""
+    epsilon: float | None = None
+    """Lower clip, in place of the recipe's."""
+    epsilon_high: float | None = None
+    """Upper clip, in place of the recipe's."""
+    beta: float | None = None
+    """KL weight, in place of the recipe's."""
+    max_completion_length: int | None = None
+    """Longest response the overlong penalty allows, in place of the recipe's; its cache shrinks in proportion."""
+    max_broken_share: float = 0.05
+    """The run stops when more of a step's episodes than this are BROKEN."""
+    device: str = "auto"
+    """`cpu`, `cuda`, or `auto` for a GPU where there is one."""
+
+    def __post_init__(self) -> None:
+        positive = (
+            "steps num_prompts num_generations num_mini_batches max_grad_norm temperature max_turn_tokens "
+            "max_episode_tokens slots micro_batch_tokens"
+        )
+        for name in positive.split():
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be above 0")
+        if self.num_generations < 2:
+            raise ConfigError(f"num_generations is {self.num_generations}; a group needs at least 2 episodes")
+        if self.learning_rate < 0 or not 0 <= self.max_broken_share <= 1:
+            raise ConfigError("learning_rate must be at least 0, and max_broken_share a share between 0 and 1")
+        find_recipe(self.recipe)
+
+    @property
+    def algorithm(self) -> Recipe:
+        """The recipe with this run's replacements."""
+        recipe = find_recipe(self.recipe)
+        given = {name: getattr(self, name) for name in ("epsilon", "epsilon_high", "beta")}
+        changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        if self.max_completion_length is not None:
+            share = recipe.overlong_cache / recipe.max_completion_length
+            changes["max_completion_length"] = self.max_completion_length
+            changes["overlong_cache"] = max(1, round(share * self.max_completion_length))
+        return replace(recipe, **changes)
+
+    def save(self, path: Path) -> None:
+        """Write the resolved config: the fields, and what the recipe became."""
+        path.write_text(json.dumps({**asdict(self), "algorithm": asdict(self.algorithm)}, indent=2) + "\n")
+
+
+def tiny_config(env_id: str, **changes: Any) -> GRPOConfig:
+    """The settings that teach the built-in agent within a minute of two CPU cores (measured; docs/benchmarks.md)."""
+    settings: dict[str, Any] = {
+        "steps": 50,
+        "num_prompts": 12,
+        "num_generations": 8,
+        "learning_rate": 7e-4,
+        "lr_schedule": "linear",
+        "adam_beta2": 0.99,
+        "max_turn_tokens": 72,
+        "max_episode_tokens": 256,
+        "max_completion_length": 256,
+        "slots": 96,
+        "micro_batch_tokens": 4096,
+    }
+    return config_from({**settings, "env_id": env_id, **changes})
+
+
+def config_from(values: Mapping[str, Any]) -> GRPOConfig:
+    """A config from plain values; an unknown key is an error that names the closest one."""
+    known = [field.name for field in fields(GRPOConfig)]
+    for key in values:
+        if key not in known:
+            raise ConfigError(f"unknown option {key!r}; did you mean {get_close_matches(key, known, n=1, cutoff=0.0)[0]!r}?")
+    return GRPOConfig(**values)

@@ -1,0 +1,97 @@
+"""What GRPO's gain is held against: the same start, batches and steps, another lesson drawn from the rewards.
+
+Each control runs in a process of its own, beside the main run, and dies with it.
+"""
+
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from palaestra.registry import arena
+from palaestra.trainers.config import GRPOConfig
+from palaestra.trainers.evaluate import Both
+from palaestra.trainers.grpo import train
+from palaestra.trainers.lesson import evaluate_both, open_model
+from palaestra.trainers.losses.advantages import group_advantages
+from palaestra.trainers.run import cpu_seconds
+
+
+def own_successes(rewards: Sequence[float], groups: Sequence[int]) -> NDArray[np.float64]:
+    """Imitate what succeeded, ignore the rest: no comparison, no negative lesson."""
+    return (np.asarray(rewards) > 0).astype(np.float64)
+
+
+def shuffled(seed: int) -> Callable[[Sequence[float], Sequence[int]], NDArray[np.float64]]:
+    """Whole rewards dealt out anew over the step's episodes: any rise left is not learned from the rewards."""
+    rng = np.random.default_rng([seed, 2])
+
+    def advantages(rewards: Sequence[float], groups: Sequence[int]) -> NDArray[np.float64]:
+        return group_advantages(list(rng.permutation(np.asarray(rewards))), groups)
+
+    return advantages
+
+
+CONTROLS = ("cloning its own successes", "shuffled rewards")
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """How a control ended."""
+
+    name: str
+    measured: Both
+    curve: list[float]
+    """Success of each step's episodes."""
+    cpu_seconds: float
+
+
+def run_control(name: str, start: Path, config: GRPOConfig, eval_tasks: int) -> Control:
+    """Train from the model in `start` with a control's advantages, and measure it."""
+    began = cpu_seconds()
+    local = open_model(str(start), config)
+    advantages = own_successes if name == CONTROLS[0] else shuffled(config.seed)
+    practice = arena(config.env_id, config.slots)
+    curve = [p.metrics["rewards/success/mean"] for p in train(local.agent, local.model, practice, config, advantages)]
+    practice.close()
+    measured = evaluate_both(local.agent, config, eval_tasks)
+    return Control(name, measured, curve, cpu_seconds() - began)
+
+
+class Background:
+    """One worker process for controls; a context manager that leaves none behind."""
+
+    def __init__(self) -> None:
+        self._pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=_die_with_parent)
+
+    def __enter__(self) -> "Background":
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        processes = list((self._pool._processes or {}).values())
+        self._pool.shutdown(wait=failure[0] is None, cancel_futures=True)
+        for process in processes:
+            process.kill()
+
+    def submit(self, name: str, start: Path, config: GRPOConfig, eval_tasks: int) -> "Future[Control]":
+        """Queue a control."""
+        return self._pool.submit(run_control, name, start, config, eval_tasks)
+
+
+def _die_with_parent() -> None:
+    torch.set_num_threads(1)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

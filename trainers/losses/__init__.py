@@ -1,0 +1,1 @@
+"""Pure functions from rewards and log-probs to numbers to minimise."""

@@ -1,0 +1,59 @@
+"""Named presets of the algorithm, every value with where it comes from (papers.md section 1).
+
+A recipe says how rewards become a gradient. How much is played and how fast is learned is `GRPOConfig`'s.
+"""
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from palaestra.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """One preset. The loss is the mean over all sampled tokens of the mini-batch ("Tok", 1.2)."""
+
+    name: str
+    epsilon: float
+    """Lower clip of the ratio."""
+    epsilon_high: float
+    """Upper clip of the ratio."""
+    beta: float
+    """Weight of the KL (k3) to the starting policy."""
+    overlong: bool
+    """Whether long responses are penalised."""
+    max_completion_length: int
+    """Longest response in tokens, tool results included."""
+    overlong_cache: int = 4096
+    """The last so many tokens before the limit in which the penalty grows (1.4, released code)."""
+    dual_clip: float | None = 10.0
+    """Bound on the loss of tokens with negative advantage (1.3, released code)."""
+    tool_bonus: float = 0.1
+    """Per call that worked, for wrong answers (1.4; the released code counts every call, which is farmed)."""
+    bonus_on_correct: bool = False
+    """The paper prints the bonus for right answers too, the released code does not give it (1.4, section 5)."""
+    wrong_cap: float = -0.6
+    """Highest outcome of a wrong answer with its bonus (1.4, released code)."""
+
+    def __post_init__(self) -> None:
+        if not (0 < self.epsilon < 1 and self.epsilon_high > 0 and self.beta >= 0 and self.overlong_cache > 0):
+            raise ConfigError(f"{self}: expected 0 < epsilon < 1, epsilon_high > 0, beta >= 0, overlong_cache > 0")
+
+
+RECIPES = {
+    recipe.name: recipe
+    for recipe in (
+        # 1.3, column GRPO-T: symmetric clip, KL 0.001, no length term, 16 384 tokens.
+        Recipe("grpo-t", epsilon=0.2, epsilon_high=0.2, beta=0.001, overlong=False, max_completion_length=16_384),
+        # 1.3, column GRPO-TCR: raised clip, no KL, length term, 20 480 tokens.
+        Recipe("grpo-tcr", epsilon=0.2, epsilon_high=0.28, beta=0.0, overlong=True, max_completion_length=20_480),
+    )
+}
+
+
+def find_recipe(name: str) -> Recipe:
+    """The preset of that name."""
+    if name not in RECIPES:
+        close = get_close_matches(name, RECIPES, n=1, cutoff=0.0)[0]
+        raise ConfigError(f"no recipe is called {name!r}; did you mean {close!r}? recipes: {', '.join(RECIPES)}")
+    return RECIPES[name]

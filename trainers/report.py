@@ -1,0 +1,40 @@
+"""A finished run for the eye: its curves as a PNG, an episode as a transcript."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from palaestra.episode import Episode
+from palaestra.errors import MissingExtra
+
+
+def save_curve(path: Path, title: str, curves: Mapping[str, Sequence[float]]) -> None:
+    """Draw success by training step, one line a curve."""
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise MissingExtra("matplotlib", "plot", "drawing the curve") from error
+    matplotlib.use("Agg")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.add_subplot()
+    for name, values in curves.items():
+        axes.plot(range(1, len(values) + 1), values, label=name, linewidth=2.5 if name == next(iter(curves)) else 1.5)
+    axes.set(title=title, xlabel="training step", ylabel="success of the step's episodes", ylim=(-0.02, 1.02))
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    figure.savefig(path, dpi=120)
+
+
+def transcript(episode: Episode) -> str:
+    """One episode, message by message, and how it was judged."""
+    lines = [f"{message['role']:>9}  {_shown(message['content'])}" for message in episode.attempt.messages]
+    parts = ", ".join(f"{name} {value:g}" for name, value in episode.parts.items())
+    wanted = episode.attempt.task.answer
+    lines.append(f"{'ending':>9}  {episode.ending}: {parts or episode.fault} (expected {wanted!r})")
+    return "\n".join(lines)
+
+
+def _shown(text: str) -> str:
+    """Model text on one line, without control characters that a terminal would obey."""
+    return "".join(c if c.isprintable() else {"\n": " ⏎ ", "\t": " "}.get(c, "�") for c in text)

@@ -1,0 +1,1 @@
+"""Which tasks are played next."""
