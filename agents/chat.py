@@ -4,7 +4,8 @@ A turn is never rendered twice. The prompt of an episode is rendered once; whate
 the template puts after a stub assistant message, encoded alone. `probe` shows at start-up for which kinds of turn this
 equals a full rendering; for the others (templates that strip earlier thinking) a `Conversation` opens a new row.
 
-What users and tools say can spell control tokens; it is cut inside each such word before it is encoded, so it stays text.
+What users and tools say can spell control tokens; it is cut inside each such word before it is encoded, so it stays
+text.
 
 Left out: images, and templates whose system text changes in mid-dialogue.
 """

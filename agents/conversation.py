@@ -109,7 +109,9 @@ class Conversation:
         self._thought = self._thought or "</think>" in text
 
 
-def written_rows(chat: Chat, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> tuple[TokenRow, ...]:
+def written_rows(
+    chat: Chat, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()
+) -> tuple[TokenRow, ...]:
     """The rows of a dialogue that somebody else has had: its assistant turns are the sampled tokens. For imitation."""
     first = next((i for i, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
     conversation = Conversation(chat, messages[:first], tools)

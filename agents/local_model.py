@@ -35,7 +35,10 @@ def serve(model: Any, tokenizer: Any, *, slots: int, seed: int = 0) -> LocalMode
 
 
 def load(name: str, *, slots: int, seed: int = 0, device: str = "auto") -> LocalModel:
-    """Load a causal language model with its chat template. Weights are float32: small learning rates vanish in bfloat16."""
+    """Load a causal language model with its chat template.
+
+    Weights are float32: steps of a small learning rate vanish in bfloat16.
+    """
     try:
         tokenizer = AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError) as error:

@@ -47,9 +47,7 @@ class MissingExtra(PalaestraError, ImportError):
     """An optional library is not installed."""
 
     def __init__(self, library: str, extra: str, purpose: str) -> None:
-        super().__init__(
-            f"{purpose} needs {library}, which is not installed: pip install 'palaestra[{extra}]'"
-        )
+        super().__init__(f"{purpose} needs {library}, which is not installed: pip install 'palaestra[{extra}]'")
 
 
 class EnvironmentDefect(PalaestraError):

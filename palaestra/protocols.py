@@ -1,4 +1,4 @@
-"""The two ports, symmetric, so that one loop (`agents.play`) joins them: an Arena of episodes and an Engine that answers.
+"""The two ports, symmetric, so that one loop joins them: an Arena of episodes and an Engine that answers.
 
 Both take work without waiting (`send`, `submit`) and report later (`recv`, `poll`). Neither knows the other:
 an Arena deals in text, an Engine in token ids or text.
@@ -79,7 +79,7 @@ class Engine(Protocol):
         """Ask for a turn; returns a ticket."""
 
     def poll(self, timeout: float = 0.0) -> list[Completion]:
-        """Answers that are ready. A built-in engine decodes one step; a server is waited for at most `timeout` seconds."""
+        """Answers that are ready. A built-in engine decodes one step; a server is waited for `timeout` seconds."""
 
     def cancel(self, ticket: int) -> None:
         """Forget a request; it will not be answered."""

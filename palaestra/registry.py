@@ -68,11 +68,12 @@ def demonstrator(env_id: str) -> Demonstrator:
     if env_id not in _demonstrators:
         if env_id not in gymnasium.registry:
             raise UnknownId(env_id, registered())
-        raise UsageError(f"{env_id} has no demonstrator; name one in palaestra.register(..., demonstrator='module:name')")
+        raise UsageError(
+            f"{env_id} has no demonstrator; name one in palaestra.register(..., demonstrator='module:name')"
+        )
     module, name = _demonstrators[env_id].split(":")
     try:
         found: Demonstrator = getattr(import_module(module), name)
     except AttributeError as error:
         raise EnvironmentDefect(f"{env_id}: its demonstrator {name!r} is not in {module}") from error
     return found
-

@@ -28,8 +28,8 @@ class Batch:
     """Which of the packed episodes."""
 
     @property
-    def lengths_R(self) -> Tensor:
-        """Length of each row."""
+    def lengths(self) -> Tensor:
+        """Length of each row, shape [R]."""
         return torch.bincount(self.row_N)
 
     def to(self, device: torch.device) -> "Batch":

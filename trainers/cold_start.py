@@ -1,11 +1,11 @@
 """From nothing to an agent that can play, badly: demonstrations, a tokenizer, a tiny model, imitation up to a gate.
 
-The demonstrator has a bad habit: it uses its tool in a third of its episodes and guesses otherwise. What comes out can do
-the task but mostly does not bother; reinforcement learning then has something to find. The guessed words stay in the loss:
-without them the guesses turn into long garbage.
+The demonstrator has a bad habit: it uses its tool in a third of its episodes and guesses otherwise. What comes out
+can do the task but mostly does not bother; reinforcement learning then has something to find. The guessed words stay
+in the loss: without them the guesses turn into long garbage.
 
-Imitation stops at a gate, not at a step count: success of the episodes that used the tool, measured on training tasks. Some
-initial weights never get there; they are given up and others drawn, which is said and counted.
+Imitation stops at a gate, not at a step count: success of the episodes that used the tool, measured on training
+tasks. Some initial weights never get there; they are given up and others drawn, which is said and counted.
 """
 
 from collections.abc import Generator, Iterator, Sequence
@@ -98,12 +98,12 @@ def cold_start(
             "imitation",
             steps,
             config.patience,
-            note=f"stuck at {reached:.2f} success given tool use after {steps} steps (gate {config.gate}): "
-            f"starting again from other initial weights ({attempt + 2} of {config.max_attempts})",
+            note=f"stuck at {reached:.2f} success given tool use after {steps} steps (gate {config.gate}); "
+            f"attempt {attempt + 1} of {config.max_attempts} is given up and other initial weights are drawn",
         )
     raise TrainingHalted(
-        f"none of {config.max_attempts} initial weights learned to use the tool ({config.gate} success given tool use); "
-        "more demonstrations, more layers or more patience may help"
+        f"none of {config.max_attempts} initial weights reached {config.gate} success given tool use; more "
+        "demonstrations, more layers or more patience may help"
     )
 
 

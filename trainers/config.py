@@ -1,4 +1,4 @@
-"""Everything a GRPO run can be told, checked where it is made. No torch here: the command line reads it for `--help`."""
+"""Everything a GRPO run can be told, checked where it is made. No torch here: `--help` reads this."""
 
 import json
 from collections.abc import Mapping
@@ -12,10 +12,14 @@ import tyro
 from palaestra.errors import ConfigError
 from palaestra.trainers.recipes import Recipe, find_recipe
 
+_LONGEST_PROMPT = 2560
+
 
 @dataclass(frozen=True, slots=True)
 class GRPOConfig:
-    """One GRPO run. The defaults are paper 1's (papers.md 1.5); `tiny_config` has those of the built-in agent."""
+    """One GRPO run. The defaults are those of GRPO-TCR's authors (arXiv 2510.11701 and its released
+    code); `tiny_config` has those of the built-in agent.
+    """
 
     env_id: Annotated[str, tyro.conf.Positional]
     """Environment to train in."""
@@ -47,8 +51,8 @@ class GRPOConfig:
     """Of sampling, in play and in the loss."""
     max_turn_tokens: int = 4096
     """A turn that is cut here ends its episode."""
-    max_episode_tokens: int = 20_480 + 2560
-    """Longest row: prompt, tool results and what the agent says."""
+    max_episode_tokens: int | None = None
+    """Longest row: prompt, tool results and what the agent says; the recipe's longest response plus 2560 by default."""
     slots: int = 256
     """Episodes played at once."""
     micro_batch_tokens: int = 16_384
@@ -69,7 +73,7 @@ class GRPOConfig:
     def __post_init__(self) -> None:
         positive = (
             "steps num_prompts num_generations num_mini_batches max_grad_norm temperature max_turn_tokens "
-            "max_episode_tokens slots micro_batch_tokens"
+            "slots micro_batch_tokens"
         )
         for name in positive.split():
             if getattr(self, name) <= 0:
@@ -79,6 +83,11 @@ class GRPOConfig:
         if self.learning_rate < 0 or not 0 <= self.max_broken_share <= 1:
             raise ConfigError("learning_rate must be at least 0, and max_broken_share a share between 0 and 1")
         find_recipe(self.recipe)
+
+    @property
+    def longest_row(self) -> int:
+        """`max_episode_tokens`, or what the recipe makes of it."""
+        return self.max_episode_tokens or self.algorithm.max_completion_length + _LONGEST_PROMPT
 
     @property
     def algorithm(self) -> Recipe:
@@ -120,5 +129,7 @@ def config_from(values: Mapping[str, Any]) -> GRPOConfig:
     known = [field.name for field in fields(GRPOConfig)]
     for key in values:
         if key not in known:
-            raise ConfigError(f"unknown option {key!r}; did you mean {get_close_matches(key, known, n=1, cutoff=0.0)[0]!r}?")
+            raise ConfigError(
+                f"unknown option {key!r}; did you mean {get_close_matches(key, known, n=1, cutoff=0.0)[0]!r}?"
+            )
     return GRPOConfig(**values)

@@ -16,7 +16,7 @@ _BUCKET = 1.35
 
 def micro_batches(batch: Batch, max_tokens: int) -> list[Batch]:
     """Split by row into parts of at most `max_tokens` padded tokens (a longer row stands alone), similar in length."""
-    lengths = batch.lengths_R.tolist()
+    lengths = batch.lengths.tolist()
     parts: list[list[int]] = []
     for row in sorted(range(len(lengths)), key=lambda row: (lengths[row], row)):
         if (
@@ -32,10 +32,12 @@ def micro_batches(batch: Batch, max_tokens: int) -> list[Batch]:
 def token_logprobs(model: Any, batch: Batch, temperature: float = 1.0) -> Tensor:
     """Log-prob of each sampled token given what stands before it, shape [N]; 0 at tokens nobody sampled.
 
-    Rows are padded on the right and attention is causal, so padding changes nothing. The head sees sampled places alone.
+    Rows are padded on the right and attention is causal, so padding changes nothing. The head sees only the places
+    before sampled tokens.
     """
-    lengths_R = batch.lengths_R
-    places_N = torch.arange(len(batch.ids_N), device=batch.ids_N.device) - (lengths_R.cumsum(0) - lengths_R)[batch.row_N]
+    lengths_R = batch.lengths
+    begins_R = lengths_R.cumsum(0) - lengths_R
+    places_N = torch.arange(len(batch.ids_N), device=batch.ids_N.device) - begins_R[batch.row_N]
     ids_RL = batch.ids_N.new_zeros((len(lengths_R), int(lengths_R.max())))
     ids_RL[batch.row_N, places_N] = batch.ids_N
     hidden_RLD = model.base_model(input_ids=ids_RL, use_cache=False).last_hidden_state

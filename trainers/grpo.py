@@ -1,8 +1,8 @@
 """Group relative policy optimization, top to bottom: play, shape, compare, pack, step, publish.
 
-Left out: where the tasks come from beyond an even draw (`sampling`), saving and showing (`run`, the command line), and any
-correction for an engine that samples from other weights or arithmetic than the trainer's; here the two must agree, and a
-step in which they do not stops the run.
+Left out: where the tasks come from beyond an even draw (`sampling`), saving and showing (`run`, the command line),
+and any correction for an engine that samples from other weights or arithmetic than the trainer's; here the two must
+agree, and a step in which they do not stops the run.
 """
 
 import copy
@@ -40,7 +40,7 @@ def train(
     `advantages` turns rewards and groups into advantages; a control experiment passes another.
     """
     recipe = config.algorithm
-    limits = Limits(config.max_turn_tokens, config.max_episode_tokens)
+    limits = Limits(config.max_turn_tokens, config.longest_row)
     reference = copy.deepcopy(model).requires_grad_(False) if recipe.beta > 0 else None
     optimizer = torch.optim.AdamW(
         model.parameters(), config.learning_rate, betas=(0.9, config.adam_beta2), weight_decay=config.weight_decay
@@ -160,8 +160,8 @@ def _checked_gap(logprobs_N: torch.Tensor, micro: Batch, version: int) -> float:
     worst, allowed = (float(gaps.max()), 1e-3) if exact else (float(gaps.mean()), 0.1)
     if worst > allowed:
         raise TrainingHalted(
-            f"the engine's log-probs differ from the trainer's by {worst:.3g} (at most {allowed} expected): they do not "
-            "run the same weights, template or arithmetic, and training on would be training on noise"
+            f"the engine's log-probs differ from the trainer's by {worst:.3g} (at most {allowed} expected): they "
+            "do not run the same weights, template or arithmetic, and training on would be training on noise"
         )
     return float(gaps.max())
 

@@ -50,4 +50,4 @@ def open_model(name: str, config: GRPOConfig) -> LocalModel:
 
 def limits(config: GRPOConfig) -> Limits:
     """The config's token limits, as `play` takes them."""
-    return Limits(config.max_turn_tokens, config.max_episode_tokens)
+    return Limits(config.max_turn_tokens, config.longest_row)

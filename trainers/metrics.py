@@ -8,9 +8,7 @@ from numpy.typing import NDArray
 from palaestra.episode import Ending, Episode, Status
 
 
-def play_metrics(
-    episodes: Sequence[Episode], terms: Sequence[Mapping[str, float]], broken: int
-) -> dict[str, float]:
+def play_metrics(episodes: Sequence[Episode], terms: Sequence[Mapping[str, float]], broken: int) -> dict[str, float]:
     """Figures of one step's scored episodes and the terms of their training reward."""
     calls = [call for episode in episodes for call in episode.attempt.calls]
     rewards = np.array([sum(term.values()) for term in terms])

@@ -1,6 +1,7 @@
-"""Named presets of the algorithm, every value with where it comes from (papers.md section 1).
+"""Named presets of the algorithm, every value with where it comes from.
 
-A recipe says how rewards become a gradient. How much is played and how fast is learned is `GRPOConfig`'s.
+"Paper" is arXiv 2510.11701, "code" its released training code, which is followed where the two differ. A recipe says
+how rewards become a gradient; how much is played and how fast is learned is `GRPOConfig`'s.
 """
 
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from palaestra.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """One preset. The loss is the mean over all sampled tokens of the mini-batch ("Tok", 1.2)."""
+    """One preset. The loss is the mean over all sampled tokens of the mini-batch (paper, eq. 4)."""
 
     name: str
     epsilon: float
@@ -25,15 +26,15 @@ class Recipe:
     max_completion_length: int
     """Longest response in tokens, tool results included."""
     overlong_cache: int = 4096
-    """The last so many tokens before the limit in which the penalty grows (1.4, released code)."""
+    """The last so many tokens before the limit in which the penalty grows (code)."""
     dual_clip: float | None = 10.0
-    """Bound on the loss of tokens with negative advantage (1.3, released code)."""
+    """Bound on the loss of tokens with negative advantage (code)."""
     tool_bonus: float = 0.1
-    """Per call that worked, for wrong answers (1.4; the released code counts every call, which is farmed)."""
+    """Per call that worked, for wrong answers (paper and code; they count every call, which is farmed)."""
     bonus_on_correct: bool = False
-    """The paper prints the bonus for right answers too, the released code does not give it (1.4, section 5)."""
+    """The paper prints the bonus for right answers too, the released code does not give it; code is followed."""
     wrong_cap: float = -0.6
-    """Highest outcome of a wrong answer with its bonus (1.4, released code)."""
+    """Highest outcome of a wrong answer with its bonus (code)."""
 
     def __post_init__(self) -> None:
         if not (0 < self.epsilon < 1 and self.epsilon_high > 0 and self.beta >= 0 and self.overlong_cache > 0):
@@ -43,9 +44,9 @@ class Recipe:
 RECIPES = {
     recipe.name: recipe
     for recipe in (
-        # 1.3, column GRPO-T: symmetric clip, KL 0.001, no length term, 16 384 tokens.
+        # Paper 2.3, 4.1 and appendix A: symmetric clip, KL 0.001, no length term, 16 384 tokens.
         Recipe("grpo-t", epsilon=0.2, epsilon_high=0.2, beta=0.001, overlong=False, max_completion_length=16_384),
-        # 1.3, column GRPO-TCR: raised clip, no KL, length term, 20 480 tokens.
+        # Paper 2.3 and 4.1, code: raised clip, no KL, length term, 20 480 tokens.
         Recipe("grpo-tcr", epsilon=0.2, epsilon_high=0.28, beta=0.0, overlong=True, max_completion_length=20_480),
     )
 }

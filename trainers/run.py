@@ -1,9 +1,9 @@
 """A run's folder: what was asked, what happened at each step, what came of it.
 
-    config.json     the resolved config
-    metrics.jsonl   one line a step
-    summary.json    the figures at the end, with seed, versions, wall and CPU seconds
-    model/          safetensors, tokenizer and template
+config.json     the resolved config
+metrics.jsonl   one line a step
+summary.json    the figures at the end, with seed, versions, wall and CPU seconds
+model/          safetensors, tokenizer and template
 """
 
 import json

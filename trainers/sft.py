@@ -1,7 +1,7 @@
 """Supervised fine-tuning on what an agent wrote: assistant tokens only, prompts and tool results are context.
 
-Matrices are stepped by Muon, embeddings and norms by AdamW: a model that starts from random weights learns to copy several
-times sooner than with AdamW alone. Left out: saving, and when to stop, which are the caller's.
+Matrices are stepped by Muon, embeddings and norms by AdamW: a model that starts from random weights learns to copy
+several times sooner than with AdamW alone. Left out: saving, and when to stop, which are the caller's.
 """
 
 from collections.abc import Iterator, Sequence
@@ -51,7 +51,10 @@ class Imitation:
         others = [p for p in model.parameters() if p.ndim != 2 or id(p) in embedding]
         self._optimizers = [
             (torch.optim.Muon(matrices, config.matrix_learning_rate, weight_decay=0.0), config.matrix_learning_rate),
-            (torch.optim.AdamW(others, config.learning_rate, betas=(0.9, 0.95), weight_decay=0.0), config.learning_rate),
+            (
+                torch.optim.AdamW(others, config.learning_rate, betas=(0.9, 0.95), weight_decay=0.0),
+                config.learning_rate,
+            ),
         ]
         self._order = self._shuffled(np.random.default_rng([seed, 1]))
         self.steps = 0

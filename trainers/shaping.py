@@ -1,6 +1,6 @@
-"""What training adds to an environment's reward: the outcome as paper 1 reads it, the tool bonus, the overlong penalty.
+"""What training adds to an environment's reward: the outcome from -1 to 1, the tool bonus, the overlong penalty.
 
-Pure functions of a finished episode; an environment never sees tokens or training state (papers.md 1.4).
+Pure functions of a finished episode (arXiv 2510.11701, eq. 8 and 9); an environment sees none of it.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """Sampling noise that depends on what is sampled, not on when: a counter keyed by run, episode, turn and position.
 
-So a token does not change when other episodes come, go or wait, and the same seed gives the same curve. A hash of 32 bits
-in int64 arithmetic runs alike on every device.
+So a token does not change when other episodes come, go or wait, and the same seed gives the same curve. A hash of 32
+bits in int64 arithmetic runs alike on every device.
 """
 
 import hashlib

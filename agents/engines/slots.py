@@ -1,7 +1,7 @@
 """The key-value cache of the torch engine: one slot a row, all slots in one tensor a layer.
 
-It is what a stock transformers model sees as `past_key_values`: an object with `update` and `get_seq_length`. Writes past a
-row's length are harmless: the mask hides them, and the next token at that place overwrites them.
+It is what a stock transformers model sees as `past_key_values`: an object with `update` and `get_seq_length`. Writes
+past a row's length are harmless: the mask hides them, and the next token at that place overwrites them.
 """
 
 from typing import Any

@@ -1,11 +1,12 @@
 """The built-in engine: a stock transformers model, one decode step for all rows at once, on any device.
 
-A row's keys and values stay in its slot between turns, so a turn costs what it adds. Every decode step has the full width
-of slots: what a row samples depends on its own noise (`noise`), never on its neighbours. Log-probs are those of the
-distribution that was sampled from, temperature included; there is no top-p or top-k, for training would need its mask.
+A row's keys and values stay in its slot between turns, so a turn costs what it adds. Every decode step has the full
+width of slots: what a row samples depends on its own noise (`noise`), never on its neighbours. Log-probs are those of
+the distribution that was sampled from, temperature included; there is no top-p or top-k, for training would need its
+mask.
 
-Left out: models whose attention is not full in every layer (sliding windows, state spaces), CUDA graphs, and sharing the
-prefill of equal prompts.
+Left out: models whose attention is not full in every layer (sliding windows, state spaces), CUDA graphs, and sharing
+the prefill of equal prompts.
 """
 
 from collections import deque
@@ -80,7 +81,9 @@ class TorchEngine:
     def submit(self, request: Request) -> int:
         """Queue a turn."""
         if not request.ids or request.max_tokens < 1:
-            raise UsageError(f"a request needs ids and max_tokens >= 1; got {len(request.ids)} and {request.max_tokens}")
+            raise UsageError(
+                f"a request needs ids and max_tokens >= 1; got {len(request.ids)} and {request.max_tokens}"
+            )
         ticket = next(self._tickets)
         self._queue.append((ticket, request))
         return ticket

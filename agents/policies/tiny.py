@@ -1,8 +1,8 @@
 """The tiny agent: a stock Qwen3 of about 150,000 parameters with a tokenizer of its own, made in seconds on a CPU.
 
-It knows nothing until it is trained (`trainers.cold_start`). Its chat template is compact: one token opens a message, one
-closes it, and no tool schemas are shown, for a model this small learns its tools from demonstrations. Everything else is
-what a big model uses: the same classes, call format, engine and trainer.
+It knows nothing until it is trained (`trainers.cold_start`). Its chat template is compact: one token opens a message,
+one closes it, and no tool schemas are shown, for a model this small learns its tools from demonstrations. Everything
+else is what a big model uses: the same classes, call format, engine and trainer.
 """
 
 from collections.abc import Iterable

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
 
-# Two torch threads on a shared machine wait for each other and run several times slower than one; set before torch loads.
+# Two torch threads on a shared machine wait for each other and run several times slower than one.
+# Set before torch is loaded.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 COMMANDS = {

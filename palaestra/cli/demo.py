@@ -1,7 +1,7 @@
 """`palaestra demo`: the whole path in two minutes. A tiny agent learns to use its tool instead of guessing.
 
-It is raised on demonstrations of a bad habit (the tool is used in three episodes of ten), trained by GRPO with real tool
-calls, and held against two controls that start from the same weights.
+It is raised on demonstrations of a bad habit (the tool is used in three episodes of ten), trained by GRPO with real
+tool calls, and held against two controls that start from the same weights.
 """
 
 from collections.abc import Sequence
@@ -25,10 +25,10 @@ from palaestra.trainers.report import save_curve, transcript
 from palaestra.trainers.run import Run, fresh_folder
 
 _EXPLANATION = """\
-What kind of learning this is: the demonstrations already show how to use the tool, but mostly show guessing. GRPO finds
-that using the tool pays and does it every time. It selects and polishes a skill that is there; it does not discover one.
-Cloning its own successes does as well in this task: read the rows as they are. Shuffled rewards keep everything but the
-link between an episode and its reward, and must not rise."""
+What kind of learning this is: the demonstrations already show how to use the tool, but mostly show guessing. GRPO
+finds that using the tool pays, and does it every time. It selects and polishes a skill that is there; it does not
+discover one. Cloning its own successes does as well in this task: read the rows as they are. Shuffled rewards keep
+everything but the link between an episode and its reward, and must not rise."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -36,7 +36,9 @@ def run(arguments: Sequence[str]) -> int:
     options = parse(arguments or ["two-hop"], "palaestra demo")
     config, console = options.config, Console()
     if config.model != "tiny":
-        raise UsageError("the demo raises its own tiny agent; train a model of yours with 'palaestra train ID --model ...'")
+        raise UsageError(
+            "the demo raises its own tiny agent; train a model of yours with 'palaestra train ID --model ...'"
+        )
     record = Run(options.run or fresh_folder(f"demo-{config.env_id.split('/')[-1].lower()}-seed{config.seed}"))
     config.save(record.folder / "config.json")
     console.print(f"[bold]1. A demonstrator with a bad habit is imitated[/bold] ({config.env_id}, seed {config.seed})")

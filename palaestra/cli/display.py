@@ -39,7 +39,9 @@ def watch(stage: Generator[Progress, None, Result], console: Console) -> Result:
             if console.is_terminal:
                 live.update(line, refresh=True)
             every = max(1, progress.total // _PLAIN_LINES)
-            due = progress.step % every == 0 or progress.step == progress.total or "success_with_tool" in progress.metrics
+            due = (
+                progress.step % every == 0 or progress.step == progress.total or "success_with_tool" in progress.metrics
+            )
             if due and not progress.note and shown != progress.step:
                 shown = progress.step
                 console.print(line, highlight=False, soft_wrap=True)

@@ -19,7 +19,9 @@ def resolve(text: str) -> str:
             import_module(module)
         except ModuleNotFoundError as error:
             raise UsageError(f"{text!r}: the module {error.name!r} cannot be imported from here") from error
-    short = {known.split("/")[-1].split("-v")[0].lower(): known for known in registered() if known.startswith("palaestra/")}
+    short = {
+        known.split("/")[-1].split("-v")[0].lower(): known for known in registered() if known.startswith("palaestra/")
+    }
     env_id = short.get(env_id.lower().replace("-", "").replace("_", ""), env_id)
     if env_id not in gymnasium.registry:
         raise UnknownId(env_id, registered())

@@ -26,7 +26,11 @@ class Options:
 
 def parse(arguments: Sequence[str], prog: str) -> Options:
     """Options whose defaults fit the model that is asked for."""
-    named = [a.partition("=")[2] or b for a, b in zip(arguments, [*arguments[1:], ""], strict=True) if a.startswith("--model")]
+    named = [
+        a.partition("=")[2] or b
+        for a, b in zip(arguments, [*arguments[1:], ""], strict=True)
+        if a.startswith("--model")
+    ]
     tiny = not named or named[-1] == "tiny"
     default = tiny_config(tyro.MISSING) if tiny else GRPOConfig(tyro.MISSING)
     options = tyro.cli(Options, args=list(arguments), prog=prog, default=Options(default))

@@ -9,7 +9,7 @@ _EPSILON = 1e-6
 
 
 def group_advantages(rewards: Sequence[float], groups: Sequence[int]) -> NDArray[np.float64]:
-    """`(reward - mean) / (std + 1e-6)` within each group, std with ddof 1 (papers.md 1.1).
+    """`(reward - mean) / (std + 1e-6)` within each group, std with ddof 1 (arXiv 2510.11701, eq. 3).
 
     A group whose rewards are equal gets exact zeros: its rewards are compared, not a standard deviation, which
     rounding can leave above zero. A group of one has nothing to be compared with and gets its zero too.

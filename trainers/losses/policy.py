@@ -27,13 +27,17 @@ def policy_loss(
     dual_clip: float | None,
     denominator: int,
 ) -> PolicyLoss:
-    """`-min(ratio A, clip(ratio, 1 - epsilon, 1 + epsilon_high) A)`, summed over the sampled tokens and divided by `denominator`.
+    """`-min(ratio A, clip(ratio, 1 - epsilon, 1 + epsilon_high) A)` summed over sampled tokens, over `denominator`.
 
-    The denominator is the token count of the whole mini-batch, so that any split into micro-batches gives the same gradient.
-    `dual_clip` c bounds the loss of a token with negative advantage by `-c A`.
+    The denominator is the token count of the whole mini-batch, so that any split into micro-batches gives the same
+    gradient. `dual_clip` c bounds the loss of a token with negative advantage by `-c A`.
     """
     sampled_N = batch.sampled_N
-    logprobs_S, old_S, advantages_S = logprobs_N[sampled_N], batch.sampled_logprobs_N[sampled_N], batch.advantages_N[sampled_N]
+    logprobs_S, old_S, advantages_S = (
+        logprobs_N[sampled_N],
+        batch.sampled_logprobs_N[sampled_N],
+        batch.advantages_N[sampled_N],
+    )
     ratio_S = torch.exp(logprobs_S - old_S)
     plain_S = -ratio_S * advantages_S
     clipped_S = -ratio_S.clamp(1 - epsilon, 1 + epsilon_high) * advantages_S

@@ -7,10 +7,8 @@ import numpy as np
 from palaestra.episode import Start
 
 
-def uniform_starts(
-    step: int, *, task_count: int, num_prompts: int, num_generations: int, seed: int
-) -> Iterator[Start]:
-    """`num_prompts` different tasks, `num_generations` episodes of each. No two steps share a group or a Start's seed."""
+def uniform_starts(step: int, *, task_count: int, num_prompts: int, num_generations: int, seed: int) -> Iterator[Start]:
+    """`num_prompts` different tasks, `num_generations` episodes of each; no two steps share a group or a seed."""
     rng = np.random.default_rng([seed, step])
     tasks = _distinct(rng, task_count, num_prompts)
     for place, task in enumerate(tasks):
@@ -22,7 +20,8 @@ def uniform_starts(
 def _distinct(rng: np.random.Generator, count: int, wanted: int) -> list[int]:
     """Different numbers below `count`; with repeats only if there are too few. `count` may be astronomically large."""
     if wanted >= count:
-        return [int(task) for task in rng.permutation(count)] + [int(t) for t in rng.integers(count, size=wanted - count)]
+        again = rng.integers(count, size=wanted - count)
+        return [int(task) for task in (*rng.permutation(count), *again)]
     drawn: dict[int, None] = {}
     while len(drawn) < wanted:
         drawn.setdefault(int(rng.integers(count)))
