@@ -1,0 +1,38 @@
+# Every target first makes sure that .venv is there and current: on a fresh machine `make demo` is enough.
+
+PYTHON ?= python3
+ENV = two-hop
+SEED = 0
+PY = .venv/bin/python
+
+export OMP_NUM_THREADS = 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test prove check bench-gpu clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+
+setup:  ## make .venv and install everything into it (quick when it is up to date)
+	@$(PYTHON) scripts/setup.py
+
+demo: setup  ## a tiny agent learns to use its tool: make demo ENV=arithmetic SEED=3
+	@.venv/bin/palaestra demo $(ENV) --seed $(SEED)
+
+test: setup  ## the tests, under five minutes
+	@$(PY) -m pytest -m "not prove" -q
+
+prove: setup  ## the long proofs: learning, killing, hostile programs
+	@$(PY) -m pytest -m prove -q
+
+check: setup  ## lint, format and types
+	@$(PY) -m ruff check
+	@$(PY) -m ruff format --check
+	@$(PY) -m mypy
+
+bench-gpu: setup  ## measurements on a GPU
+	@$(PY) benchmarks/gpu.py
+
+clean:  ## remove what tests and builds leave behind; .venv and runs/ stay
+	@rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@find palaestra envs agents trainers tests benchmarks examples scripts -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,27 @@
+"""What an agent meets: environments, tools, rewards. This page is what an environment's author imports.
+
+Left out: registration (`palaestra.register`), the suite of ready environments (`palaestra.envs.suite`) and tools
+that several environments share (`palaestra.envs.tools`).
+"""
+
+from palaestra.envs.core.env import ToolEnv
+from palaestra.envs.core.scoring import RewardPart
+from palaestra.envs.core.space import TextSpace
+from palaestra.envs.core.tasks import ProceduralTasks
+from palaestra.envs.core.tool import tool
+from palaestra.envs.core.toolkit import Toolkit
+from palaestra.envs.core.vector import ToolVectorEnv
+from palaestra.episode import Task
+from palaestra.errors import ToolError
+
+__all__ = [
+    "ProceduralTasks",
+    "RewardPart",
+    "Task",
+    "TextSpace",
+    "ToolEnv",
+    "ToolError",
+    "ToolVectorEnv",
+    "Toolkit",
+    "tool",
+]

@@ -1,0 +1,1 @@
+"""The environment contract: short files, no environment among them."""

@@ -1,0 +1,141 @@
+"""One call of a tool: from what the agent wrote, over the check of its arguments, to the text it is told.
+
+Three roads meet here and stay apart: the agent's mistake and a tool that fails are answers to the agent, only
+`Broken` is ours. Left out: threads and deadlines (`envs.core.runner`).
+"""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any
+
+from palaestra.envs.core.tool import Mode, Tool
+from palaestra.episode import Call, Status
+from palaestra.errors import Broken, ToolError
+from palaestra.formats import Fault, ParsedCall
+
+log = logging.getLogger("palaestra.envs")
+_logged: set[tuple[str, str, str]] = set()
+_MAX_NAME = 64
+
+
+@dataclass(slots=True)
+class Prepared:
+    """A call that is ready to run, or already answered because nothing can be run."""
+
+    name: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    tool: Tool | None = None
+    owner: Any = None
+    """The environment or toolkit whose method it is."""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """The arguments after their check."""
+    call: Call | None = None
+    """The answer, where it is known without running anything."""
+
+    @property
+    def mode(self) -> Mode:
+        """Where it runs; an answered call needs no place."""
+        return Mode.INLINE if self.tool is None or self.call is not None else self.tool.mode
+
+
+def refused(name: str, arguments: Mapping[str, Any], reason: str) -> Prepared:
+    """A call that is answered with a reason instead of being run."""
+    return Prepared(name, arguments, call=Call(name, arguments, clean(f"Error: {reason}"), Status.BAD_CALL))
+
+
+def prepare(
+    item: ParsedCall | Fault, tools: Mapping[str, Tool], owners: Mapping[str, Any], default_owner: Any
+) -> Prepared:
+    """Look up the tool and check the arguments."""
+    if isinstance(item, Fault):
+        return refused("", {}, item.text)
+    tool = tools.get(item.name)
+    if tool is None:
+        return refused(item.name[:_MAX_NAME], item.arguments, _unknown(item.name, list(tools)))
+    try:
+        values = tool.validate(item.arguments)
+    except ToolError as error:
+        return refused(item.name, item.arguments, str(error))
+    except Exception as error:  # An author's own validator may raise anything.
+        return refused(item.name, item.arguments, f"wrong arguments for {item.name}: {type(error).__name__}")
+    return Prepared(item.name, item.arguments, tool, owners.get(item.name, default_owner), values)
+
+
+def _unknown(name: str, tools: Sequence[str]) -> str:
+    """Names the tools, closest first."""
+    if not tools:
+        return "there are no tools here; answer directly"
+    close = get_close_matches(name[:_MAX_NAME], tools, n=len(tools), cutoff=0.0)
+    return f"no tool is named {name[:_MAX_NAME]!r}; the tools are: {', '.join(close)}"
+
+
+def run(prepared: Prepared) -> Call:
+    """Run a plain tool in the calling thread."""
+    if prepared.call is not None or prepared.tool is None:
+        assert prepared.call is not None
+        return prepared.call
+    begun = time.perf_counter()
+    try:
+        result = getattr(prepared.owner, prepared.tool.attribute)(**prepared.values)
+    except (Exception, SystemExit) as error:
+        return failed(prepared, error, time.perf_counter() - begun)
+    return _answered(prepared, result, time.perf_counter() - begun)
+
+
+async def run_async(prepared: Prepared) -> Call:
+    """Run an `async def` tool."""
+    assert prepared.tool is not None
+    begun = time.perf_counter()
+    try:
+        result = await getattr(prepared.owner, prepared.tool.attribute)(**prepared.values)
+    except (Exception, SystemExit) as error:
+        return failed(prepared, error, time.perf_counter() - begun)
+    return _answered(prepared, result, time.perf_counter() - begun)
+
+
+def _answered(prepared: Prepared, result: Any, seconds: float) -> Call:
+    try:
+        text = result if isinstance(result, str) else "" if result is None else str(result)
+    except Exception as error:
+        return failed(prepared, error, seconds)
+    return Call(prepared.name, prepared.arguments, text, Status.OK, seconds)
+
+
+def failed(prepared: Prepared, error: BaseException, seconds: float = 0.0) -> Call:
+    """What an exception of a tool comes to. BROKEN for `Broken` alone: an agent may crash a tool on purpose."""
+    if isinstance(error, Broken):
+        return Call(prepared.name, prepared.arguments, f"{prepared.name}: {error}", Status.BROKEN, seconds)
+    try:
+        message = str(error)
+    except Exception:
+        message = ""
+    if not isinstance(error, ToolError):
+        kind = type(error).__name__
+        message = f"{kind}: {message}" if message else kind
+        key = (type(prepared.owner).__name__, prepared.name, kind)
+        if key not in _logged:
+            _logged.add(key)
+            log.warning("tool %s.%s raised %s (told to the agent; logged once)", *key, exc_info=error)
+    return Call(prepared.name, prepared.arguments, f"Error: {message}", Status.TOOL_ERROR, seconds)
+
+
+def clean(text: str) -> str:
+    """Without lone surrogates, which no tokenizer or file takes."""
+    if text.isascii():
+        return text
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def clip(text: str, limit: int) -> str:
+    """At most `limit` characters: head and tail, and the true size between them."""
+    text = clean(text)
+    if len(text) <= limit:
+        return text
+    note = f"\n[... {len(text)} characters in all, cut to {limit} ...]\n"
+    room = limit - len(note)
+    if room < 2:
+        return text[: max(limit, 0)]
+    return text[: room - room // 2] + note + text[len(text) - room // 2 :]

@@ -1,0 +1,115 @@
+"""ToolEnv: the base of every environment, Gymnasium's face of the episode machine.
+
+Left out: the machine itself (`machine`), which the vector environment drives too, and autoreset.
+"""
+
+from queue import SimpleQueue
+from typing import Any
+
+from palaestra import formats
+from palaestra.envs.core.machine import EpisodeMachine, described
+from palaestra.envs.core.runner import Turn, shared_runner
+from palaestra.envs.core.scoring import check_declared
+from palaestra.envs.core.tasks import check_split
+from palaestra.envs.core.tool import Mode, collect
+from palaestra.envs.core.toolkit import Toolkit, merge
+from palaestra.envs.core.transcript import fresh, joined, transcript
+from palaestra.episode import Ending, Event, Start
+from palaestra.errors import Broken, EnvironmentDefect, UsageError
+
+
+class ToolEnv(EpisodeMachine):
+    """An environment whose agent calls tools. Define `task` (or `task_set`), `reward` and methods marked `@tool`."""
+
+    metadata = {"render_modes": ["ansi", "human"], "render_fps": 1}  # noqa: RUF012  (Gymnasium declares it so)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls._tools = collect(cls)
+        for found in cls._tools.values():
+            if hasattr(ToolEnv, found.attribute):
+                raise EnvironmentDefect(
+                    f"{cls.__name__}.{found.attribute} is a tool but replaces ToolEnv.{found.attribute}; "
+                    f"rename the method and keep the agent's name with @tool(name={found.name!r})"
+                )
+        check_declared(cls.__name__, cls.parts)
+        formats.get(cls.format)
+        kits = [kit for kit in cls.toolkits if isinstance(kit, type) and issubclass(kit, Toolkit)]
+        merge(cls.__name__, cls._tools, [(kit.__name__, kit.tools) for kit in kits])
+
+    def __init__(self, split: str = "train", render_mode: str | None = None) -> None:
+        """Cheap on purpose: tools and tasks are set up when an episode begins."""
+        check_split(split)
+        if render_mode is not None and render_mode not in self.metadata["render_modes"]:
+            raise UsageError(f"render_mode is {render_mode!r}; expected None or one of {self.metadata['render_modes']}")
+        self.split = split
+        self.render_mode = render_mode
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Open an episode; `options={"task": index}` picks the problem, otherwise it is drawn."""
+        event = self.begin_drawn(seed, (options or {}).get("task"))
+        if event.ending is not None:
+            raise Broken(event.fault)
+        if self.render_mode == "human":
+            print(transcript(self._messages), flush=True)
+        return joined(event.messages), self.info(event, opening=True)
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Take one turn. A BROKEN episode is `truncated` with reward 0.0, since Gymnasium wants a float: see `info`."""
+        before = len(self._messages) if self.is_open else 0
+        event = self._take(action)
+        if self.render_mode == "human":
+            closing = f"\n[{event.ending}, reward {event.reward}]" if event.ending else ""
+            print(transcript(self._messages[before:]) + closing, flush=True)
+        terminated = event.ending is Ending.ANSWERED
+        truncated = event.ending is not None and not terminated
+        return joined(event.messages), float(event.reward or 0.0), terminated, truncated, self.info(event)
+
+    def render(self) -> str | None:
+        """The transcript so far, for "ansi"; "human" prints turns as they happen."""
+        return transcript(self._messages if self._start is not None else ()) if self.render_mode == "ansi" else None
+
+    def close(self) -> None:
+        """Drop what runs and release the toolkits."""
+        self.discard()
+
+    def call(self, tool_name: str, /, **arguments: Any) -> str:
+        """The text of a call, for hand-stepping: `env.step(env.call("search", query="Bado born"))`."""
+        return formats.get(self.format).render([formats.ParsedCall(tool_name, arguments)])
+
+    def begin_drawn(self, seed: int | None, task: int | None) -> Event:
+        """Open an episode the way `reset` does: the seed, and the task where none is given, from `np_random`."""
+        super().reset(seed=seed)
+        index = int(self.np_random.integers(len(self.tasks))) if task is None else int(task)
+        return self._open(Start(task=index, seed=int(self.np_random.integers(2**31)) if seed is None else seed))
+
+    def info(self, event: Event, opening: bool = False) -> dict[str, Any]:
+        """Gymnasium's info: fixed keys of fixed types, fresh objects, no timings."""
+        found: dict[str, Any] = {
+            "messages": fresh(event.messages),
+            "turn": self._turns,
+            "ending": str(event.ending or ""),
+            "parts": {name: event.parts.get(name, 0.0) for name in self.parts},
+            "attempt": event.attempt,
+        }
+        if opening:
+            _, tools = described(tuple(self._table.values()))
+            found |= {"tools": tools, "system": self.system, "task": event.start.task}
+        return found
+
+    # Inside.
+
+    def _take(self, action: str) -> Event:
+        """One turn, with our deadlines, whatever kinds of tools it calls."""
+        prepared = self.open_turn(action)
+        if all(item.mode is Mode.INLINE for item in prepared):
+            return self.close_turn([self.run_call(item) for item in prepared])
+        turn = Turn(self.slot, prepared, SimpleQueue())
+        runner = shared_runner()
+        runner.start(turn)
+        found = runner.wait(turn.done, (turn,), None)
+        if found is None or found[1] is None:
+            return self.close_turn(turn.results())
+        runner.abandon(turn)
+        self.abandon()
+        return self.finish(Ending.BROKEN, fault=self.late(prepared[found[1]]))

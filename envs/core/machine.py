@@ -1,0 +1,270 @@
+"""The episode machine: what `ToolEnv.step` and the vector environment are both made of, and what an author writes.
+
+`begin` opens an episode, `open_turn` reads what the agent said, `run_call` runs one call, `close_turn` records the
+results, `finish` ends from outside. Left out: Gymnasium's face (`env`), threads and deadlines (`runner`), several
+seats, token budgets (the agent's side), and any reward term that needs tokens.
+"""
+
+import json
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+from gymnasium.utils import seeding
+
+from palaestra import formats
+from palaestra.envs.core.calls import Prepared, clip, prepare, refused, run
+from palaestra.envs.core.scoring import RewardPart, score
+from palaestra.envs.core.space import TEXT
+from palaestra.envs.core.tasks import ProceduralTasks, check_task
+from palaestra.envs.core.tool import Tool
+from palaestra.envs.core.toolkit import Toolkit, close_all, merge
+from palaestra.episode import Attempt, Call, Ending, Event, Message, Start, Status, Task
+from palaestra.errors import Broken, EnvironmentDefect, UsageError
+
+
+@lru_cache(maxsize=1024)
+def described(tools: tuple[Tool, ...]) -> tuple[tuple[Mapping[str, Any], ...], str]:
+    """Schemas of these tools, and the same as JSON text (Gymnasium forbids dicts shared between infos)."""
+    schemas = tuple(tool.schema for tool in tools)
+    return schemas, json.dumps(schemas, ensure_ascii=False)
+
+
+class EpisodeMachine(gymnasium.Env[str, str]):
+    """One episode at a time, turn by turn. Authors subclass ToolEnv."""
+
+    observation_space = TEXT
+    action_space = TEXT
+
+    max_turns: int = 8
+    max_turn_calls: int = 16
+    """Calls that are run in one turn; the agent is told how many were not."""
+    max_result_chars: int = 4096
+    """A tool's reply is cut to this, head and tail."""
+    system: str = ""
+    format: str = "hermes"
+    parts: Mapping[str, RewardPart] = {"success": RewardPart()}
+    toolkits: Sequence[Callable[[], Toolkit]] = ()
+
+    slot: int = 0
+    """Which place of a vector environment this is."""
+    problem: Task
+    """The current task, for tools to read."""
+
+    _tools: ClassVar[dict[str, Tool]] = {}
+    # Class-level defaults keep an idle environment small.
+    _kits: tuple[Toolkit, ...] | None = None
+    _owners: Mapping[str, Toolkit] = {}
+    _table: Mapping[str, Tool] = {}
+    split: str = "train"
+    _set: Sequence[Task] | None = None
+    _start: Start | None = None
+    _ending: Ending | None = None
+    _answer: str | None = None
+    _turns: int = 0
+
+    # What an author writes.
+
+    def task(self, rng: np.random.Generator) -> Task:
+        """Draw a problem. All its randomness comes from `rng`."""
+        raise EnvironmentDefect(f"{type(self).__name__} has no problems: write task(self, rng) or task_set(split)")
+
+    def task_set(self, split: str) -> Sequence[Task]:
+        """The problems of a split; override it for fixed data."""
+        return ProceduralTasks(self.task, type(self).__qualname__, split)
+
+    def reward(self, attempt: Attempt) -> float | Mapping[str, float]:
+        """A float is `success`; a dict names declared parts. `attempt.answer` is None when none was given."""
+        raise EnvironmentDefect(f"{type(self).__name__} has no reward: define reward(self, attempt)")
+
+    # The machine.
+
+    @property
+    def tasks(self) -> Sequence[Task]:
+        """The task set of this environment's split."""
+        if self._set is None:
+            self._set = self.task_set(self.split)
+        return self._set
+
+    @property
+    def is_open(self) -> bool:
+        """True while an episode runs."""
+        return self._start is not None and self._ending is None
+
+    @property
+    def turns(self) -> int:
+        """How many turns the agent has taken in this episode."""
+        return self._turns
+
+    def begin(self, start: Start) -> Event:
+        """Open an episode. The task index decides the problem, the seed only the environment's own randomness."""
+        self._np_random = None  # Made when it is first asked for: most environments never do.
+        self._np_random_seed = start.seed
+        return self._open(start)
+
+    def open_turn(self, text: str) -> list[Prepared]:
+        """Record what the agent said and read its calls. Bad calls come out already answered; no call is the answer."""
+        if not isinstance(text, str):
+            raise UsageError(f"an action is {type(text).__name__}; expected str, the agent's whole turn")
+        self._require_open("step")
+        parsed = formats.get(self.format).parse(text)
+        self._turns += 1
+        self._say({"role": "assistant", "content": text})
+        self._answer = parsed.content if parsed.is_answer else None
+        limit = self.max_turn_calls
+        prepared = [prepare(item, self._table, self._owners, self) for item in parsed.calls[:limit]]
+        if len(parsed.calls) > limit:
+            left = len(parsed.calls) - limit
+            prepared.append(refused("", {}, f"only {limit} calls are run in a turn; {left} more were not"))
+        return prepared
+
+    def run_call(self, prepared: Prepared) -> Call:
+        """Run one call of a plain or blocking tool, here."""
+        return run(prepared)
+
+    def close_turn(self, calls: Sequence[Call]) -> Event:
+        """Record the results, in call order. Without calls the turn was the answer."""
+        if self._answer is not None:
+            return self._end(Ending.ANSWERED, ())
+        messages = []
+        for call in calls:
+            messages.append({"role": "tool", "name": call.name, "content": clip(call.text, self.max_result_chars)})
+            self._say(messages[-1])
+        self._calls.extend(calls)
+        broken = next((call for call in calls if call.status is Status.BROKEN), None)
+        if broken is not None:
+            return self._end(Ending.BROKEN, tuple(messages), f"{self._where()}: {broken.text}")
+        if self._turns >= self.max_turns:
+            return self._end(Ending.TURN_LIMIT, tuple(messages))
+        return self._event(tuple(messages))
+
+    def finish(self, ending: Ending, text: str = "", fault: str = "") -> Event:
+        """Close the episode from outside. `text` is what the agent had said: recorded, never taken for an answer."""
+        self._require_open("finish")
+        if ending is Ending.ANSWERED:
+            raise UsageError("finish(ANSWERED): an answer is a turn without a call, given with step or send")
+        self._answer = None
+        if text:
+            self._turns += 1
+            self._say({"role": "assistant", "content": text})
+        return self._end(Ending(ending), (), fault or f"{self._where()}: closed from outside")
+
+    def discard(self) -> None:
+        """Drop a running episode without a reward."""
+        if self.is_open:
+            self._ending = Ending.BROKEN
+            self._close_kits()
+
+    def abandon(self) -> None:
+        """Let go of toolkits that a hung call may still use: they close on a thread of their own."""
+        kits, self._kits = self._kits, None
+        if kits:
+            threading.Thread(target=close_all, args=(kits,), name="palaestra-close", daemon=True).start()
+
+    def late(self, prepared: Prepared) -> str:
+        """What to say of a call that passed our deadline."""
+        seconds = prepared.tool.timeout if prepared.tool else 0.0
+        return f"{self._where()}: {prepared.name}({_short(prepared.arguments)}) gave no result in {seconds:g} s"
+
+    @property
+    def np_random(self) -> np.random.Generator:
+        """The environment's only source of randomness, seeded by reset or by the episode's Start."""
+        if self._np_random is None:
+            self._np_random, self._np_random_seed = seeding.np_random(self._np_random_seed)
+        return self._np_random
+
+    @np_random.setter
+    def np_random(self, value: np.random.Generator) -> None:
+        self._np_random, self._np_random_seed = value, -1
+
+    # Inside.
+
+    def _open(self, start: Start) -> Event:
+        if start.seat is not None:
+            raise UsageError(f"{self._where()} has one seat; expected Start(seat=None), found seat={start.seat!r}")
+        self.discard()
+        problem = self._task_at(start.task)
+        self.problem = problem
+        self._start, self._ending, self._answer, self._turns = start, None, None, 0
+        self._calls: list[Call] = []
+        self._messages: list[Message] = [{"role": "system", "content": self.system}] if self.system else []
+        self._messages += [{"role": "user", "content": problem.prompt}, *start.prefix]
+        fault = self._start_kits()
+        if fault:
+            return self._end(Ending.BROKEN, (), fault)
+        return self._event(tuple(self._messages))
+
+    def _task_at(self, index: int) -> Task:
+        if not 0 <= index < len(self.tasks):
+            raise UsageError(f"task {index} does not exist; {self._where()} has tasks 0 to {len(self.tasks) - 1}")
+        return check_task(type(self).__name__, self.tasks[index], f"{self.split}/{index}")
+
+    def _start_kits(self) -> str:
+        """Make the toolkits if there are none yet, and start them; what broke, or ""."""
+        if not self.toolkits:
+            self._table = self._tools
+            return ""
+        try:
+            if self._kits is None:
+                kits = tuple(make() for make in self.toolkits)
+                self._table = merge(
+                    type(self).__name__, self._tools, [(type(kit).__name__, type(kit).tools) for kit in kits]
+                )
+                self._owners = {name: kit for kit in kits for name in type(kit).tools}
+                self._kits = kits
+            for kit in self._kits:
+                kit.start(self.problem, self.np_random)
+        except EnvironmentDefect:
+            raise
+        except Exception as error:  # The agent has not acted yet: whatever failed, it was not the agent.
+            return f"{self._where()}: a toolkit did not start: {type(error).__name__}: {error}"
+        return ""
+
+    def _close_kits(self) -> None:
+        if self._kits:
+            close_all(self._kits)
+
+    def _say(self, message: Message) -> None:
+        self._messages.append(message)
+
+    def _event(self, messages: tuple[Message, ...]) -> Event:
+        assert self._start is not None
+        return Event(self.slot, self._start, messages, self._schemas())
+
+    def _end(self, ending: Ending, messages: tuple[Message, ...], fault: str = "") -> Event:
+        """Score what exists while the toolkits still live, then close them."""
+        assert self._start is not None
+        attempt = Attempt(self.problem, tuple(self._messages), self._answer, tuple(self._calls), self._turns)
+        reward: float | None = None
+        parts: Mapping[str, float] = {}
+        self._ending = ending
+        try:
+            if ending is not Ending.BROKEN:
+                reward, parts = score(type(self).__name__, self.parts, self.reward(attempt))
+        except Broken as error:  # A judge's server that is gone, say.
+            self._ending = ending = Ending.BROKEN
+            fault = f"{self._where()}: its reward could not be computed: {error}"
+        finally:
+            self._close_kits()
+        fault = fault if ending is Ending.BROKEN else ""
+        return Event(self.slot, self._start, messages, self._schemas(), ending, reward, parts, attempt, fault)
+
+    def _schemas(self) -> tuple[Mapping[str, Any], ...]:
+        return described(tuple(self._table.values()))[0]
+
+    def _require_open(self, verb: str) -> None:
+        if self._start is None:
+            raise UsageError(f"{verb} before an episode has begun; call reset (or begin) first")
+        if self._ending is not None:
+            raise UsageError(f"{verb} on an episode that has ended ({self._ending}); call reset (or begin) first")
+
+    def _where(self) -> str:
+        return f"{self.spec.id if self.spec else type(self).__name__} slot {self.slot}"
+
+
+def _short(arguments: Mapping[str, Any]) -> str:
+    text = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+    return text if len(text) <= 200 else text[:200] + "..."

@@ -1,0 +1,69 @@
+"""Reward parts: what an environment declares, and the check of what its `reward` returned.
+
+Left out: terms that need tokens or training state (length penalties, tool bonuses); those are the trainer's.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from palaestra.errors import EnvironmentDefect
+
+_SLACK = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class RewardPart:
+    """One named term of a reward: the total is the sum of weight times value."""
+
+    weight: float = 1.0
+    low: float = 0.0
+    high: float = 1.0
+
+
+def check_declared(owner: str, parts: Mapping[str, RewardPart]) -> None:
+    """Refuse declarations that no reward could satisfy, when the class is made."""
+    if "success" not in parts:
+        raise EnvironmentDefect(f"{owner}.parts has no 'success'; declare it with 'success': RewardPart()")
+    for name, part in parts.items():
+        if not isinstance(part, RewardPart):
+            raise EnvironmentDefect(f"{owner}.parts[{name!r}] is {part!r}; expected a RewardPart(weight, low, high)")
+        if not all(map(math.isfinite, (part.weight, part.low, part.high))) or part.low > part.high:
+            raise EnvironmentDefect(f"{owner}.parts[{name!r}] is {part}; expected finite numbers and low <= high")
+    success = parts["success"]
+    if success.low < 0 or success.high > 1:
+        raise EnvironmentDefect(f"{owner}.parts['success'] is {success}; it lies in [0, 1], scale it with `weight`")
+
+
+def score(owner: str, declared: Mapping[str, RewardPart], returned: Any) -> tuple[float, dict[str, float]]:
+    """The total and every declared part, from what `reward` returned."""
+    given = returned if isinstance(returned, Mapping) else {"success": returned}
+    unknown = sorted(str(name) for name in given if name not in declared)
+    if unknown:
+        raise EnvironmentDefect(
+            f"{owner}.reward returned the part {unknown[0]!r}, which is not declared; add it to {owner}.parts "
+            f"(declared: {', '.join(declared)})"
+        )
+    if "success" not in given:
+        raise EnvironmentDefect(f"{owner}.reward returned {dict(given)!r} without 'success'; add that part")
+    parts = {name: _number(owner, name, part, given.get(name, 0.0)) for name, part in declared.items()}
+    return sum(part.weight * parts[name] for name, part in declared.items()), parts
+
+
+def _number(owner: str, name: str, part: RewardPart, value: Any) -> float:
+    """One part's value, finite and within its range."""
+    try:
+        if isinstance(value, str):
+            raise TypeError
+        number = float(value)
+    except (TypeError, ValueError):
+        raise EnvironmentDefect(
+            f"{owner}.reward gave {name} = {value!r} ({type(value).__name__}); expected a number"
+        ) from None
+    if not math.isfinite(number) or not part.low - _SLACK <= number <= part.high + _SLACK:
+        raise EnvironmentDefect(
+            f"{owner}.reward gave {name} = {number}; its declared range is [{part.low}, {part.high}]: "
+            f"change reward, or declare RewardPart(low=..., high=...) for {name!r}"
+        )
+    return min(max(number, part.low), part.high)

@@ -1,0 +1,46 @@
+"""The space of all strings: observations and actions are text.
+
+Not a subclass of `gymnasium.spaces.Text` on purpose: with shared memory, `AsyncVectorEnv` silently hands out wrong
+text for that class, while it refuses an unknown space loudly.
+"""
+
+import string
+from typing import Any
+
+from gymnasium.spaces import Space
+
+_LETTERS = string.ascii_letters + string.digits + " .,"
+
+
+class TextSpace(Space[str]):
+    """Every `str` is in it; samples are short and printable, and hold no call."""
+
+    def __init__(self) -> None:
+        super().__init__(shape=None, dtype=None)
+
+    @property
+    def is_np_flattenable(self) -> bool:
+        """Text has no fixed-size array form."""
+        return False
+
+    def contains(self, x: Any) -> bool:
+        """True for any string."""
+        return isinstance(x, str)
+
+    def sample(self, mask: Any | None = None, probability: Any | None = None) -> str:
+        """A random string; masks mean nothing here and are ignored."""
+        picks = self.np_random.integers(len(_LETTERS), size=int(self.np_random.integers(1, 33)))
+        return "".join(_LETTERS[pick] for pick in picks)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TextSpace)
+
+    def __hash__(self) -> int:
+        return hash(TextSpace)
+
+    def __repr__(self) -> str:
+        return "TextSpace()"
+
+
+TEXT = TextSpace()
+"""The one instance that every environment shares: a thousand environments need no thousand spaces."""

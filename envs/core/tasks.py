@@ -1,0 +1,81 @@
+"""Task sets: sequences of problems. A procedural one is a sequence too, and its index is its seed.
+
+Splits are disjoint by problem, not by seed: a draw whose prompt hashes into the other split is drawn again.
+So no prompt is in both, whatever the author's `task` draws. Left out: shuffling and sampling (the trainer's).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from hashlib import blake2b
+from typing import overload
+
+import numpy as np
+
+from palaestra.episode import Task
+from palaestra.errors import EnvironmentDefect, UsageError
+
+SPLITS = ("train", "eval")
+PROCEDURAL_LENGTH = 2**31
+"""Length of every procedural set: more than any run visits, and an index still fits a 32-bit seed."""
+MAX_DRAWS = 200
+"""Draws before a split is declared empty: with a fifth of the prompts in eval, all 200 miss once in 10^19."""
+_EVAL_SHARE = 5
+
+
+def split_of(prompt: str) -> str:
+    """The split a prompt belongs to; about one in five is eval."""
+    digest = blake2b(prompt.encode("utf-8", "surrogatepass"), digest_size=4).digest()
+    return "eval" if int.from_bytes(digest, "big") % _EVAL_SHARE == 0 else "train"
+
+
+def check_split(split: str) -> None:
+    """Refuse a split that does not exist."""
+    if split not in SPLITS:
+        raise UsageError(f"split is {split!r}; expected 'train' or 'eval'")
+
+
+def check_task(owner: str, task: Task, name: str) -> Task:
+    """A task as it should be, with its id filled in."""
+    found: object = task  # Authors are not all checked by mypy.
+    if not isinstance(found, Task):
+        raise EnvironmentDefect(f"{owner}: a task is {str(found)[:100]!r}; expected a Task(prompt=..., answer=...)")
+    prompt: object = task.prompt
+    if not isinstance(prompt, str) or not prompt:
+        raise EnvironmentDefect(f"{owner}: a task's prompt is {str(prompt)[:100]!r}; expected a non-empty string")
+    return task if task.id else replace(task, id=name)
+
+
+class ProceduralTasks(Sequence[Task]):
+    """Problems drawn by a function of a random generator. The index alone decides the problem."""
+
+    def __init__(self, draw: Callable[[np.random.Generator], Task], owner: str, split: str = "train") -> None:
+        """`owner` is the environment's class name: it keys the generator, so two environments draw differently."""
+        check_split(split)
+        self._draw = draw
+        self._owner = owner
+        self._split = split
+        self._key = int.from_bytes(blake2b(owner.encode(), digest_size=4).digest(), "big")
+
+    def __len__(self) -> int:
+        return PROCEDURAL_LENGTH
+
+    @overload
+    def __getitem__(self, index: int) -> Task: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Task]: ...
+    def __getitem__(self, index: int | slice) -> Task | list[Task]:
+        if isinstance(index, slice):
+            return [self[at] for at in range(*index.indices(len(self)))]
+        if index < 0:
+            index += PROCEDURAL_LENGTH
+        if not 0 <= index < PROCEDURAL_LENGTH:
+            raise IndexError(f"task {index}; a procedural set has tasks 0 to {PROCEDURAL_LENGTH - 1}")
+        rng = np.random.default_rng((self._key, index))
+        for _ in range(MAX_DRAWS):
+            task = check_task(self._owner, self._draw(rng), f"{self._split}/{index}")
+            if split_of(task.prompt) == self._split:
+                return task
+        raise EnvironmentDefect(
+            f"{self._owner}: in {MAX_DRAWS} draws no prompt fell into the {self._split!r} split; the last was "
+            f"{task.prompt[:80]!r}. task() needs more different prompts, or return fixed lists from task_set(split)"
+        )

@@ -1,0 +1,1 @@
+"""How answers are judged: pure functions that environments' rewards are made of."""

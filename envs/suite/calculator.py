@@ -1,0 +1,107 @@
+"""Multiply two numbers with a calculator: the smallest environment, and the one the documentation shows.
+
+A task:      What is 23 * 41?
+An episode:  <tool_call>{"name": "calculator", "arguments": {"expression": "23 * 41"}}</tool_call>
+             943
+             943
+"""
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from palaestra.envs import Task, ToolEnv, ToolError, tool
+from palaestra.episode import Attempt, Message
+from palaestra.formats import ParsedCall, hermes
+
+Number = int | float
+MAX_LETTERS = 200
+MAX_BITS = 256
+"""Size of a whole number: room for any honest sum, none for `9**9**9`."""
+
+_BINARY: dict[type[ast.operator], Callable[[Number, Number], Number]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+
+
+class Calculator(ToolEnv):
+    """Multiply two numbers with a calculator."""
+
+    max_turns = 4
+
+    def task(self, rng: np.random.Generator) -> Task:
+        """Two factors below a hundred."""
+        a, b = rng.integers(100, size=2)
+        return Task(prompt=f"What is {a} * {b}?", answer=str(a * b))
+
+    @tool
+    def calculator(self, expression: str) -> str:
+        """Evaluate an arithmetic expression."""
+        return str(safe_eval(expression))
+
+    def reward(self, attempt: Attempt) -> float:
+        """The product, and nothing beside it."""
+        return float(attempt.answer == attempt.task.answer)
+
+
+def safe_eval(expression: str) -> Number:
+    """The value of an expression of numbers, + - * / // % ** and brackets; a ToolError for anything else."""
+    if len(expression) > MAX_LETTERS:
+        raise ToolError(f"the expression has {len(expression)} characters; at most {MAX_LETTERS} are read")
+    try:
+        return _value(ast.parse(expression.strip(), mode="eval").body)
+    except ZeroDivisionError:
+        raise ToolError("division by zero") from None
+    except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError):
+        raise ToolError(f"cannot evaluate {expression!r}; write an expression like 23 * (41 + 7)") from None
+
+
+def _value(node: ast.expr) -> Number:
+    if isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
+        return _bounded(node.value)
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
+        value = _value(node.operand)
+        return -value if isinstance(node.op, ast.USub) else value
+    if isinstance(node, ast.BinOp):
+        left, right = _value(node.left), _value(node.right)
+        if isinstance(node.op, ast.Pow):
+            return _bounded(_power(left, right))
+        if type(node.op) in _BINARY:
+            return _bounded(_BINARY[type(node.op)](left, right))
+    raise ValueError(type(node).__name__)
+
+
+def _power(base: Number, exponent: Number) -> Number:
+    """A power whose size is known before it is computed."""
+    if isinstance(base, int) and isinstance(exponent, int) and base.bit_length() * abs(exponent) > MAX_BITS:
+        raise ToolError("the power is too large")
+    result = base**exponent
+    if isinstance(result, complex):
+        raise ToolError("the power is not a real number")
+    return float(result) if isinstance(result, float) else int(result)
+
+
+def _bounded(value: Number) -> Number:
+    if isinstance(value, int) and value.bit_length() > MAX_BITS:
+        raise ToolError("the number is too large")
+    return value
+
+
+def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate: float = 1.0) -> str:
+    """Play by rule: the calculator once, then its reply. With probability 1 - tool_rate, guess at once."""
+    replies = [message["content"] for message in messages if message["role"] == "tool"]
+    if replies:
+        return str(replies[-1])
+    question = next(message["content"] for message in messages if message["role"] == "user")
+    found = re.search(r"(\d+) \* (\d+)", question)
+    if found is None or rng.random() >= tool_rate:
+        return str(rng.integers(10_000))
+    return hermes.render([ParsedCall("calculator", {"expression": found[0]})])

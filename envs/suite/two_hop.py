@@ -1,0 +1,80 @@
+"""Two searches, the second for what the first one found, in a small world drawn anew for every task.
+
+A task:      What is the mayor of the city where Bado was born?
+An episode:  <tool_call>{"name": "search", "arguments": {"query": "Bado born"}}</tool_call>
+             Kemu
+             <tool_call>{"name": "search", "arguments": {"query": "Kemu mayor"}}</tool_call>
+             Tila
+             Answer: Tila
+
+Nothing can be memorised: the 64 names change their roles with every task. Prompts and replies are short, and one
+reply holds one fact, so that a model of two layers can learn it.
+"""
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from palaestra.envs import Task, ToolEnv, tool
+from palaestra.envs.rewards.answer import MARK, final_answer
+from palaestra.episode import Attempt, Message
+from palaestra.formats import ParsedCall, hermes
+
+NAMES = tuple(
+    first + second
+    for first in ("Ba", "De", "Fi", "Go", "Ke", "Lu", "Mo", "Ti")
+    for second in ("do", "gi", "ka", "la", "mu", "ne", "po", "ru")
+)
+RELATIONS = ("mayor", "river", "country")
+PEOPLE = 8
+CITIES = 8
+_QUESTION = re.compile(r"What is the (\w+) of the city where (\w+) was born\?")
+
+
+class TwoHop(ToolEnv):
+    """Find a fact about the city where somebody was born."""
+
+    system = "End with Answer: NAME"
+    max_turns = 4
+
+    def task(self, rng: np.random.Generator) -> Task:
+        """People, cities and what the cities have, all names different."""
+        names = [NAMES[at] for at in rng.permutation(len(NAMES))]
+        people, cities, rest = names[:PEOPLE], names[PEOPLE : PEOPLE + CITIES], names[PEOPLE + CITIES :]
+        born = {person: cities[at] for person, at in zip(people, rng.integers(CITIES, size=PEOPLE), strict=True)}
+        facts = {f"{person} born": city for person, city in born.items()}
+        for number, city in enumerate(cities):
+            for offset, relation in enumerate(RELATIONS):
+                facts[f"{city} {relation}"] = rest[number * len(RELATIONS) + offset]
+        relation = RELATIONS[rng.integers(len(RELATIONS))]
+        return Task(
+            prompt=f"What is the {relation} of the city where {people[0]} was born?",
+            answer=facts[f"{born[people[0]]} {relation}"],
+            data={"facts": facts},
+        )
+
+    @tool
+    def search(self, query: str) -> str:
+        """Look up one fact: "Name relation", where the relation is born, mayor, river or country."""
+        found: str = self.problem.data["facts"].get(" ".join(query.split()), "no result")
+        return found
+
+    def reward(self, attempt: Attempt) -> float:
+        """The name, and nothing beside it."""
+        return float(final_answer(attempt.answer) == attempt.task.answer)
+
+
+def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate: float = 1.0) -> str:
+    """Play by rule: two searches, then the second reply. With probability 1 - tool_rate, guess at once."""
+    replies = [message["content"] for message in messages if message["role"] == "tool"]
+    question = next(message["content"] for message in messages if message["role"] == "user")
+    found = _QUESTION.search(question)
+    lost = found is None or any(reply not in NAMES for reply in replies)
+    if lost or (not replies and rng.random() >= tool_rate):
+        return f"{MARK} {NAMES[rng.integers(len(NAMES))]}"
+    assert found is not None
+    if len(replies) >= 2:
+        return f"{MARK} {replies[-1]}"
+    query = f"{replies[0]} {found[1]}" if replies else f"{found[2]} born"
+    return hermes.render([ParsedCall("search", {"query": query})])

@@ -1,0 +1,18 @@
+"""What every test runs under: one thread, no network for model hubs, no deadline that a busy machine would miss.
+
+It seeds nothing: a test that needs numbers makes its own generator.
+"""
+
+import os
+
+# Before anything imports torch or numpy, which read it once. Threads would fight over two cores and blur timings.
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TRANSFORMERS_OFFLINE"] = "1"
+os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+
+import hypothesis
+
+hypothesis.settings.register_profile("palaestra", deadline=None)
+hypothesis.settings.load_profile("palaestra")

@@ -1,0 +1,100 @@
+"""`check` finds what is wrong: every check fails on an environment that breaks its promise."""
+
+import gymnasium
+import pytest
+
+import palaestra
+from palaestra import Task, UnknownId
+from palaestra.envs import ToolEnv, tool
+from palaestra.envs.core.check import check
+
+counter = iter(range(10**9))
+
+
+class Base(ToolEnv):
+    """Solved by adding."""
+
+    max_turns = 3
+
+    def task(self, rng):
+        return Task(prompt=f"What is {rng.integers(10**6)} + 1?", answer="never")
+
+    @tool
+    def add(self, a: int) -> int:
+        """Add one."""
+        return a + 1
+
+    def reward(self, attempt):
+        return float(attempt.answer == attempt.task.answer)
+
+
+class Undescribed(Base):
+    @tool
+    def undescribed(self) -> str:
+        return ""
+
+
+class Random(Base):
+    def task(self, rng):
+        return Task(prompt=f"What is {next(counter)} + 1?", answer="never")
+
+
+class Leaky(Base):
+    def task_set(self, split):
+        return [Task(prompt="What is 1 + 1?", answer="2")]
+
+
+class Generous(Base):
+    def reward(self, attempt):
+        return float("What" in (attempt.answer or ""))
+
+
+class Fragile(Base):
+    def reward(self, attempt):
+        return float(len(attempt.messages[-1]["content"].encode()) < 0)
+
+
+def unable(messages, rng):
+    """A demonstrator that cannot play."""
+    return "nothing"
+
+
+def failed(cls, **kwargs):
+    env_id = f"test/{cls.__name__}-v0"
+    palaestra.register(env_id, f"{__name__}:{cls.__name__}", **kwargs)
+    try:
+        return {finding.name for finding in check(env_id) if not finding.passed}
+    finally:
+        gymnasium.registry.pop(env_id)
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch):
+    """Tests run in importlib mode: this module must be found by its name."""
+    import sys
+
+    module = type(sys)(__name__)
+    module.__dict__.update(globals())
+    monkeypatch.setitem(sys.modules, __name__, module)
+
+
+def test_a_sound_environment_has_no_findings():
+    assert failed(Base) == set()
+
+
+@pytest.mark.parametrize(
+    ("cls", "finding"),
+    [(Undescribed, "tool schemas"), (Random, "determinism"), (Leaky, "splits disjoint"), (Generous, "cheats fail"),
+     (Fragile, "hostile turns")],
+)  # fmt: skip
+def test_a_broken_promise_is_found(cls, finding):
+    assert finding in failed(cls)
+
+
+def test_a_demonstrator_that_cannot_play_is_found():
+    assert failed(Base, demonstrator=f"{__name__}:unable") == {"demonstrator succeeds"}
+
+
+def test_unknown_ids_name_the_closest():
+    with pytest.raises(UnknownId, match="palaestra/TwoHop-v0"):
+        check("palaestra/TwoHops-v0")

@@ -1,0 +1,93 @@
+"""The suite: every environment is solved by its demonstrator's play and by no guess, and passes our own check."""
+
+import re
+
+import gymnasium
+import numpy as np
+import pytest
+
+import palaestra
+from palaestra import ToolError
+from palaestra.envs.core.check import CHECKS, check
+from palaestra.envs.suite import arithmetic, two_hop
+from palaestra.envs.suite.calculator import safe_eval
+
+
+def success(env_id, episodes, **habits):
+    env = gymnasium.make(env_id, split="eval").unwrapped
+    play = palaestra.demonstrator(env_id)
+    rng = np.random.default_rng(0)
+    won = 0.0
+    for seed in range(episodes):
+        messages = list(env.reset(seed=seed)[1]["messages"])
+        ended = False
+        while not ended:
+            action = play(messages, rng, **habits)
+            _, reward, terminated, truncated, info = env.step(action)
+            messages += [{"role": "assistant", "content": action}, *info["messages"]]
+            ended = terminated or truncated
+        won += reward
+    return won / episodes
+
+
+@pytest.mark.parametrize("env_id", palaestra.registered())
+def test_tools_win_and_guesses_lose(env_id):
+    assert success(env_id, 20) == 1.0
+    assert success(env_id, 60, tool_rate=0.0) < 0.1
+    assert 0.2 < success(env_id, 60, tool_rate=0.5) < 0.8
+
+
+@pytest.mark.parametrize("env_id", palaestra.registered())
+def test_every_check_passes(env_id):
+    findings = check(env_id)
+    assert [finding.name for finding in findings] == list(CHECKS)
+    assert [finding for finding in findings if not finding.passed] == []
+
+
+def test_two_hop_worlds_share_no_facts_and_no_name_means_two_things():
+    env = gymnasium.make("palaestra/TwoHop-v0").unwrapped
+    worlds = [env.tasks[index].data["facts"] for index in range(40)]
+    for facts in worlds:
+        cities = {city for query, city in facts.items() if query.endswith("born")}
+        others = [value for query, value in facts.items() if not query.endswith("born")]
+        assert len(set(others)) == len(others) == two_hop.CITIES * len(two_hop.RELATIONS)
+        assert not cities & set(others)
+    assert len({frozenset(facts.items()) for facts in worlds}) == 40
+    assert len(set(two_hop.NAMES)) == 64
+
+
+def test_two_hop_answers_exact_queries_only():
+    env = gymnasium.make("palaestra/TwoHop-v0").unwrapped
+    env.reset(seed=0)
+    person = re.search(r"where (\w+) was", env.problem.prompt)[1]
+    assert env.search(f"{person} born") in two_hop.NAMES
+    for query in (person, "born", "", f"{person} mayor", "everything"):
+        assert env.search(query) == "no result"
+
+
+def test_arithmetic_demonstrations_are_right_for_every_template():
+    env = gymnasium.make("palaestra/Arithmetic-v0").unwrapped
+    seen = set()
+    for index in range(300):
+        task = env.tasks[index]
+        expression = arithmetic._expression(task.prompt)
+        assert str(eval(expression)) == task.answer
+        seen.add(re.sub(r"\d+", "", task.prompt))
+    assert len(seen) == len(arithmetic.TEMPLATES) == 8
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["9**9**9", "2**10000", "1<<9", "__import__('os')", "'a'*9", "(" * 100 + ")" * 100, "9" * 150, "x", "", "1/0",
+     "(-8)**0.5", "1e308*10**20*1e308**9", "True+1", "1" * 201, "f(1)", "[1][0]", "0**-1", "\x00"],
+)  # fmt: skip
+def test_the_calculator_refuses_what_is_no_small_sum(expression):
+    with pytest.raises(ToolError):
+        safe_eval(expression)
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"), [("23 * 41 + 7", 950), ("-(2**10) // 3 % 7", -342 % 7), ("1/4", 0.25)]
+)
+def test_the_calculator_computes(expression, value):
+    assert safe_eval(expression) == value

@@ -1,0 +1,62 @@
+"""Task sets: the index is the seed, and no problem is in both splits."""
+
+import pytest
+
+import palaestra
+from palaestra import EnvironmentDefect, Task, UsageError
+from palaestra.envs import ProceduralTasks
+from palaestra.envs.core.tasks import PROCEDURAL_LENGTH, split_of
+
+
+def draw(rng):
+    return Task(prompt=f"p{rng.integers(300)}", answer=rng.integers(9))
+
+
+def test_the_index_decides_the_problem():
+    first, second = ProceduralTasks(draw, "A"), ProceduralTasks(draw, "A")
+    assert [first[i] for i in range(20)] == [second[i] for i in reversed(range(20))][::-1]
+    assert [first[i].prompt for i in range(20)] != [ProceduralTasks(draw, "B")[i].prompt for i in range(20)]
+    assert first[-1] == first[PROCEDURAL_LENGTH - 1]
+    assert first[3:5] == [first[3], first[4]]
+    assert first[7].id == "train/7"
+
+
+def test_splits_share_no_problem_and_cover_all():
+    train = {ProceduralTasks(draw, "A", "train")[i].prompt for i in range(3000)}
+    evaluation = {ProceduralTasks(draw, "A", "eval")[i].prompt for i in range(1000)}
+    assert not train & evaluation
+    assert len(train | evaluation) == 300
+    assert 0.1 < len(evaluation) / 300 < 0.3
+    assert all(split_of(prompt) == "eval" for prompt in evaluation)
+
+
+@pytest.mark.parametrize(
+    ("drawn", "said"),
+    [(Task(prompt="only one"), "more different prompts"), ("text", "expected a Task"), (Task(prompt=""), "non-empty")],
+)
+def test_defects_are_explained(drawn, said):
+    split = "eval" if split_of("only one") == "train" else "train"
+    with pytest.raises(EnvironmentDefect, match=said):
+        ProceduralTasks(lambda rng: drawn, "A", split)[0]
+
+
+def test_outside_is_outside():
+    with pytest.raises(UsageError, match="'train' or 'eval'"):
+        ProceduralTasks(draw, "A", "test")
+    with pytest.raises(IndexError):
+        ProceduralTasks(draw, "A")[PROCEDURAL_LENGTH]
+
+
+@pytest.mark.parametrize("env_id", palaestra.registered())
+def test_suite_problems_are_plain_and_answered(env_id):
+    import gymnasium
+
+    env = gymnasium.make(env_id).unwrapped
+    prompts = set()
+    for index in range(200):
+        task = env.tasks[index]
+        prompts.add(task.prompt)
+        assert isinstance(task.answer, str)
+        assert 0 < len(task.answer) <= 5
+    assert len(prompts) > 90
+    assert isinstance(env.tasks[0], Task)

@@ -1,0 +1,137 @@
+"""Small environments for the tests, one trait each."""
+
+import asyncio
+import threading
+import time
+
+import palaestra
+from palaestra.envs import RewardPart, Task, ToolEnv, ToolError, Toolkit, tool
+
+opened: list[str] = []
+gate = threading.Event()
+
+
+class Notes(Toolkit):
+    """Keeps lines for an episode."""
+
+    def __init__(self):
+        self.lines = None
+
+    def start(self, task, rng):
+        self.lines = []
+        opened.append("start")
+
+    def close(self):
+        opened.append("close")
+
+    @tool
+    def note(self, line: str) -> str:
+        """Keep a line."""
+        self.lines.append(line)
+        return f"{len(self.lines)} kept"
+
+
+class Kitchen(ToolEnv):
+    """One tool of every kind and temper."""
+
+    max_turns = 5
+    max_result_chars = 200
+    max_turn_calls = 4
+    system = "Be brief."
+    toolkits = (Notes,)
+    parts = {"success": RewardPart(), "brevity": RewardPart(weight=0.5, low=-1.0)}  # noqa: RUF012
+
+    def task(self, rng):
+        return Task(prompt=f"Say {rng.integers(1000)}.", answer="yes")
+
+    @tool
+    def add(self, a: int, b: int = 1) -> int:
+        """Add."""
+        return a + b
+
+    @tool
+    async def nap(self, seconds: float, name: str) -> str:
+        """Sleep on the loop."""
+        await asyncio.sleep(seconds)
+        return name
+
+    @tool(blocking=True, timeout=20)
+    def wait(self, seconds: float, name: str) -> str:
+        """Sleep in a thread."""
+        time.sleep(seconds)
+        return name
+
+    @tool(blocking=True, timeout=0.2)
+    def hang(self) -> str:
+        """Never in time."""
+        gate.wait(5)
+        return "late"
+
+    @tool(timeout=0.2)
+    async def doze(self) -> str:
+        """Never in time, on the loop."""
+        await asyncio.sleep(5)
+        return "late"
+
+    @tool
+    def refuse(self) -> str:
+        """Says no."""
+        raise ToolError("no")
+
+    @tool
+    def crash(self) -> str:
+        """Divides by zero."""
+        return str(1 // 0)
+
+    @tool
+    def leave(self) -> str:
+        """Calls exit."""
+        raise SystemExit(3)
+
+    @tool(blocking=True)
+    def unplugged(self) -> str:
+        """Its server is gone."""
+        raise palaestra.Broken("the server is gone")
+
+    @tool
+    def shout(self, size: int) -> str:
+        """A long reply."""
+        return "a" * (size // 2) + "\ud800" + "z" * (size // 2)
+
+    def reward(self, attempt):
+        return {"success": float(attempt.answer == attempt.task.answer), "brevity": -0.5}
+
+
+class Inline(ToolEnv):
+    """Only computes."""
+
+    max_turns = 3
+
+    def task(self, rng):
+        return Task(prompt=f"Say {rng.integers(1000)}.", answer="yes")
+
+    @tool
+    def add(self, a: int, b: int = 1) -> int:
+        """Add."""
+        return a + b
+
+    def reward(self, attempt):
+        return float(attempt.answer == "yes")
+
+
+class BadKit(Toolkit):
+    """Does not start for task 13."""
+
+    def start(self, task, rng):
+        if task.id == "train/13":
+            raise RuntimeError("no display")
+
+
+class Unstartable(Inline):
+    """Its toolkit fails for one task."""
+
+    toolkits = (BadKit,)
+
+
+class NotOurs:
+    """No ToolEnv."""

@@ -1,0 +1,242 @@
+"""Who may import whom: the rooms stay apart, and `import palaestra` stays light.
+
+Read from the source, so that an import inside a function counts as well. What these tests cannot see is a module
+reached through a string that is put together at run time.
+"""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+FRONT = ("palaestra.episode", "palaestra.errors", "palaestra.protocols", "palaestra.formats", "palaestra.registry")
+HEAVY = frozenset({"torch", "transformers", "tokenizers", "safetensors", "matplotlib", "playwright", "docker", "vllm"})
+TRAINING = frozenset({"torch", "transformers", "tokenizers", "safetensors"})
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What the modules whose name starts with `who` may import."""
+
+    who: str
+    may: tuple[str, ...]
+    """Modules of palaestra; each stands for itself and all that is below it."""
+    libraries: frozenset[str]
+    lazily: frozenset[str] = frozenset()
+    """Libraries that may be imported inside a function only."""
+
+
+# The first rule that fits a module decides.
+RULES = (
+    Rule("palaestra.registry", FRONT, frozenset({"gymnasium"})),
+    Rule("palaestra.endpoint", FRONT, frozenset({"numpy"}), lazily=frozenset({"httpx"})),
+    # The command line imports a command's module when it is called; so only its front has to wait with the rooms.
+    Rule("palaestra.cli", ("palaestra",), frozenset({"numpy", "gymnasium", "tyro", "rich"}), lazily=HEAVY),
+    Rule("palaestra.__main__", ("palaestra.cli",), frozenset()),
+    Rule(
+        "palaestra.envs", ("palaestra.envs", *FRONT), frozenset({"numpy", "gymnasium", "pydantic"}), frozenset({"rich"})
+    ),
+    Rule("palaestra.agents", ("palaestra.agents", *FRONT), frozenset({"numpy"}) | TRAINING, frozenset({"rich"})),
+    Rule(
+        "palaestra.trainers",
+        ("palaestra.trainers", "palaestra.agents", *FRONT),
+        frozenset({"numpy", "tyro"}) | TRAINING,
+        lazily=frozenset({"rich", "matplotlib"}),
+    ),
+    Rule("palaestra", FRONT, frozenset({"numpy"})),
+)
+ROOMS = ("palaestra.envs", "palaestra.agents", "palaestra.trainers")
+
+
+@dataclass(frozen=True)
+class Import:
+    """One module that a source file names, where, and whether that happens when the file itself is imported."""
+
+    module: str
+    line: int
+    eager: bool
+
+
+def imports_of(source: str, module: str, is_package: bool) -> Iterator[Import]:
+    """Every import in a source file: statements anywhere, and `import_module("...")` with a constant."""
+    package = module if is_package else module.rpartition(".")[0]
+    stack: list[tuple[ast.AST, bool]] = [(ast.parse(source), True)]
+    while stack:
+        node, eager = stack.pop()
+        if isinstance(node, ast.Import):
+            yield from (Import(alias.name, node.lineno, eager) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parts = package.split(".")
+                base = ".".join(parts[: len(parts) - node.level + 1] + ([node.module] if node.module else []))
+            for alias in node.names:
+                # `from palaestra import envs` names a module, `from palaestra import Task` does not.
+                full = f"{base}.{alias.name}"
+                yield Import(full if full in (*ROOMS, *FRONT, "palaestra.cli") else base, node.lineno, eager)
+        elif isinstance(node, ast.Call) and called_name(node.func) in ("import_module", "__import__"):
+            named = node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else None
+            if isinstance(named, str):
+                yield Import(named, node.lineno, eager)
+        inside = eager and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        for child in ast.iter_child_nodes(node):
+            typing_only = isinstance(node, ast.If) and called_name(node.test) == "TYPE_CHECKING" and child in node.body
+            stack.append((child, inside and not typing_only))
+
+
+def called_name(node: ast.expr) -> str:
+    """`f` for `f` and for `anything.f`."""
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+
+
+def is_in(module: str, package: str) -> bool:
+    """Whether a module is the package or below it; nothing is below the bare front door but itself."""
+    return module == package or module.startswith(f"{package}.")
+
+
+def rule_for(module: str) -> Rule:
+    return next(rule for rule in RULES if is_in(module, rule.who))
+
+
+def violations(source: str, module: str, is_package: bool = False) -> list[str]:
+    """What a source file imports against the rules, in words."""
+    rule = rule_for(module)
+    found = []
+    for one in imports_of(source, module, is_package):
+        top = one.module.partition(".")[0]
+        where = f"{module}:{one.line}"
+        if top == "palaestra":
+            # The bare package is the front door, which every room may use; the front may not use itself whole.
+            front_door = one.module == "palaestra" and rule.who in (*ROOMS, "palaestra.cli")
+            if not (front_door or any(is_in(one.module, allowed) for allowed in rule.may)):
+                found.append(f"{where} imports {one.module}; {rule.who} may import {', '.join(rule.may)}")
+            elif module == "palaestra.cli" and one.eager and any(is_in(one.module, room) for room in ROOMS):
+                found.append(f"{where} imports {one.module} before it is needed; import it inside the function")
+        elif top in ("envs", "agents", "trainers"):
+            found.append(f"{where} imports a second copy of a room; write palaestra.{one.module}")
+        elif top in sys.stdlib_module_names or top in rule.libraries:
+            pass
+        elif top in rule.lazily:
+            if one.eager:
+                found.append(f"{where} imports {top} before it is needed; import it inside the function")
+        else:
+            found.append(f"{where} imports {top}, which {rule.who} may not")
+    return found
+
+
+def modules() -> list[tuple[str, Path]]:
+    """Every module of palaestra by its import name, each once: rooms through their own folders."""
+    found = []
+    for folder in ("palaestra", "envs", "agents", "trainers"):
+        prefix = folder if folder == "palaestra" else f"palaestra.{folder}"
+        for directory, _, files in os.walk(ROOT / folder, followlinks=False):
+            for path in (Path(directory) / name for name in files if name.endswith(".py")):
+                parts = [prefix, *path.relative_to(ROOT / folder).with_suffix("").parts]
+                found.append((".".join(part for part in parts if part != "__init__"), path))
+    return sorted(found)
+
+
+@pytest.mark.parametrize(("module", "path"), [pytest.param(*entry, id=entry[0]) for entry in modules()])
+def test_every_module_imports_only_what_its_room_may(module: str, path: Path) -> None:
+    assert violations(path.read_text(encoding="utf-8"), module, path.name == "__init__.py") == []
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("palaestra.episode", "import gymnasium"),
+        ("palaestra.episode", "import pydantic"),
+        ("palaestra.protocols", "from palaestra.cli import main"),
+        ("palaestra.registry", "import palaestra.envs.core.vector"),
+        ("palaestra.registry", "from importlib import import_module\nimport_module('palaestra.envs.suite')"),
+        ("palaestra.formats.hermes", "from palaestra import envs"),
+        ("palaestra.formats.hermes", "import palaestra"),
+        ("palaestra.endpoint", "import httpx"),
+        ("palaestra.envs.core.env", "import torch"),
+        ("palaestra.envs.core.env", "def f():\n    import torch"),
+        ("palaestra.envs.core.env", "def f():\n    from transformers import AutoTokenizer"),
+        ("palaestra.envs.core.env", "from palaestra.agents.chat import Chat"),
+        ("palaestra.envs.core.env", "from ...agents import chat"),
+        ("palaestra.envs.core.env", "if TYPE_CHECKING:\n    from palaestra.trainers.batch import Batch"),
+        ("palaestra.envs.core.env", "from envs.core.tool import tool"),
+        ("palaestra.agents.play", "import gymnasium"),
+        ("palaestra.agents.play", "from palaestra.envs import ToolEnv"),
+        ("palaestra.agents.play", "class A:\n    def f(self):\n        import palaestra.trainers"),
+        ("palaestra.trainers.grpo", "from palaestra import envs, agents"),
+        ("palaestra.trainers.grpo", "import gymnasium"),
+        ("palaestra.trainers.report", "import matplotlib.pyplot as plt"),
+        ("palaestra.trainers.grpo", "from palaestra.cli import train"),
+        ("palaestra.cli.train", "import torch"),
+        ("palaestra.cli", "from palaestra.trainers.grpo import train"),
+        ("palaestra.cli.train", "if True:\n    import transformers"),
+        ("palaestra.cli.train", "def f():\n    import requests"),
+    ],
+)
+def test_the_rules_are_seen_to_be_broken(module: str, source: str) -> None:
+    assert len(violations(source, module)) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("palaestra.registry", "import gymnasium\nfrom palaestra.protocols import Arena"),
+        ("palaestra.endpoint", "def f():\n    import httpx"),
+        ("palaestra.envs.core.env", "import pydantic\nfrom palaestra import Task\nfrom .tool import tool"),
+        ("palaestra.agents.play", "import torch\nfrom palaestra.agents.chat import Chat"),
+        ("palaestra.trainers.grpo", "import palaestra\nfrom palaestra.agents import play"),
+        ("palaestra.cli", "import rich\ndef f():\n    import torch\n    from palaestra.trainers import grpo"),
+        ("palaestra.cli.train", "from palaestra.trainers import grpo"),
+        ("palaestra.cli.train", "if TYPE_CHECKING:\n    import torch\n    from palaestra.agents import Agent"),
+    ],
+)
+def test_what_is_allowed_is_let_through(module: str, source: str) -> None:
+    assert violations(source, module) == []
+
+
+def test_every_library_in_the_rules_is_a_declared_dependency() -> None:
+    """A library that a room imports and pyproject.toml does not declare would be missing on someone's machine."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lines = project["dependencies"] + [line for extra in project["optional-dependencies"].values() for line in extra]
+    declared = {line.split(">")[0].split("[")[0].strip() for line in lines}
+    later = {"httpx", "playwright", "docker", "vllm"}  # named by the rules, imported by nothing yet
+    used = {
+        one.module.partition(".")[0]
+        for module, path in modules()
+        for one in imports_of(path.read_text(encoding="utf-8"), module, path.name == "__init__.py")
+    }
+    ours = {"palaestra", *sys.stdlib_module_names}
+    assert used - ours <= declared
+    assert frozenset().union(*(rule.libraries | rule.lazily for rule in RULES)) <= declared | later
+
+
+def loaded_by(statement: str) -> set[str]:
+    """The modules that a fresh interpreter has after a statement."""
+    code = f"import json, sys\n{statement}\nprint(json.dumps(sorted(sys.modules)))"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+@pytest.mark.parametrize("statement", ["import palaestra", "import palaestra.cli"])
+def test_importing_the_front_door_loads_nothing_heavy_and_no_room(statement: str) -> None:
+    loaded = loaded_by(statement)
+    assert "palaestra.registry" in loaded
+    assert loaded & HEAVY == set()
+    assert [name for name in loaded if any(is_in(name, room) for room in ROOMS)] == []
+
+
+@pytest.mark.parametrize("name", ["TwoHop-v0", "Arithmetic-v0", "Calculator-v0"])
+def test_an_environment_opens_without_torch(name: str) -> None:
+    loaded = loaded_by(f"import gymnasium; gymnasium.make('palaestra:palaestra/{name}').close()")
+    assert "palaestra.envs" in loaded
+    assert loaded & (TRAINING | {"palaestra.agents", "palaestra.trainers"}) == set()
