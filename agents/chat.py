@@ -12,6 +12,7 @@ Left out: images, and templates whose system text changes in mid-dialogue.
 
 import re
 from collections.abc import Mapping, Sequence
+from hashlib import blake2b
 from typing import Any
 
 from palaestra.episode import Message
@@ -19,7 +20,6 @@ from palaestra.errors import UsageError
 
 _STUB = "\ue000stub\ue000"
 _EMPTY_THINKING = re.compile(r"<think>\s*</think>\s*")
-_PRIVATE_USE = range(0xE001, 0xF8FF)
 
 
 class Chat:
@@ -94,23 +94,30 @@ class Chat:
         return [token for piece in pieces for token in self.tokenizer.encode(piece, add_special_tokens=False)]
 
     def _shield(self, messages: Sequence[Message]) -> tuple[Sequence[Message], str]:
-        """Cut every control token that a user or a tool spells: a mark inside it, where `_encode` splits the text."""
-        spoken = "".join(str(m.get("content")) for m in messages if m["role"] in ("user", "tool"))
-        if not self._control.search(spoken):
-            return messages, ""
-        everything = "".join(str(m.get("content")) for m in messages)
-        mark = next(chr(code) for code in _PRIVATE_USE if chr(code) not in everything)
+        """Cut every control token that a user or a tool spells: a mark inside it, where `_encode` splits the text.
 
-        def cut(word: re.Match[str]) -> str:
-            return word[0][0] + mark + word[0][1:]
-
-        shielded = [
-            {**m, "content": self._control.sub(cut, m["content"])}
-            if m["role"] in ("user", "tool") and isinstance(m.get("content"), str)
-            else m
+        A tool's name is spelled by the agent, and some templates show it.
+        """
+        spoken = [
+            {key: m[key] for key in ("name", "content") if isinstance(m.get(key), str)}
+            if m["role"] in ("user", "tool")
+            else {}
             for m in messages
         ]
-        return shielded, mark
+        if not any(self._control.search(text) for texts in spoken for text in texts.values()):
+            return messages, ""
+        # No text can hold the digest of itself, whatever an attacker writes.
+        mark = "\ue001" + blake2b(repr(messages).encode(), digest_size=16).hexdigest()
+        cut = [{key: self._cut(text, mark) for key, text in texts.items()} for texts in spoken]
+        return [{**m, **texts} for m, texts in zip(messages, cut, strict=True)], mark
+
+    def _cut(self, text: str, mark: str) -> str:
+        """The text with the mark inside every control token in it, those that overlap others too."""
+        pieces, begin = [], 0
+        while word := self._control.search(text, begin):
+            pieces.append(text[begin : word.start() + 1])
+            begin = word.start() + 1
+        return mark.join([*pieces, text[begin:]])
 
     def _probe(self, kind: str, thinking: bool) -> bool:
         """Whether prompt + turn + delta reads as the template's own rendering of the same dialogue."""

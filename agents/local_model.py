@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
@@ -30,8 +31,9 @@ def serve(model: Any, tokenizer: Any, *, slots: int, seed: int = 0) -> LocalMode
     """Put an engine and a chat around a model."""
     chat = Chat(tokenizer)
     ends = model.generation_config.eos_token_id if model.generation_config is not None else None
-    stops = chat.stops | set(ends if isinstance(ends, list) else [] if ends is None else [ends])
-    return LocalModel(model, tokenizer, Agent(TorchEngine(model, stops, slots=slots, seed=seed), chat))
+    # The chat must know them all: a stop that it does not know would stay in the text, and spoil the answer.
+    chat.stops |= set(ends if isinstance(ends, list) else [] if ends is None else [ends])
+    return LocalModel(model, tokenizer, Agent(TorchEngine(model, chat.stops, slots=slots, seed=seed), chat))
 
 
 def load(name: str, *, slots: int, seed: int = 0, device: str = "auto") -> LocalModel:
@@ -53,7 +55,7 @@ def load(name: str, *, slots: int, seed: int = 0, device: str = "auto") -> Local
         )
     try:
         model: Any = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise UsageError(f"the weights in {name!r} could not be loaded: {_first_line(error)}") from error
     return serve(model.to(find_device(device)), tokenizer, slots=slots, seed=seed)
 
@@ -66,7 +68,10 @@ def export(model: Any, tokenizer: Any, folder: Path) -> None:
 
 def find_device(name: str) -> torch.device:
     """`auto` is a GPU where there is one."""
-    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
+    try:
+        return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
+    except RuntimeError as error:
+        raise UsageError(f"there is no device {name!r}; pass 'cpu', 'cuda', 'cuda:1' or 'auto'") from error
 
 
 def _first_line(error: Exception) -> str:

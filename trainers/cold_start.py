@@ -32,21 +32,21 @@ _GATE_TASKS_FROM = 1_000_000
 class ColdStartConfig:
     """How the tiny agent is raised."""
 
-    demonstrations: int = 4000
+    demonstrations: int = 6000
     """Episodes of the demonstrator."""
     tool_rate: float = 0.3
     """Share of them in which it uses its tool."""
-    layers: int = 3
+    layers: int = 2
     """Depth of the model."""
     gate: float = 0.85
     """Success given tool use at which imitation may end."""
     gate_tasks: int = 192
     """Episodes that the gate is measured on."""
-    first_gate: int = 250
+    first_gate: int = 150
     """Imitation steps before the gate is first measured."""
     gate_every: int = 50
     """Steps between measurements."""
-    patience: int = 500
+    patience: int = 700
     """Steps after which initial weights are given up."""
     decay_steps: int = 100
     """Steps in which the learning rate falls to 0 once the gate is passed."""

@@ -75,14 +75,23 @@ class GRPOConfig:
             "steps num_prompts num_generations num_mini_batches max_grad_norm temperature max_turn_tokens "
             "slots micro_batch_tokens"
         )
+        # Written so that not-a-number is refused too.
         for name in positive.split():
-            if getattr(self, name) <= 0:
+            if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be above 0")
+        for name in ("learning_rate", "weight_decay", "seed"):
+            if not getattr(self, name) >= 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 0")
+        for name, least in (("max_episode_tokens", 2), ("max_completion_length", 1)):
+            if (value := getattr(self, name)) is not None and value < least:
+                raise ConfigError(f"{name} is {value}; it must be at least {least}")
         if self.num_generations < 2:
             raise ConfigError(f"num_generations is {self.num_generations}; a group needs at least 2 episodes")
-        if self.learning_rate < 0 or not 0 <= self.max_broken_share <= 1:
-            raise ConfigError("learning_rate must be at least 0, and max_broken_share a share between 0 and 1")
-        find_recipe(self.recipe)
+        if not (0 <= self.max_broken_share <= 1 and 0 <= self.adam_beta2 < 1):
+            raise ConfigError("max_broken_share must be a share between 0 and 1, and adam_beta2 at least 0 and below 1")
+        if self.lr_schedule not in ("constant", "linear"):
+            raise ConfigError(f"lr_schedule is {self.lr_schedule!r}; it must be 'constant' or 'linear'")
+        _ = self.algorithm  # Checks the recipe and what replaces parts of it.
 
     @property
     def longest_row(self) -> int:

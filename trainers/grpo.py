@@ -162,7 +162,7 @@ def _checked_gap(logprobs_N: torch.Tensor, micro: Batch, version: int, exact: bo
         return 0.0
     gaps = (logprobs_N.detach() - micro.sampled_logprobs_N)[same].abs()
     worst, allowed = (float(gaps.max()), 1e-3) if exact else (float(gaps.mean()), 0.1)
-    if worst > allowed:
+    if not worst <= allowed:  # Not-a-number too.
         raise TrainingHalted(
             f"the engine's log-probs differ from the trainer's by {worst:.3g} (at most {allowed} expected): they "
             "do not run the same weights, template or arithmetic, and training on would be training on noise"
@@ -173,7 +173,7 @@ def _checked_gap(logprobs_N: torch.Tensor, micro: Batch, version: int, exact: bo
 def _scored(played: Sequence[Episode], max_broken_share: float) -> list[Episode]:
     """The episodes that have a reward; too many without one end the run."""
     broken = [episode for episode in played if episode.reward is None]
-    if len(broken) > max_broken_share * len(played):
+    if len(broken) > max_broken_share * len(played) or len(broken) == len(played):
         raise TrainingHalted(
             f"{len(broken)} of {len(played)} episodes of this step are BROKEN, more than max_broken_share="
             f"{max_broken_share}; the last fault: {broken[-1].fault}"

@@ -20,7 +20,7 @@ def play_metrics(episodes: Sequence[Episode], terms: Sequence[Mapping[str, float
         "reward_std": np.mean([rewards[groups == group].std() for group in np.unique(groups)]),
         "frac_reward_zero_std": dead_share(rewards, groups),
         # Mean surprise of what was sampled: an unbiased estimate of the entropy at the sampling temperature.
-        "entropy": -np.concatenate(logprobs).mean() if logprobs else 0.0,
+        "entropy": -np.concatenate(logprobs).mean() if sum(lengths) else 0.0,
         "completions/mean_length": np.mean(lengths),
         "completions/clipped_ratio": np.mean([episode.ending is Ending.LENGTH_LIMIT for episode in episodes]),
         "episodes/turns": np.mean([episode.attempt.turns for episode in episodes]),

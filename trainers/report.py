@@ -2,18 +2,24 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from palaestra.episode import Episode
 from palaestra.errors import MissingExtra
 
 
-def save_curve(path: Path, title: str, curves: Mapping[str, Sequence[float]]) -> None:
-    """Draw success by training step, one line a curve."""
+def need_matplotlib() -> Any:
+    """Drawing's library, or how to install it; asked for before a long run, not after it."""
     try:
         import matplotlib
     except ImportError as error:
         raise MissingExtra("matplotlib", "plot", "drawing the curve") from error
-    matplotlib.use("Agg")
+    return matplotlib
+
+
+def save_curve(path: Path, title: str, curves: Mapping[str, Sequence[float]]) -> None:
+    """Draw success by training step, one line a curve."""
+    need_matplotlib().use("Agg")
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4), layout="constrained")

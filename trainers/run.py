@@ -29,7 +29,7 @@ class Run:
         self.folder = folder
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._metrics = (folder / "metrics.jsonl").open("x", encoding="utf-8")
+            (folder / "metrics.jsonl").open("x").close()
         except FileExistsError as error:
             raise UsageError(f"{folder} already holds a run; choose another folder or remove it") from error
         except OSError as error:
@@ -39,15 +39,16 @@ class Run:
     def recorded(self, stage: Iterator[Progress]) -> Generator[Progress, None, list[float]]:
         """Pass a training stage on, writing each step to metrics.jsonl; returns the success of each step's episodes."""
         curve = []
-        for progress in stage:
-            curve.append(progress.metrics["rewards/success/mean"])
-            self._metrics.write(json.dumps({"step": progress.step, **progress.metrics}) + "\n")
-            self._metrics.flush()
-            yield progress
+        with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as metrics:
+            for progress in stage:
+                curve.append(progress.metrics["rewards/success/mean"])
+                metrics.write(json.dumps({"step": progress.step, **progress.metrics}) + "\n")
+                metrics.flush()
+                yield progress
         return curve
 
     def finish(self, figures: Mapping[str, Any]) -> dict[str, Any]:
-        """Write summary.json and close the run; returns what was written."""
+        """Write summary.json, whole or not at all; returns what was written."""
         summary = {
             **figures,
             "wall_seconds": round(time.perf_counter() - self._began, 1),
@@ -57,7 +58,6 @@ class Run:
         unfinished = self.folder / "summary.json.part"
         unfinished.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
         os.replace(unfinished, self.folder / "summary.json")
-        self._metrics.close()
         return summary
 
 

@@ -121,9 +121,7 @@ def vector_equals_single(env_id: str) -> None:
         rngs = [np.random.default_rng(slot) for slot in range(slots)]
         attempts: list[Attempt | None] = [None] * slots
         while None in attempts:
-            actions = [
-                player(said[slot], rngs[slot]) if attempts[slot] is None else None for slot in range(slots)
-            ]
+            actions = [player(said[slot], rngs[slot]) if attempts[slot] is None else None for slot in range(slots)]
             _, _, _, _, infos = vector.step(actions)
             for slot, action in enumerate(actions):
                 if action is not None:

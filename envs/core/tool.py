@@ -47,9 +47,7 @@ class ToolOptions:
 def tool(function: Method, /) -> Method: ...
 @overload
 def tool(*, name: str | None = None, timeout: float = 30.0, blocking: bool = False) -> Callable[[Method], Method]: ...
-def tool(
-    function: Any = None, /, *, name: str | None = None, timeout: float = 30.0, blocking: bool = False
-) -> Any:
+def tool(function: Any = None, /, *, name: str | None = None, timeout: float = 30.0, blocking: bool = False) -> Any:
     """Offer a method to the agent. Every parameter needs a type; the docstring becomes the description.
 
     `timeout` is our own deadline in seconds: passing it ends the episode BROKEN, so a tool that runs the agent's

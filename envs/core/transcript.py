@@ -33,9 +33,7 @@ def visible(text: str) -> str:
     """Control characters spelled out: a model's text must not move a terminal's cursor."""
     if text.isprintable():
         return text
-    return "".join(
-        letter if letter in "\n\t" or letter.isprintable() else repr(letter)[1:-1] for letter in text
-    )
+    return "".join(letter if letter in "\n\t" or letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
 def _label(message: Message) -> str:

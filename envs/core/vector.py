@@ -168,9 +168,11 @@ class ToolVectorEnv(VectorEnv[tuple[str, ...], Sequence[str | None], NDArray[Any
         mask = options.get("reset_mask")
         chosen = [slot for slot in range(self.num_envs) if mask is None or mask[slot]]
         tasks = options.get("tasks")
-        seeds = [None if seed is None else seed + slot for slot in range(self.num_envs)] if (
-            seed is None or isinstance(seed, int | np.integer)
-        ) else list(seed)
+        seeds = (
+            [None if seed is None else seed + slot for slot in range(self.num_envs)]
+            if (seed is None or isinstance(seed, int | np.integer))
+            else list(seed)
+        )
         for name, given in (("seed", seeds), ("tasks", tasks)):
             if given is not None and len(given) != self.num_envs:
                 raise UsageError(f"reset: {name} has {len(given)} entries; expected one per slot, {self.num_envs}")

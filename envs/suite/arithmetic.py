@@ -1,14 +1,16 @@
-"""Word problems whose sums are too long for the head: write a line of Python, run it, report the number.
+"""Word problems with too many steps for the head: write a line of Python, run it, report the number.
 
-A task:      A crate holds 23 plums. How many plums are in 41 crates and 7 loose ones?
-An episode:  <tool_call>{"name": "python", "arguments": {"code": "print(23*41+7)"}}</tool_call>
-             950
-             Answer: 950
+A task:      A crate holds 7 plums. How many plums are in 6 crates and 3 loose ones?
+An episode:  <tool_call>{"name": "python", "arguments": {"code": "print(7*6+3)"}}</tool_call>
+             45
+             Answer: 45
+
+The numbers have one digit by default and the answers at most two: a tiny model then learns what to compute instead of
+how to copy long numbers. Give `digits=2` or more for longer ones.
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -16,21 +18,20 @@ from palaestra.envs import Task, ToolEnv
 from palaestra.envs.rewards.answer import MARK, final_answer
 from palaestra.envs.tools.process_python import ProcessPython
 from palaestra.episode import Attempt, Message
+from palaestra.errors import UsageError
 from palaestra.formats import ParsedCall, hermes
 
 TEMPLATES = (
-    ("A box holds {a} pens. How many pens are in {b} boxes?", "a*b"),
-    ("A crate holds {a} plums. How many plums are in {b} crates and {c} loose ones?", "a*b+c"),
-    ("A hall has {a} rows of {b} seats and {c} are broken. How many seats work?", "a*b-c"),
-    ("Ann reads {a} pages a day for {b} days, then {c} a day for {d} days. How many pages?", "a*b+c*d"),
-    ("{a} girls and {b} boys plant {c} trees each. How many trees?", "(a+b)*c"),
-    ("A train has {a} seats, another {b}, and a bus {c}. How many seats in all?", "a+b+c"),
-    ("A shop sells {a} cups at {b} coins and pays {c} coins of rent. What is left?", "a*b-c"),
-    ("A baker fills {a} trays of {b} rolls and {c} of {d}. How many rolls are that?", "a*b+c*d"),
+    ("A crate holds {a} plums. How many plums are in {b} crates and {c} loose ones?", "{a}*{b}+{c}"),
+    ("A hall has {a} rows of {b} seats and {c} stools. How many can sit?", "{a}*{b}+{c}"),
+    ("Ann reads {a} pages a day for {b} days and then {c} more. How many pages?", "{a}*{b}+{c}"),
+    ("A shop sells {a} cups at {b} coins and a plate at {c}. What does it earn?", "{a}*{b}+{c}"),
+    ("Tom has {a} stamps and buys {b} sheets of {c}. How many stamps has he?", "{a}+{b}*{c}"),
+    ("A jar holds {a} beans and gets {b} scoops of {c} more. How many beans?", "{a}+{b}*{c}"),
+    ("A train has {a} seats, a tram {b} and a bus {c}. How many seats in all?", "{a}+{b}+{c}"),
+    ("A bus takes {a} girls, then {b} boys and {c} teachers. How many seats are taken?", "{a}+{b}+{c}"),
 )
-"""A question and its expression; operands have two digits, so answers have one to five and are never negative."""
-
-_NUMBER = r"(\d+)"
+"""A question and what it asks for."""
 
 
 class Arithmetic(ToolEnv):
@@ -40,35 +41,37 @@ class Arithmetic(ToolEnv):
     max_turns = 4
     toolkits = (ProcessPython,)
 
+    def __init__(self, split: str = "train", render_mode: str | None = None, digits: int = 1) -> None:
+        """`digits` is how many the numbers have."""
+        if not 1 <= digits <= 9:
+            raise UsageError(f"digits is {digits}; expected 1 to 9")
+        super().__init__(split, render_mode)
+        self.digits = digits
+
     def task(self, rng: np.random.Generator) -> Task:
-        """One of eight templates with two-digit numbers."""
+        """One of eight templates with numbers from 2 on."""
         question, expression = TEMPLATES[rng.integers(len(TEMPLATES))]
-        a, b, c, d = (int(number) for number in rng.integers(10, 100, size=4))
-        numbers = {"a": a, "b": b, "c": c, "d": d}
-        answer = {
-            "a*b": a * b, "a*b+c": a * b + c, "a*b-c": a * b - c, "a*b+c*d": a * b + c * d,
-            "(a+b)*c": (a + b) * c, "a+b+c": a + b + c,
-        }[expression]
-        return Task(prompt=question.format(**numbers), answer=str(answer))
+        low = 2 if self.digits == 1 else 10 ** (self.digits - 1)
+        numbers = {letter: int(rng.integers(low, 10**self.digits)) for letter in "abc"}
+        return Task(prompt=question.format(**numbers), answer=str(_value(expression.format(**numbers))))
 
     def reward(self, attempt: Attempt) -> float:
-        """The number, and nothing beside it."""
+        """The number, bare or after "Answer:"."""
         return float(final_answer(attempt.answer) == attempt.task.answer)
+
+
+def _value(expression: str) -> int:
+    """What an expression of our own templates comes to; nobody else's is ever evaluated here."""
+    return int(eval(expression, {"__builtins__": {}}))
 
 
 def _expression(question: str) -> str | None:
     """The sum a question asks for, with its numbers put in; None when it is none of ours."""
     for template, expression in TEMPLATES:
-        names = re.findall(r"\{(\w)\}", template)
-        match = re.fullmatch(re.sub(r"\\\{\w\\\}", lambda _: _NUMBER, re.escape(template)), question)
-        if match:
-            values = dict(zip(names, match.groups(), strict=True))
-            return re.sub(r"[a-d]", partial(_value_of, values), expression)
+        pattern = re.sub(r"\\{(\w)\\}", r"(?P<\1>\\d+)", re.escape(template))
+        if match := re.fullmatch(pattern, question):
+            return expression.format(**match.groupdict())
     return None
-
-
-def _value_of(values: Mapping[str, str], letter: re.Match[str]) -> str:
-    return values[letter[0]]
 
 
 def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate: float = 1.0) -> str:
@@ -79,5 +82,5 @@ def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate
     question = next(message["content"] for message in messages if message["role"] == "user")
     expression = _expression(question)
     if expression is None or rng.random() >= tool_rate:
-        return f"{MARK} {rng.integers(10, 10_000)}"
+        return f"{MARK} {rng.integers(6, 91)}"
     return hermes.render([ParsedCall("python", {"code": f"print({expression})"})])

@@ -61,7 +61,7 @@ class TwoHop(ToolEnv):
         return found
 
     def reward(self, attempt: Attempt) -> float:
-        """The name, and nothing beside it."""
+        """The name, bare or after "Answer:"."""
         return float(final_answer(attempt.answer) == attempt.task.answer)
 
 

@@ -22,7 +22,8 @@ _USAGE = "usage: palaestra COMMAND [options]\n\n" + "\n".join(f"  {name:<7}{text
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status: 0 done, 1 a check failed, 2 a wrong request, 130 interrupted."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    # Not `list(...)`: once the command of that name has run, it is this package's `list`.
+    arguments = [*(sys.argv[1:] if arguments is None else arguments)]
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_USAGE + "\n\n'palaestra COMMAND --help' shows a command's options with their defaults.")
         return 0

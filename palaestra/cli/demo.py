@@ -21,7 +21,7 @@ from palaestra.trainers.controls import CONTROLS, Background, Control
 from palaestra.trainers.evaluate import Both
 from palaestra.trainers.grpo import train
 from palaestra.trainers.lesson import evaluate_both, raise_tiny
-from palaestra.trainers.report import save_curve, transcript
+from palaestra.trainers.report import need_matplotlib, save_curve, transcript
 from palaestra.trainers.run import Run, fresh_folder
 
 _EXPLANATION = """\
@@ -39,6 +39,7 @@ def run(arguments: Sequence[str]) -> int:
         raise UsageError(
             "the demo raises its own tiny agent; train a model of yours with 'palaestra train ID --model ...'"
         )
+    need_matplotlib()
     record = Run(options.run or fresh_folder(f"demo-{config.env_id.split('/')[-1].lower()}-seed{config.seed}"))
     config.save(record.folder / "config.json")
     console.print(f"[bold]1. A demonstrator with a bad habit is imitated[/bold] ({config.env_id}, seed {config.seed})")

@@ -45,8 +45,8 @@ class Options:
     """Write the figures here too."""
 
     def __post_init__(self) -> None:
-        if min(self.tasks, self.samples, self.slots) < 1 or self.temperature < 0:
-            raise UsageError("tasks, samples and slots must be at least 1, and temperature at least 0")
+        if min(self.tasks, self.samples, self.slots) < 1 or not self.temperature >= 0 or self.seed < 0:
+            raise UsageError("tasks, samples and slots must be at least 1, and temperature and seed at least 0")
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -1,5 +1,6 @@
 """`palaestra list`: the registered environments, what they are and which tools they give."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -26,8 +27,9 @@ def run(arguments: Sequence[str]) -> int:
         assert isinstance(entry, str), "palaestra.register takes entry points as strings"
         module, name = entry.split(":")
         about = (getattr(import_module(module), name).__doc__ or "").strip().splitlines()
-        env = gymnasium.make(env_id).unwrapped
-        tools = ", ".join(schema["function"]["name"] for schema in env.tool_schemas)  # type: ignore[attr-defined]
+        env = gymnasium.make(env_id)
+        _, info = env.reset(seed=0)
+        tools = ", ".join(schema["function"]["name"] for schema in json.loads(info["tools"]))
         rows[env_id] = (tools, about[0] if about else "")
         env.close()
     Console().print(table("", rows, ("tools", "task")))

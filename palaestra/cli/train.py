@@ -10,6 +10,7 @@ from rich.console import Console
 
 from palaestra.cli.display import watch
 from palaestra.cli.ids import resolve
+from palaestra.errors import UsageError
 from palaestra.trainers.config import GRPOConfig, tiny_config
 
 
@@ -23,12 +24,16 @@ class Options:
     run: Path | None = None
     """Folder for the results; runs/NAME by default."""
 
+    def __post_init__(self) -> None:
+        if self.eval_tasks < 1:
+            raise UsageError(f"eval_tasks is {self.eval_tasks}; it must be at least 1")
+
 
 def parse(arguments: Sequence[str], prog: str) -> Options:
     """Options whose defaults fit the model that is asked for."""
     named = [
         a.partition("=")[2] or b
-        for a, b in zip(arguments, [*arguments[1:], ""], strict=True)
+        for a, b in zip(arguments, [*arguments, ""][1:], strict=True)
         if a.startswith("--model")
     ]
     tiny = not named or named[-1] == "tiny"
@@ -48,9 +53,11 @@ def run(arguments: Sequence[str]) -> int:
     from palaestra.trainers.lesson import evaluate_both, open_model, raise_tiny
     from palaestra.trainers.run import Run, fresh_folder
 
+    # Before the folder is made, so that a mistyped name leaves none behind.
+    opened = None if config.model == "tiny" else open_model(config.model, config)
     record = Run(options.run or fresh_folder(config.env_id.split("/")[-1].lower()))
     config.save(record.folder / "config.json")
-    local = watch(raise_tiny(config), console).local if config.model == "tiny" else open_model(config.model, config)
+    local = opened or watch(raise_tiny(config), console).local
     before = evaluate_both(local.agent, config, options.eval_tasks)
     practice = arena(config.env_id, config.slots)
     curve = watch(record.recorded(train(local.agent, local.model, practice, config)), console)

@@ -1,0 +1,101 @@
+"""How deep must the tiny agent be, and how often does imitation stick? `make bench-depth`
+
+One cold start for each depth and seed, without second attempts: the step at which the gate was passed, and the CPU
+seconds until the pupil was ready. The default depth in `trainers.cold_start` is chosen from this table.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import torch
+import tyro
+
+import palaestra
+from palaestra.agents import Limits
+from palaestra.trainers.cold_start import ColdStartConfig, cold_start
+from palaestra.trainers.run import versions
+
+
+@dataclass(frozen=True)
+class Options:
+    """Cold starts by depth and seed."""
+
+    env_id: str = "palaestra/TwoHop-v0"
+    """Environment."""
+    layers: tuple[int, ...] = (2, 3)
+    """Depths."""
+    seeds: int = 10
+    """Seeds of each depth."""
+    patience: int = 600
+    """Imitation steps before a start counts as stuck."""
+    workers: int = 2
+    """Processes."""
+    out: Path = Path(__file__).parent / "results" / "depth.json"
+    """Where the figures go."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One cold start."""
+
+    layers: int
+    seed: int
+    passed_at: int | None
+    """Imitation step at which the gate was passed; None when stuck."""
+    success_with_tool: float
+    """At the last gate."""
+    cpu_seconds: float
+
+
+def start(env_id: str, layers: int, seed: int, patience: int) -> Outcome:
+    """Raise one pupil."""
+    torch.set_num_threads(1)
+    arena = palaestra.arena(env_id, 96, ordered=True)
+    config = ColdStartConfig(layers=layers, max_attempts=1, patience=patience)
+    began, passed, reached = time.process_time(), None, 0.0
+    try:
+        for progress in cold_start(
+            arena, palaestra.demonstrator(env_id), seed=seed, limits=Limits(72, 256), config=config
+        ):
+            if "success_with_tool" in progress.metrics:
+                reached = progress.metrics["success_with_tool"]
+                passed = progress.step if reached >= config.gate else None
+    except palaestra.TrainingHalted:
+        passed = None
+    arena.close()
+    return Outcome(layers, seed, passed, round(reached, 3), round(time.process_time() - began, 1))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print, write JSON."""
+    options = tyro.cli(Options, args=arguments)
+    jobs = [(layers, seed) for seed in range(options.seeds) for layers in options.layers]
+    outcomes = []
+    with ProcessPoolExecutor(options.workers) as pool:
+        waiting = [pool.submit(start, options.env_id, *job, options.patience) for job in jobs]
+        for future in waiting:
+            outcomes.append(future.result())
+            print(outcomes[-1], flush=True)
+    for layers in options.layers:
+        mine = [outcome for outcome in outcomes if outcome.layers == layers]
+        passed = [outcome for outcome in mine if outcome.passed_at is not None]
+        seconds = sum(outcome.cpu_seconds for outcome in mine) / max(1, len(passed))
+        print(
+            f"{layers} layers: {len(passed)} of {len(mine)} passed, {seconds:.0f} CPU seconds a pupil, restarts included"
+        )
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    record = {"env_id": options.env_id, "outcomes": [asdict(o) for o in outcomes], "versions": versions()}
+    options.out.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,6 @@
+"""The tests of this room share `families`."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))

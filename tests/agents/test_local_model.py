@@ -1,0 +1,104 @@
+"""A model that is written and read again is the same model, and a folder that will not do says why."""
+
+import shutil
+
+import families
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+from palaestra import UsageError
+from palaestra.agents import Limits, play
+from palaestra.agents.local_model import export, find_device, load, serve
+from palaestra.agents.policies.tiny import tiny_model
+
+LIMITS = Limits(max_turn_tokens=16, max_episode_tokens=300)
+
+
+def greedy(local, temperature=0.0):
+    found = play(local.agent, families.Talk(4), families.starts(6), limits=LIMITS, temperature=temperature)
+    episodes = sorted(found, key=lambda episode: episode.start.task)
+    return [[row.ids.tolist() for row in episode.rows] for episode in episodes]
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    tokenizer = families.TOKENIZERS["tiny"]
+    return serve(tiny_model(len(tokenizer), layers=2, seed=3), tokenizer, slots=4)
+
+
+@pytest.fixture
+def folder(tiny, tmp_path):
+    export(tiny.model, tiny.tokenizer, tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_model_plays_alike_after_export_and_load(tiny, folder, temperature):
+    again = load(str(folder), slots=2, device="cpu")
+    assert greedy(again, temperature) == greedy(tiny, temperature)
+    for (name, one), (other_name, other) in zip(
+        tiny.model.named_parameters(), again.model.named_parameters(), strict=True
+    ):
+        assert name == other_name
+        assert one.equal(other)
+
+
+@pytest.mark.parametrize("family", ["qwen2.5", "llama3"])
+def test_a_stock_model_and_its_template_survive_export_and_load(family, tmp_path):
+    tokenizer = families.TOKENIZERS[family]
+    model = families.stock_model("llama", len(tokenizer))
+    local = serve(model, tokenizer, slots=3)
+    export(model, tokenizer, tmp_path)
+    again = load(str(tmp_path), slots=3, device="cpu")
+    assert again.agent.chat.end_of_turn == local.agent.chat.end_of_turn
+    assert again.agent.chat.stops == local.agent.chat.stops
+    assert greedy(again) == greedy(local)
+
+
+def test_a_missing_folder_is_a_usage_error(tmp_path):
+    with pytest.raises(UsageError, match="pass a model folder"):
+        load(str(tmp_path / "nowhere"), slots=1)
+
+
+def test_a_folder_without_a_template_says_what_to_pass(tiny, folder, tmp_path):
+    bare = PreTrainedTokenizerFast(tokenizer_object=tiny.tokenizer.backend_tokenizer, eos_token="<|end|>")
+    other = tmp_path / "bare"
+    export(tiny.model, bare, other)
+    with pytest.raises(UsageError, match=r"instruct model.*chat_template\.jinja"):
+        load(str(other), slots=1)
+
+
+def test_a_folder_without_weights_is_a_usage_error(folder):
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(UsageError, match="weights"):
+        load(str(folder), slots=1)
+
+
+def test_a_folder_with_torn_weights_is_a_usage_error(folder):
+    (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:1000])
+    with pytest.raises(UsageError, match="weights"):
+        load(str(folder), slots=1)
+
+
+def test_a_folder_of_something_else_is_a_usage_error(folder):
+    shutil.rmtree(folder)
+    folder.mkdir()
+    (folder / "notes.txt").write_text("hello")
+    with pytest.raises(UsageError, match="pass a model folder"):
+        load(str(folder), slots=1)
+
+
+def test_every_stop_of_the_model_ends_a_turn_and_is_no_part_of_its_text():
+    """Qwen2.5 may end on <|endoftext|>, Llama 3 on <|eom_id|>: only the generation config says so."""
+    tokenizer = families.TOKENIZERS["qwen2.5"]
+    model = families.stock_model("llama", len(tokenizer))
+    text_end, turn_end = tokenizer.convert_tokens_to_ids(["<|endoftext|>", "<|im_end|>"])
+    model.generation_config.eos_token_id = [turn_end, text_end]
+    chat = serve(model, tokenizer, slots=2).agent.chat
+    word = tokenizer.encode("Answer: Kemu", add_special_tokens=False)
+    assert chat.decode([*word, text_end]) == chat.decode([*word, turn_end]) == "Answer: Kemu"
+
+
+def test_an_unknown_device_is_a_usage_error():
+    with pytest.raises(UsageError, match="device"):
+        find_device("gpu")

@@ -1,0 +1,47 @@
+"""The presets are those of the paper and its code: papers.md, table 1.3; F08."""
+
+from dataclasses import asdict, replace
+
+import pytest
+
+from palaestra import ConfigError
+from palaestra.trainers.recipes import RECIPES, find_recipe
+
+CODE = {"overlong_cache": 4096, "dual_clip": 10.0, "tool_bonus": 0.1, "bonus_on_correct": False, "wrong_cap": -0.6}
+
+
+def test_grpo_t():
+    assert asdict(find_recipe("grpo-t")) == {
+        "name": "grpo-t",
+        "epsilon": 0.2,
+        "epsilon_high": 0.2,
+        "beta": 0.001,
+        "overlong": False,
+        "max_completion_length": 16_384,
+        **CODE,
+    }
+
+
+def test_grpo_tcr():
+    assert asdict(find_recipe("grpo-tcr")) == {
+        "name": "grpo-tcr",
+        "epsilon": 0.2,
+        "epsilon_high": 0.28,
+        "beta": 0.0,
+        "overlong": True,
+        "max_completion_length": 20_480,
+        **CODE,
+    }
+
+
+def test_an_unknown_recipe_names_the_closest():
+    with pytest.raises(ConfigError, match="did you mean 'grpo-tcr'"):
+        find_recipe("grpo-tcrr")
+
+
+@pytest.mark.parametrize(
+    "change", [{"epsilon": 0}, {"epsilon": 1}, {"epsilon_high": 0}, {"beta": -1}, {"overlong_cache": 0}]
+)
+def test_values_that_make_no_sense_are_refused(change):
+    with pytest.raises(ConfigError):
+        replace(RECIPES["grpo-tcr"], **change)

@@ -1,0 +1,70 @@
+"""What training adds to an environment's reward: F10, F11."""
+
+import families
+import pytest
+
+from palaestra import Status
+from palaestra.trainers.recipes import find_recipe
+from palaestra.trainers.shaping import overlong, response_length, shape, tool_bonus
+
+TCR, T = find_recipe("grpo-tcr"), find_recipe("grpo-t")
+
+
+def terms(reward, statuses, *, recipe=TCR, said=(5,)):
+    return shape(families.an_episode(families.token_row(4, list(said)), reward=reward, calls=statuses), recipe)
+
+
+@pytest.mark.parametrize(("calls", "total"), [(0, -1.0), (2, -0.8), (4, -0.6), (10, -0.6)])
+def test_a_wrong_answer_rises_with_calls_to_a_bound(calls, total):
+    assert sum(terms(0.0, [Status.OK] * calls).values()) == pytest.approx(total)
+
+
+@pytest.mark.parametrize("status", [Status.BAD_CALL, Status.TOOL_ERROR, Status.BROKEN])
+def test_calls_that_did_not_work_earn_nothing(status):
+    assert terms(0.0, [status] * 4)["tool_bonus"] == 0
+    assert terms(0.0, [status, Status.OK])["tool_bonus"] == pytest.approx(0.1)
+
+
+def test_a_right_answer_gets_no_bonus_unless_the_recipe_says_so():
+    assert sum(terms(1.0, [Status.OK] * 3).values()) == 1.0
+    from dataclasses import replace
+
+    printed = replace(TCR, bonus_on_correct=True)
+    assert sum(terms(1.0, [Status.OK] * 3, recipe=printed).values()) == pytest.approx(1.3)
+
+
+def test_an_answer_that_is_half_right_gets_no_bonus():
+    """Outcome 0 is not negative: as in the released code."""
+    assert sum(terms(0.5, [Status.OK] * 4).values()) == 0
+
+
+def test_the_bonus_never_lowers_an_outcome():
+    for outcome in (-1.0, -0.9, -0.6, -0.5, -0.1):
+        for calls in range(12):
+            assert tool_bonus(outcome, calls, TCR) >= 0
+            assert outcome + tool_bonus(outcome, calls, TCR) <= max(-0.6, outcome) + 1e-12
+
+
+@pytest.mark.parametrize(
+    ("length", "penalty"), [(16384, 0), (17408, -0.25), (18432, -0.5), (20480, -1), (25000, -1), (0, 0)]
+)
+def test_the_overlong_penalty(length, penalty):
+    assert overlong(length, 20480, 4096) == penalty
+
+
+def test_only_recipes_with_a_length_term_have_one():
+    assert "overlong" in terms(1.0, [])
+    assert "overlong" not in terms(1.0, [], recipe=T)
+
+
+def test_a_response_counts_tool_results_but_not_the_prompt():
+    assert response_length(families.an_episode(families.token_row(7, [3, 4], reply=5))) == 12
+    rewritten = families.an_episode(families.token_row(7, [3]), families.token_row(15, [4]))
+    assert response_length(rewritten) == 12
+    assert response_length(families.an_episode()) == 0
+    assert response_length(families.an_episode(families.token_row(7, []))) == 0
+
+
+def test_a_broken_episode_is_never_shaped():
+    with pytest.raises(AssertionError):
+        shape(families.an_episode(reward=None), TCR)
