@@ -29,7 +29,12 @@ NAMES = tuple(
 RELATIONS = ("mayor", "river", "country")
 PEOPLE = 8
 CITIES = 8
-_QUESTION = re.compile(r"What is the (\w+) of the city where (\w+) was born\?")
+QUESTIONS = (
+    "What is the {relation} of the city where {person} was born?",
+    "{person} was born in a city. What is its {relation}?",
+)
+"""Two ways to ask, so that every name is asked about in training, though a fifth of the questions is held out."""
+_ASKED = [re.compile(re.escape(q).replace(r"\{", "(?P<").replace(r"\}", r">\w+)")) for q in QUESTIONS]
 
 
 class TwoHop(ToolEnv):
@@ -49,7 +54,7 @@ class TwoHop(ToolEnv):
                 facts[f"{city} {relation}"] = rest[number * len(RELATIONS) + offset]
         relation = RELATIONS[rng.integers(len(RELATIONS))]
         return Task(
-            prompt=f"What is the {relation} of the city where {people[0]} was born?",
+            prompt=QUESTIONS[rng.integers(len(QUESTIONS))].format(relation=relation, person=people[0]),
             answer=facts[f"{born[people[0]]} {relation}"],
             data={"facts": facts},
         )
@@ -69,12 +74,12 @@ def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate
     """Play by rule: two searches, then the second reply. With probability 1 - tool_rate, guess at once."""
     replies = [message["content"] for message in messages if message["role"] == "tool"]
     question = next(message["content"] for message in messages if message["role"] == "user")
-    found = _QUESTION.search(question)
+    found = next((match for asked in _ASKED if (match := asked.fullmatch(question))), None)
     lost = found is None or any(reply not in NAMES for reply in replies)
     if lost or (not replies and rng.random() >= tool_rate):
         return f"{MARK} {NAMES[rng.integers(len(NAMES))]}"
     assert found is not None
     if len(replies) >= 2:
         return f"{MARK} {replies[-1]}"
-    query = f"{replies[0]} {found[1]}" if replies else f"{found[2]} born"
+    query = f"{replies[0]} {found['relation']}" if replies else f"{found['person']} born"
     return hermes.render([ParsedCall("search", {"query": query})])

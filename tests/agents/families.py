@@ -90,6 +90,8 @@ QWEN3 = (
 QWEN3_THINKING = QWEN3.replace(
     "'<|im_start|>assistant\\n' -}}{%- endif -%}", "'<|im_start|>assistant\\n<think>\\n' -}}{%- endif -%}"
 )
+# As templates made for training do: every turn is shown with a think block, an empty one where there was none.
+QWEN3_TRAINING = QWEN3.replace("loop.index0 > seen.last and (loop.last or thought)", "true")
 LLAMA3 = (
     "{{- '<|begin_of_text|>' -}}"
     + "{%- if tools or messages[0].role == 'system' -%}{{- '<|start_header_id|>system<|end_header_id|>\\n\\n' -}}"
@@ -147,6 +149,7 @@ def _build():
         # The 2507 instruct models keep every turn as it was said.
         "qwen3-2507": chatml(QWEN25.replace("You help.", "")),
         "qwen3-thinking": chatml(QWEN3_THINKING),
+        "qwen3-training": chatml(QWEN3_TRAINING),
         "llama3": _tokenizer(LLAMA3, _LLAMA_TOKENS, (), "<|eot_id|>"),
         "tiny": tiny_tokenizer(TEXTS, 300),
     }

@@ -193,6 +193,15 @@ def test_the_denominator_is_that_of_the_mini_batch_not_of_the_micro_batch(monkey
         assert metrics["loss"] == pytest.approx(found[0]["loss"], rel=1e-5)
 
 
+def test_each_mini_batch_has_a_gradient_of_its_own(monkeypatch):
+    specs = [(0, [4], 1.0), (0, [9], 0.0), (1, [2, 5], 0.0), (1, [6], 1.0)]
+    metrics, _, episodes = by_hand(monkeypatch, specs, num_mini_batches=2, learning_rate=0.0, max_grad_norm=1e9)
+    half = 2**-0.5
+    first = gradient_norm(episodes[:2], [half, -half], 13)
+    second = gradient_norm(episodes[2:], [-half, half], 13)
+    assert metrics["grad_norm"] == pytest.approx((first + second) / 2, rel=1e-4)
+
+
 def test_equal_rewards_teach_nothing(monkeypatch):
     """No step at all: not even AdamW's weight decay."""
     before = weights(tiny_model(40, layers=2, seed=5))
