@@ -25,7 +25,7 @@ from palaestra.trainers.progress import Progress
 from palaestra.trainers.sft import Imitation, SFTConfig
 
 _GATE_TASKS_FROM = 1_000_000
-"""Training tasks that the gate is measured on; demonstrations and GRPO draw others."""
+"""The gate is measured on training tasks from here on; demonstrations take tasks before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +42,13 @@ class ColdStartConfig:
     """Success given tool use at which imitation may end."""
     gate_tasks: int = 192
     """Episodes that the gate is measured on."""
-    first_gate: int = 150
+    first_gate: int = 300
     """Imitation steps before the gate is first measured."""
     gate_every: int = 50
     """Steps between measurements."""
     patience: int = 700
     """Steps after which initial weights are given up."""
-    decay_steps: int = 100
+    decay_steps: int = 150
     """Steps in which the learning rate falls to 0 once the gate is passed."""
     max_attempts: int = 5
     """Initial weights that are tried."""
@@ -56,6 +56,8 @@ class ColdStartConfig:
     def __post_init__(self) -> None:
         if not (0 < self.tool_rate <= 1 and 0 < self.gate <= 1 and self.first_gate <= self.patience):
             raise ConfigError(f"{self}: expected shares tool_rate and gate in (0, 1], and first_gate <= patience")
+        if min(self.demonstrations, self.gate_tasks, self.gate_every, self.max_attempts, self.layers) < 1:
+            raise ConfigError(f"{self}: expected every count to be at least 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,7 @@ def demonstrate(
 
     def starts() -> Iterator[Start]:
         for number in range(episodes):
-            yield Start(task=seed * episodes + number, seed=number, group=number)
+            yield Start(task=(seed * episodes + number) % _GATE_TASKS_FROM, seed=number, group=number)
 
     played = sorted(play(agent, arena, starts()), key=lambda episode: episode.start.task)
     return [episode for episode in played if episode.reward is not None]

@@ -121,7 +121,7 @@ def tiny_config(env_id: str, **changes: Any) -> GRPOConfig:
         "steps": 50,
         "num_prompts": 12,
         "num_generations": 8,
-        "learning_rate": 7e-4,
+        "learning_rate": 1e-3,
         "lr_schedule": "linear",
         "adam_beta2": 0.99,
         "max_turn_tokens": 72,

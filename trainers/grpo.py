@@ -45,6 +45,7 @@ def train(
     optimizer = torch.optim.AdamW(
         model.parameters(), config.learning_rate, betas=(0.9, config.adam_beta2), weight_decay=config.weight_decay
     )
+    agent.engine.update_weights(model.named_parameters(), version=0)
     for step in range(config.steps):
         began = time.perf_counter()
         starts = uniform_starts(
