@@ -67,7 +67,13 @@ class Chat:
     def continues(self, messages: Sequence[Message], thought: bool) -> bool:
         """Whether these messages can be appended to a row, or need a new one because the template rewrites history."""
         kind = "tool" if all(message["role"] == "tool" for message in messages) else "user"
-        return self._continues[kind, thought or bool(self.opened_thinking)]
+        verdict = self._continues[kind, thought or bool(self.opened_thinking)]
+        if verdict is None:
+            raise UsageError(
+                f"this chat template cannot show {kind} messages after an assistant's; choose a model whose template "
+                "can, or put another chat_template.jinja into the model folder"
+            )
+        return verdict
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of a sampled turn, without its end; special tokens stay visible, for call formats use them."""
@@ -119,13 +125,24 @@ class Chat:
             begin = word.start() + 1
         return mark.join([*pieces, text[begin:]])
 
-    def _probe(self, kind: str, thinking: bool) -> bool:
-        """Whether prompt + turn + delta reads as the template's own rendering of the same dialogue."""
+    def _probe(self, kind: str, thinking: bool) -> bool | None:
+        """Whether prompt + turn + delta reads as the template's own rendering of the same dialogue.
+
+        None where the template refuses such a message, or drops it without a word.
+        """
+        from jinja2 import TemplateError
+
         question: list[Message] = [{"role": "user", "content": "question"}]
         said = "<think>\nmusing\n</think>\n\nword" if thinking or self.opened_thinking else "word"
         new: list[Message] = [{"role": kind, "name": "probe", "content": "reply"}]
-        whole = self._render([*question, {"role": "assistant", "content": said}, *new], (), prompt=True)
         prompt = self._render(question, (), prompt=True)
-        row = prompt + said.removeprefix(self.opened_thinking) + self._delta_text(new, ())
+        try:
+            whole = self._render([*question, {"role": "assistant", "content": said}, *new], (), prompt=True)
+            delta = self._delta_text(new, ())
+        except TemplateError:
+            return None
+        if "reply" not in delta:
+            return None
+        row = prompt + said.removeprefix(self.opened_thinking) + delta
         # An empty think block that a template adds says nothing; the row keeps what was really sampled.
         return _EMPTY_THINKING.sub("", whole) == _EMPTY_THINKING.sub("", row)

@@ -88,9 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         mine = [outcome for outcome in outcomes if outcome.layers == layers]
         passed = [outcome for outcome in mine if outcome.passed_at is not None]
         seconds = sum(outcome.cpu_seconds for outcome in mine) / max(1, len(passed))
-        print(
-            f"{layers} layers: {len(passed)} of {len(mine)} passed, {seconds:.0f} CPU seconds a pupil, restarts included"
-        )
+        print(f"{layers} layers: {len(passed)} of {len(mine)} passed, {seconds:.0f} CPU s a pupil, restarts included")
     options.out.parent.mkdir(parents=True, exist_ok=True)
     record = {"env_id": options.env_id, "outcomes": [asdict(o) for o in outcomes], "versions": versions()}
     options.out.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")

@@ -65,6 +65,7 @@ def arena(env_id: str, slots: int, **kwargs: Any) -> Arena:
 
 def demonstrator(env_id: str) -> Demonstrator:
     """The function that plays this environment by rule."""
+    env_id = env_id.rpartition(":")[2]  # Gymnasium's `module:id` names a module to import first.
     if env_id not in _demonstrators:
         if env_id not in gymnasium.registry:
             raise UnknownId(env_id, registered())

@@ -179,7 +179,12 @@ def _scored(played: Sequence[Episode], max_broken_share: float) -> list[Episode]
             f"{len(broken)} of {len(played)} episodes of this step are BROKEN, more than max_broken_share="
             f"{max_broken_share}; the last fault: {broken[-1].fault}"
         )
-    return [episode for episode in played if episode.reward is not None]
+    scored = [episode for episode in played if episode.reward is not None]
+    if not any(episode.sampled_tokens for episode in scored):
+        raise TrainingHalted(
+            "no episode of this step holds a sampled token; are the prompts longer than max_episode_tokens?"
+        )
+    return scored
 
 
 def _learning_rate(config: GRPOConfig, step: int) -> float:

@@ -19,6 +19,7 @@ import numpy as np
 from palaestra.envs import Task, ToolEnv, tool
 from palaestra.envs.rewards.answer import MARK, final_answer
 from palaestra.episode import Attempt, Message
+from palaestra.errors import ToolError
 from palaestra.formats import ParsedCall, hermes
 
 NAMES = tuple(
@@ -62,7 +63,10 @@ class TwoHop(ToolEnv):
     @tool
     def search(self, query: str) -> str:
         """Look up one fact: "Name relation", where the relation is born, mayor, river or country."""
-        found: str = self.problem.data["facts"].get(" ".join(query.split()), "no result")
+        facts: dict[str, str] = self.problem.data["facts"]
+        found = facts.get(" ".join(query.split()))
+        if found is None:
+            raise ToolError("no result")
         return found
 
     def reward(self, attempt: Attempt) -> float:

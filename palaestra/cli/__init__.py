@@ -1,4 +1,4 @@
-"""The command line: `palaestra COMMAND`. Each command is a module with `run(arguments)`, imported when it is called."""
+"""The command line: `palaestra COMMAND`. A command is a module with `run(arguments)`, imported when it is called."""
 
 import os
 import sys
@@ -17,13 +17,13 @@ COMMANDS = {
     "eval": "measure an agent on held-out tasks",
     "demo": "raise the tiny agent, train it, and hold the result against controls",
 }
+_MODULES = {"list": "palaestra.cli.listing"}  # A module called list would hide Python's own from this package.
 _USAGE = "usage: palaestra COMMAND [options]\n\n" + "\n".join(f"  {name:<7}{text}" for name, text in COMMANDS.items())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status: 0 done, 1 a check failed, 2 a wrong request, 130 interrupted."""
-    # Not `list(...)`: once the command of that name has run, it is this package's `list`.
-    arguments = [*(sys.argv[1:] if arguments is None else arguments)]
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_USAGE + "\n\n'palaestra COMMAND --help' shows a command's options with their defaults.")
         return 0
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from palaestra.errors import PalaestraError
 
     try:
-        status: int = import_module(f"palaestra.cli.{name}").run(rest)
+        status: int = import_module(_MODULES.get(name, f"palaestra.cli.{name}")).run(rest)
     except PalaestraError as error:
         print(f"palaestra {name}: {error}", file=sys.stderr)
         return 2

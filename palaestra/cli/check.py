@@ -25,7 +25,7 @@ def run(arguments: Sequence[str]) -> int:
     from palaestra.envs.core.check import check
 
     console, failed = Console(), 0
-    for env_id in [resolve(text) for text in options.ids] or registered():
+    for env_id in [resolve(text).rpartition(":")[2] for text in options.ids] or registered():
         console.print(f"[bold]{env_id}[/bold]")
         for finding in check(env_id):
             failed += not finding.passed

@@ -10,7 +10,10 @@ from palaestra.registry import registered
 
 
 def resolve(text: str) -> str:
-    """The registered id that `text` means; imports the module before a colon, looking in the current folder too."""
+    """The id that `text` means, with its module where one is named: other processes then find it too.
+
+    The module is imported here, looked for in the current folder first.
+    """
     module, _, env_id = text.rpartition(":")
     if module:
         if "" not in sys.path:
@@ -25,4 +28,4 @@ def resolve(text: str) -> str:
     env_id = short.get(env_id.lower().replace("-", "").replace("_", ""), env_id)
     if env_id not in gymnasium.registry:
         raise UnknownId(env_id, registered())
-    return env_id
+    return f"{module}:{env_id}" if module else env_id

@@ -16,7 +16,10 @@ from palaestra.trainers.config import GRPOConfig, tiny_config
 
 @dataclass(frozen=True)
 class Options:
-    """Train an agent with GRPO. Without --model it is the built-in tiny one; with it, defaults are those of paper 1."""
+    """Train an agent with GRPO. Without --model it is the built-in tiny one.
+
+    The defaults shown are the tiny agent's; with --model they are those of GRPO-TCR's authors.
+    """
 
     config: Annotated[GRPOConfig, tyro.conf.arg(name="")]
     eval_tasks: int = 256

@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from palaestra import UsageError
 from palaestra.agents import Chat, Conversation
+from palaestra.agents.policies.tiny import tiny_tokenizer
 
 FAMILIES = sorted(families.TOKENIZERS)
 every_family = pytest.mark.parametrize("family", FAMILIES)
@@ -215,3 +216,19 @@ def test_a_template_without_an_end_of_turn_is_refused():
                 "{%- for message in messages -%}{{- message.content -}}{%- endfor -%}", ["<|x|>"], (), "<|x|>"
             )
         )
+
+
+@pytest.mark.parametrize(
+    "handling", ["{{ raise_exception('no tools here') }}", "{# dropped without a word #}"], ids=["refuses", "drops"]
+)
+def test_a_template_that_cannot_show_tool_messages_is_told_before_it_loses_one(handling):
+    tokenizer = tiny_tokenizer(["question word reply"])
+    tokenizer.chat_template = (
+        "{% for m in messages %}{% if m.role == 'tool' %}" + handling + "{% else %}"
+        "<|{{ m.role }}|>{{ m.content }}<|end|>{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+    )
+    chat = Chat(tokenizer)
+    assert chat.continues([{"role": "user", "content": "again"}], thought=False)
+    with pytest.raises(UsageError, match="cannot show tool messages"):
+        chat.continues([{"role": "tool", "name": "search", "content": "Kemu"}], thought=False)

@@ -1,5 +1,6 @@
-"""TwoHop with its tool switched off: every search finds nothing."""
+"""TwoHop with its tool switched off: every search fails."""
 
+from palaestra import ToolError
 from palaestra.envs import tool
 from palaestra.envs.suite.two_hop import TwoHop
 
@@ -10,4 +11,4 @@ class Silent(TwoHop):
     @tool
     def search(self, query: str) -> str:
         """Look up one fact."""
-        return "no result"
+        raise ToolError("no result")
