@@ -6,9 +6,9 @@ Each control runs in a process of its own, beside the main run, and dies with it
 import multiprocessing
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from palaestra.registry import arena
 from palaestra.trainers.config import GRPOConfig
-from palaestra.trainers.evaluate import Both
-from palaestra.trainers.grpo import train
+from palaestra.trainers.evaluate import Both, pooled
+from palaestra.trainers.grpo import Advantages, train
 from palaestra.trainers.lesson import evaluate_both, open_model
 from palaestra.trainers.losses.advantages import group_advantages
 from palaestra.trainers.run import cpu_seconds
@@ -29,7 +29,7 @@ def own_successes(rewards: Sequence[float], groups: Sequence[int]) -> NDArray[np
     return (np.asarray(rewards) > 0).astype(np.float64)
 
 
-def shuffled(seed: int) -> Callable[[Sequence[float], Sequence[int]], NDArray[np.float64]]:
+def shuffled(seed: int) -> Advantages:
     """Whole rewards dealt out anew over the step's episodes: any rise left is not learned from the rewards."""
     rng = np.random.default_rng([seed, 2])
 
@@ -39,7 +39,13 @@ def shuffled(seed: int) -> Callable[[Sequence[float], Sequence[int]], NDArray[np
     return advantages
 
 
-CONTROLS = ("cloning its own successes", "shuffled rewards")
+CONTROLS = ("cloning successes", "shuffled rewards")
+"""Cloning is on-line: each step imitates what has just succeeded.
+
+Shuffling is three runs of a third of the steps, shown as one: without a signal the share of tool use walks at random,
+and a single long run may end anywhere.
+"""
+SHUFFLES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,20 +55,28 @@ class Control:
     name: str
     measured: Both
     curve: list[float]
-    """Success of each step's episodes."""
+    """Success of each step's episodes, the mean over the control's runs."""
     cpu_seconds: float
 
 
 def run_control(name: str, start: Path, config: GRPOConfig, eval_tasks: int) -> Control:
     """Train from the model in `start` with a control's advantages, and measure it."""
     began = cpu_seconds()
+    if name == CONTROLS[0]:
+        runs = [_run(start, config, own_successes, eval_tasks)]
+    else:
+        third = replace(config, steps=max(1, config.steps // SHUFFLES))
+        runs = [_run(start, third, shuffled(config.seed * SHUFFLES + run), eval_tasks) for run in range(SHUFFLES)]
+    curve = np.mean([curve for curve, _ in runs], axis=0).tolist()
+    return Control(name, pooled([measured for _, measured in runs]), curve, cpu_seconds() - began)
+
+
+def _run(start: Path, config: GRPOConfig, advantages: Advantages, eval_tasks: int) -> tuple[list[float], Both]:
     local = open_model(str(start), config)
-    advantages = own_successes if name == CONTROLS[0] else shuffled(config.seed)
     practice = arena(config.env_id, config.slots)
     curve = [p.metrics["rewards/success/mean"] for p in train(local.agent, local.model, practice, config, advantages)]
     practice.close()
-    measured = evaluate_both(local.agent, config, eval_tasks)
-    return Control(name, measured, curve, cpu_seconds() - began)
+    return curve, evaluate_both(local.agent, config, eval_tasks)
 
 
 class Background:

@@ -52,12 +52,25 @@ class Both:
 
     sampled: Report
     greedy: Report
-    episodes: list[Episode]
-    """The sampled ones, in task order."""
+    sampled_episodes: Sequence[Episode]
+    """In task order."""
+    greedy_episodes: Sequence[Episode]
 
     def figures(self) -> dict[str, object]:
         """For JSON."""
         return {"sampled": self.sampled.as_dict(), "greedy": self.greedy.as_dict()}
+
+
+def pooled(measured: Sequence[Both]) -> Both:
+    """Several agents measured on the same tasks, as one that plays each task once as each of them."""
+    reports, episodes = [], []
+    for report, played in (
+        (measured[0].sampled, [e for both in measured for e in both.sampled_episodes]),
+        (measured[0].greedy, [e for both in measured for e in both.greedy_episodes]),
+    ):
+        reports.append(summarise(played, report.tasks, report.samples * len(measured), report.temperature))
+        episodes.append(played)
+    return Both(reports[0], reports[1], episodes[0], episodes[1])
 
 
 def evaluate(

@@ -18,10 +18,12 @@ def evaluate_both(agent: Agent, config: GRPOConfig, tasks: int) -> Both:
         sampled, episodes = evaluate(
             agent, held_out, tasks=tasks, temperature=config.temperature, limits=limits(config), seed=config.seed
         )
-        greedy, _ = evaluate(agent, held_out, tasks=tasks, temperature=0.0, limits=limits(config), seed=config.seed)
+        greedy, played = evaluate(
+            agent, held_out, tasks=tasks, temperature=0.0, limits=limits(config), seed=config.seed
+        )
     finally:
         held_out.close()
-    return Both(sampled, greedy, episodes)
+    return Both(sampled, greedy, episodes, played)
 
 
 def raise_tiny(config: GRPOConfig, cold: ColdStartConfig | None = None) -> Generator[Progress, None, Pupil]:

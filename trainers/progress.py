@@ -1,7 +1,10 @@
 """What a long-running stage tells whoever watches it. Stages are generators of Progress; nobody passes callbacks."""
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,3 +17,12 @@ class Progress:
     metrics: Mapping[str, float] = field(default_factory=dict)
     note: str = ""
     """Something worth a line of its own: a restart, a skipped update."""
+
+
+def result_of(stage: Generator[Progress, None, Result]) -> Result:
+    """Run a stage to its end without showing it; returns what the stage returns."""
+    while True:
+        try:
+            next(stage)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]

@@ -68,6 +68,6 @@ def run(arguments: Sequence[str]) -> int:
     after = evaluate_both(local.agent, config, options.eval_tasks)
     export(local.model, local.tokenizer, record.folder / "model")
     record.finish({"seed": config.seed, "before": before.figures(), "after": after.figures(), "curve": curve})
-    console.print(result_table(config.env_id, {"before": before, "after": after}))
+    console.print(result_table(f"Success on held-out tasks of {config.env_id}", {"before": before, "after": after}))
     console.print(f"model and figures: {record.folder}", soft_wrap=True)
     return 0

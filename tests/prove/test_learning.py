@@ -72,11 +72,16 @@ def test_nothing_rises_at_a_learning_rate_of_zero(pupil, before):
     assert after.sampled.success == before.sampled.success
 
 
-def test_nothing_rises_when_rewards_are_shuffled(pupil, before):
-    config = replace(CONFIG, steps=30)
-    local, _ = lesson(pupil, config, shuffled(CONFIG.seed))
-    after = evaluate_both(local.agent, config, TASKS)
-    assert after.sampled.success <= before.sampled.success + 0.10
+def test_nothing_rises_on_average_when_rewards_are_shuffled(pupil, before):
+    # Without a signal the share of tool use is a random walk, which may end high; its mean must not rise.
+    config = replace(CONFIG, steps=16)
+    reached = []
+    for shuffle in range(6):
+        local, _ = lesson(pupil, config, shuffled(shuffle))
+        reached.append(evaluate_both(local.agent, config, TASKS).sampled.success)
+    real, _ = lesson(pupil, config)
+    assert evaluate_both(real.agent, config, TASKS).sampled.success >= before.sampled.success + 0.40
+    assert sum(reached) / len(reached) <= before.sampled.success + 0.10, reached
 
 
 def test_nothing_rises_and_no_bonus_is_farmed_when_the_tool_is_off(pupil):

@@ -1,12 +1,14 @@
 """Measuring: honest intervals, BROKEN in none of the figures, every task as heavy as the next."""
 
+from dataclasses import replace
+
 import families
 import pytest
 
 import palaestra
 from palaestra import Ending, Status
 from palaestra.agents import Agent, ScriptedPolicy
-from palaestra.trainers.evaluate import evaluate, summarise, wilson
+from palaestra.trainers.evaluate import Both, evaluate, pooled, summarise, wilson
 
 EVAL = "palaestra/TwoHop-v0"
 
@@ -74,3 +76,16 @@ def test_no_more_tasks_are_played_than_there_are():
     report, episodes = evaluate(Agent(families.Echo()), arena, tasks=256)
     assert report.tasks == 3
     assert len(episodes) == 3
+
+
+def test_agents_pooled_on_the_same_tasks_count_each_task_once():
+    def both(successes):
+        episodes = [families.an_episode(reward=value, task=task) for task, value in enumerate(successes)]
+        report = summarise(episodes, len(successes), 1, 1.0)
+        return Both(report, replace(report, temperature=0.0), episodes, episodes)
+
+    found = pooled([both([1.0, 0.0]), both([0.0, 0.0]), both([1.0, 1.0])])
+    assert found.sampled.success == pytest.approx(0.5)
+    assert (found.sampled.tasks, found.sampled.samples) == (2, 3)
+    assert (found.sampled.low, found.sampled.high) == pytest.approx(wilson(0.5, 2))
+    assert found.greedy.temperature == 0.0
