@@ -8,7 +8,7 @@ PY = .venv/bin/python
 export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test prove check bench-gpu clean
+.PHONY: help setup demo test prove check bench-depth bench-gpu clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -30,7 +30,10 @@ check: setup  ## lint, format and types
 	@$(PY) -m ruff format --check
 	@$(PY) -m mypy
 
-bench-gpu: setup  ## measurements on a GPU
+bench-depth: setup  ## how deep the tiny agent must be, over ten seeds
+	@$(PY) benchmarks/depth.py
+
+bench-gpu: setup  ## generation and training tokens/s on a GPU
 	@$(PY) benchmarks/gpu.py
 
 clean:  ## remove what tests and builds leave behind; .venv and runs/ stay
