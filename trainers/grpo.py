@@ -184,6 +184,8 @@ def _scored(played: Sequence[Episode], max_broken_share: float) -> list[Episode]
         raise TrainingHalted(
             "no episode of this step holds a sampled token; are the prompts longer than max_episode_tokens?"
         )
+    if not all(np.isfinite(row.logprobs).all() for episode in scored for row in episode.rows):
+        raise TrainingHalted("the engine reports log-probs that are not numbers; the weights have diverged")
     return scored
 
 

@@ -80,7 +80,7 @@ def run(arguments: Sequence[str]) -> int:
         if name != "endings"
     }
     rows |= {f"ended {name}": (str(count),) for name, count in report.endings.items()}
-    Console().print(table(f"{options.model} in {env_id}, avg@{options.samples}", rows, ("",)))
+    Console().print(table(f"{options.model} in {env_id.rpartition(':')[2]}, avg@{options.samples}", rows, ("",)))
     if options.json is not None:
         options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
     return 0

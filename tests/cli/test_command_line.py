@@ -61,7 +61,7 @@ def test_help_lists_every_command(capsys, asked):
     [
         ("list", "Show the registered environments."),
         ("check", "Environments to check"),
-        ("train", "--learning-rate FLOAT AdamW's. (default: 0.0007)"),
+        ("train", "--learning-rate FLOAT AdamW's. (default: 0.001)"),
         ("eval", "--tasks INT Held-out tasks. (default: 256)"),
         ("demo", "--num-generations INT Episodes of each task: one group. (default: 8)"),
     ],

@@ -241,7 +241,7 @@ def test_reset_picks_slots_and_tasks_and_leaves_the_options_alone():
 def test_sync_mode_works_too():
     envs = gymnasium.make_vec("palaestra/TwoHop-v0", num_envs=2, vectorization_mode="sync")
     observations, _ = envs.reset(seed=0)
-    assert all("What is the" in text for text in observations)
+    assert all("was born" in text for text in observations)
     observations, *_ = envs.step(("<tool_call>{", "x"))
     assert "malformed" in observations[0]
     envs.close()

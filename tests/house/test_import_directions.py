@@ -45,7 +45,7 @@ RULES = (
     Rule(
         "palaestra.envs", ("palaestra.envs", *FRONT), frozenset({"numpy", "gymnasium", "pydantic"}), frozenset({"rich"})
     ),
-    Rule("palaestra.agents", ("palaestra.agents", *FRONT), frozenset({"numpy"}) | TRAINING, frozenset({"rich"})),
+    Rule("palaestra.agents", ("palaestra.agents", *FRONT), frozenset({"numpy"}) | TRAINING, frozenset({"jinja2"})),
     Rule(
         "palaestra.trainers",
         ("palaestra.trainers", "palaestra.agents", *FRONT),
