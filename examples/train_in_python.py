@@ -3,10 +3,9 @@
 python examples/train_in_python.py
 """
 
-import palaestra
 from palaestra.trainers.config import tiny_config
 from palaestra.trainers.grpo import train
-from palaestra.trainers.lesson import evaluate_both, raise_tiny
+from palaestra.trainers.lesson import evaluate_both, open_arena, raise_tiny
 from palaestra.trainers.progress import result_of
 
 
@@ -14,7 +13,7 @@ def main() -> None:
     config = tiny_config("palaestra/TwoHop-v0", seed=0, steps=20)
     local = result_of(raise_tiny(config)).local
     before = evaluate_both(local.agent, config, tasks=128)
-    arena = palaestra.arena(config.env_id, config.slots)
+    arena = open_arena(config)
     for progress in train(local.agent, local.model, arena, config):
         print(f"step {progress.step}: success {progress.metrics['rewards/success/mean']:.2f}")
     arena.close()

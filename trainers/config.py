@@ -55,6 +55,8 @@ class GRPOConfig:
     """Longest row: prompt, tool results and what the agent says; the recipe's longest response plus 2560 by default."""
     slots: int = 256
     """Episodes played at once."""
+    ordered: bool = False
+    """Wait for all running tools before decoding on: curves repeat bit by bit, but the slowest tool sets the pace."""
     micro_batch_tokens: int = 16_384
     """Padded tokens in one forward and backward pass; changes memory and speed, not the result."""
     epsilon: float | None = None
@@ -128,6 +130,7 @@ def tiny_config(env_id: str, **changes: Any) -> GRPOConfig:
         "max_episode_tokens": 256,
         "max_completion_length": 256,
         "slots": 96,
+        "ordered": True,
         "micro_batch_tokens": 4096,
     }
     return config_from({**settings, "env_id": env_id, **changes})

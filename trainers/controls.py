@@ -15,11 +15,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from palaestra.registry import arena
 from palaestra.trainers.config import GRPOConfig
 from palaestra.trainers.evaluate import Both, pooled
 from palaestra.trainers.grpo import Advantages, train
-from palaestra.trainers.lesson import evaluate_both, open_model
+from palaestra.trainers.lesson import evaluate_both, open_arena, open_model
 from palaestra.trainers.losses.advantages import group_advantages
 from palaestra.trainers.run import cpu_seconds
 
@@ -73,7 +72,7 @@ def run_control(name: str, start: Path, config: GRPOConfig, eval_tasks: int) -> 
 
 def _run(start: Path, config: GRPOConfig, advantages: Advantages, eval_tasks: int) -> tuple[list[float], Both]:
     local = open_model(str(start), config)
-    practice = arena(config.env_id, config.slots)
+    practice = open_arena(config)
     curve = [p.metrics["rewards/success/mean"] for p in train(local.agent, local.model, practice, config, advantages)]
     practice.close()
     return curve, evaluate_both(local.agent, config, eval_tasks)

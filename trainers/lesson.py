@@ -4,6 +4,7 @@ from collections.abc import Generator
 
 from palaestra.agents import Agent, Limits
 from palaestra.agents.local_model import LocalModel, load
+from palaestra.protocols import Arena
 from palaestra.registry import arena, demonstrator
 from palaestra.trainers.cold_start import ColdStartConfig, Pupil, cold_start
 from palaestra.trainers.config import GRPOConfig
@@ -11,9 +12,14 @@ from palaestra.trainers.evaluate import Both, evaluate
 from palaestra.trainers.progress import Progress
 
 
+def open_arena(config: GRPOConfig, split: str = "train") -> Arena:
+    """The config's environment, with as many places as it plays at once."""
+    return arena(config.env_id, config.slots, split=split, ordered=config.ordered)
+
+
 def evaluate_both(agent: Agent, config: GRPOConfig, tasks: int) -> Both:
     """Measure an agent on the evaluation split."""
-    held_out = arena(config.env_id, min(config.slots, tasks), split="eval")
+    held_out = open_arena(config, "eval")
     try:
         sampled, episodes = evaluate(
             agent, held_out, tasks=tasks, temperature=config.temperature, limits=limits(config), seed=config.seed
@@ -28,7 +34,7 @@ def evaluate_both(agent: Agent, config: GRPOConfig, tasks: int) -> Both:
 
 def raise_tiny(config: GRPOConfig, cold: ColdStartConfig | None = None) -> Generator[Progress, None, Pupil]:
     """Raise the tiny agent on the demonstrator of the config's environment."""
-    practice = arena(config.env_id, config.slots)
+    practice = open_arena(config)
     try:
         return (
             yield from cold_start(

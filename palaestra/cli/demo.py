@@ -14,13 +14,12 @@ from palaestra.cli.results import result_table
 from palaestra.cli.train import Options, parse
 from palaestra.episode import Episode, Status
 from palaestra.errors import UsageError
-from palaestra.registry import arena
 from palaestra.trainers.cold_start import Pupil
 from palaestra.trainers.config import GRPOConfig
 from palaestra.trainers.controls import CONTROLS, Background, Control
 from palaestra.trainers.evaluate import Both
 from palaestra.trainers.grpo import train
-from palaestra.trainers.lesson import evaluate_both, raise_tiny
+from palaestra.trainers.lesson import evaluate_both, open_arena, raise_tiny
 from palaestra.trainers.report import need_matplotlib, save_curve, transcript
 from palaestra.trainers.run import Run, fresh_folder
 
@@ -66,7 +65,7 @@ def run(arguments: Sequence[str]) -> int:
 def _learn(
     local: LocalModel, config: GRPOConfig, options: Options, record: Run, console: Console
 ) -> tuple[list[float], Both]:
-    practice = arena(config.env_id, config.slots)
+    practice = open_arena(config)
     try:
         curve = watch(record.recorded(train(local.agent, local.model, practice, config)), console)
     finally:

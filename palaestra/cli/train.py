@@ -51,9 +51,8 @@ def run(arguments: Sequence[str]) -> int:
     config, console = options.config, Console()
     from palaestra.agents.local_model import export
     from palaestra.cli.results import result_table
-    from palaestra.registry import arena
     from palaestra.trainers.grpo import train
-    from palaestra.trainers.lesson import evaluate_both, open_model, raise_tiny
+    from palaestra.trainers.lesson import evaluate_both, open_arena, open_model, raise_tiny
     from palaestra.trainers.run import Run, fresh_folder
 
     # Before the folder is made, so that a mistyped name leaves none behind.
@@ -62,7 +61,7 @@ def run(arguments: Sequence[str]) -> int:
     config.save(record.folder / "config.json")
     local = opened or watch(raise_tiny(config), console).local
     before = evaluate_both(local.agent, config, options.eval_tasks)
-    practice = arena(config.env_id, config.slots)
+    practice = open_arena(config)
     curve = watch(record.recorded(train(local.agent, local.model, practice, config)), console)
     practice.close()
     after = evaluate_both(local.agent, config, options.eval_tasks)

@@ -13,7 +13,7 @@ from palaestra.agents.local_model import export
 from palaestra.trainers.config import tiny_config
 from palaestra.trainers.controls import shuffled
 from palaestra.trainers.grpo import train
-from palaestra.trainers.lesson import evaluate_both, open_model, raise_tiny
+from palaestra.trainers.lesson import evaluate_both, open_arena, open_model, raise_tiny
 from palaestra.trainers.losses.advantages import group_advantages
 
 pytestmark = pytest.mark.prove
@@ -44,7 +44,7 @@ def before(pupil):
 def lesson(pupil, config, advantages=group_advantages):
     """Train a copy of the pupil; returns the copy and the metrics of each step."""
     local = open_model(str(pupil), config)
-    practice = palaestra.arena(config.env_id, config.slots)
+    practice = open_arena(config)
     curve = [dict(p.metrics) for p in train(local.agent, local.model, practice, config, advantages)]
     practice.close()
     return local, curve
