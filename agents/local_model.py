@@ -41,6 +41,12 @@ def load(name: str, *, slots: int, seed: int = 0, device: str = "auto") -> Local
 
     Weights are float32: steps of a small learning rate vanish in bfloat16.
     """
+    where = find_device(device)
+    inner = Path(name) / "model" / "config.json"
+    if inner.is_file():
+        raise UsageError(f"{name!r} is a run; its model is in {str(inner.parent)!r}")
+    if not Path(name).exists() and (name.startswith((".", "/", "~", "runs/")) or name.count("/") > 1):
+        raise UsageError(f"there is no folder {name!r}; pass a model folder, a hub name, or 'tiny'")
     try:
         tokenizer = AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError) as error:
@@ -57,7 +63,7 @@ def load(name: str, *, slots: int, seed: int = 0, device: str = "auto") -> Local
         model: Any = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32)
     except (OSError, ValueError, SafetensorError) as error:
         raise UsageError(f"the weights in {name!r} could not be loaded: {_first_line(error)}") from error
-    return serve(model.to(find_device(device)), tokenizer, slots=slots, seed=seed)
+    return serve(model.to(where), tokenizer, slots=slots, seed=seed)
 
 
 def export(model: Any, tokenizer: Any, folder: Path) -> None:
@@ -69,9 +75,15 @@ def export(model: Any, tokenizer: Any, folder: Path) -> None:
 def find_device(name: str) -> torch.device:
     """`auto` is a GPU where there is one."""
     try:
-        return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
+        device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
     except RuntimeError as error:
         raise UsageError(f"there is no device {name!r}; pass 'cpu', 'cuda', 'cuda:1' or 'auto'") from error
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UsageError(
+            f"torch {torch.__version__} sees {torch.cuda.device_count()} GPUs, so there is no {name!r}; "
+            "pass 'cpu' or 'auto', or install a torch built for your GPU"
+        )
+    return device
 
 
 def _first_line(error: Exception) -> str:

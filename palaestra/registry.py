@@ -70,7 +70,8 @@ def demonstrator(env_id: str) -> Demonstrator:
         if env_id not in gymnasium.registry:
             raise UnknownId(env_id, registered())
         raise UsageError(
-            f"{env_id} has no demonstrator; name one in palaestra.register(..., demonstrator='module:name')"
+            f"{env_id} has no demonstrator, and the tiny agent is raised on one; name it in "
+            "palaestra.register(..., demonstrator='module:name'), or train a model of your own with --model"
         )
     module, name = _demonstrators[env_id].split(":")
     try:

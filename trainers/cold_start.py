@@ -134,7 +134,6 @@ def _imitate(
 ) -> Generator[Progress, None, tuple[int, float]]:
     """Imitate until the gate is passed, then let the rate fall; returns the steps and the success given tool use."""
     imitation = Imitation(local.model, rows, sft, seed)
-    total = config.patience + config.decay_steps
     reached = 0.0
     while imitation.steps < config.patience:
         loss = imitation.step()
@@ -142,7 +141,9 @@ def _imitate(
         if imitation.steps >= config.first_gate and imitation.steps % config.gate_every == 0:
             reached = _success_given_tool(local, arena, limits, config)
             metrics["success_with_tool"] = reached
-        yield Progress("imitation", imitation.steps, total, metrics)
+        # The earliest end: the next gate, and the decay after it.
+        gate = max(config.first_gate, -(-imitation.steps // config.gate_every) * config.gate_every)
+        yield Progress("imitation", imitation.steps, gate + config.decay_steps, metrics)
         if reached >= config.gate:
             break
     if reached >= config.gate:

@@ -36,7 +36,7 @@ class GRPOConfig:
     num_generations: int = 16
     """Episodes of each task: one group."""
     num_mini_batches: int = 4
-    """Optimizer steps a batch."""
+    """Optimizer steps a batch, at most one a group."""
     learning_rate: float = 1e-6
     """AdamW's."""
     lr_schedule: Literal["constant", "linear"] = "constant"

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from palaestra.episode import Message
+from palaestra.errors import UsageError
 from palaestra.protocols import Completion, Request
 
 
@@ -23,7 +24,10 @@ class ScriptedPolicy:
         """Answer at once; the answer is handed out by `poll`."""
         ticket = next(self._tickets)
         rng = np.random.default_rng([self._seed, request.start.task, request.start.seed, request.turn])
-        self._answers[ticket] = self._rule(request.messages, rng)
+        answer: object = self._rule(request.messages, rng)
+        if not isinstance(answer, str):
+            raise UsageError(f"the rule of a ScriptedPolicy returned {answer!r}; expected str, the agent's whole turn")
+        self._answers[ticket] = answer
         return ticket
 
     def poll(self, timeout: float = 0.0) -> list[Completion]:

@@ -17,7 +17,7 @@ from gymnasium.utils.env_checker import check_env
 from palaestra import formats
 from palaestra.envs.core.env import ToolEnv
 from palaestra.envs.core.vector import ToolVectorEnv
-from palaestra.episode import Attempt, Message
+from palaestra.episode import Attempt, Ending, Message
 from palaestra.errors import EnvironmentDefect, PalaestraError, UnknownId, UsageError
 from palaestra.registry import Demonstrator, demonstrator, registered
 
@@ -43,6 +43,8 @@ class Finding:
     name: str
     passed: bool
     message: str = ""
+    skipped: bool = False
+    """True when there was nothing to measure; it counts as passed."""
 
 
 def check(env_id: str) -> list[Finding]:
@@ -55,10 +57,16 @@ def check(env_id: str) -> list[Finding]:
 def _run(name: str, function: Callable[[str], None], env_id: str) -> Finding:
     try:
         function(env_id)
+    except _Skipped as reason:
+        return Finding(name, True, str(reason), skipped=True)
     except Exception as error:  # A check may meet any defect; all of them are findings.
         said = str(error) if isinstance(error, PalaestraError | AssertionError) else f"{type(error).__name__}: {error}"
         return Finding(name, False, " ".join(said.split()))
     return Finding(name, True)
+
+
+class _Skipped(Exception):
+    """Nothing to measure here."""
 
 
 def gymnasium_contract(env_id: str) -> None:
@@ -136,9 +144,28 @@ def vector_equals_single(env_id: str) -> None:
 
 def demonstrator_succeeds(env_id: str) -> None:
     """Play by rule solves it, so it can be solved."""
-    if _has_demonstrator(env_id):
-        rate = _success(env_id, demonstrator(env_id))
-        _require(rate >= DEMONSTRATED, f"its demonstrator succeeds in {rate:.0%}; expected {DEMONSTRATED:.0%}")
+    if not _has_demonstrator(env_id):
+        raise _Skipped("no demonstrator is registered, so no tool was called in earnest")
+    rate = _success(env_id, demonstrator(env_id))
+    _require(rate >= DEMONSTRATED, f"its demonstrator succeeds in {rate:.0%}; expected {DEMONSTRATED:.0%}")
+
+
+def unanswered_episodes_are_scored(env_id: str) -> None:
+    """An episode that is cut off, or runs out of turns, has no answer; the reward must bear that."""
+    with _Opened(env_id) as env:
+        for ending in (Ending.LENGTH_LIMIT, Ending.TURN_LIMIT):
+            env.reset(seed=0)
+            try:
+                event = env.finish(ending, "I was about to")
+            except (PalaestraError, AssertionError):
+                raise
+            except Exception as error:
+                raise EnvironmentDefect(
+                    f"reward raised {type(error).__name__} ({error}) for an episode without an answer; "
+                    "attempt.answer is None there"
+                ) from error
+            rate = event.parts.get("success", 0.0)
+            _require(rate <= CHEAT_MARGIN, f"an episode without an answer has success {rate}; expected none")
 
 
 def cheats_fail(env_id: str) -> None:
@@ -158,6 +185,7 @@ CHECKS: Mapping[str, Callable[[str], None]] = {
         splits_disjoint,
         vector_equals_single,
         demonstrator_succeeds,
+        unanswered_episodes_are_scored,
         cheats_fail,
     )
 }
@@ -235,6 +263,8 @@ def _episode(
         action = player(messages, rng)
         _, _, terminated, truncated, info = env.step(action)
         messages += [{"role": "assistant", "content": action}, *info["messages"]]
+        if info["fault"]:
+            raise EnvironmentDefect(f"an episode ended broken: {info['fault']}")
         if terminated or truncated:
             return float(info["parts"]["success"]), info["attempt"]
     raise EnvironmentDefect(f"an episode did not end within max_turns = {env.max_turns}")

@@ -27,7 +27,7 @@ class ToolEnv(EpisodeMachine):
         super().__init_subclass__(**kwargs)
         cls._tools = collect(cls)
         for found in cls._tools.values():
-            if hasattr(ToolEnv, found.attribute):
+            if hasattr(ToolEnv, found.attribute) or found.attribute in EpisodeMachine.__annotations__:
                 raise EnvironmentDefect(
                     f"{cls.__name__}.{found.attribute} is a tool but replaces ToolEnv.{found.attribute}; "
                     f"rename the method and keep the agent's name with @tool(name={found.name!r})"
@@ -59,7 +59,8 @@ class ToolEnv(EpisodeMachine):
         before = len(self._messages) if self.is_open else 0
         event = self._take(action)
         if self.render_mode == "human":
-            closing = f"\n[{event.ending}, reward {event.reward}]" if event.ending else ""
+            judged = event.fault or f"reward {event.reward}"
+            closing = f"\n[{event.ending}: {judged}]" if event.ending else ""
             print(transcript(self._messages[before:]) + closing, flush=True)
         terminated = event.ending is Ending.ANSWERED
         truncated = event.ending is not None and not terminated
@@ -91,6 +92,7 @@ class ToolEnv(EpisodeMachine):
             "ending": str(event.ending or ""),
             "parts": {name: event.parts.get(name, 0.0) for name in self.parts},
             "attempt": event.attempt,
+            "fault": event.fault,
         }
         if opening:
             _, tools = described(tuple(self._table.values()))

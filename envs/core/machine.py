@@ -86,7 +86,12 @@ class EpisodeMachine(gymnasium.Env[str, str]):
     def tasks(self) -> Sequence[Task]:
         """The task set of this environment's split."""
         if self._set is None:
-            self._set = self.task_set(self.split)
+            found = self.task_set(self.split)
+            if not len(found):
+                raise EnvironmentDefect(
+                    f"{type(self).__name__}.task_set({self.split!r}) is empty; expected at least one Task"
+                )
+            self._set = found
         return self._set
 
     @property
@@ -117,8 +122,7 @@ class EpisodeMachine(gymnasium.Env[str, str]):
         limit = self.max_turn_calls
         prepared = [prepare(item, self._table, self._owners, self) for item in parsed.calls[:limit]]
         if len(parsed.calls) > limit:
-            left = len(parsed.calls) - limit
-            prepared.append(refused("", {}, f"only {limit} calls are run in a turn; {left} more were not"))
+            prepared.append(refused("", {}, f"only {limit} calls are run in a turn; the rest were not"))
         return prepared
 
     def run_call(self, prepared: Prepared) -> Call:

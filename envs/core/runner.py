@@ -189,7 +189,8 @@ class Runner:
         try:
             call = await run_async(turn.prepared[index])
         except BaseException as error:  # A tool may cancel itself; a turn we abandoned ignores what comes.
-            self._settle(turn, index, failed(turn.prepared[index], error))
+            if not turn.abandoned:
+                self._settle(turn, index, failed(turn.prepared[index], error))
             raise
         self._settle(turn, index, call)
 

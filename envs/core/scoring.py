@@ -61,7 +61,9 @@ def _number(owner: str, name: str, part: RewardPart, value: Any) -> float:
         raise EnvironmentDefect(
             f"{owner}.reward gave {name} = {value!r} ({type(value).__name__}); expected a number"
         ) from None
-    if not math.isfinite(number) or not part.low - _SLACK <= number <= part.high + _SLACK:
+    if not math.isfinite(number):
+        raise EnvironmentDefect(f"{owner}.reward gave {name} = {number}; expected a finite number")
+    if not part.low - _SLACK <= number <= part.high + _SLACK:
         raise EnvironmentDefect(
             f"{owner}.reward gave {name} = {number}; its declared range is [{part.low}, {part.high}]: "
             f"change reward, or declare RewardPart(low=..., high=...) for {name!r}"

@@ -21,6 +21,7 @@ from palaestra.errors import EnvironmentDefect, ToolError
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 _MARK = "__palaestra_tool__"
+_TIMEOUT = 30.0
 
 
 class Mode(StrEnum):
@@ -39,22 +40,27 @@ class ToolOptions:
     """What was written at the decorator."""
 
     name: str | None = None
-    timeout: float = 30.0
+    timeout: float | None = None
     blocking: bool = False
 
 
 @overload
 def tool(function: Method, /) -> Method: ...
 @overload
-def tool(*, name: str | None = None, timeout: float = 30.0, blocking: bool = False) -> Callable[[Method], Method]: ...
-def tool(function: Any = None, /, *, name: str | None = None, timeout: float = 30.0, blocking: bool = False) -> Any:
+def tool(
+    *, name: str | None = None, timeout: float | None = None, blocking: bool = False
+) -> Callable[[Method], Method]: ...
+def tool(
+    function: Any = None, /, *, name: str | None = None, timeout: float | None = None, blocking: bool = False
+) -> Any:
     """Offer a method to the agent. Every parameter needs a type; the docstring becomes the description.
 
-    `timeout` is our own deadline in seconds: passing it ends the episode BROKEN, so a tool that runs the agent's
-    programs keeps a shorter limit of its own and raises ToolError. `blocking` sends a waiting method to a thread.
+    `timeout` is our own deadline for async and blocking tools, 30 seconds by default. Passing it ends the episode
+    BROKEN, so a tool that runs the agent's programs keeps a shorter limit of its own and raises ToolError. `blocking`
+    sends a waiting method to a thread.
     """
     options = ToolOptions(name, timeout, blocking)
-    if not timeout > 0:
+    if timeout is not None and not timeout > 0:
         raise EnvironmentDefect(f"@tool(timeout={timeout!r}); expected a positive number of seconds")
 
     def mark(method: Any) -> Any:
@@ -143,6 +149,12 @@ def _make(function: Callable[..., Any], attribute: str, owner: str) -> Tool:
     asynchronous = inspect.iscoroutinefunction(function)
     if asynchronous and options.blocking:
         raise EnvironmentDefect(f"{where} is an async def with blocking=True; drop blocking, it is for plain methods")
+    mode = Mode.ASYNC if asynchronous else Mode.BLOCKING if options.blocking else Mode.INLINE
+    if mode is Mode.INLINE and options.timeout is not None:
+        raise EnvironmentDefect(
+            f"{where} has timeout={options.timeout:g}, which cannot be enforced on a plain method that runs in place; "
+            "add blocking=True, or make it async"
+        )
     summary, descriptions = read_docstring(function.__doc__)
     model, fields = _model(function, where, descriptions)
     parameters = model.model_json_schema(schema_generator=_PlainSchema)
@@ -153,8 +165,8 @@ def _make(function: Callable[..., Any], attribute: str, owner: str) -> Tool:
     return Tool(
         name=name,
         attribute=attribute,
-        mode=Mode.ASYNC if asynchronous else Mode.BLOCKING if options.blocking else Mode.INLINE,
-        timeout=options.timeout,
+        mode=mode,
+        timeout=_TIMEOUT if options.timeout is None else options.timeout,
         schema={"type": "function", "function": {"name": name, "description": summary, "parameters": parameters}},
         model=model,
         fields=fields,

@@ -38,7 +38,7 @@ _MAX_WORKERS = 64
 class _State(Enum):
     """Where a slot stands."""
 
-    FREE = "free: no episode runs; begin one"
+    FREE = "free: no episode runs there; begin one (with step: pass None for it, or reset it by options['reset_mask'])"
     WAITING = "waiting for the agent"
     BUSY = "busy: its event has not been received yet; call recv"
 
@@ -193,7 +193,7 @@ class ToolVectorEnv(VectorEnv[tuple[str, ...], Sequence[str | None], NDArray[Any
         self, actions: Sequence[str | None]
     ) -> tuple[tuple[str, ...], NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
         """Take one turn in every slot; an action of None skips its slot. A BROKEN slot is truncated with reward 0."""
-        if isinstance(actions, str) or len(actions) != self.num_envs:
+        if actions is None or isinstance(actions, str) or len(actions) != self.num_envs:
             raise UsageError(f"step: expected {self.num_envs} actions, one per slot (None skips a slot)")
         taken = {slot: action for slot, action in enumerate(actions) if action is not None}
         self.send(taken)

@@ -49,6 +49,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"palaestra {name} needs {error.name}: pip install 'palaestra[{extra}]'", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("\ninterrupted", file=sys.stderr)
+        print("\ninterrupted; a run keeps its folder and metrics so far, not its model", file=sys.stderr)
         return 130
     return status

@@ -29,7 +29,7 @@ def run(arguments: Sequence[str]) -> int:
         console.print(f"[bold]{env_id}[/bold]")
         for finding in check(env_id):
             failed += not finding.passed
-            mark = "[green]ok[/green]  " if finding.passed else "[red]FAIL[/red]"
+            mark = "[red]FAIL[/red]" if not finding.passed else "skip" if finding.skipped else "[green]ok[/green]  "
             console.print(f"  {mark} {finding.name}", end="", highlight=False)
             console.print(f"  {finding.message}" if finding.message else "", markup=False, highlight=False)
     console.print(f"{failed} failed" if failed else "all passed")

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from palaestra.agents.local_model import LocalModel, export
+from palaestra.agents.local_model import LocalModel, export, find_device
 from palaestra.cli.display import watch
 from palaestra.cli.results import result_table
 from palaestra.cli.train import Options, parse
 from palaestra.episode import Episode, Status
 from palaestra.errors import UsageError
+from palaestra.registry import demonstrator
 from palaestra.trainers.cold_start import Pupil
 from palaestra.trainers.config import GRPOConfig
 from palaestra.trainers.controls import CONTROLS, Background, Control
@@ -41,6 +42,8 @@ def run(arguments: Sequence[str]) -> int:
             "the demo raises its own tiny agent; train a model of yours with 'palaestra train ID --model ...'"
         )
     need_matplotlib()
+    find_device(config.device)
+    demonstrator(config.env_id)
     record = Run(options.run or fresh_folder(f"demo-{config.env_id.split('/')[-1].lower()}-seed{config.seed}"))
     config.save(record.folder / "config.json")
     console.print(f"[bold]1. A demonstrator with a bad habit is imitated[/bold] ({config.env_id}, seed {config.seed})")

@@ -63,7 +63,7 @@ def run(arguments: Sequence[str]) -> int:
 
         agent = load(options.model, slots=options.slots, seed=options.seed, device=options.device).agent
     held_out = arena(env_id, min(options.slots, options.tasks * options.samples), split=options.split)
-    report, _ = evaluate(
+    report, episodes = evaluate(
         agent,
         held_out,
         tasks=options.tasks,
@@ -73,6 +73,7 @@ def run(arguments: Sequence[str]) -> int:
         seed=options.seed,
     )
     held_out.close()
+    faults = [episode.fault for episode in episodes if episode.fault]
     figures = report.as_dict()
     rows = {
         name: (f"{value:.3f}" if isinstance(value, float) else str(value),)
@@ -81,6 +82,8 @@ def run(arguments: Sequence[str]) -> int:
     }
     rows |= {f"ended {name}": (str(count),) for name, count in report.endings.items()}
     Console().print(table(f"{options.model} in {env_id.rpartition(':')[2]}, avg@{options.samples}", rows, ("",)))
+    if faults:
+        Console().print(f"{len(faults)} episodes broke; the last: {faults[-1]}", markup=False, highlight=False)
     if options.json is not None:
         options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
     return 0

@@ -49,14 +49,18 @@ def run(arguments: Sequence[str]) -> int:
     """Train, measure before and after, export the model."""
     options = parse(arguments, "palaestra train")
     config, console = options.config, Console()
-    from palaestra.agents.local_model import export
+    from palaestra.agents.local_model import export, find_device
     from palaestra.cli.results import result_table
+    from palaestra.registry import demonstrator
     from palaestra.trainers.grpo import train
     from palaestra.trainers.lesson import evaluate_both, open_arena, open_model, raise_tiny
     from palaestra.trainers.run import Run, fresh_folder
 
-    # Before the folder is made, so that a mistyped name leaves none behind.
+    # Before the folder is made, so that what cannot work leaves none behind.
+    find_device(config.device)
     opened = None if config.model == "tiny" else open_model(config.model, config)
+    if opened is None:
+        demonstrator(config.env_id)
     record = Run(options.run or fresh_folder(config.env_id.split("/")[-1].lower()))
     config.save(record.folder / "config.json")
     local = opened or watch(raise_tiny(config), console).local

@@ -54,6 +54,11 @@ class Fragile(Base):
         return float(len(attempt.messages[-1]["content"].encode()) < 0)
 
 
+class Forgetful(Base):
+    def reward(self, attempt):
+        return float(attempt.answer.strip() == attempt.task.answer)
+
+
 def unable(messages, rng):
     """A demonstrator that cannot play."""
     return "nothing"
@@ -85,7 +90,7 @@ def test_a_sound_environment_has_no_findings():
 @pytest.mark.parametrize(
     ("cls", "finding"),
     [(Undescribed, "tool schemas"), (Random, "determinism"), (Leaky, "splits disjoint"), (Generous, "cheats fail"),
-     (Fragile, "hostile turns")],
+     (Fragile, "hostile turns"), (Forgetful, "unanswered episodes are scored")],
 )  # fmt: skip
 def test_a_broken_promise_is_found(cls, finding):
     assert finding in failed(cls)
@@ -98,3 +103,11 @@ def test_a_demonstrator_that_cannot_play_is_found():
 def test_unknown_ids_name_the_closest():
     with pytest.raises(UnknownId, match="palaestra/TwoHop-v0"):
         check("palaestra/TwoHops-v0")
+
+
+def test_what_could_not_be_measured_is_skipped_and_not_called_ok():
+    palaestra.register("test/Base-v0", f"{__name__}:Base")
+    skipped = {finding.name for finding in check("test/Base-v0") if finding.skipped}
+    gymnasium.registry.pop("test/Base-v0")
+    assert skipped == {"demonstrator succeeds"}
+    assert not any(finding.skipped for finding in check("palaestra/TwoHop-v0"))

@@ -183,3 +183,13 @@ def _unknown_type():
 def test_defects_are_found_when_the_class_is_made(make, said):
     with pytest.raises(EnvironmentDefect, match=said):
         make()
+
+
+def test_a_deadline_on_a_plain_method_is_refused_since_nobody_could_keep_it():
+    with pytest.raises(EnvironmentDefect, match="add blocking=True, or make it async"):
+
+        class Slow(Toolkit):
+            @tool(timeout=1.0)
+            def wait(self) -> str:
+                """Wait."""
+                return ""
