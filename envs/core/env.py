@@ -75,7 +75,7 @@ class ToolEnv(EpisodeMachine):
         self.discard()
 
     def call(self, tool_name: str, /, **arguments: Any) -> str:
-        """The text of a call, for hand-stepping: `env.step(env.call("search", query="Bado born"))`."""
+        """The text of a call, for hand-stepping; behind wrappers it is `env.unwrapped.call("search", query="x")`."""
         return formats.get(self.format).render([formats.ParsedCall(tool_name, arguments)])
 
     def begin_drawn(self, seed: int | None, task: int | None) -> Event:
