@@ -47,6 +47,8 @@ def load(name: str, *, slots: int, seed: int = 0, device: str = "auto") -> Local
         raise UsageError(f"{name!r} is a run; its model is in {str(inner.parent)!r}")
     if not Path(name).exists() and (name.startswith((".", "/", "~", "runs/")) or name.count("/") > 1):
         raise UsageError(f"there is no folder {name!r}; pass a model folder, a hub name, or 'tiny'")
+    if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
+        raise UsageError(f"{name!r} holds no config.json; pass a model folder, as transformers or a run writes it")
     try:
         tokenizer = AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError) as error:
