@@ -34,7 +34,7 @@ class Options:
     """Depths."""
     seeds: int = 10
     """Seeds of each depth."""
-    patience: int = 600
+    patience: int = 700
     """Imitation steps before a start counts as stuck."""
     workers: int = 2
     """Processes."""
