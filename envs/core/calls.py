@@ -110,7 +110,7 @@ def failed(prepared: Prepared, error: BaseException, seconds: float = 0.0) -> Ca
         return Call(prepared.name, prepared.arguments, f"{prepared.name}: {error}", Status.BROKEN, seconds)
     try:
         message = str(error)
-    except Exception:
+    except Exception:  # An exception of the author's may fail even to say what it is.
         message = ""
     if not isinstance(error, ToolError):
         kind = type(error).__name__

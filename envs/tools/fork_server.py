@@ -257,14 +257,14 @@ def _execute(code: bytes) -> int:
         status = error.code if isinstance(error.code, int) else int(error.code is not None)
         if error.code is not None and not isinstance(error.code, int):
             print(error.code, file=sys.stderr)
-    except BaseException as error:
+    except BaseException as error:  # The program's own: it gets its traceback, as from python itself.
         status = 1
         frames = error.__traceback__
         traceback.print_exception(type(error), error, frames.tb_next if frames else None)
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except BaseException:
+        except BaseException:  # The program may have closed or replaced its streams.
             status = status or 1
     return status & 0xFF
 

@@ -108,7 +108,7 @@ def test_a_row_number_is_never_used_twice():
 
 @pytest.mark.parametrize("family", sorted(families.TOKENIZERS))
 def test_a_dialogue_of_somebody_else_becomes_the_rows_its_author_would_have(family):
-    """Consecutive tool messages too: F18."""
+    """Consecutive tool messages too."""
     chat = families.chat(family)
     double = [*REPLY, {"role": "tool", "name": "search", "content": "no result"}]
     talk = Conversation(chat, ASKED, families.TOOLS)

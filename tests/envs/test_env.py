@@ -57,7 +57,7 @@ def contents(info):
     return [message["content"] for message in info["messages"]]
 
 
-def test_the_example_of_the_design_page_runs_as_written(tmp_path, monkeypatch):
+def test_the_smallest_environment_runs_in_fourteen_lines(tmp_path, monkeypatch):
     lines = [line for line in EXAMPLE.splitlines() if line.strip() and "import" not in line.split("#")[0]]
     assert len(lines) <= 14
     (tmp_path / "my_module.py").write_text(EXAMPLE)

@@ -1,4 +1,4 @@
-"""Group advantages: F09."""
+"""Group advantages."""
 
 import numpy as np
 import pytest

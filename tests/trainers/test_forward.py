@@ -1,4 +1,4 @@
-"""Padding, buckets and splits change the speed, not the result: F01, F03, F24."""
+"""Padding, buckets and splits change the speed, not the result."""
 
 import families
 import numpy as np

@@ -1,4 +1,4 @@
-"""k3 to a reference: F51."""
+"""k3 to a reference."""
 
 import pytest
 import torch

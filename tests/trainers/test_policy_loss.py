@@ -1,4 +1,4 @@
-"""The clipped policy loss, by hand: F01, F03, F06, F07."""
+"""The clipped policy loss, against values worked by hand."""
 
 import families
 import numpy as np

@@ -1,4 +1,4 @@
-"""The presets are those of the paper and its code: papers.md, table 1.3; F08."""
+"""The presets are those of the paper and its code: arXiv 2510.11701, sections 2.3 and 4.1."""
 
 from dataclasses import asdict, replace
 

@@ -1,4 +1,4 @@
-"""Imitation learns what the assistant said, and nothing else: F18."""
+"""Imitation learns what the assistant said, and nothing else."""
 
 import families
 import numpy as np

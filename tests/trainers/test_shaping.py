@@ -1,4 +1,4 @@
-"""What training adds to an environment's reward: F10, F11."""
+"""What training adds to an environment's reward, against the paper's own values."""
 
 import families
 import pytest
