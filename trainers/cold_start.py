@@ -1,6 +1,6 @@
 """From nothing to an agent that can play, badly: demonstrations, a tokenizer, a tiny model, imitation up to a gate.
 
-The demonstrator has a bad habit: it uses its tool in a third of its episodes and guesses otherwise. What comes out
+The demonstrator has a bad habit: it uses its tool in three episodes of ten and guesses otherwise. What comes out
 can do the task but mostly does not bother; reinforcement learning then has something to find. The guessed words stay
 in the loss: without them the guesses turn into long garbage.
 
@@ -150,7 +150,8 @@ def _imitate(
         for left in reversed(range(config.decay_steps)):
             loss = imitation.step(rate=left / config.decay_steps)
             yield Progress("imitation", imitation.steps, imitation.steps + left, {"loss": loss})
-        reached = max(reached, _success_given_tool(local, arena, limits, config))
+        # What is handed on is the model after the decay: it must pass too.
+        reached = _success_given_tool(local, arena, limits, config)
     return imitation.steps, reached
 
 

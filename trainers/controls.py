@@ -1,6 +1,6 @@
-"""What GRPO's gain is held against: the same start, batches and steps, another lesson drawn from the rewards.
+"""What GRPO's gain is held against: the same start and settings, another lesson drawn from the rewards.
 
-Each control runs in a process of its own, beside the main run, and dies with it.
+Controls run one after the other in a process beside the main run, and die with it.
 """
 
 import multiprocessing
@@ -20,7 +20,6 @@ from palaestra.trainers.evaluate import Both, pooled
 from palaestra.trainers.grpo import Advantages, train
 from palaestra.trainers.lesson import evaluate_both, open_arena, open_model
 from palaestra.trainers.losses.advantages import group_advantages
-from palaestra.trainers.run import cpu_seconds
 
 
 def own_successes(rewards: Sequence[float], groups: Sequence[int]) -> NDArray[np.float64]:
@@ -55,19 +54,17 @@ class Control:
     measured: Both
     curve: list[float]
     """Success of each step's episodes, the mean over the control's runs."""
-    cpu_seconds: float
 
 
 def run_control(name: str, start: Path, config: GRPOConfig, eval_tasks: int) -> Control:
     """Train from the model in `start` with a control's advantages, and measure it."""
-    began = cpu_seconds()
     if name == CONTROLS[0]:
         runs = [_run(start, config, own_successes, eval_tasks)]
     else:
         third = replace(config, steps=max(1, config.steps // SHUFFLES))
         runs = [_run(start, third, shuffled(config.seed * SHUFFLES + run), eval_tasks) for run in range(SHUFFLES)]
     curve = np.mean([curve for curve, _ in runs], axis=0).tolist()
-    return Control(name, pooled([measured for _, measured in runs]), curve, cpu_seconds() - began)
+    return Control(name, pooled([measured for _, measured in runs]), curve)
 
 
 def _run(start: Path, config: GRPOConfig, advantages: Advantages, eval_tasks: int) -> tuple[list[float], Both]:

@@ -88,7 +88,7 @@ class _Server:
                 command, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                 cwd="/", env=environment, start_new_session=True,
             )  # fmt: skip
-        except BaseException:
+        except BaseException:  # Even an interrupt must not leave the socket open.
             self.socket.close()
             raise
         finally:
@@ -128,7 +128,7 @@ def _open_call(header: bytes, program: bytes) -> socket.socket:
             reason = "it hung up"
         except OSError as error:
             reason = str(error)
-        except BaseException:
+        except BaseException:  # Even an interrupt must not leave the call's socket open.
             call.close()
             raise
         call.close()

@@ -24,6 +24,7 @@ from palaestra.trainers.lesson import evaluate_both, open_arena, raise_tiny
 from palaestra.trainers.report import need_matplotlib, save_curve, transcript
 from palaestra.trainers.run import Run, fresh_folder
 
+_ABOUT = "Raise the tiny agent on a bad habit, train it with GRPO, and hold the result against two controls."
 _EXPLANATION = (
     "What kind of learning this is: the demonstrations already show how to use the tool, but mostly show guessing. "
     "GRPO finds that using the tool pays, and does it every time. It selects and polishes a skill that is there; it "
@@ -35,7 +36,7 @@ _EXPLANATION = (
 
 def run(arguments: Sequence[str]) -> int:
     """Raise, measure, train beside the controls, measure again, show."""
-    options = parse(arguments or ["two-hop"], "palaestra demo")
+    options = parse(arguments or ["two-hop"], "palaestra demo", _ABOUT)
     config, console = options.config, Console()
     if config.model != "tiny":
         raise UsageError(
@@ -86,10 +87,8 @@ def _show(
     controls: Sequence[Control],
     console: Console,
 ) -> None:
-    guess, use = (
-        _guessed(before.sampled_episodes),
-        _same_task(after.sampled_episodes, _guessed(before.sampled_episodes)),
-    )
+    guess = _guessed(before.sampled_episodes)
+    use = _same_task(after.sampled_episodes, guess)
     text = f"before\n{transcript(guess)}\n\nafter, the same task\n{transcript(use)}\n"
     (record.folder / "transcripts.txt").write_text(text, encoding="utf-8")
     console.print("[bold]4. One task, before and after[/bold]")

@@ -32,8 +32,8 @@ class Options:
             raise UsageError(f"eval_tasks is {self.eval_tasks}; it must be at least 1")
 
 
-def parse(arguments: Sequence[str], prog: str) -> Options:
-    """Options whose defaults fit the model that is asked for."""
+def parse(arguments: Sequence[str], prog: str, about: str | None = None) -> Options:
+    """Options whose defaults fit the model that is asked for; `about` is what `--help` says in place of train's."""
     named = [
         a.partition("=")[2] or b
         for a, b in zip(arguments, [*arguments, ""][1:], strict=True)
@@ -41,7 +41,7 @@ def parse(arguments: Sequence[str], prog: str) -> Options:
     ]
     tiny = not named or named[-1] == "tiny"
     default = tiny_config(tyro.MISSING) if tiny else GRPOConfig(tyro.MISSING)
-    options = tyro.cli(Options, args=list(arguments), prog=prog, default=Options(default))
+    options = tyro.cli(Options, args=list(arguments), prog=prog, description=about, default=Options(default))
     return replace(options, config=replace(options.config, env_id=resolve(options.config.env_id)))
 
 
