@@ -6,6 +6,7 @@
     │   ├── ConfigError       an option is unknown or out of range
     │   └── TaskFileError     a file of tasks is wrong: names the rows
     ├── MissingExtra          an optional library is absent; names the install command (also an ImportError)
+    ├── SandboxUnavailable    the wanted isolation cannot be had here; names what is missing and the options
     ├── RecordError           a line of an episode file is cut off, changed or none at all
     ├── EnvironmentDefect     an environment's author got something wrong: a tool, a reward, a task
     ├── ToolError             a tool's answer to a bad request; the agent reads it, nobody catches it
@@ -64,6 +65,13 @@ class MissingExtra(PalaestraError, ImportError):
 
     def __init__(self, library: str, extra: str, purpose: str) -> None:
         super().__init__(f"{purpose} needs {library}, which is not installed: pip install 'palaestra[{extra}]'")
+
+
+class SandboxUnavailable(PalaestraError):
+    """The isolation that was asked for cannot be had on this machine, and nothing weaker is taken instead."""
+
+    def __init__(self, backend: str, missing: str, remedies: Iterable[str] = ()) -> None:
+        super().__init__("\n  ".join([f"sandbox {backend!r}: {missing}", *remedies]))
 
 
 class RecordError(PalaestraError):

@@ -1,0 +1,43 @@
+"""What a sandbox truly enforces on this machine, found by trying and never by assuming."""
+
+from dataclasses import dataclass, field, fields
+from typing import Literal
+
+from palaestra.errors import SandboxUnavailable
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """One line a guard. False means: absent here, do not count on it."""
+
+    backend: str
+    files: bool = False
+    """Programs see a file system of their own; the host's files are neither readable nor writable."""
+    network: bool = False
+    """No socket reaches anything, loopback included."""
+    processes: bool = False
+    """Programs see and signal only their own processes."""
+    process_count: bool = False
+    """The number of processes of a session is bounded, and one session's cannot starve another's."""
+    memory: Literal["tree", "watched", "process", ""] = ""
+    """How it is bounded: the kernel counts the whole tree; the supervisor watches and kills; each process alone."""
+    syscalls: bool = False
+    """Dangerous system calls are refused (seccomp)."""
+    landlock: int = 0
+    """Landlock's version as a second wall around files, 0 where it is not used."""
+    own_user: bool = False
+    """Programs run as a user that is not ours."""
+    forks: bool = False
+    """A live session can be forked."""
+    notes: tuple[str, ...] = field(default=())
+    """One sentence for each guard that is absent or weaker: what is missing, why, what would bring it."""
+
+    def require(self, *names: str) -> None:
+        """Raise unless every named guard is there; `memory` asks for a bound on the whole tree."""
+        known = {item.name for item in fields(self)} - {"backend", "notes"}
+        for name in names:
+            if name not in known:
+                raise SandboxUnavailable(self.backend, f"no guard is named {name!r}; known: {', '.join(sorted(known))}")
+        missing = [name for name in names if not getattr(self, name) or (name == "memory" and self.memory == "process")]
+        if missing:
+            raise SandboxUnavailable(self.backend, f"not enforced here: {', '.join(missing)}", self.notes)

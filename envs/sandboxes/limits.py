@@ -1,0 +1,39 @@
+"""What a program may use. Every backend enforces all of it or says in its capabilities which it cannot."""
+
+from dataclasses import dataclass, fields
+
+from palaestra.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of one session: its processes count together, unless a line says otherwise."""
+
+    seconds: float = 5.0
+    """Wall time of one run, where the run does not give its own."""
+    cpu_seconds: float = 60.0
+    """CPU time of one process, over the life of the session."""
+    memory_bytes: int = 512 * 2**20
+    """Memory of the whole tree, files on the scratch folders included."""
+    processes: int = 32
+    """Processes and threads alive at once."""
+    file_bytes: int = 16 * 2**20
+    """Size of one file."""
+    scratch_bytes: int = 64 * 2**20
+    """What the scratch folders hold together."""
+    scratch_files: int = 4096
+    """How many files and folders the scratch folders hold together."""
+    output_bytes: int = 8192
+    """Kept of each of stdout and stderr: half from the head, half from the tail."""
+    code_bytes: int = 2**20
+    """Size of one program, and of what it is given on stdin."""
+    open_files: int = 256
+    """Open files of one process."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+                raise UsageError(f"limit {field.name} is {value!r}; expected a positive number")
+            if field.type is int and not isinstance(value, int):
+                raise UsageError(f"limit {field.name} is {value!r}; expected a whole number")

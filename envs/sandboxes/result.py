@@ -1,0 +1,43 @@
+"""How a run went: measured outside the program, so that nothing it prints can change it."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Limited = Literal["", "seconds", "cpu_seconds", "memory", "processes", "scratch", "output", "code"]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What one run came to. A program that failed is a Result; a sandbox that failed raises `Broken`."""
+
+    stdout: str = ""
+    """Head and tail, with a line in the middle that says how much is missing; undecodable bytes are replaced."""
+    stderr: str = ""
+    value: str | None = None
+    """`repr` of the last expression, where the run asked for it and there was one. The program could have forged it."""
+    exit_code: int | None = 0
+    """None when a signal ended the process. In a session that goes on: 1 after an uncaught exception, else 0."""
+    signal: int | None = None
+    timed_out: bool = False
+    oom: bool = False
+    """The kernel killed for memory."""
+    limit_hit: Limited = ""
+    """The limit that ended or cut the run, the gravest where there were several."""
+    stdout_bytes: int = 0
+    """What was written, whether kept or not."""
+    stderr_bytes: int = 0
+    state_lost: bool = False
+    """The session's process is gone: its variables are, its files are not. The next run starts a new one."""
+    duration_s: float = 0.0
+    cpu_s: float = 0.0
+    max_rss_bytes: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """It ran to its end, and nothing was raised."""
+        return self.exit_code == 0 and not self.timed_out and not self.state_lost
+
+    @property
+    def truncated(self) -> bool:
+        """Some of the output is missing."""
+        return self.limit_hit == "output" or "bytes left out ...]" in self.stdout + self.stderr
