@@ -8,7 +8,7 @@ PY = .venv/bin/python
 export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-chromium prove check bench-depth bench-gpu bench-engine bench-episodes bench-envs docs clean
+.PHONY: help setup demo test test-chromium prove check bench-depth bench-gpu bench-engine bench-episodes bench-envs bench-sandbox docs clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -51,6 +51,10 @@ docs: setup  ## write docs/configuration.md anew from the source
 bench-envs: setup  ## a step of an environment, beside other suites, which it installs
 	@$(PY) scripts/peers.py
 	@$(PY) benchmarks/envs.py
+
+bench-sandbox: setup  ## a program in the sandbox, beside a bare process and others' tools, which it installs
+	@$(PY) scripts/peers.py
+	@$(PY) benchmarks/sandbox.py
 
 clean:  ## remove what tests and builds leave behind; .venv and runs/ stay
 	@rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -20,6 +20,8 @@ PEERS = {
     "gymnasium": ("gymnasium==1.4.0",),
     "textarena": ("textarena==0.7.4",),
     "openenv": ("openenv-core==0.3.0",),
+    "inspect": ("inspect-ai==0.3.285",),
+    "smolagents": ("smolagents==1.26.0", "numpy", "sympy"),
 }
 """By the name of its driver in benchmarks/peers, what pip installs for it."""
 INSTALL_SECONDS = 900

@@ -1,0 +1,41 @@
+"""A side's end of the line to a benchmark: one JSON object a line is asked, one is answered.
+
+Standard library only. Knows nothing of what is measured; `sides.Side` is the other end.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+ANSWERS = "PALAESTRA_BENCH_ANSWERS"
+"""Names the file that answers are written to, by its number; standard output where it is absent."""
+
+
+def answer_requests(packages: tuple[str, ...], verbs: Mapping[str, Callable[..., Any]], **hello: Any) -> None:
+    """Answer until the benchmark closes the line. What a suite prints is no answer: it goes elsewhere."""
+    answers = os.fdopen(int(os.environ.pop(ANSWERS, "1")), "w", closefd=False)
+
+    def tell(found: Mapping[str, Any]) -> None:
+        answers.write(json.dumps(found) + "\n")
+        answers.flush()
+
+    tell({"versions": {name: _version(name) for name in ("python", *packages)}, **hello})
+    for line in sys.stdin:
+        asked = json.loads(line)
+        verb = asked.pop("do")
+        try:
+            tell(verbs[verb](**asked))
+        except Exception as error:  # Whatever a suite raises is what the benchmark is told.
+            tell({"error": f"{type(error).__name__}: {error}"})
+
+
+def _version(name: str) -> str:
+    if name == "python":
+        return sys.version.split()[0]
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"

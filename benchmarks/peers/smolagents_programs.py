@@ -1,0 +1,18 @@
+"""smolagents' local executor for `make bench-sandbox`: an interpreter in Python, in our own process."""
+
+from programs import Run, serve_programs
+from smolagents import LocalPythonExecutor
+
+
+def opened() -> Run:
+    """One executor for each run, as each episode has its own."""
+
+    def run(source: str) -> str:
+        executor = LocalPythonExecutor(["numpy", "sympy"])
+        executor.send_tools({})
+        return str(executor(source).logs)
+
+    return run
+
+
+serve_programs(("smolagents",), {"executor": opened})

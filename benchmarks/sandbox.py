@@ -1,0 +1,260 @@
+"""What a program in the sandbox costs, beside a bare `python -c` and the Python tools of others: `make bench-sandbox`
+
+Every suite runs in a process of its own with its own requirements (`scripts/peers.py`); all start the same `python`,
+so that only the tool around a program differs. None of the peers contains anything. Rounds go around the sides, so that
+whatever else the machine does meets all of them; a figure is the median over rounds, and a ratio that of the ratios
+within a round. CPU is that of a side and of every process below it. Opening a sandbox is not counted.
+
+Exit status 1 when a target is missed, or could not be judged. The Docker row needs an engine: DOCKER_HOST names it.
+
+Left out: peers whose sandbox is a service of somebody else.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import tyro
+from peers.sides import Lost, Measured, Side, around, ratio
+
+from palaestra.trainers.run import versions
+
+HERE = Path(__file__).resolve().parent
+DRIVERS, INSTALLED = HERE / "peers", HERE.parent / ".peers"
+OURS, BARE = "palaestra", "subprocess"
+PEERS = ("gem", "skyrl", "inspect", "smolagents")
+ONCE, PLAIN, SESSION = (OURS, "once"), (OURS, "fork only"), (OURS, "session")
+REFERENCE = (BARE, "subprocess")
+TOOLS = (("gem", "tool"), ("skyrl", "tool"), ("inspect", "local"), ("smolagents", "executor"))
+STARTS_PYTHON = TOOLS[:3]
+"""Those whose tool starts a Python process."""
+CPU_RATIO = {"print": 0.65, "numpy": 0.08, "sympy": 0.10}
+"""Most CPU of a one-shot run with full isolation, by that of a bare subprocess."""
+LOOP_RATIO = 1.05
+"""Most CPU of a long loop inside, by that outside."""
+ISOLATION_RATIO = 1.25
+"""Most CPU of full isolation, by that of a bare fork of the same zygote."""
+THROUGHPUT = 2.2
+"""Least runs a second with two workers, by the bare subprocess's."""
+NUMPY_THROUGHPUT = 10.0
+"""Least runs a second of the numpy program, by the best tool's that starts a Python process."""
+STEP_MS, FORK_MS = 0.2, 15.0
+IDLE_BYTES = 4 * 2**20
+LIVE = 500
+"""Sessions that must live at once after numpy work."""
+OVERSHOOT_SECONDS = 0.5
+DOCKER_RATIO = 1 / 8
+"""Most wall time of a run in the Docker backend, by that of `docker exec`."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """Programs in sandboxes, ours and others'."""
+
+    rounds: int = 5
+    """Times that everything is measured, in turn."""
+    seconds: float = 0.5
+    """Least length of one measurement."""
+    steps: int = 2000
+    """Steps in one session."""
+    forks: int = 20
+    """Forks of one session."""
+    weighed: int = 100
+    """Idle sessions, for their memory."""
+    live: int = LIVE
+    """Sessions at once, after numpy work."""
+    limit: float = 0.5
+    """Time limit of programs that do not end."""
+    docker_runs: int = 30
+    """Runs in the Docker backend; 0 where there is no engine to measure."""
+    peers: tuple[str, ...] = PEERS
+    """Whom to measure beside palaestra and the bare subprocess."""
+    targets: bool = True
+    """Fail when a target is missed."""
+    out: Path = HERE / "results" / "sandbox.json"
+    """Where the figures go."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is measured around the sides, together."""
+
+    name: str
+    program: str
+    ways: tuple[tuple[str, str], ...]
+    workers: int = 1
+
+
+def cases() -> Iterator[Case]:
+    """Everything that is timed around the sides, in the order of the tables."""
+    for program in ("print", "numpy", "sympy"):
+        yield Case(f"{program}, one at a time", program, (ONCE, REFERENCE, PLAIN, SESSION, *TOOLS))
+    yield Case("long loop, one at a time", "loop", (ONCE, REFERENCE))
+    yield Case("print, two workers", "print", (ONCE, REFERENCE, *STARTS_PYTHON), 2)
+    yield Case("numpy, two workers", "numpy", (ONCE, REFERENCE, *STARTS_PYTHON), 2)
+
+
+def judge(timed: dict[Case, Measured], alone: dict[str, Any], options: Options) -> Iterator[dict[str, Any]]:
+    """Every target: what was found, what was wanted."""
+
+    def target(
+        name: str, found: float | None, *, most: float | None = None, least: float | None = None
+    ) -> dict[str, Any]:
+        met = found is not None and (most is None or found <= most) and (least is None or found >= least)
+        return {"name": name, "found": found, "most": most, "least": least, "met": met}
+
+    for case, found in timed.items():
+        bare = [found[REFERENCE]]
+        if case.workers == 1 and case.program in CPU_RATIO:
+            most = CPU_RATIO[case.program]
+            yield target(
+                f"{case.name}: CPU, by a bare subprocess's", ratio(found[ONCE], bare, "cpu_ms", min), most=most
+            )
+            value = ratio(found[ONCE], [found[PLAIN]], "cpu_ms", min)
+            if case.program == "print":
+                yield target("full isolation: CPU, by a bare fork's of the same zygote", value, most=ISOLATION_RATIO)
+        elif case.program == "loop":
+            yield target(f"{case.name}: CPU, by that outside", ratio(found[ONCE], bare, "cpu_ms", min), most=LOOP_RATIO)
+        elif case.program == "print":
+            yield target(f"{case.name}: runs a second, by a bare subprocess's", ratio(found[ONCE], bare, "runs_s", max),
+                         least=THROUGHPUT)  # fmt: skip
+        else:
+            tools = [found[way] for way in STARTS_PYTHON if way in found]
+            yield target(f"{case.name}: runs a second, by the best tool's that starts a Python process",
+                         ratio(found[ONCE], tools, "runs_s", max), least=NUMPY_THROUGHPUT)  # fmt: skip
+    yield target("step in a session, median ms", alone["steps"]["wall_ms"], most=STEP_MS)
+    yield target("fork of a session, median ms", alone["forks"]["wall_ms"], most=FORK_MS)
+    yield target("bytes of an idle session", alone["idle"]["idle_bytes"], most=IDLE_BYTES)
+    yield target("sessions alive at once after numpy work", alone["live"]["alive"], least=options.live)
+    yield target("seconds past a time limit, the longest", alone["overshoot"]["seconds"], most=OVERSHOOT_SECONDS)
+    if options.docker_runs:
+        row = alone.get("docker", {})
+        value = row["wall_ms"] / row["exec_ms"] if row else None
+        yield target("Docker: wall time of a run, by that of `docker exec`", value, most=DOCKER_RATIO)
+
+
+def start(options: Options, stack: ExitStack) -> tuple[dict[str, Side], dict[str, str]]:
+    """All sides that can be measured, and why the others cannot."""
+    # The first `python` on everybody's path is the one that runs this.
+    os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    sides: dict[str, Side] = {}
+    missing: dict[str, str] = {}
+    for name in (OURS, BARE, *options.peers):
+        python = Path(sys.executable) if name in (OURS, BARE) else INSTALLED / name / "bin" / "python"
+        if not python.exists():
+            reason = INSTALLED / f"{name}.reason"
+            missing[name] = reason.read_text().strip() if reason.is_file() else "not installed; run scripts/peers.py"
+            continue
+        try:
+            sides[name] = Side(name, python, DRIVERS / f"{name}_programs.py")
+            stack.callback(sides[name].close)
+        except Lost as error:
+            if name in (OURS, BARE):
+                raise
+            missing[name] = str(error)
+    return sides, missing
+
+
+def measure(sides: dict[str, Side], case: Case, options: Options) -> Measured:
+    """One case, around the sides."""
+
+    def ask(side: Side, way: str) -> dict[str, float]:
+        return side.ask("time", way=way, program=case.program, seconds=options.seconds, workers=case.workers)
+
+    found = around(sides, case.ways, options.rounds, ask)
+    for (name, _), figures in found.items():
+        if name in (OURS, BARE) and figures.lost:
+            raise Lost(figures.lost)
+    return found
+
+
+def measure_alone(ours: Side, options: Options) -> dict[str, dict[str, float]]:
+    """What has no counterpart elsewhere."""
+    found = {
+        "steps": ours.ask("steps", count=options.steps),
+        "forks": ours.ask("forks", count=options.forks),
+        "idle": ours.ask("weigh", sessions=options.weighed),
+        "live": ours.ask("weigh", sessions=options.live),
+        "overshoot": ours.ask("overshoot", limit=options.limit),
+    }
+    if options.docker_runs:
+        try:
+            found["docker"] = ours.ask("docker_run", count=options.docker_runs)
+        except Lost as error:
+            print(f"the Docker backend was not measured: {error}")
+    return found
+
+
+def show(case: Case, found: Measured) -> None:
+    """The rows of one case."""
+    columns = ("CPU ms a run", "ms a run", "least ms", "runs a s")
+    print(f"\n{case.name}\n  {'':<34}" + "".join(f"{name:>15}" for name in columns))
+    for (name, way), figures in found.items():
+        label = f"{name}, {way}"
+        if figures.lost:
+            print(f"  {label:<34} not measured: {figures.lost}")
+            continue
+        cells = [f"{figures.median(key):.2f}" for key in ("cpu_ms", "wall_ms", "least_ms", "runs_s")]
+        print(f"  {label:<34}" + "".join(f"{cell:>15}" for cell in cells), flush=True)
+
+
+def brief(found: Measured) -> dict[str, Any]:
+    """For JSON: medians, and the rounds behind them."""
+    rows: dict[str, Any] = {}
+    for (name, way), figures in found.items():
+        keys = figures.rounds[0] if figures.rounds else {}
+        medians = {key: float(f"{figures.median(key):.4g}") for key in keys}
+        cpu = {"cpu_ms_rounds": [round(one["cpu_ms"], 2) for one in figures.rounds]}
+        rows[f"{name}, {way}"] = medians | cpu | ({"lost": figures.lost} if figures.lost else {})
+    return rows
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print, write JSON."""
+    options = tyro.cli(Options, args=arguments)
+    load, began = os.getloadavg(), time.monotonic()
+    timed: dict[Case, Measured] = {}
+    try:
+        with ExitStack() as stack:
+            sides, missing = start(options, stack)
+            for case in cases():
+                timed[case] = measure(sides, case, options)
+                show(case, timed[case])
+            alone = measure_alone(sides[OURS], options)
+    except Lost as error:
+        print(f"palaestra itself cannot be measured: {error}", file=sys.stderr)
+        return 1
+    for name, row in alone.items():
+        print(f"{name}: " + ", ".join(f"{key} {value:,.4g}" for key, value in row.items()))
+    targets = list(judge(timed, alone, options))
+    for one in targets:
+        found = "not measured" if one["found"] is None else f"{one['found']:.3g}"
+        limit = f"at most {one['most']:.3g}" if one["most"] is not None else f"at least {one['least']:g}"
+        print(f"{'met   ' if one['met'] else 'MISSED'} {one['name']}: {found} ({limit})")
+    for name, reason in missing.items():
+        print(f"{name} was not measured: {reason}")
+    record = {
+        "targets": targets,
+        "cases": {case.name: brief(found) for case, found in timed.items()},
+        "alone": alone,
+        "missing": missing,
+        "seconds": round(time.monotonic() - began),
+        "load": {"before": load, "after": os.getloadavg(), "cores": os.cpu_count()},
+        "options": {**asdict(options), "out": options.out.name},
+        "date": datetime.now(UTC).date().isoformat(),
+        "versions": versions() | {name: side.versions for name, side in sides.items()},
+    }
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    return 1 if options.targets and not all(one["met"] for one in targets) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

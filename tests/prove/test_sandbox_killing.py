@@ -1,0 +1,193 @@
+"""SIGKILL of the trainer, a supervisor, a zygote, a session: nothing is left and the next run answers.
+
+Every kill comes at a random moment, while sessions start, run, fork, wait and end. What may be left behind is
+asked of the kernel: processes, mounts, cgroups, temporary files.
+"""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from palaestra.envs.sandboxes import Sandbox, open_sandbox
+from palaestra.errors import Broken
+
+pytestmark = [pytest.mark.prove, pytest.mark.skipif(sys.platform != "linux", reason="the local sandbox is Linux's")]
+KILLS = 20
+DEADLINE = 10.0
+BUSY = """
+import random, threading, time
+from palaestra.envs.sandboxes import open_sandbox
+from palaestra.errors import Broken
+PROGRAMS = ("print(1)", "import numpy; print(numpy.ones(3))", "import time; time.sleep(5)",
+            "import os\\nfor _ in range(3):\\n    if not os.fork(): os.setsid(); import time; time.sleep(60)",
+            "open('left', 'w').write('x' * 100000)", "while True: pass")
+sandbox = open_sandbox()
+def work(number):
+    rng = random.Random(number)
+    while True:
+        try:
+            with sandbox.start(files={"given": b"data"}) as session:
+                for _ in range(3):
+                    session.run(rng.choice(PROGRAMS), timeout=0.3)
+                session.fork().close()
+            sandbox.run_once(rng.choice(PROGRAMS), timeout=0.3)
+        except Broken:
+            time.sleep(0.01)
+for number in range(4):
+    threading.Thread(target=work, args=(number,), daemon=True).start()
+print("busy", flush=True)
+time.sleep(600)
+"""
+
+
+def processes_below(number: int) -> set[int]:
+    """All descendants, by the kernel's own list."""
+    found: set[int] = set()
+    todo = [number]
+    while todo:
+        try:
+            for task in Path(f"/proc/{todo.pop()}/task").iterdir():
+                children = {int(child) for child in (task / "children").read_text().split()}
+                todo += children - found
+                found |= children
+        except OSError:
+            continue
+    return found
+
+
+def still_there(numbers: set[int], born: dict[int, str]) -> set[int]:
+    """Those that live on; a number that was given to another process is not the same one."""
+    return {number for number in numbers if birth(number) == born[number]}
+
+
+def birth(number: int) -> str:
+    """When a process started, by the kernel's clock; nothing for one that is gone or only waits to be reaped."""
+    try:
+        fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in "ZX" else fields[19]
+
+
+def cgroups() -> set[str]:
+    """Every group of ours, in any hierarchy. Their names begin with the project's."""
+    return {str(folder) for folder in Path("/sys/fs/cgroup").glob("**/palaestra*") if folder.is_dir()}
+
+
+def traces() -> dict[str, object]:
+    """What a sandbox might leave on the host: mounts, temporary files."""
+    return {
+        "mounts": Path("/proc/self/mountinfo").read_text().count("\n"),
+        "files": sorted(path.name for path in Path("/tmp").iterdir() if "palaestra" in path.name),
+    }
+
+
+def settles(question: object, expected: object, seconds: float = DEADLINE) -> object:
+    """What `question()` says once it is as expected, or at the end of its time."""
+    end = time.monotonic() + seconds
+    while (found := question()) != expected and time.monotonic() < end:  # type: ignore[operator]
+        time.sleep(0.02)
+    return found
+
+
+@pytest.fixture
+def busy(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A trainer whose threads use the sandbox all the time."""
+    trainer = subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE, text=True, cwd=tmp_path)
+    assert trainer.stdout is not None
+    assert trainer.stdout.readline() == "busy\n"
+    yield trainer
+    trainer.kill()
+    trainer.wait()
+    trainer.stdout.close()
+
+
+def test_a_killed_trainer_leaves_no_process_mount_cgroup_or_file(tmp_path: Path) -> None:
+    rng = random.Random(1)
+    groups, before = cgroups(), traces()
+    for _ in range(KILLS):
+        trainer = subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE, text=True, cwd=tmp_path)
+        assert trainer.stdout is not None
+        assert trainer.stdout.readline() == "busy\n"
+        time.sleep(rng.uniform(0.0, 1.0))
+        below = processes_below(trainer.pid)
+        born = {number: birth(number) for number in below}
+        trainer.kill()
+        trainer.wait()
+        trainer.stdout.close()
+        assert settles(lambda below=below, born=born: still_there(below, born), set()) == set()
+        assert settles(lambda: cgroups() - groups, set()) == set()
+        assert traces() == before
+
+
+@pytest.mark.parametrize("victim", ["supervisor", "zygote", "session"])
+def test_a_killed_part_is_replaced_and_nothing_of_it_is_left(victim: str) -> None:
+    rng = random.Random(victim)
+    groups, before = cgroups(), traces()
+    broken = 0
+    with open_sandbox() as sandbox:
+        for _ in range(KILLS):
+            sandbox.run_once("print(1)")
+            session = sandbox.start()
+            session.run("x = 1")
+            number = part(sandbox, victim)
+            below = processes_below(number) | {number}
+            born = {one: birth(one) for one in below}
+            time.sleep(rng.uniform(0.0, 0.05))
+            os.kill(number, signal.SIGKILL)
+            try:
+                result = session.run("print(x)", timeout=2.0)
+                assert result.stdout == "1\n" or result.state_lost or not result.ok
+            except Broken:
+                broken += 1
+            session.close()
+            assert settles(lambda below=below, born=born: still_there(below, born), set()) == set()
+            assert recovered(sandbox), "the next run answers"
+    assert settles(lambda: cgroups() - groups, set()) == set()
+    assert traces() == before
+    if victim != "session":
+        assert broken == KILLS, "a session whose keeper was killed is Broken, and never an answer"
+
+
+def recovered(sandbox: Sandbox) -> bool:
+    """Whether a new run answers. One that was on its way when the kill came may break."""
+    for _ in range(3):
+        try:
+            return sandbox.run_once("print(6 * 7)").stdout == "42\n"
+        except Broken:
+            continue
+    return False
+
+
+def part(sandbox: Sandbox, victim: str) -> int:
+    """The process to kill, found by its place in the tree: supervisor, zygotes below it, sessions below those."""
+    level = {number for number in processes_below(os.getpid()) if parent(number) == os.getpid()}
+    supervisor = max(number for number in level if b"runner" in Path(f"/proc/{number}/cmdline").read_bytes())
+    if victim == "supervisor":
+        return supervisor
+    below = processes_below(supervisor)
+    parents = {parent(number) for number in below}
+    leaves = below - parents
+    return max(leaves) if victim == "session" else max(parents & below, key=lambda number: -depth(number, supervisor))
+
+
+def parent(number: int) -> int:
+    try:
+        return int(Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def depth(number: int, top: int) -> int:
+    """How many steps below `top`."""
+    steps = 0
+    while number not in (0, top):
+        number, steps = parent(number), steps + 1
+    return steps
