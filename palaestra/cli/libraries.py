@@ -20,6 +20,9 @@ PURPOSES = {
     "endpoint": "play against a model behind an HTTP API",
     "data": "read tasks from parquet files",
     "games": "show games of several seats to PettingZoo's tools",
+    "code": "grade mathematics, and play HumanEval-v0 and Reasoning-v0",
+    "docker": "run agents' programs in containers",
+    "serve": "offer a sandbox to other machines",
     "dev": "work on palaestra itself",
 }
 """What each extra enables."""
