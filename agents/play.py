@@ -181,7 +181,8 @@ class _Table:
         """Let the agent speak, or end the episode where its tokens have run out."""
         room = self.limits.max_episode_tokens
         if seat.conversation is None:
-            seat.conversation, seat.tools = Conversation(self.agent.chat, event.messages, event.tools), event.tools
+            chat = self.agent.chat_of(seat.start.seat)
+            seat.conversation, seat.tools = Conversation(chat, event.messages, event.tools), event.tools
             heard = len(seat.conversation.ids) < room
         else:
             heard = seat.conversation.hear(event.messages, event.tools, room)

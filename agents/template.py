@@ -67,12 +67,12 @@ class Remark:
 
 
 def examine(
-    tokenizer: Any, *, reads: str = "hermes", ends: Iterable[int] = (), words: int | None = None
+    tokenizer: Any, *, reads: str | None = None, ends: Iterable[int] = (), words: int | None = None
 ) -> list[Remark]:
     """Everything there is to say of a tokenizer and its template.
 
-    `reads` is the format that the environment reads calls in, `ends` the stops that the model brings, `words` the size
-    of its vocabulary.
+    `reads` is the format of an environment that has chosen one, `ends` the stops that the model brings, `words` the
+    size of its vocabulary.
     """
     try:
         chat = Chat(tokenizer)
@@ -243,16 +243,23 @@ def _schemas(chat: Chat) -> Remark:
     return Remark("tool schemas", f"are shown {place} the question")
 
 
-def _calls(chat: Chat, reads: str) -> Remark:
-    """Whether the environment reads the calls that this template's model has learned to write."""
+def _calls(chat: Chat, reads: str | None) -> Remark:
+    """Whether the environment reads the calls that this template's model has learned to write.
+
+    Without `reads` it is one that has not chosen: training, evaluation and collection then pin it to the template.
+    """
     readers, family = spoken_formats(chat.tokenizer)
     spoken = [name for name in readers if name != "auto"] or [family] * (family in formats.FORMATS)
+    if reads is None and spoken:
+        return Remark("call format", f"the template writes {spoken[0]}, and environments are opened to read that")
+    reads = reads or ("auto" if family else formats.DEFAULT)
     if reads in (*readers, *spoken) or (reads == "auto" and spoken):
         shown = "" if reads in spoken else f" as {reads}"
         return Remark("call format", f"the template writes {spoken[0]}, which the environment reads{shown}")
     if spoken:
         text = f"the template writes {' or '.join(spoken)}, the environment reads {reads}: calls go unread"
-        return Remark("call format", text, "broken", f"set format = {spoken[0]!r} in the environment")
+        remedy = f"set format = {spoken[0]!r} in the environment, or --env-options format={spoken[0]}"
+        return Remark("call format", text, "broken", remedy)
     if family:
         text = f"the template writes {family}, the environment reads {reads}: calls go unread"
         known = ", ".join(sorted(formats.FORMATS))

@@ -13,6 +13,7 @@ from palaestra.envs.core.tool import tool
 from palaestra.envs.core.toolkit import Toolkit
 from palaestra.envs.data.task_files import load_tasks
 from palaestra.envs.games.game import Game
+from palaestra.envs.games.game_branches import GameSnapshot
 from palaestra.envs.rewards.progressive import Progressive, Stage
 from palaestra.envs.running.vector import ToolVectorEnv
 from palaestra.episode import Task
@@ -20,6 +21,7 @@ from palaestra.errors import ToolError
 
 __all__ = [
     "Game",
+    "GameSnapshot",
     "ProceduralTasks",
     "Progressive",
     "RewardPart",

@@ -20,7 +20,7 @@ def main() -> None:
     with Run.reopened(FOLDER, config) if (FOLDER / "config.json").exists() else Run(FOLDER, config) as run:
         learner = result_of(prepare(run))
         before = measure_before(run, learner)
-        arena = open_arena(config)
+        arena = open_arena(run.config)
         for progress in practise(run, learner, arena):
             print(f"step {progress.step}: success {progress.metrics['rewards/success/mean']:.2f}")
         arena.close()

@@ -16,6 +16,7 @@ from typing import Any
 
 import gymnasium
 
+from palaestra import formats
 from palaestra.errors import EnvironmentDefect, PalaestraError, UnknownId, UsageError
 from palaestra.protocols import Arena
 
@@ -97,6 +98,19 @@ def game_class(game_id: str) -> Any:
     return load_author(_games[_game_id(game_id)].entry_point, f"{game_id}: its class")
 
 
+def is_game(env_id: str) -> bool:
+    """Whether `palaestra.register_game` wrote this id; a module before it does not matter."""
+    return _game_id(env_id.rpartition(":")[2]) in _games
+
+
+def registered_game(game_id: str) -> tuple[str, Mapping[str, Any]]:
+    """A game's class as "module:Class", and the options that it was registered with."""
+    known = _game_id(game_id.rpartition(":")[2])
+    if known not in _games:
+        raise UnknownId(game_id, games())
+    return _games[known].entry_point, _games[known].options
+
+
 def registered() -> list[str]:
     """The ids that `palaestra.register` wrote, sorted."""
     return sorted(
@@ -148,6 +162,41 @@ def demonstrator(env_id: str) -> Demonstrator:
         )
     found: Demonstrator = load_author(_demonstrators[env_id], f"{env_id}: its demonstrator")
     return found
+
+
+def chosen_format(env_id: str, options: Mapping[str, Any]) -> str | None:
+    """The call format that somebody has chosen: who opens it with these options, who registered it, or its author.
+
+    None where nobody has: then it reads `formats.DEFAULT`, and whoever knows the agent may choose better.
+    """
+    found = _ours(env_id)
+    if found is None:
+        return None
+    author, registered_with = found
+    given = {**registered_with, **options}.get("format")
+    if given is not None:
+        return formats.known(given)
+    declared = [base for base in author.__mro__ if "format" in vars(base)]
+    # The last is the base that all environments, or games, have in common.
+    return str(author.format) if len(declared) > 1 else None
+
+
+def reads_calls(env_id: str) -> bool:
+    """Whether an environment is ours, and so has the option `format`; others hear text, and parse it themselves."""
+    return _ours(env_id) is not None
+
+
+def _ours(env_id: str) -> tuple[Any, Mapping[str, Any]] | None:
+    """The class of an environment or game of ours, and what it was registered with."""
+    module, _, name = env_id.rpartition(":")
+    if module:
+        import_author(module)
+    if (game := _games.get(_game_id(name))) is not None:
+        return load_author(game.entry_point, f"{env_id}: its class"), game.options
+    spec = gymnasium.registry.get(name)
+    if spec is None or spec.vector_entry_point != f"{VECTOR_MODULE}:{name}" or not isinstance(spec.entry_point, str):
+        return None
+    return load_author(spec.entry_point, f"{env_id}: its class"), spec.kwargs
 
 
 def _open_by(opener: str, env_id: str, slots: int, **kwargs: Any) -> Arena:

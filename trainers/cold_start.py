@@ -12,9 +12,11 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from palaestra import formats
 from palaestra.agents import Agent, Chat, Limits, ScriptedPolicy, play
 from palaestra.agents.conversation import written_rows
 from palaestra.agents.local_model import LocalModel, find_device, serve
+from palaestra.agents.policies.table import in_every_seat
 from palaestra.agents.policies.tiny import tiny_model, tiny_tokenizer
 from palaestra.episode import Episode, Start, TokenRow
 from palaestra.errors import ConfigError, TrainingHalted
@@ -22,6 +24,7 @@ from palaestra.protocols import Arena
 from palaestra.registry import Demonstrator
 from palaestra.trainers.evaluate import summarise
 from palaestra.trainers.progress import Progress
+from palaestra.trainers.sampling.seats import seated, seats_of
 from palaestra.trainers.sft import Imitation
 from palaestra.trainers.sft_config import SFTConfig, tiny_sft_config
 
@@ -86,10 +89,14 @@ def cold_start(
     device_name: str = "auto",
     config: ColdStartConfig | None = None,
     sft: SFTConfig | None = None,
+    format: str = formats.DEFAULT,
 ) -> Generator[Progress, None, Pupil]:
-    """Raise a tiny agent on demonstrations played in `arena`; a generator of Progress that returns the Pupil."""
+    """Raise a tiny agent on demonstrations played in `arena`; a generator of Progress that returns the Pupil.
+
+    It learns to write calls in `format`, the one that the arena reads.
+    """
     config, device = config or ColdStartConfig(), find_device(device_name)
-    demonstrations = demonstrate(arena, demonstrator, config.demonstrations, config.tool_rate, seed)
+    demonstrations = demonstrate(arena, demonstrator, config.demonstrations, config.tool_rate, seed, format)
     yield Progress("demonstrations", len(demonstrations), config.demonstrations)
     tokenizer = tiny_tokenizer(m["content"] for e in demonstrations for m in e.attempt.messages)
     chat = Chat(tokenizer)
@@ -115,16 +122,23 @@ def cold_start(
 
 
 def demonstrate(
-    arena: Arena, demonstrator: Demonstrator, episodes: int, tool_rate: float, seed: int
+    arena: Arena,
+    demonstrator: Demonstrator,
+    episodes: int,
+    tool_rate: float,
+    seed: int,
+    format: str = formats.DEFAULT,
 ) -> Sequence[Episode]:
-    """Episodes of the demonstrator, played for real, in task order."""
-    agent = Agent(ScriptedPolicy(partial(demonstrator, tool_rate=tool_rate), seed))
+    """Episodes of the demonstrator, played for real, in task order; of a game, every seat's."""
+    script = Agent(ScriptedPolicy(partial(demonstrator, tool_rate=tool_rate), seed, format))
+    table = seats_of(arena)
 
     def starts() -> Iterator[Start]:
-        for number in range(episodes):
+        for number in range(max(1, episodes // max(1, len(table)))):
             yield Start(task=(seed * episodes + number) % _GATE_TASKS_FROM, seed=number, group=number)
 
-    played = sorted(play(agent, arena, starts()), key=lambda episode: episode.start.task)
+    found = play(in_every_seat(script, table), arena, seated(starts(), arena))
+    played = sorted(found, key=lambda episode: (episode.start.task, episode.start.seat or ""))
     return [episode for episode in played if episode.reward is not None]
 
 
@@ -164,5 +178,8 @@ def _imitate(
 
 def _success_given_tool(local: LocalModel, arena: Arena, limits: Limits, config: ColdStartConfig) -> float:
     local.agent.engine.update_weights(local.model.named_parameters(), version=0)
-    starts = (Start(task=_GATE_TASKS_FROM + n, seed=n, group=n) for n in range(config.gate_tasks))
-    return summarise(list(play(local.agent, arena, starts, limits=limits)), config.gate_tasks, 1, 1.0).success_with_tool
+    table = seats_of(arena)
+    games = max(1, config.gate_tasks // max(1, len(table)))
+    starts = (Start(task=_GATE_TASKS_FROM + n, seed=n, group=n) for n in range(games))
+    played = play(in_every_seat(local.agent, table), arena, seated(starts, arena), limits=limits)
+    return summarise(list(played), games, 1, 1.0).success_with_tool

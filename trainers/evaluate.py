@@ -7,10 +7,12 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 
 from palaestra.agents import Agent, Limits, play
+from palaestra.agents.policies.table import in_every_seat
 from palaestra.episode import Ending, Episode, Start, Status
 from palaestra.protocols import Arena
 from palaestra.trainers import statistics
 from palaestra.trainers.progress import Progress, result_of
+from palaestra.trainers.sampling.seats import seated, seats_of
 from palaestra.trainers.statistics import Comparison, Values, estimate, powers_of_two
 
 _SEEDS_BEYOND_TRAINING = 2**40
@@ -91,10 +93,20 @@ def evaluate(
     temperature: float = 1.0,
     limits: Limits | None = None,
     seed: int = 0,
+    seats: Sequence[str] = (),
 ) -> tuple[Report, list[Episode]]:
     """`evaluation`, without showing how far it is."""
     return result_of(
-        evaluation(agent, arena, tasks=tasks, samples=samples, temperature=temperature, limits=limits, seed=seed)
+        evaluation(
+            agent,
+            arena,
+            tasks=tasks,
+            samples=samples,
+            temperature=temperature,
+            limits=limits,
+            seed=seed,
+            seats=seats,
+        )
     )
 
 
@@ -108,12 +120,15 @@ def evaluation(
     limits: Limits | None = None,
     seed: int = 0,
     stage: str = "evaluation",
+    seats: Sequence[str] = (),
 ) -> Generator[Progress, None, tuple[Report, list[Episode]]]:
     """Play the first `tasks` tasks of the arena's split `samples` times each; the episodes come back in task order.
 
-    A generator of Progress, one for each episode that has ended.
+    A generator of Progress, one for each episode that has ended. Of a game all seats are played, and `seats` (all where
+    none is named) are in the figures.
     """
-    tasks = min(tasks, arena.task_count)
+    tasks, table = min(tasks, arena.task_count), seats_of(arena)
+    agent = in_every_seat(agent, table)
 
     def starts() -> Iterator[Start]:
         for task in range(tasks):
@@ -123,14 +138,30 @@ def evaluation(
 
     episodes: list[Episode] = []
     scored, successes = 0, 0.0
-    for episode in play(agent, arena, starts(), limits=limits, temperature=temperature):
+    for episode in play(agent, arena, seated(starts(), arena), limits=limits, temperature=temperature):
         episodes.append(episode)
-        if episode.reward is not None:
+        if episode.reward is not None and _counts(episode, seats):
             scored, successes = scored + 1, successes + episode.parts["success"]
         metrics = {"rewards/success/mean": successes / scored} if scored else {}
-        yield Progress(stage, len(episodes), tasks * samples, metrics)
-    episodes.sort(key=lambda episode: (episode.start.task, episode.start.seed))
-    return summarise(episodes, tasks, samples, temperature), episodes
+        yield Progress(stage, len(episodes), tasks * samples * max(1, len(table)), metrics)
+    episodes.sort(key=lambda episode: (episode.start.task, episode.start.seed, episode.start.seat or ""))
+    counted = [episode for episode in episodes if _counts(episode, seats)]
+    return summarise(counted, tasks, samples, temperature), episodes
+
+
+def by_seat(
+    report: Report, episodes: Sequence[Episode], seats: Sequence[str]
+) -> dict[str, tuple[Report, list[Episode]]]:
+    """The evaluation of a game, seat by seat."""
+    found = {}
+    for seat in seats:
+        own = [episode for episode in episodes if episode.start.seat == seat]
+        found[seat] = summarise(own, report.tasks, report.samples, report.temperature), own
+    return found
+
+
+def _counts(episode: Episode, seats: Sequence[str]) -> bool:
+    return not seats or episode.start.seat in seats
 
 
 def summarise(episodes: Sequence[Episode], tasks: int, samples: int, temperature: float) -> Report:

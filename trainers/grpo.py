@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from palaestra.agents import Limits, play
+from palaestra.agents.policies.table import in_every_seat
 from palaestra.episode import Episode
 from palaestra.errors import TrainingHalted
 from palaestra.protocols import Arena
@@ -18,7 +19,7 @@ from palaestra.trainers.learner import Learner
 from palaestra.trainers.losses.advantages import group_advantages
 from palaestra.trainers.metrics import play_metrics
 from palaestra.trainers.progress import Progress
-from palaestra.trainers.sampling.seats import check_seats, seat_metrics, seated, taught
+from palaestra.trainers.sampling.seats import check_seats, seat_metrics, seated, seats_of, taught
 from palaestra.trainers.sampling.uniform import uniform_starts
 from palaestra.trainers.shaping import shape
 from palaestra.trainers.update import update
@@ -32,7 +33,7 @@ def train(learner: Learner, arena: Arena, advantages: Advantages = group_advanta
     Whenever this yields, the learner stands between two steps: it can be saved, and go on from there bit by bit.
     `advantages` turns rewards and groups into advantages; a control experiment passes another.
     """
-    config, agent = learner.config, learner.agent
+    config, agent = learner.config, in_every_seat(learner.agent, seats_of(arena))
     limits = Limits(config.max_turn_tokens, config.longest_row)
     check_seats(arena, config.train_seats)
     learner.publish()

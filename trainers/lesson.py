@@ -6,16 +6,19 @@ Each step asks the run's folder what is done already, so that going on with a ru
 """
 
 from collections.abc import Generator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from palaestra import formats
 from palaestra.agents import Agent, Limits
+from palaestra.agents.dialect import pinned
 from palaestra.agents.local_model import LocalModel, export, load
 from palaestra.errors import TrainingHalted, UsageError
 from palaestra.protocols import Arena
-from palaestra.registry import arena, demonstrator
+from palaestra.registry import arena, chosen_format, demonstrator
 from palaestra.trainers.checkpoint import Checkpoint, fingerprint, newest, restore, save
 from palaestra.trainers.cold_start import ColdStartConfig, Pupil, cold_start
 from palaestra.trainers.config import GRPOConfig
@@ -25,7 +28,7 @@ from palaestra.trainers.grpo import train
 from palaestra.trainers.interrupts import Interrupts
 from palaestra.trainers.learner import Learner
 from palaestra.trainers.progress import Progress
-from palaestra.trainers.resume import refused
+from palaestra.trainers.resume import refused, trained_format
 from palaestra.trainers.run import Run, versions
 
 
@@ -57,6 +60,7 @@ def raise_tiny(config: GRPOConfig, cold: ColdStartConfig | None = None) -> Gener
                 slots=config.slots,
                 device_name=config.device,
                 config=cold,
+                format=chosen_format(config.env_id, config.environment) or formats.DEFAULT,
             )
         )
     finally:
@@ -64,7 +68,10 @@ def raise_tiny(config: GRPOConfig, cold: ColdStartConfig | None = None) -> Gener
 
 
 def prepare(run: Run, opened: LocalModel | None = None) -> Generator[Progress, None, Learner]:
-    """Who learns in a run: from its newest checkpoint, else from its start, else `opened`, else made now."""
+    """Who learns in a run: from its newest checkpoint, else from its start, else `opened`, else made now.
+
+    `run.config` may know more afterwards: the call format of the model at hand.
+    """
     config, start = run.config, run.folder / "start"
     found, faults = newest(run.checkpoints)
     if found is not None:
@@ -85,6 +92,8 @@ def prepare(run: Run, opened: LocalModel | None = None) -> Generator[Progress, N
             local = opened or open_model(config.model, config)
         else:
             local = (yield from raise_tiny(config)).local
+        if config.model != "tiny":
+            config = pin_format(run, local)
         if config.model == "tiny" or config.algorithm.beta > 0:
             keep_start(run, local)
         # Dropout draws from torch's own generator, and nothing else does. It starts anew here, as after a kill.
@@ -92,6 +101,20 @@ def prepare(run: Run, opened: LocalModel | None = None) -> Generator[Progress, N
         learner = Learner(local.agent, local.model, config)
     run.rewind(learner.step)
     return learner
+
+
+def pin_format(run: Run, local: LocalModel) -> GRPOConfig:
+    """Have the run's environment read calls as its model's template writes them, unless a format was chosen.
+
+    From here on that stands in the run's config, as if it had been asked for.
+    """
+    config = run.config
+    options, note = pinned(config.env_id, config.environment, local.tokenizer, trained_format(config.model))
+    if options != config.environment:
+        run.settle(replace(config, env_options=(*config.env_options, f"format={options['format']}")))
+    if note:
+        run.notes.append(note)
+    return run.config
 
 
 def keep_start(run: Run, local: LocalModel) -> None:
@@ -132,11 +155,17 @@ def evaluate_both(agent: Agent, config: GRPOConfig, tasks: int) -> Both:
     """Measure an agent on the evaluation split."""
     held_out = open_arena(config, "eval")
     try:
-        sampled, episodes = evaluate(
-            agent, held_out, tasks=tasks, temperature=config.temperature, limits=limits(config), seed=config.seed
-        )
-        greedy, played = evaluate(
-            agent, held_out, tasks=tasks, temperature=0.0, limits=limits(config), seed=config.seed
+        (sampled, episodes), (greedy, played) = (
+            evaluate(
+                agent,
+                held_out,
+                tasks=tasks,
+                temperature=temperature,
+                limits=limits(config),
+                seed=config.seed,
+                seats=config.train_seats,
+            )
+            for temperature in (config.temperature, 0.0)
         )
     finally:
         held_out.close()

@@ -5,16 +5,18 @@ Left out: the learner itself (`checkpoint`).
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from palaestra import formats
 from palaestra.errors import ConfigError, UsageError
 from palaestra.trainers.config import GRPOConfig, config_from
 
 FREE = ("checkpoint_every", "keep_checkpoints", "recorded_groups", "max_broken_share")
 """May differ: they say what is written down and when to give up, and no weight depends on them."""
+_FORMAT = "format="
 ROUNDING = ("slots", "micro_batch_tokens", "device")
 """May differ, with a note: the same sums in another order or on another machine, so the last bits change. A run that
 has run out of memory needs them."""
@@ -54,6 +56,23 @@ def read_config(folder: Path) -> GRPOConfig:
     return config
 
 
+def trained_format(model: str) -> str | None:
+    """The call format that a model has been trained to write, where it lies in the folder of a run that says so."""
+    for folder in Path(model).resolve().parents[:3] if Path(model).is_dir() else ():
+        try:
+            content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        if not isinstance(content, dict):
+            continue
+        pairs = content.get("env_options")
+        texts = [text for text in pairs if isinstance(text, str)] if isinstance(pairs, list) else []
+        named = next((text.removeprefix(_FORMAT) for text in texts if text.startswith(_FORMAT)), content.get("format"))
+        if named in formats.FORMATS:
+            return str(named)
+    return None
+
+
 def refused(saved: Mapping[str, Any], asked: GRPOConfig) -> str:
     """What differs from a config that was written down and must not, with both values; empty if nothing does."""
     now, saved = _plain(asked), {**_plain(asked), **saved}
@@ -62,6 +81,14 @@ def refused(saved: Mapping[str, Any], asked: GRPOConfig) -> str:
         wrong.remove("steps")
     listed = differences({key: saved[key] for key in wrong}, {key: now[key] for key in wrong})
     return listed + ("; steps may grow, and only where lr_schedule is 'constant'" if "steps" in wrong else "")
+
+
+def settled(saved: GRPOConfig, asked: GRPOConfig) -> GRPOConfig:
+    """What is asked for, with the call format that the run was pinned to at its start: nobody has to name that."""
+    pinned = [text for text in saved.env_options if text.startswith(_FORMAT)]
+    if any(text.startswith(_FORMAT) for text in asked.env_options):
+        return asked
+    return replace(asked, env_options=(*asked.env_options, *pinned))
 
 
 def agreed(saved: GRPOConfig, asked: GRPOConfig, folder: Path) -> list[str]:

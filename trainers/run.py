@@ -33,7 +33,7 @@ from palaestra.record import Lesson, Record, write
 from palaestra.trainers.config import GRPOConfig
 from palaestra.trainers.durable import append_line, sweep, write_text, written
 from palaestra.trainers.progress import Progress
-from palaestra.trainers.resume import agreed, read_config
+from palaestra.trainers.resume import agreed, read_config, settled
 
 _LIBRARIES = ("palaestra", "torch", "transformers", "tokenizers", "gymnasium", "numpy")
 
@@ -64,7 +64,7 @@ class Run:
         run = cls.__new__(cls)
         run._claim(folder)
         try:
-            run.config = config or saved
+            run.config = saved if config is None else settled(saved, config)
             run.notes = agreed(saved, run.config, folder)
             sweep(folder, ("config.json", "before.json", "summary.json", "metrics.jsonl", "start", "model"))
             for name in ("episodes", "checkpoints"):
@@ -98,11 +98,18 @@ class Run:
         """Success of each step's episodes, as far as it is written down."""
         return [line["rewards/success/mean"] for line in self._lines()]
 
+    def settle(self, config: GRPOConfig) -> None:
+        """Take down what could not be known before the model was there."""
+        config.save(self._file("config.json"))
+        self.config = config
+
     def add(self, progress: Progress) -> None:
         """Write down a step: a line of metrics, and the episodes that are kept."""
         wanted = self.config.recorded_groups
         groups = sorted({episode.start.group for episode, _ in progress.played})[:wanted]
-        kept = [pair for pair in progress.played if pair[0].start.group in groups or pair[0].reward is None]
+        # Whole games: seats are compared in groups of their own, and a game is looked at with all of its seats.
+        games = {_game(episode) for episode, _ in progress.played if episode.start.group in groups}
+        kept = [pair for pair in progress.played if _game(pair[0]) in games or pair[0].reward is None]
         self.keep(f"step-{progress.step:06}", kept, "train")
         append_line(self._file("metrics.jsonl"), json.dumps({"step": progress.step, **progress.metrics}))
 
@@ -207,6 +214,11 @@ class Run:
             if isinstance(line, dict) and isinstance(line.get("step"), int):
                 found.append(line)
         return found
+
+
+def _game(episode: Episode) -> tuple[int, int]:
+    """What the seats of one game have in common, and no other episode of a step has."""
+    return episode.start.task, episode.start.seed
 
 
 def fresh_folder(name: str, root: Path = Path("runs")) -> Path:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from palaestra import formats
 from palaestra.errors import ConfigError
 
 
@@ -19,6 +20,9 @@ class SFTConfig:
 
     model: Annotated[str, tyro.conf.arg(aliases=["-m"])] = "tiny"
     """Who learns: a model's folder or hub name, or `tiny` for the built-in agent, which is made for these episodes."""
+    format: str | None = None
+    """Call format that the student learns to write; the one of its chat template by default. Calls of the episodes are
+    written anew in it, and stay as they are for a template that writes none."""
     epochs: int = 5
     """How often each episode is imitated."""
     batch_rows: int = 32
@@ -54,6 +58,8 @@ class SFTConfig:
         positive = (
             "epochs batch_rows learning_rate matrix_learning_rate max_grad_norm micro_batch_tokens keep_checkpoints"
         )
+        if self.format is not None:
+            formats.known(self.format)
         # Written so that not-a-number is refused too.
         for name in positive.split():
             if not (getattr(self, name) > 0 and math.isfinite(getattr(self, name))):

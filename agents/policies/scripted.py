@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from palaestra import formats
 from palaestra.episode import Message
 from palaestra.errors import UsageError
 from palaestra.protocols import Completion, Request
@@ -14,9 +15,16 @@ from palaestra.protocols import Completion, Request
 class ScriptedPolicy:
     """Answers each request with `rule(messages, rng)`; the rng is keyed by seed, start and turn, never shared."""
 
-    def __init__(self, rule: Callable[[Sequence[Message], np.random.Generator], str], seed: int = 0) -> None:
+    def __init__(
+        self,
+        rule: Callable[[Sequence[Message], np.random.Generator], str],
+        seed: int = 0,
+        format: str = formats.DEFAULT,
+    ) -> None:
+        """A rule writes its calls as hermes; they are said in `format`, the one that the environment reads."""
         self._rule = rule
         self._seed = seed
+        self._format = formats.known(format)
         self._tickets = count()
         self._answers: dict[int, str] = {}
 
@@ -27,7 +35,7 @@ class ScriptedPolicy:
         answer: object = self._rule(request.messages, rng)
         if not isinstance(answer, str):
             raise UsageError(f"the rule of a ScriptedPolicy returned {answer!r}; expected str, the agent's whole turn")
-        self._answers[ticket] = answer
+        self._answers[ticket] = formats.translate(answer, self._format, request.tools)
         return ticket
 
     def poll(self, timeout: float = 0.0) -> list[Completion]:

@@ -2,15 +2,16 @@
 
 Seats may share an engine and so its weights, be frozen, or be scripts; only the engines of learning seats get new
 weights. Seats of one game share task and seed, so each seat's seed is mixed with its name: two seats that share weights
-and read the same words do not draw the same noise. All models at a table share one tokenizer, the agent's.
+and read the same words do not draw the same noise. Players with tokenizers of their own are seated by `seated_agent`.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from itertools import count
 from typing import Any
 
+from palaestra.agents.agent import Agent
 from palaestra.errors import UsageError
 from palaestra.protocols import Completion, Engine, Request
 
@@ -81,6 +82,21 @@ class SeatedEngine:
 
     def _place(self, engine: Engine) -> int:
         return next(place for place, known in enumerate(self._engines) if known is engine)
+
+
+def seated_agent(players: Mapping[str, Agent]) -> Agent:
+    """Who plays which seat, as one agent: every seat with its own engine and its own chat."""
+    return Agent(
+        SeatedEngine({seat: player.engine for seat, player in players.items()}),
+        chats={seat: player.chat for seat, player in players.items()},
+    )
+
+
+def in_every_seat(agent: Agent, seats: Sequence[str]) -> Agent:
+    """One agent in all seats of a game; where there is one seat, or a table is set already, the agent as it is."""
+    if not seats or isinstance(agent.engine, SeatedEngine):
+        return agent
+    return Agent(SeatedEngine(dict.fromkeys(seats, agent.engine)), agent.chat)
 
 
 def _mixed(seed: int, seat: str) -> int:

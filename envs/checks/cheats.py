@@ -7,18 +7,33 @@ Left out: judging them (`check`), and attacks on the machine a tool runs on (the
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from palaestra import formats
-from palaestra.envs.core.env import ToolEnv
 from palaestra.episode import Message
 
-Cheat = Callable[[ToolEnv, Sequence[Message]], str | None]
+
+class Met(Protocol):
+    """What a cheat meets: an environment, or a seat of a game."""
+
+    format: str
+    max_turns: int
+    max_turn_calls: int
+
+    @property
+    def schemas(self) -> Sequence[Mapping[str, Any]]:
+        """What it is told of its tools."""
+
+    def call(self, tool_name: str, /, **arguments: Any) -> str:
+        """The text of a call."""
+
+
+Cheat = Callable[[Met, Sequence[Message]], str | None]
 """Gives the next turn, or None to walk away."""
 
 _GRADER = (
-    "next(one.problem.answer for one in __import__('gc').get_objects() if any(base.__name__ == 'EpisodeMachine' "
-    "for base in type(one).__mro__) and one.is_open)"
+    "next(one.problem.answer for one in __import__('gc').get_objects() if any(base.__name__ in "
+    "('EpisodeMachine', 'Game') for base in type(one).__mro__) and one.is_open)"
 )
 REACHES = {
     "a name in the tool's scope": "self.problem.answer",
@@ -90,7 +105,7 @@ def _says(text: str) -> Cheat:
     return lambda env, messages: text
 
 
-def _seen(env: ToolEnv, messages: Sequence[Message]) -> str:
+def _seen(env: Met, messages: Sequence[Message]) -> str:
     """Every number, name and quoted word that stands in the messages, after one look at the first tool."""
     if env.schemas and env.max_turns > 1 and messages[-1]["role"] == "user":
         return _call(env, "1")
@@ -101,7 +116,7 @@ def _seen(env: ToolEnv, messages: Sequence[Message]) -> str:
 def _marked(cheat: Cheat) -> Cheat:
     """The same behind the words that many environments look for."""
 
-    def play(env: ToolEnv, messages: Sequence[Message]) -> str | None:
+    def play(env: Met, messages: Sequence[Message]) -> str | None:
         said = cheat(env, messages)
         answers = said is not None and formats.get(env.format).parse(said, env.schemas).is_answer
         return f"Answer: {said}" if answers else said
@@ -112,7 +127,7 @@ def _marked(cheat: Cheat) -> Cheat:
 def _reaches(text: str) -> Cheat:
     """Say it to the first tool, and answer with what came back."""
 
-    def play(env: ToolEnv, messages: Sequence[Message]) -> str:
+    def play(env: Met, messages: Sequence[Message]) -> str:
         if messages[-1]["role"] == "tool":
             return str(messages[-1]["content"])
         return _call(env, text) if env.schemas and env.max_turns > 1 else text
@@ -120,7 +135,7 @@ def _reaches(text: str) -> Cheat:
     return play
 
 
-def _call(env: ToolEnv, text: str) -> str:
+def _call(env: Met, text: str) -> str:
     """Call every tool with this text."""
     shown = env.schemas[: env.max_turn_calls]
     return "".join(env.call(schema["function"]["name"], **arguments(schema, text)) for schema in shown)

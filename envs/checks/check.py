@@ -7,7 +7,6 @@ model; success is measured with the id's demonstrator, and checks of it pass whe
 import inspect
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
@@ -16,6 +15,7 @@ from gymnasium.utils.env_checker import check_env
 
 from palaestra import formats
 from palaestra.envs.checks.cheats import CHEATS, arguments, crashing_calls
+from palaestra.envs.checks.findings import HOSTILE, Finding, Skipped, measured, require
 from palaestra.envs.checks.trials import (
     EPISODES,
     Opened,
@@ -41,45 +41,12 @@ SPLIT_SAMPLE = 100
 LOOP_SECONDS = 3.0
 """How long an async tool is watched for calls that block the event loop."""
 
-_HOSTILE = (
-    "", " ", "\x00\x1b[2J", "\ud800", "<tool_call>", "</tool_call>", "<think>", "</think>", "<tool_call>{}</tool_call>",
-    '<tool_call>{"name": 1}</tool_call>', '<tool_call>{"name": "nobody", "arguments": {}}</tool_call>',
-    '<tool_call>{"name": "\\ud800", "arguments": "{"}</tool_call>', "<tool_call>" * 2_000,
-    "<tool_call>" + "[" * 5_000, '<tool_call>{"name": "x", "arguments": {"a": ' + "9" * 5_000 + "}}</tool_call>",
-)  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What one check found."""
-
-    name: str
-    passed: bool
-    message: str = ""
-    skipped: bool = False
-    """True when there was nothing to measure; it counts as passed."""
-
 
 def check(env_id: str) -> list[Finding]:
     """Run every check; a failed one says what to change."""
     if env_id not in gymnasium.registry:
         raise UnknownId(env_id, registered())
-    return [_run(name, function, env_id) for name, function in CHECKS.items()]
-
-
-def _run(name: str, function: Callable[[str], None], env_id: str) -> Finding:
-    try:
-        function(env_id)
-    except _Skipped as reason:
-        return Finding(name, True, str(reason), skipped=True)
-    except Exception as error:  # A check may meet any defect; all of them are findings.
-        said = str(error) if isinstance(error, PalaestraError | AssertionError) else f"{type(error).__name__}: {error}"
-        return Finding(name, False, " ".join(said.split()))
-    return Finding(name, True)
-
-
-class _Skipped(Exception):
-    """Nothing to measure here."""
+    return [measured(name, function, env_id) for name, function in CHECKS.items()]
 
 
 def gymnasium_contract(env_id: str) -> None:
@@ -97,27 +64,27 @@ def tool_schemas(env_id: str) -> None:
         _, info = env.reset(seed=0)
         for schema in json.loads(info["tools"]):
             name, description = schema["function"]["name"], schema["function"]["description"]
-            _require(description, f"tool {name!r} has no description; write a docstring, the agent reads it")
-            _require(name.isidentifier(), f"tool name {name!r} is no identifier; not every model can call it")
+            require(description, f"tool {name!r} has no description; write a docstring, the agent reads it")
+            require(name.isidentifier(), f"tool name {name!r} is no identifier; not every model can call it")
 
 
 def determinism(env_id: str) -> None:
     """The same task, seed and actions give the same episode."""
     plays = [scripted(env_id, seed=5, task=3) for _ in range(2)]
-    _require(plays[0] == plays[1], f"two plays of one script differ; take randomness from np_random only: {plays}")
+    require(plays[0] == plays[1], f"two plays of one script differ; take randomness from np_random only: {plays}")
 
 
 def hostile_turns(env_id: str) -> None:
     """No text of the agent raises, and what cannot be read as a call is told to it."""
     with Opened(env_id) as env:
-        for text in _HOSTILE:
+        for text in HOSTILE:
             env.reset(seed=0)
             _, _, terminated, truncated, info = env.step(text)
             ending = info["ending"]
-            _require(ending != "broken", f"the turn {text[:40]!r} ended an episode broken; only infrastructure may")
+            require(ending != "broken", f"the turn {text[:40]!r} ended an episode broken; only infrastructure may")
             answered = formats.get(env.format).parse(text, env.schemas).is_answer
-            _require(terminated == answered, f"the turn {text[:40]!r}: answered is {terminated}, expected {answered}")
-            _require(answered or truncated or info["messages"], f"the turn {text[:40]!r} got no observation")
+            require(terminated == answered, f"the turn {text[:40]!r}: answered is {terminated}, expected {answered}")
+            require(answered or truncated or info["messages"], f"the turn {text[:40]!r} got no observation")
 
 
 def splits_disjoint(env_id: str) -> None:
@@ -127,7 +94,7 @@ def splits_disjoint(env_id: str) -> None:
         with Opened(env_id, split=split) as env:
             prompts.append({env.tasks[index].prompt for index in range(min(len(env.tasks), SPLIT_SAMPLE))})
     shared = prompts[0] & prompts[1]
-    _require(not shared, f"{len(shared)} prompts are in both splits, such as {next(iter(shared), '')!r}")
+    require(not shared, f"{len(shared)} prompts are in both splits, such as {next(iter(shared), '')!r}")
 
 
 def vector_equals_single(env_id: str) -> None:
@@ -142,7 +109,12 @@ def vector_equals_single(env_id: str) -> None:
         rngs = [np.random.default_rng(slot) for slot in range(slots)]
         attempts: list[Attempt | None] = [None] * slots
         while None in attempts:
-            actions = [player(said[slot], rngs[slot]) if attempts[slot] is None else None for slot in range(slots)]
+            actions = [
+                formats.translate(player(said[slot], rngs[slot]), env.format, env.schemas)
+                if attempts[slot] is None
+                else None
+                for slot, env in enumerate(vector.envs)
+            ]
             _, _, _, _, infos = vector.step(actions)
             for slot, action in enumerate(actions):
                 if action is not None:
@@ -152,15 +124,15 @@ def vector_equals_single(env_id: str) -> None:
         vector.close()
     for slot in range(slots):
         single = play(env_id, player, seed=40 + slot, rng=np.random.default_rng(slot))[1]
-        _require(single == attempts[slot], f"slot {slot} played {attempts[slot]}, a single environment {single}")
+        require(single == attempts[slot], f"slot {slot} played {attempts[slot]}, a single environment {single}")
 
 
 def demonstrator_succeeds(env_id: str) -> None:
     """Play by rule solves it, so it can be solved."""
     if not has_demonstrator(env_id):
-        raise _Skipped("no demonstrator is registered, so no tool was called in earnest")
+        raise Skipped("no demonstrator is registered, so no tool was called in earnest")
     rate = success(env_id, demonstrator(env_id))
-    _require(rate >= DEMONSTRATED, f"its demonstrator succeeds in {rate:.0%}; expected {DEMONSTRATED:.0%}")
+    require(rate >= DEMONSTRATED, f"its demonstrator succeeds in {rate:.0%}; expected {DEMONSTRATED:.0%}")
 
 
 def tasks_can_be_judged(env_id: str) -> None:
@@ -168,7 +140,7 @@ def tasks_can_be_judged(env_id: str) -> None:
     with Opened(env_id) as env:
         for index in range(min(len(env.tasks), EPISODES)):
             task = env.tasks[index]
-            _require(
+            require(
                 task.answer is not None or task.data,
                 f"task {index} ({task.prompt[:60]!r}) has neither answer nor data, so nothing to be judged by; "
                 "return Task(prompt, answer=...)",
@@ -177,7 +149,7 @@ def tasks_can_be_judged(env_id: str) -> None:
                 for text in (f"{task.answer}", f"{MARK} {task.answer}"):
                     env.begin_drawn(0, index)
                     event = env.take(text)
-                    _require(event.ending is not Ending.BROKEN, f"its answer could not be judged: {event.fault}")
+                    require(event.ending is not Ending.BROKEN, f"its answer could not be judged: {event.fault}")
 
 
 def unanswered_episodes_are_scored(env_id: str) -> None:
@@ -195,7 +167,7 @@ def unanswered_episodes_are_scored(env_id: str) -> None:
                     "attempt.answer is None there"
                 ) from error
             rate = event.parts.get("success", 0.0)
-            _require(rate <= CHEAT_MARGIN, f"an episode without an answer has success {rate}; expected none")
+            require(rate <= CHEAT_MARGIN, f"an episode without an answer has success {rate}; expected none")
 
 
 def cheats_fail(env_id: str) -> None:
@@ -206,13 +178,13 @@ def cheats_fail(env_id: str) -> None:
             # Luck may win one of a few.
             allowed = max(1.0 if len(played) < EPISODES else 0.0, CHEAT_MARGIN * len(played)) + env.chance * len(played)
             won = sum(won for won, _ in played)
-            _require(
+            require(
                 won <= allowed,
                 f"the cheat {name!r} succeeds in {won / len(played):.0%}, and {type(env).__name__}.chance is "
                 f"{env.chance:.0%}; reward only what was asked for, or declare the chance of guessing",
             )
             paid = max((reward for won, reward in played if not won), default=0.0)
-            _require(
+            require(
                 env.ceiling is None or paid <= env.ceiling,
                 f"the cheat {name!r} was paid {paid:g} without success; {type(env).__name__}.ceiling is {env.ceiling}",
             )
@@ -227,7 +199,7 @@ def crashing_is_no_escape(env_id: str) -> None:
             for given in crashing_calls(schema):
                 env.reset(seed=0)
                 event = env.take(env.call(name, **given))
-                _require(
+                require(
                     event.ending is not Ending.BROKEN,
                     f"the call {name}({str(given)[:80]}) ended an episode broken ({event.fault}); what the agent's "
                     "arguments can do is a ToolError: keep a limit inside the tool that is shorter than its timeout",
@@ -256,7 +228,7 @@ def loop_is_never_blocked(env_id: str) -> None:
 
 def _require_free(what: str, coroutine: Any, owner: type, instead: str) -> None:
     line = blocking_line(coroutine, inspect.getfile(owner), LOOP_SECONDS)
-    _require(
+    require(
         not line,
         f"{what} blocked the event loop for more than {2 * PATIENCE:g} s ({line}), and every other episode with it; "
         f"await what waits there, or use {instead}",
@@ -280,8 +252,3 @@ CHECKS: Mapping[str, Callable[[str], None]] = {
         crashing_is_no_escape,
     )
 }
-
-
-def _require(condition: Any, message: str) -> None:
-    if not condition:
-        raise EnvironmentDefect(message)

@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from palaestra import formats
 from palaestra.envs.checks.cheats import Cheat, question
 from palaestra.envs.core.env import ToolEnv
 from palaestra.episode import Attempt, Ending, Message
@@ -105,7 +106,7 @@ def episode(
     _, info = env.reset(seed=seed, options=None if task is None else {"task": task})
     messages = list(info["messages"])
     for _ in range(env.max_turns):
-        action = player(messages, rng)
+        action = formats.translate(player(messages, rng), env.format, env.schemas)
         _, _, terminated, truncated, info = env.step(action)
         messages += [{"role": "assistant", "content": action}, *info["messages"]]
         if info["fault"]:

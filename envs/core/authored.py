@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 import gymnasium
 import numpy as np
 
+from palaestra import formats
 from palaestra.envs.core.scoring import RewardPart
 from palaestra.envs.core.space import TEXT
 from palaestra.envs.core.tasks import ProceduralTasks
@@ -31,7 +32,8 @@ class Authored(gymnasium.Env[str, str]):
     max_result_chars: int = 4096
     """A tool's reply is cut to this, head and tail."""
     system: str = ""
-    format: str = "hermes"
+    format: str = formats.DEFAULT
+    """In which dialect calls are read. A class that names one has chosen; otherwise whoever opens it may."""
     parts: Mapping[str, RewardPart] = {"success": RewardPart()}
     reward_timeout: float = 60.0
     """Seconds that an `async def reward` may take; passing them ends the episode BROKEN."""

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from palaestra.envs.core.env import ToolEnv
 
 Env = TypeVar("Env", bound="ToolEnv")
-_KEPT = frozenset({"slot", "closes_toolkits", "spec", "split", "render_mode", "tasks_file", "_set"})
+_KEPT = frozenset(
+    {"slot", "closes_toolkits", "spec", "split", "render_mode", "tasks_file", "format", "toolkits", "_set"}
+)
 """Attributes that say which environment this is, not where its episode stands."""
 
 

@@ -6,12 +6,11 @@
         return {"solver_0": 1.0, "critic_0": {"success": 0.0}}    every seat's reward
 
 A turn with calls runs the seat's tools and the seat goes on; a turn without a call is what it says. Everything a seat
-writes is legal. Left out: PettingZoo's faces (`seats`), toolkits, and snapshots (a generator cannot be copied).
+writes is legal. Left out: PettingZoo's faces (`seats`), toolkits, and how a game is branched (`game_branches`).
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from inspect import signature
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -20,11 +19,12 @@ from palaestra.envs.core.calls import Prepared, clip, prepare, refused, run
 from palaestra.envs.core.scoring import RewardPart, check_declared, score
 from palaestra.envs.core.tasks import ProceduralTasks, check_split, check_task
 from palaestra.envs.core.tool import Mode, Tool, collect
+from palaestra.envs.games import game_branches
+from palaestra.envs.games.game_branches import GameSnapshot
 from palaestra.envs.games.match import Events, Record, Seat, blame, broken
 from palaestra.envs.running.runner import take_turn
 from palaestra.episode import Call, Ending, Event, Start, Status, Task
 from palaestra.errors import Broken, EnvironmentDefect, UsageError
-from palaestra.registry import load_author
 
 Asks = Mapping[str, str]
 Replies = Mapping[str, str | None]
@@ -46,7 +46,12 @@ class Game:
     """Turns of a seat in a row: calls that it may make before it must have said something."""
     max_turn_calls: int = 16
     max_result_chars: int = 4096
-    format: str = "hermes"
+    format: str = formats.DEFAULT
+    """In which dialect calls are read. A class that names one has chosen; otherwise whoever opens it may."""
+    chance: Mapping[str, float] = {}
+    """Success that guessing has in a seat, for `check`; 0 for a seat that is not named."""
+    ceiling: Mapping[str, float] = {}
+    """The most reward that a seat without success may get, for `check`, where `parts` do not say enough."""
 
     _tools: ClassVar[dict[str, Tool]] = {}
 
@@ -63,7 +68,7 @@ class Game:
                 )
         if len(cls.seats) < 2 or len(set(cls.seats)) < len(cls.seats):
             raise EnvironmentDefect(f"{cls.__name__}.seats is {cls.seats!r}; expected at least two different names")
-        for named in (cls.system, cls.seat_tools):
+        for named in (cls.system, cls.seat_tools, cls.chance, cls.ceiling):
             if unknown := [seat for seat in named if seat not in cls.seats]:
                 raise EnvironmentDefect(f"{cls.__name__} speaks of a seat {unknown[0]!r}; its seats are {cls.seats}")
         for seat, names in cls.seat_tools.items():
@@ -72,17 +77,29 @@ class Game:
                     f"{cls.__name__}.seat_tools[{seat!r}] names {unknown[0]!r}; its tools are {', '.join(cls._tools)}"
                 )
 
-    def __init__(self, split: str = "train") -> None:
+    def __init__(self, split: str = "train", format: str | None = None) -> None:
+        """`format` is the dialect in which calls are read, in place of the class's."""
         check_split(split)
+        if format is not None:
+            self.format = formats.known(format)
         self.split = split
         self.problem: Task | None = None
         """The current task, for tools to read."""
         self._set: Sequence[Task] | None = None
+        self._clear()
+        self.outcomes: Mapping[str, Callable[[Prepared], Call]] = {}
+        """Seats whose tools are not run: what came of their calls is known, for a game that is played again."""
+
+    def _clear(self) -> None:
+        """No game is played."""
         self._rounds: Rounds | None = None
+        self._random = np.random.default_rng(0)
         self._records: dict[Seat, Record] = {}
         self._asked: dict[str, int] = {}
         """Seats that have not answered yet, and the turns each has left."""
         self._replies: dict[str, str | None] = {}
+        self._said: list[tuple[str, str]] = []
+        self._noise: list[tuple[int, int]] = []
 
     # What an author writes.
 
@@ -113,6 +130,10 @@ class Game:
                 raise EnvironmentDefect(f"{type(self).__name__}.task_set({self.split!r}) is empty; expected a Task")
         return self._set
 
+    def use_tasks(self, tasks: Sequence[Task]) -> None:
+        """Play these in place of the split's own."""
+        self._set = tasks
+
     @property
     def task_count(self) -> int:
         """How many tasks a Start may index."""
@@ -122,6 +143,11 @@ class Game:
     def inline(self) -> bool:
         """True when every tool only computes."""
         return all(tool.mode is Mode.INLINE for tool in self._tools.values())
+
+    @property
+    def is_open(self) -> bool:
+        """True while a game runs."""
+        return self._rounds is not None
 
     @property
     def records(self) -> Mapping[Seat, Record]:
@@ -139,7 +165,9 @@ class Game:
         self.close()
         self.problem = problem
         self._records = {seat: Record(starts[seat], problem, self.system.get(seat, "")) for seat in self.seats}
-        self._rounds = self.rounds(problem, np.random.default_rng([start.seed, start.task]))
+        self._said, self._noise = [], []
+        self._random = np.random.default_rng([start.seed, start.task])
+        self._rounds = self.rounds(problem, self._random)
         return self._ask(lambda rounds: next(rounds))
 
     def act(self, texts: Mapping[Seat, str]) -> Events:
@@ -176,6 +204,18 @@ class Game:
             for seat in self._records
         }
 
+    def snapshot(self) -> GameSnapshot:
+        """The running game as it stands, between two turns."""
+        return game_branches.take(self)
+
+    def restore(self, snapshot: GameSnapshot) -> Events:
+        """Stand where the snapshot was taken, by playing its turns again; returns who is asked."""
+        return game_branches.put(self, snapshot)
+
+    def fork(self, count: int, *, own_noise: bool = True) -> list[Self]:
+        """So many games that stand where this one stands, each with randomness of its own to come, or all with its."""
+        return game_branches.fork(self, count, own_noise)
+
     def close(self) -> None:
         """Drop a running game."""
         if self._rounds is not None:
@@ -210,6 +250,7 @@ class Game:
         record = self._records[seat]
         parsed = formats.get(self.format).parse(text, self.schemas(seat))
         record.say(text)
+        self._said.append((seat, text))
         self._asked[seat] -= 1
         if parsed.is_answer:
             return parsed.content, ""
@@ -217,14 +258,16 @@ class Game:
         prepared = [prepare(item, table, {}, self) for item in parsed.calls[: self.max_turn_calls]]
         if len(parsed.calls) > self.max_turn_calls:
             prepared.append(refused("", {}, f"only {self.max_turn_calls} calls are run in a turn; the rest were not"))
-        calls, breakage = self._run(prepared)
+        calls, breakage = self._run(seat, prepared)
         for call in calls:
             record.hear(clip(call.text, self.max_result_chars), "tool", name=call.name)
         record.calls += calls
         return None, breakage or next((call.text for call in calls if call.status is Status.BROKEN), "")
 
-    def _run(self, prepared: list[Prepared]) -> tuple[list[Call], str]:
-        """The calls of one turn, at once, with the tools' deadlines."""
+    def _run(self, seat: str, prepared: list[Prepared]) -> tuple[list[Call], str]:
+        """The calls of one turn, at once, with the tools' deadlines; or what came of them when they were recorded."""
+        if seat in self.outcomes:
+            return [self.outcomes[seat](item) for item in prepared], ""
         if all(item.mode is Mode.INLINE for item in prepared):
             return [run(item) for item in prepared], ""
         calls, late = take_turn(type(self).__name__, 0, prepared)
@@ -262,19 +305,3 @@ class Game:
     def schemas(self, seat: str) -> tuple[Mapping[str, Any], ...]:
         """What a seat is told of its tools."""
         return tuple(tool.schema for tool in self._table(seat).values())
-
-
-def made(entry_point: str, options: Mapping[str, Any]) -> Game:
-    """The game of a registered class."""
-    found = load_author(entry_point, "the game's class")
-    if not (isinstance(found, type) and issubclass(found, Game)):
-        raise EnvironmentDefect(
-            f"{entry_point!r} is not a subclass of Game; palaestra.register_game takes Game classes, "
-            "pettingzoo.register all others"
-        )
-    try:
-        signature(found).bind(**options)
-    except TypeError as error:
-        takes = ", ".join(signature(found).parameters)
-        raise UsageError(f"{found.__name__}: {error}; it takes {takes or 'no option'}") from error
-    return found(**options)

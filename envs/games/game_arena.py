@@ -19,7 +19,9 @@ from functools import partial
 from typing import Any
 
 from palaestra.envs.games.match import Events, Match, Seat
-from palaestra.envs.running.workers import Job, Workers
+from palaestra.envs.running.errands import Work
+from palaestra.envs.running.inbox import Inbox, Turn
+from palaestra.envs.running.runner import Runner
 from palaestra.episode import Ending, Event, Start
 from palaestra.errors import Broken, UsageError
 
@@ -43,9 +45,10 @@ class _Game:
     slots: dict[Seat, int] = field(default_factory=dict)
     starts: dict[Seat, Start] = field(default_factory=dict)
     began: float = field(default_factory=time.monotonic)
+    step: Work | None = None
+    """What is being done to it in a thread."""
     queue: deque[Callable[[], Events]] = field(default_factory=deque)
-    """What is to be done when the running job is."""
-    job: Job | None = None
+    """What is to be done when that is done."""
     endings: Events = field(default_factory=dict)
 
 
@@ -78,13 +81,15 @@ class GameArena:
             raise UsageError(f"{name} has the seats {', '.join(map(str, self._seats))}; {slots} slots do not hold them")
         self._slots = slots
         self._barrier = self._inline if ordered is None else ordered
-        self._workers = Workers(max_workers or min(slots, _MAX_WORKERS))
+        self._runner = Runner(min(slots, _MAX_WORKERS) if max_workers is None else max_workers)
+        self._inbox = Inbox(name)
+        self._news: list[Turn] = []
         self._games: list[_Game | None] = [None] * slots
         self._seat: list[Seat] = [None] * slots
         self._state = [_State.FREE] * slots
         self._ready: dict[int, Event] = {}
         self._gathering: dict[tuple[int, int], list[_Game]] = {}
-        self._running: dict[Job, _Game] = {}
+        self._running: dict[Turn, _Game] = {}
 
     @property
     def slots(self) -> int:
@@ -139,13 +144,10 @@ class GameArena:
         until = None if timeout is None else time.monotonic() + timeout
         if self._barrier:
             min_ready, until = self._slots, None  # Every step has a deadline of its own.
-        while self._running and len(self._ready) < max(min_ready, 1):
-            job = self._workers.wait(self._running, until)
-            if job is None:
-                break
-            self._finished(job)
-        while (job := self._workers.wait(self._running, 0.0) if self._running else None) is not None:
-            self._finished(job)  # Whatever else has come in.
+        while self._running and len(self._ready) < max(min_ready, 1) and self._hear(until):
+            pass
+        while self._running and self._hear(0.0):  # Whatever else has come in.
+            pass
         if not self._ready and not self._running and _State.ASKED not in self._state:
             self._rest(timeout)
         events = [self._ready.pop(slot) for slot in sorted(self._ready)]
@@ -167,12 +169,12 @@ class GameArena:
 
     def close(self) -> None:
         """Discard what runs and release everything."""
-        games = {game for game in self._games if game is not None and game.job is None}
+        games = {game for game in self._games if game is not None and game.step is None}
         matches = [*self._idle, *(game.match for game in games if game.match is not None)]
         self._games, self._state = [None] * self._slots, [_State.FREE] * self._slots
         for held in (self._idle, self._ready, self._gathering, self._running):
             held.clear()
-        self._workers.close()
+        self._runner.close()
         for match in matches:
             try:
                 match.close()
@@ -184,7 +186,7 @@ class GameArena:
     def _do(self, game: _Game, work: Callable[[], Events]) -> None:
         """Have something done to a game, after what is being done."""
         game.queue.append(work)
-        if game.job is None:
+        if game.step is None:
             self._next(game)
 
     def _next(self, game: _Game) -> None:
@@ -192,26 +194,40 @@ class GameArena:
         while game.queue and not game.endings:
             work = game.queue.popleft()
             if not self._inline:
-                game.job = Job(work, self._timeout)
-                self._running[game.job] = game
-                self._workers.start(game.job)
+                game.step = Work(work, self._timeout)
+                turn = Turn(next(iter(game.slots.values()), -1), [game.step.call()], self._inbox)
+                self._running[turn] = game
+                self._runner.start((turn,))
                 return
             self._settle(game, work)
         if game.endings or not game.slots:
             game.queue.clear()
             self._release(game)
 
-    def _finished(self, job: Job) -> None:
-        """A job is done, or overdue."""
-        game = self._running.pop(job)
-        game.job = None
-        if not job.finished and self._workers.write_off(job):
-            match, game.match = game.match, None  # A thread may still be in it: it is never used again.
-            assert match is not None
-            fault = f"{self._name}, task {self._task_of(game)}: a step gave no result in {self._timeout:g} s"
-            game.endings = match.stop(Ending.BROKEN, fault=fault)
-        else:
-            self._settle(game, partial(_outcome, job))
+    def _hear(self, until: float | None) -> bool:
+        """Wait for steps that are done, or late; False where `until` came first."""
+        done, late = self._inbox.wait(until)
+        self._news += done
+        heard = late is not None or bool(self._news)
+        if late is not None:
+            self._overdue(late.turn)
+        while self._news:  # Kept until it is taken down: an author's game may raise at any of them.
+            turn = self._news.pop(0)
+            game = self._running.pop(turn, None)
+            if game is not None and game.step is not None:
+                step, game.step = game.step, None
+                self._settle(game, partial(step.outcome, turn.results()))
+                self._next(game)
+        return heard
+
+    def _overdue(self, turn: Turn) -> None:
+        """A step passed its deadline. A thread may still be in the match, so it is never used again."""
+        self._runner.abandon(turn)
+        game = self._running.pop(turn)
+        match, game.match, game.step = game.match, None, None
+        assert match is not None
+        fault = f"{self._name}, task {self._task_of(game)}: a step gave no result in {self._timeout:g} s"
+        game.endings = match.stop(Ending.BROKEN, fault=fault)
         self._next(game)
 
     def _settle(self, game: _Game, work: Callable[[], Events]) -> None:
@@ -262,7 +278,7 @@ class GameArena:
             if not game.slots:
                 self._ungather(game, (key for key, games in self._gathering.items() if game in games))
         elif game.endings or not game.slots:
-            if game.job is None:
+            if game.step is None:
                 self._next(game)
         elif game.match is not None:
             fault = f"{seat} was taken away from the game"
@@ -316,10 +332,3 @@ class GameArena:
         self._require_slot(slot)
         if self._state[slot] is not _State.ASKED:
             raise UsageError(f"{verb}: slot {slot} is {self._state[slot].value}")
-
-
-def _outcome(job: Job) -> Events:
-    if job.error is not None:
-        raise job.error
-    events: Events = job.result
-    return events

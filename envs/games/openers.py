@@ -10,13 +10,14 @@ from typing import Any
 
 import gymnasium
 
+from palaestra import formats
 from palaestra.envs.games.foreign import AECMatch, Foreign, GymnasiumMatch, ParallelMatch
-from palaestra.envs.games.game import Game, made
+from palaestra.envs.games.game import Game
 from palaestra.envs.games.game_arena import GameArena
 from palaestra.envs.games.match import Match
 from palaestra.envs.games.partners import Partnered, Rule
-from palaestra.errors import UsageError
-from palaestra.registry import load_author
+from palaestra.errors import EnvironmentDefect, UsageError
+from palaestra.registry import demonstrator, load_author, registered_game
 
 _ARENA_OPTIONS = ("ordered", "max_workers", "timeout")
 _lock = threading.Lock()
@@ -30,10 +31,39 @@ def open_game(game_id: str, slots: int, entry_point: str, rule: Callable[[], Rul
 
     def make() -> Match:
         game: Game = made(entry_point, options)
-        game._set = first.tasks  # One task set for all: fixed data is loaded once.
-        return game if seat is None else Partnered(game, seat, rule())
+        game.use_tasks(first.tasks)  # One task set for all: fixed data is loaded once.
+        return game if seat is None else Partnered(game, seat, rule(), game.format)
 
     return GameArena(make, slots, name=game_id, **own)
+
+
+def one_game(game_id: str, options: Mapping[str, Any]) -> tuple[Match, Game]:
+    """One game by id, and what drives it: the game itself or, with `seat`, that seat of it."""
+    entry_point, registered_with = registered_game(game_id)
+    given = {name: value for name, value in {**registered_with, **options}.items() if name not in _ARENA_OPTIONS}
+    seat = given.pop("seat", None)
+    game = made(entry_point, given)
+    return (game if seat is None else Partnered(game, seat, demonstrator(game_id), game.format)), game
+
+
+def made(entry_point: str, options: Mapping[str, Any]) -> Game:
+    """The game of a registered class. The option `format` is ours, whatever its constructor takes."""
+    found = load_author(entry_point, "the game's class")
+    if not (isinstance(found, type) and issubclass(found, Game)):
+        raise EnvironmentDefect(
+            f"{entry_point!r} is not a subclass of Game; palaestra.register_game takes Game classes, "
+            "pettingzoo.register all others"
+        )
+    own = {name: value for name, value in options.items() if name != "format"}
+    try:
+        signature(found).bind(**own)
+    except TypeError as error:
+        takes = ", ".join(signature(found).parameters)
+        raise UsageError(f"{found.__name__}: {error}; it takes {takes or 'no option'}") from error
+    game = found(**own)
+    if "format" in options:
+        game.format = formats.known(options["format"])
+    return game
 
 
 def open_gymnasium(env_id: str, slots: int, **options: Any) -> GameArena:

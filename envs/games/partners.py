@@ -10,6 +10,7 @@ from hashlib import blake2b
 
 import numpy as np
 
+from palaestra import formats
 from palaestra.envs.games.match import Events, Match, Seat
 from palaestra.episode import Ending, Message, Start
 from palaestra.errors import EnvironmentDefect, UsageError
@@ -20,12 +21,15 @@ _MAX_TURNS = 10_000
 
 
 class Partnered:
-    """One seat is free and `rule` plays the rest. What they say depends on task, seed, seat and turn alone."""
+    """One seat is free and `rule` plays the rest. What they say depends on task, seed, seat and turn alone.
 
-    def __init__(self, match: Match, seat: str, rule: Rule) -> None:
+    A rule writes its calls as hermes; the game hears them in the `format` that it reads.
+    """
+
+    def __init__(self, match: Match, seat: str, rule: Rule, format: str = formats.DEFAULT) -> None:
         if seat not in match.seats:
             raise UsageError(f"seat is {seat!r}; expected one of {', '.join(map(repr, match.seats))}")
-        self._match, self._seat, self._rule = match, seat, rule
+        self._match, self.seat, self._rule, self._format = match, seat, rule, format
         self._start = Start(0, 0)
         self._heard: dict[Seat, list[Message]] = {}
 
@@ -49,16 +53,16 @@ class Partnered:
         self._start = starts[None]
         self._heard = {seat: [] for seat in self._match.seats}
         seated = {seat: replace(self._start, seat=seat, prefix=()) for seat in self._match.seats}
-        seated[self._seat] = replace(self._start, seat=self._seat)
+        seated[self.seat] = replace(self._start, seat=self.seat)
         return self._answered(self._match.open(seated))
 
     def act(self, texts: Mapping[Seat, str]) -> Events:
         """The free seat's turn, and whatever the others say to it."""
-        return self._answered(self._match.act({self._seat: texts[None]}))
+        return self._answered(self._match.act({self.seat: texts[None]}))
 
     def stop(self, ending: Ending, culprit: Seat = None, text: str = "", fault: str = "") -> Events:
         """End the game from outside."""
-        return self._mine(self._match.stop(ending, self._seat, text, fault))
+        return self._mine(self._match.stop(ending, self.seat, text, fault))
 
     def close(self) -> None:
         """Release the game."""
@@ -68,26 +72,28 @@ class Partnered:
         """Let the rule answer until the free seat has something to do."""
         mine: Events = {}
         for _ in range(_MAX_TURNS):
-            if self._seat in events:
-                mine = {self._seat: events[self._seat]}
-            asked = {seat: event for seat, event in events.items() if seat != self._seat and event.ending is None}
+            if self.seat in events:
+                mine = {self.seat: events[self.seat]}
+            asked = {seat: event for seat, event in events.items() if seat != self.seat and event.ending is None}
             if not asked:
                 return self._mine(mine)
             texts: dict[Seat, str] = {}
             for seat, event in asked.items():
                 heard = self._heard[seat]
                 heard += event.messages
-                text: object = self._rule(heard, self._rng(str(seat), len(heard)))
+                text: object = self._rule(heard, seat_rng(seat, self._start, len(heard)))
                 if not isinstance(text, str):
                     raise EnvironmentDefect(f"the demonstrator of {seat} returned {text!r}; expected str")
-                texts[seat] = text
+                texts[seat] = text = formats.translate(text, self._format, event.tools)
                 heard.append({"role": "assistant", "content": text})
             events = self._match.act(texts)
         raise EnvironmentDefect(f"the demonstrator of {', '.join(map(str, asked))} speaks on and on; it never ends")
 
     def _mine(self, events: Events) -> Events:
-        return {None: events[self._seat]} if self._seat in events else {}
+        return {None: events[self.seat]} if self.seat in events else {}
 
-    def _rng(self, seat: str, place: int) -> np.random.Generator:
-        key = int.from_bytes(blake2b(seat.encode(), digest_size=4).digest(), "big")
-        return np.random.default_rng([key, self._start.task, self._start.seed, place])
+
+def seat_rng(seat: Seat, start: Start, place: int) -> np.random.Generator:
+    """What a rule draws from for a turn: of task, seed, seat and place in the dialogue alone."""
+    key = int.from_bytes(blake2b(str(seat).encode(), digest_size=4).digest(), "big")
+    return np.random.default_rng([key, start.task, start.seed, place])

@@ -13,8 +13,9 @@ from gymnasium.utils import seeding
 
 from palaestra.envs.core.space import TextSpace
 from palaestra.envs.core.transcript import fresh, joined, transcript
-from palaestra.envs.games.game import Game, made
+from palaestra.envs.games.game import Game
 from palaestra.envs.games.match import Events, Seat
+from palaestra.envs.games.openers import made
 from palaestra.episode import Ending, Event, Start
 from palaestra.errors import Broken, MissingExtra, UsageError
 

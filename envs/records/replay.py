@@ -3,13 +3,15 @@
 A turn goes through the same parser, checks, clipping and reward as when it was played; only what a tool said is taken
 from the record. So a replay that comes out identical proves that the record is whole, that the environment still is
 what it was, and that its reward depends on nothing but the Attempt. A reward that asks a judge asks again: that needs
-the judge, and comes out identical only if it says the same. Left out: reading files (`palaestra.record`).
+the judge, and comes out identical only if it says the same. Left out: games (`games`), and reading files
+(`palaestra.record`).
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from palaestra.envs.core.calls import Prepared
 from palaestra.envs.core.env import ToolEnv
 from palaestra.envs.core.opening import open_env
 from palaestra.episode import Call, Ending, Episode, Event, Status
@@ -36,6 +38,10 @@ class Diverged(Exception):
         self.difference = difference
 
 
+class Unfinished(Diverged):
+    """There is no outcome left: the call was never recorded, as when it broke the episode."""
+
+
 class Stage:
     """Environments to replay in, one for each id and its options, made when first needed."""
 
@@ -60,7 +66,7 @@ def replay(env: ToolEnv, episode: Episode) -> Difference | None:
     attempt = episode.attempt
     opening = env.reopen(episode.start, attempt.task).messages
     try:
-        _same("opening message", attempt.messages[: len(opening)], opening)
+        same("opening message", attempt.messages[: len(opening)], opening)
         event = _run(env, episode, len(opening))
         _compare(episode, event)
     except Diverged as diverged:
@@ -82,7 +88,7 @@ def _run(env: ToolEnv, episode: Episode, opening: int) -> Event:
             return env.finish(episode.ending, message["content"])
         event = take_turn(env, message["content"], outcomes)
         if event.ending is not None:
-            _same("messages", attempt.messages, event.attempt.messages if event.attempt else ())
+            same("messages", attempt.messages, event.attempt.messages if event.attempt else ())
             return event
     if not from_outside:
         raise Diverged(Difference("ending", episode.ending, "the episode goes on"))
@@ -92,18 +98,18 @@ def _run(env: ToolEnv, episode: Episode, opening: int) -> Event:
 def _compare(episode: Episode, event: Event) -> None:
     recorded, found = episode.attempt, event.attempt
     assert found is not None, "an ending carries the attempt"
-    _same("message", recorded.messages, found.messages)
+    same("message", recorded.messages, found.messages)
     if episode.ending is Ending.BROKEN:
         return
     for name in ("calls", "answer", "turns"):
-        _same(name, getattr(recorded, name), getattr(found, name))
+        same(name, getattr(recorded, name), getattr(found, name))
     if event.fault:
         raise Diverged(Difference("ending", episode.ending, event.fault))
     for name in ("ending", "reward", "parts"):
-        _same(name, getattr(episode, name), getattr(event, name))
+        same(name, getattr(episode, name), getattr(event, name))
 
 
-def _same(where: str, recorded: Any, replayed: Any) -> None:
+def same(where: str, recorded: Any, replayed: Any) -> None:
     """Raise Diverged where two values differ; of sequences, at their first different place."""
     if recorded == replayed:
         return
@@ -117,20 +123,22 @@ def _same(where: str, recorded: Any, replayed: Any) -> None:
 
 def take_turn(env: ToolEnv, text: str, outcomes: Iterator[Call]) -> Event:
     """Take one turn in which every call that the environment would run has its recorded outcome."""
-    calls = []
-    for prepared in env.open_turn(text):
-        recorded = next(outcomes, None)
-        if recorded is None:
-            raise Diverged(Difference("calls", "no further call", f"{prepared.name}({dict(prepared.arguments)})"))
-        if prepared.call is not None:
-            if prepared.call != recorded:
-                raise Diverged(Difference("a refused call", recorded, prepared.call))
-        elif (recorded.name, recorded.arguments) != (prepared.name, prepared.arguments):
-            raise Diverged(Difference("a call", recorded, f"{prepared.name}({dict(prepared.arguments)})"))
-        elif recorded.status is Status.BAD_CALL:
-            raise Diverged(Difference("a call", recorded, "the environment now accepts it"))
-        calls.append(recorded)
-    return env.close_turn(calls)
+    return env.close_turn([outcome(prepared, outcomes) for prepared in env.open_turn(text)])
+
+
+def outcome(prepared: Prepared, outcomes: Iterator[Call]) -> Call:
+    """What came of a call when it was recorded: the next of the outcomes, which must be that call's."""
+    recorded = next(outcomes, None)
+    if recorded is None:
+        raise Unfinished(Difference("calls", "no further call", f"{prepared.name}({dict(prepared.arguments)})"))
+    if prepared.call is not None:
+        if prepared.call != recorded:
+            raise Diverged(Difference("a refused call", recorded, prepared.call))
+    elif (recorded.name, recorded.arguments) != (prepared.name, prepared.arguments):
+        raise Diverged(Difference("a call", recorded, f"{prepared.name}({dict(prepared.arguments)})"))
+    elif recorded.status is Status.BAD_CALL:
+        raise Diverged(Difference("a call", recorded, "the environment now accepts it"))
+    return recorded
 
 
 def _short(value: Any) -> str:

@@ -19,7 +19,8 @@ from gymnasium.spaces import Tuple as TupleSpace
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
-from palaestra.envs.core.env import ToolEnv, check_options
+from palaestra import formats
+from palaestra.envs.core.env import ToolEnv, check_options, infos
 from palaestra.envs.core.space import TEXT
 from palaestra.envs.core.transcript import joined, stack
 from palaestra.envs.running.slots import Slots
@@ -77,10 +78,9 @@ class ToolVectorEnv(Slots, VectorEnv[tuple[str, ...], Sequence[str | None], NDAr
             if given is not None and len(given) != self.num_envs:
                 raise UsageError(f"reset: {name} has {len(given)} entries; expected one per slot, {self.num_envs}")
         for slot in chosen:
-            live, env, drawn_seed = self._clear(slot), self.envs[slot], seeds[slot]
-            seed_given = None if drawn_seed is None else int(drawn_seed)
-            start = env.drawn(seed_given, None if tasks is None else tasks[slot])
-            self._open(slot, live, partial(env._open, start), partial(env.lay_out, start, reseed=False))
+            live, given = self._clear(slot), seeds[slot]
+            start = self.envs[slot].drawn(None if given is None else int(given), None if tasks is None else tasks[slot])
+            self._open(slot, live, start, reseed=False)
         events = self._receive(chosen)
         for event in events:
             if event.ending is not None:
@@ -99,9 +99,9 @@ class ToolVectorEnv(Slots, VectorEnv[tuple[str, ...], Sequence[str | None], NDAr
         rewards = np.zeros(self.num_envs)
         terminated, truncated = np.zeros(self.num_envs, bool), np.zeros(self.num_envs, bool)
         for event in events:
-            rewards[event.slot] = event.reward or 0.0
-            terminated[event.slot] = event.ending is Ending.ANSWERED
-            truncated[event.slot] = event.ending is not None and event.ending is not Ending.ANSWERED
+            if event.ending is not None:
+                rewards[event.slot] = event.reward or 0.0
+                (terminated if event.ending is Ending.ANSWERED else truncated)[event.slot] = True
         return self._texts(events), rewards, terminated, truncated, self._infos(events)
 
     def render(self) -> tuple[Any, ...] | None:
@@ -125,13 +125,12 @@ class ToolVectorEnv(Slots, VectorEnv[tuple[str, ...], Sequence[str | None], NDAr
         return tuple(texts)
 
     def _infos(self, events: list[Event], opening: bool = False) -> dict[str, Any]:
-        """One array a key, with a mask of the slots it speaks of; types do not depend on who reports first."""
-        rows = [(event.slot, self.envs[event.slot].info(event, opening)) for event in events]
-        return stack(rows, self.num_envs)
+        slots = [event.slot for event in events]
+        return stack(slots, infos([self.envs[slot] for slot in slots], events, opening), self.num_envs)
 
 
 def _open_vector(env_id: str, num_envs: int = 1, **kwargs: Any) -> ToolVectorEnv:
-    """What `gymnasium.make_vec` calls: `ordered` and `max_workers` are ours, the rest goes to the class."""
+    """What `gymnasium.make_vec` calls: `ordered`, `max_workers` and `format` are ours, the rest goes to the class."""
     entry_point = gymnasium.spec(env_id).entry_point
     creator = load_author(entry_point, f"{env_id}: its class") if isinstance(entry_point, str) else entry_point
     if not (isinstance(creator, type) and issubclass(creator, ToolEnv)):
@@ -140,12 +139,21 @@ def _open_vector(env_id: str, num_envs: int = 1, **kwargs: Any) -> ToolVectorEnv
             "palaestra.register takes ToolEnv classes, gymnasium.register all others"
         )
     own = {name: kwargs.pop(name) for name in ("ordered", "max_workers") if name in kwargs}
+    format = formats.known(kwargs.pop("format")) if "format" in kwargs else None
     try:
         signature(creator).bind(**kwargs)
     except TypeError as error:
         takes = ", ".join(name for name in signature(creator).parameters)
         raise UsageError(f"{env_id}: {error}; {creator.__name__}() takes {takes or 'no option'}") from error
-    return ToolVectorEnv(partial(creator, **kwargs), num_envs, env_id=env_id, **own)
+    return ToolVectorEnv(partial(_made, creator, format, kwargs), num_envs, env_id=env_id, **own)
+
+
+def _made(creator: type[ToolEnv], format: str | None, options: dict[str, Any]) -> ToolEnv:
+    """One environment; `format` is an option of every one, whatever its constructor takes."""
+    env = creator(**options)
+    if format is not None:
+        env.format = format
+    return env
 
 
 def __getattr__(name: str) -> Any:

@@ -30,6 +30,7 @@ COMMANDS = {
     "collect": "let a teacher play and keep its best episodes",
     "sft": "imitate recorded episodes",
     "data": "look at a file of tasks, or find the row that is wrong",
+    "serve": "run the programs of agents that train on another machine: serve sandbox",
     "doctor": "what is installed, what a model's template does, what memory it needs",
     "demo": "raise the tiny agent, train it, and hold the result against controls",
 }
@@ -43,6 +44,8 @@ _EXTRAS = {
     "matplotlib": "plot",
     "httpx": "endpoint",
     "pyarrow": "data",
+    "starlette": "serve",
+    "uvicorn": "serve",
 }
 """Which extra brings a library that may be missing."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)

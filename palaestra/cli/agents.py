@@ -5,17 +5,17 @@ hub name that is loaded here. A command puts `AgentOptions` flat into its own op
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import gymnasium
 import tyro
 
+from palaestra import formats
 from palaestra.errors import UsageError
-from palaestra.registry import demonstrator
+from palaestra.registry import chosen_format, demonstrator
 
 if TYPE_CHECKING:
     from palaestra.agents import Agent
@@ -70,13 +70,23 @@ class AgentOptions:
 
 
 @contextmanager
-def open_agent(options: AgentOptions, env_id: str, *, slots: int, seed: int) -> Iterator["Agent"]:
-    """The agent that the options name, closed at the end. `spent` still knows afterwards what it has cost."""
-    agent = _opened(options, env_id, slots, seed)
+def open_agent(
+    options: AgentOptions, env_id: str, *, slots: int, seed: int, environment: Mapping[str, Any] | None = None
+) -> Iterator["Agent"]:
+    """The agent that the options name, closed at the end. `spent` still knows afterwards what it has cost.
+
+    `environment` is what the environment is made with: who has no chat of its own writes the format that it reads.
+    """
+    agent = _opened(options, chosen_format(env_id, environment or {}) or formats.DEFAULT, env_id, slots, seed)
     try:
         yield agent
     finally:
         agent.engine.close()
+
+
+def loads_here(options: AgentOptions) -> bool:
+    """Whether the agent is a model that is loaded into this process, with a chat template of its own."""
+    return options.base_url is None and options.model not in (DEMONSTRATOR, HUMAN)
 
 
 def token_limits(model: str, turn: int | None, episode: int | None) -> tuple[int, int]:
@@ -118,13 +128,13 @@ def spending(cost: dict[str, Any]) -> str:
     return text
 
 
-def _opened(options: AgentOptions, env_id: str, slots: int, seed: int) -> "Agent":
+def _opened(options: AgentOptions, format: str, env_id: str, slots: int, seed: int) -> "Agent":
     from palaestra.agents import Agent, EndpointPolicy, HumanPolicy, ScriptedPolicy
 
     if options.base_url is not None:
         policy = EndpointPolicy(
             _config(options),
-            format=_format(env_id),
+            format=format,
             native_tools=options.native_tools,
             seed=seed if options.send_seed else None,
         )
@@ -135,9 +145,9 @@ def _opened(options: AgentOptions, env_id: str, slots: int, seed: int) -> "Agent
             raise
         return Agent(policy)
     if options.model == DEMONSTRATOR:
-        return Agent(ScriptedPolicy(demonstrator(env_id), seed))
+        return Agent(ScriptedPolicy(demonstrator(env_id), seed, format))
     if options.model == HUMAN:
-        return Agent(HumanPolicy(format=_format(env_id)))
+        return Agent(HumanPolicy(format=format))
     from palaestra.agents.local_model import load
 
     return load(options.model, slots=slots, seed=seed, device=options.device).agent
@@ -149,18 +159,6 @@ def _config(options: AgentOptions) -> Any:
 
     names = {field.name for field in fields(EndpointConfig)} & {field.name for field in fields(options)}
     return EndpointConfig(**{name: getattr(options, name) for name in names})
-
-
-def _format(env_id: str) -> str:
-    """The call format that the environment reads."""
-    spec = gymnasium.spec(env_id.rpartition(":")[2])  # `module:id` names a module that is imported by now.
-    named = spec.kwargs.get("format")
-    if named is None and spec.entry_point is not None:
-        point: Any = spec.entry_point
-        if isinstance(point, str):
-            point = gymnasium.envs.registration.load_env_creator(point)
-        named = getattr(point, "format", None)
-    return named if isinstance(named, str) else "hermes"
 
 
 def _flag(name: str) -> str:

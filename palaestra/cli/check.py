@@ -9,8 +9,8 @@ import gymnasium
 import tyro
 from rich.console import Console
 
-from palaestra.cli.ids import resolve_single
-from palaestra.registry import load_author, registered
+from palaestra.cli.ids import resolve
+from palaestra.registry import games, is_game, load_author, registered, registered_game
 
 INDENT = 7
 STYLES = {"ok": "green", "skip": "none", "FAIL": "red"}
@@ -23,7 +23,8 @@ class Options:
     ids: Annotated[
         tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[ENV-ID ...]", help_behavior_hint="")
     ] = ()
-    """Environments to check, such as two-hop or my_module:me/Mine-v0; all registered ones when none is named."""
+    """Environments to check, or games, such as two-hop or my_module:me/Mine-v0; all registered ones when none is
+    named."""
     all: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """All registered ones, beside those that are named."""
 
@@ -32,16 +33,17 @@ def run(arguments: Sequence[str]) -> int:
     """Print what was found; 1 when something failed."""
     options = tyro.cli(Options, args=list(arguments), prog="palaestra check")
     from palaestra.envs.checks.check import check
+    from palaestra.envs.checks.game_check import check_game
     from palaestra.envs.core.transcript import visible
 
     console, failed = Console(), 0
-    named = [resolve_single(text, "check").rpartition(":")[2] for text in options.ids]
-    for env_id in dict.fromkeys([*named, *(registered() if options.all or not named else ())]):
-        entry = gymnasium.spec(env_id).entry_point
+    named = [resolve(text).rpartition(":")[2] for text in options.ids]
+    for env_id in dict.fromkeys([*named, *([*registered(), *games()] if options.all or not named else ())]):
+        entry = registered_game(env_id)[0] if is_game(env_id) else gymnasium.spec(env_id).entry_point
         if isinstance(entry, str):  # Before any check: all of them would stumble over a class that is not there.
             load_author(entry, f"{env_id}: its class")
         console.print(env_id, style="bold", markup=False, highlight=False, soft_wrap=True)
-        for finding in check(env_id):
+        for finding in check_game(env_id) if is_game(env_id) else check(env_id):
             failed += not finding.passed
             outcome = "FAIL" if not finding.passed else "skip" if finding.skipped else "ok"
             said = f"{finding.name}  {finding.message}" if finding.message else finding.name

@@ -8,7 +8,7 @@ and what is on disk while it plays (`played`).
 
 import shlex
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 from rich.console import Console
 
-from palaestra.cli.agents import DEMONSTRATOR, HUMAN, AgentOptions, open_agent, spending, spent, token_limits
+from palaestra.cli.agents import HUMAN, AgentOptions, loads_here, open_agent, spending, spent, token_limits
 from palaestra.cli.display import table, watch
 from palaestra.cli.ids import resolve
 from palaestra.cli.played import MOST_SAMPLES, Played, start_of
@@ -97,11 +97,10 @@ class Options:
         """Most tokens a turn, and a row."""
         return token_limits(self.agent.model, self.max_turn_tokens, self.max_episode_tokens)
 
-    @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self, environment: Mapping[str, Any]) -> dict[str, Any]:
         """What decides an episode beside environment, agent and seed."""
-        settings: dict[str, Any] = {"options": self.environment}
-        if self.agent.base_url is not None or self.agent.model not in (DEMONSTRATOR, HUMAN):
+        settings: dict[str, Any] = {"options": environment}
+        if self.agent.base_url is not None or loads_here(self.agent):
             names = ("temperature", "max_turn_tokens", "max_episode_tokens")
             settings |= dict(zip(names, (self.temperature, *self.limits), strict=True))
         return settings
@@ -114,10 +113,11 @@ def run(arguments: Sequence[str]) -> int:
     with Interrupts() as interrupts, ExitStack() as opened:
         played: Played | None = None
         try:
+            environment = _environment(options, env_id, console)
             played = opened.enter_context(
-                Played(options.out, env_id, options.agent.model, options.seed, options.settings)
+                Played(options.out, env_id, options.agent.model, options.seed, options.settings(environment))
             )
-            return _collect(options, env_id, played, interrupts, console)
+            return _collect(options, env_id, environment, played, interrupts, console)
         except Interrupted as stop:
             print(f"\ninterrupted; {_way_on(options, played)}", file=sys.stderr)
             return 128 + stop.number
@@ -128,14 +128,36 @@ def run(arguments: Sequence[str]) -> int:
             return 2
 
 
-def _collect(options: Options, env_id: str, played: Played, interrupts: Interrupts, console: Console) -> int:
+def _environment(options: Options, env_id: str, console: Console) -> dict[str, Any]:
+    """What the environment is made with; for a model that is loaded here, with the format that its template writes."""
+    if not loads_here(options.agent):
+        return options.environment
+    from palaestra.agents.dialect import pinned
+    from palaestra.agents.local_model import open_tokenizer
+    from palaestra.trainers.resume import trained_format
+
+    model = options.agent.model
+    environment, note = pinned(env_id, options.environment, open_tokenizer(model), trained_format(model))
+    if note:
+        console.print(note, style="yellow", markup=False, highlight=False, soft_wrap=True)
+    return environment
+
+
+def _collect(
+    options: Options,
+    env_id: str,
+    environment: Mapping[str, Any],
+    played: Played,
+    interrupts: Interrupts,
+    console: Console,
+) -> int:
     for note in played.notes:
         console.print(note, style="yellow", markup=False, highlight=False, soft_wrap=True)
     cost = None
     slots = 1 if options.agent.model == HUMAN and options.agent.base_url is None else options.slots
     with ExitStack() as opened:
         # Opened even where nothing is missing: it knows how many tasks there are.
-        places = opened.enter_context(closing(arena(env_id, slots, **options.environment)))
+        places = opened.enter_context(closing(arena(env_id, slots, **environment)))
         starts = _starts(options, places.task_count)
         missing = [start for start in starts if (start.task, start.seed) not in played.done]
         if len(starts) < options.tasks * options.samples:
@@ -143,7 +165,9 @@ def _collect(options: Options, env_id: str, played: Played, interrupts: Interrup
         if len(missing) < len(starts):
             console.print(f"{len(starts) - len(missing)} of {len(starts)} are played already", highlight=False)
         if missing:
-            agent = opened.enter_context(open_agent(options.agent, env_id, slots=slots, seed=options.seed))
+            agent = opened.enter_context(
+                open_agent(options.agent, env_id, slots=slots, seed=options.seed, environment=environment)
+            )
             stage = opened.enter_context(
                 closing(_play(agent, places, missing, played, options, max(_HOPELESS, slots), interrupts))
             )

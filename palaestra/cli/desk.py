@@ -2,20 +2,17 @@
 
 import inspect
 import json
-import shlex
-from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
-from palaestra import formats
-from palaestra.envs.core.transcript import transcript, visible
+from palaestra.cli.asking import Asking, Schemas, number_in
+from palaestra.envs.core.transcript import visible
 from palaestra.envs.records.by_hand import ByHand
-from palaestra.episode import Ending, Event, Message
+from palaestra.episode import Ending, Event
 from palaestra.errors import Broken, UsageError
-from palaestra.plain import from_pairs, to_plain
+from palaestra.plain import to_plain
 from palaestra.record import Recorder, read
 
 HELP = """\
@@ -33,16 +30,15 @@ TEXT            your whole turn; a turn without a call is the answer
 /quit           leave"""
 
 
-class Desk:
+class Desk(Asking):
     """One episode on the table, and a console to speak through."""
+
+    help = HELP
 
     def __init__(self, hand: ByHand, console: Console, model: str | None, typed: bool) -> None:
         """`typed` turns stand on the terminal already; others are shown."""
-        self.hand, self.console, self.model, self.typed = hand, console, model, typed
-        self.broken = False
-        self._commands: dict[str, Callable[[str], None]] = {
-            name.removeprefix("_do_"): getattr(self, name) for name in dir(self) if name.startswith("_do_")
-        }
+        super().__init__(console, typed)
+        self.hand, self.model = hand, model
 
     def open(self, seed: int | None, task: int | None) -> None:
         """Begin an episode and show it."""
@@ -66,51 +62,7 @@ class Desk:
         self._show(self.hand.env.attempt.messages)
         self._ended(event)
 
-    def take(self, text: str) -> bool:
-        """Answer one input; False when it was the last."""
-        if not text.startswith("/"):
-            self._turn(text, echo=not self.typed)
-            return True
-        name, _, rest = text[1:].partition(" ")
-        if name in ("quit", "exit", "q"):
-            return False
-        if name not in self._commands:
-            raise UsageError(f"there is no /{name}; /help lists what there is, and /raw sends a text as it stands")
-        self._commands[name](rest.strip())
-        return True
-
     # The questions.
-
-    def _do_help(self, rest: str) -> None:
-        self._say(HELP)
-
-    def _do_call(self, rest: str) -> None:
-        try:
-            words = shlex.split(rest)
-        except ValueError as error:
-            raise UsageError(f"/call {rest}: {error}") from error
-        if not words:
-            raise UsageError('expected /call NAME KEY=VALUE ..., such as /call search query="Deka born"')
-        given = dict(word.partition("=")[::2] for word in words[1:])
-        schema = self._tools().get(words[0], {}).get("parameters", {}).get("properties", {})
-        values = from_pairs(words[1:], f"/call {words[0]}")
-        # A tool that wants text gets text, also where it looks like a number.
-        typed = {key: given[key] if schema.get(key, {}).get("type") == "string" else values[key] for key in values}
-        call = formats.ParsedCall(words[0], typed)
-        self._turn(formats.get(self.hand.env.format).render([call]), echo=True)
-
-    def _do_tools(self, rest: str) -> None:
-        for name, tool in self._tools().items():
-            parameters = tool.get("parameters", {})
-            required = parameters.get("required", [])
-            shown = [
-                f"{key}: {_kind(what)}" + ("" if key in required else " (optional)")
-                for key, what in parameters.get("properties", {}).items()
-            ]
-            self._say(f"{name}({', '.join(shown)})", style="bold")
-            self._say(f"    {tool.get('description', '')}")
-        if not self._tools():
-            self._say("there are no tools here; a turn is the answer")
 
     def _do_raw(self, rest: str) -> None:
         if rest:
@@ -159,7 +111,7 @@ class Desk:
         show_tokens(self.console, name, self.hand.env.attempt.messages, self.hand.event.tools)
 
     def _do_undo(self, rest: str) -> None:
-        count = _number(rest, "/undo") or 1
+        count = number_in(rest, "/undo") or 1
         event = self.hand.undo(count)
         self._say(f"{count} taken back; turn {self.hand.env.turns}", style="dim")
         if self.hand.rebuilt:
@@ -169,7 +121,7 @@ class Desk:
 
     def _do_reset(self, rest: str) -> None:
         self.broken = False
-        self.open(_number(rest, "/reset"), None)
+        self.open(number_in(rest, "/reset"), None)
 
     def _do_save(self, rest: str) -> None:
         if not rest:
@@ -201,28 +153,10 @@ class Desk:
         judged = event.fault if self.broken else f"reward {event.reward:g}"
         self._say(f"[{event.ending}: {judged}]  /reward says why, /undo takes it back, /reset begins another", "bold")
 
-    def _tools(self) -> Mapping[str, Mapping[str, Any]]:
-        return {tool["function"]["name"]: tool["function"] for tool in self.hand.event.tools}
+    @property
+    def _schemas(self) -> Schemas:
+        return self.hand.event.tools
 
-    def _show(self, messages: Sequence[Message]) -> None:
-        if messages:
-            self._say(transcript(messages))
-
-    def _say(self, text: str, style: str | None = None) -> None:
-        self.console.print(text, style=style, markup=False, soft_wrap=True)
-
-
-def _kind(schema: Mapping[str, Any]) -> str:
-    if "enum" in schema:
-        return " | ".join(repr(value) for value in schema["enum"])
-    if "anyOf" in schema:
-        return " | ".join(_kind(one) for one in schema["anyOf"])
-    return str(schema.get("type", "any"))
-
-
-def _number(text: str, command: str) -> int | None:
-    if not text:
-        return None
-    if not text.isdigit():
-        raise UsageError(f"{command} {text}: expected a number")
-    return int(text)
+    @property
+    def _format(self) -> str:
+        return self.hand.env.format

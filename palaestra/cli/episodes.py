@@ -28,11 +28,14 @@ class Reading:
     def __init__(self, paths: Sequence[Path], console: Console) -> None:
         self.files = episode_files(paths)
         self.defects = 0
+        self.path = self.files[0]
+        """Where the record at hand is from."""
         self._console = console
 
     def __iter__(self) -> Iterator[tuple[str, Record]]:
         """Each record with the words that name its place."""
         for path in self.files:
+            self.path = path
             for number, found in enumerate(scan(path), start=1):
                 if isinstance(found, Record):
                     yield f"{path}, episode {number}", found

@@ -20,12 +20,12 @@ from palaestra.cli import agents as seats
 from palaestra.cli.agents import DEMONSTRATOR, AgentOptions, spending, spent, token_limits
 from palaestra.cli.display import watch
 from palaestra.cli.ids import resolve
+from palaestra.cli.tables import Table, open_table
 from palaestra.episode import Episode
 from palaestra.errors import UsageError
 from palaestra.plain import from_pairs
-from palaestra.protocols import Arena
 from palaestra.record import Record, write
-from palaestra.registry import arena
+from palaestra.registry import is_game
 
 if TYPE_CHECKING:
     from palaestra.agents import Agent, Limits
@@ -64,6 +64,10 @@ class Options:
     """Decides the sampling noise."""
     env_options: tuple[str, ...] = ()
     """KEY=VALUE for the environment: tasks=problems.jsonl, or what its class takes."""
+    seats: tuple[str, ...] = ()
+    """In a game of several seats, those that the agent plays and that are measured; all by default."""
+    others: str = DEMONSTRATOR
+    """Who plays the other seats: `demonstrator` for the game's own script, or a model's folder or hub name."""
     json: Path | None = None
     """Write every figure here too, with the successes and answers of each task."""
     save: Path | None = None
@@ -75,25 +79,36 @@ class Options:
             raise UsageError("tasks, samples and slots must be at least 1, and temperature and seed at least 0")
         if self.greedy and self.temperature == 0:
             raise UsageError("--temperature 0 plays greedily already; leave out --greedy, or sample at a temperature")
+        if self.others != DEMONSTRATOR and not self.seats:
+            raise UsageError("--others play the seats that the agent does not: name its own with --seats")
         if self.against == self.agent.model:
             raise UsageError(f"--against names {self.against!r} as --model does; name another agent to compare with")
         for name, path in (("json", self.json), ("save", self.save)):
             if path is not None and not _writable(path):
                 raise UsageError(f"--{name} {path}: a file cannot be written there; name one in a folder that exists")
 
+    @property
+    def environment(self) -> dict[str, Any]:
+        """What was asked for of the environment."""
+        return {"split": self.split, **from_pairs(self.env_options, "env_options")}
+
 
 @dataclass(slots=True)
 class Measured:
-    """An agent's reports and episodes, by how it played."""
+    """An agent's reports and episodes, by how it played and, in a game, by the seat that it played."""
 
     model: str
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    """What its environment was made with."""
+    seats: tuple[str, ...] = ()
     reports: "dict[str, Report]" = field(default_factory=dict)
     episodes: dict[str, list[Episode]] = field(default_factory=dict)
+    all: list[Episode] = field(default_factory=list)
+    """Every episode, however it was played; of a game, the other seats' too."""
 
-    @property
-    def all(self) -> list[Episode]:
-        """Every episode, however it was played."""
-        return [episode for played in self.episodes.values() for episode in played]
+    def player(self, seat: str | None, others: str) -> str:
+        """Who played a seat."""
+        return others if self.seats and seat not in self.seats else self.model
 
     def figures(self, way: str) -> dict[str, Any]:
         """A report for JSON, with what happened in each task."""
@@ -108,17 +123,27 @@ def run(arguments: Sequence[str]) -> int:
 
     limits = Limits(*token_limits(options.agent.model, options.max_turn_tokens, options.max_episode_tokens))
     names = [options.agent.model] if options.against is None else [options.agent.model, options.against]
-    chosen = {"split": options.split, **from_pairs(options.env_options, "env_options")}
     with ExitStack() as opened:
         # All are opened before the first plays, so that a mistake in a name is told at once.
         agents = [opened.enter_context(open_agent(name, options, env_id)) for name in names]
-        slots = min(options.slots, options.tasks * options.samples)
-        held_out = opened.enter_context(closing(arena(env_id, slots, **chosen)))
-        measured = [
-            measure(name, agent, held_out, options, limits, console) for name, agent in zip(names, agents, strict=True)
+        # The seats of a game each take a place.
+        slots = options.slots if is_game(env_id) else min(options.slots, options.tasks * options.samples)
+        how: dict[str, Any] = {"env_id": env_id, "slots": slots, "seed": options.seed, "console": console}
+        others = AgentOptions(options.others, device=options.agent.device)
+        tables = [
+            opened.enter_context(open_table(name, agent, others, options.seats, options.environment, **how))
+            for name, agent in zip(names, agents, strict=True)
         ]
+        measured = [measure(name, table, options, limits, console) for name, table in zip(names, tables, strict=True)]
     if options.save is not None:
-        write(options.save, (Record(env_id, one, chosen, agent.model) for agent in measured for one in agent.all))
+        write(
+            options.save,
+            (
+                Record(env_id, one, agent.environment, agent.player(one.start.seat, options.others))
+                for agent in measured
+                for one in agent.all
+            ),
+        )
     compared = _compared(measured)
     _show(measured, compared, env_id, console)
     for name, agent in zip(names, agents, strict=True):
@@ -136,33 +161,39 @@ def open_agent(name: str, options: Options, env_id: str) -> "Iterator[Agent]":
     if name != chosen.model:
         here = name == DEMONSTRATOR or Path(name).is_dir()
         chosen = AgentOptions(name, device=chosen.device) if here else replace(chosen, model=name)
-    with seats.open_agent(chosen, env_id, slots=options.slots, seed=options.seed) as agent:
+    how: dict[str, Any] = {"slots": options.slots, "seed": options.seed, "environment": options.environment}
+    with seats.open_agent(chosen, env_id, **how) as agent:
         yield agent
 
 
-def measure(
-    name: str, agent: "Agent", held_out: Arena, options: Options, limits: "Limits", console: Console
-) -> Measured:
+def measure(name: str, table: Table, options: Options, limits: "Limits", console: Console) -> Measured:
     """Let an agent play, showing how far it is."""
-    from palaestra.trainers.evaluate import evaluation
+    from palaestra.trainers.evaluate import by_seat, evaluation
 
-    found = Measured(name)
+    found = Measured(name, table.environment, table.seats)
     ways = {SAMPLED if options.temperature else GREEDY: (options.samples, options.temperature)}
     if options.greedy:
         ways[GREEDY] = (1, 0.0)
     for way, (samples, temperature) in ways.items():
         stage = evaluation(
-            agent,
-            held_out,
+            table.agent,
+            table.arena,
             tasks=options.tasks,
             samples=samples,
             temperature=temperature,
             limits=limits,
             seed=options.seed,
             stage=way,
+            seats=table.seats,
         )
         with closing(stage):
-            found.reports[way], found.episodes[way] = watch(stage, console)
+            report, played = watch(stage, console)
+        found.all += played
+        if not table.seats:
+            found.reports[way], found.episodes[way] = report, played
+        for seat, (own, episodes) in by_seat(report, played, table.seats).items():
+            column = f"{seat} {way}" if len(ways) > 1 else seat
+            found.reports[column], found.episodes[column] = own, episodes
     return found
 
 
@@ -181,10 +212,15 @@ def _show(measured: Sequence[Measured], compared: Mapping[str, Any], env_id: str
 
     shown_id = env_id.rpartition(":")[2]
     for agent in measured:
-        console.print(report_table(f"{agent.model} in {shown_id}", agent.reports))
-        most = max(agent.reports.values(), key=lambda report: report.samples)
-        if most.samples > 1:
-            console.print(k_table(most))
+        names, title = list(agent.reports), f"{agent.model} in {shown_id}"
+        # Of a game the seats side by side; how they played is below each other, for columns are few.
+        for at in range(0, len(names), len(agent.seats) or len(names)):
+            shown = names[at : at + (len(agent.seats) or len(names))]
+            console.print(report_table(title, {name: agent.reports[name] for name in shown}))
+        most = max(report.samples for report in agent.reports.values())
+        for column, report in agent.reports.items():
+            if report.samples == most > 1:
+                console.print(k_table(report, column if agent.seats else ""))
         if faults := [episode.fault for episode in agent.all if episode.reward is None]:
             text = f"{len(faults)} of {len(agent.all)} episodes broke and count in no figure; the last: {faults[-1]}"
             console.print(text, markup=False, highlight=False)
@@ -217,7 +253,7 @@ def _write(
 ) -> None:
     """The figures of the agent, and below them those of greedy play, of the other agent and of the comparison."""
     figures: dict[str, Any] = {"env_id": env_id, "split": options.split, "seed": options.seed}
-    figures |= _agent(measured[0])
+    figures |= ({"others": options.others} if options.seats else {}) | _agent(measured[0])
     if compared:
         figures["against"] = _agent(measured[1])
         figures["comparison"] = {way: asdict(found) for way, found in compared.items()}
@@ -232,5 +268,8 @@ def _writable(path: Path) -> bool:
 
 
 def _agent(agent: Measured) -> dict[str, Any]:
+    known = {"model": agent.model, "environment": dict(agent.environment)}
+    if agent.seats:
+        return known | {"seats": {name: agent.figures(name) for name in agent.reports}}
     first, *others = agent.reports
-    return {"model": agent.model} | agent.figures(first) | {way: agent.figures(way) for way in others}
+    return known | agent.figures(first) | {way: agent.figures(way) for way in others}

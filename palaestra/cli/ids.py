@@ -10,17 +10,6 @@ from palaestra.errors import UnknownId, UsageError
 from palaestra.registry import games, import_author, registered
 
 
-def resolve_single(text: str, command: str) -> str:
-    """As `resolve`, for commands that take an environment of one seat."""
-    env_id = resolve(text)
-    if env_id.rpartition(":")[2] in games():
-        raise UsageError(
-            f"{env_id} is a game of several seats, and palaestra {command} takes environments of one; from Python, "
-            f"palaestra.arena({env_id!r}, n, seat=NAME) plays one seat against its demonstrators"
-        )
-    return env_id
-
-
 def short_names() -> dict[str, str]:
     """What the suite's environments may be called on the command line: `two-hop` for `palaestra/TwoHop-v0`."""
     suite = [known for known in (*registered(), *games()) if known.startswith("palaestra/")]

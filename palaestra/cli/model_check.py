@@ -95,9 +95,8 @@ def model_findings(name: str, run: GRPOConfig | None) -> Iterator[Finding]:
         if Path(name).is_dir():
             yield from _weights(Path(name), shape)
     from palaestra.agents.template import examine
-    from palaestra.envs import ToolEnv
 
-    for remark in examine(tokenizer, reads=ToolEnv.format, ends=stops, words=shape.words if shape else None):
+    for remark in examine(tokenizer, ends=stops, words=shape.words if shape else None):
         about, text, state, remedy = astuple(remark)
         yield Finding(about, text, state, remedy, vital=True)
     if shape is not None and run is not None:

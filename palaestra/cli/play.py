@@ -7,21 +7,25 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 from rich.console import Console
 
-from palaestra.cli.ids import resolve_single
+from palaestra.cli.ids import resolve
 from palaestra.errors import PalaestraError, UsageError
 from palaestra.plain import from_pairs
+from palaestra.registry import is_game
+
+if TYPE_CHECKING:
+    from palaestra.cli.asking import Asking
 
 QUOTES = '"""'
 
 
 @dataclass(frozen=True)
 class Options:
-    """Step an environment by hand, as its agent sees it."""
+    """Step an environment by hand, as its agent sees it; of a game every seat, or with --env-options seat=NAME one."""
 
     env_id: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV-ID")]
     """Environment, by id."""
@@ -42,7 +46,11 @@ class Options:
 def run(arguments: Sequence[str]) -> int:
     """Read turns and questions until the input ends; 1 when the episode broke."""
     options = tyro.cli(Options, args=list(arguments), prog="palaestra play")
-    env_id, console = resolve_single(options.env_id, "play"), Console(highlight=False)
+    env_id, console = resolve(options.env_id), Console(highlight=False)
+    return _play_game(options, env_id, console) if is_game(env_id) else _play(options, env_id, console)
+
+
+def _play(options: Options, env_id: str, console: Console) -> int:
     from palaestra.cli.desk import Desk
     from palaestra.envs.core.opening import open_env
     from palaestra.envs.records.by_hand import ByHand
@@ -55,15 +63,36 @@ def run(arguments: Sequence[str]) -> int:
             desk.load(*_place(options.episode))
         else:
             desk.open(options.seed, options.task)
-        for text in turns(console):
-            try:
-                if not desk.take(text):
-                    break
-            except PalaestraError as error:
-                console.print(f"{error}", style="red", markup=False, soft_wrap=True)
+        _converse(desk, console)
     finally:
         env.close()
     return 1 if desk.broken else 0
+
+
+def _play_game(options: Options, env_id: str, console: Console) -> int:
+    if options.episode is not None or options.model is not None:
+        raise UsageError(f"{env_id} is a game; --episode and --model are for environments of one seat")
+    from palaestra.cli.game_desk import GameDesk
+    from palaestra.envs.records.game_by_hand import GameByHand
+
+    chosen = {"split": options.split, **from_pairs(options.env_options, "env_options")}
+    desk = GameDesk(GameByHand(env_id, chosen), console, typed=sys.stdin.isatty())
+    try:
+        desk.open(options.seed, options.task)
+        _converse(desk, console)
+    finally:
+        desk.hand.game.close()
+    return 1 if desk.broken else 0
+
+
+def _converse(desk: "Asking", console: Console) -> None:
+    """Answer what is typed or piped, to its end; a mistake is told, and the episode goes on."""
+    for text in turns(console):
+        try:
+            if not desk.take(text):
+                return
+        except PalaestraError as error:
+            console.print(f"{error}", style="red", markup=False, soft_wrap=True)
 
 
 def turns(console: Console) -> Iterator[str]:

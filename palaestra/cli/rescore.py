@@ -14,7 +14,9 @@ from rich.table import Table
 from palaestra.cli.display import table
 from palaestra.cli.episodes import Reading
 from palaestra.cli.ids import resolve
+from palaestra.errors import UsageError
 from palaestra.record import Record, write
+from palaestra.registry import is_game
 
 _EXAMPLES = 3
 
@@ -26,7 +28,8 @@ class Options:
     files: Annotated[tuple[Path, ...], tyro.conf.Positional]
     """Episode files, or folders of them (a run's folder too)."""
     reward: str
-    """The new reward: an environment's id, or a function `module:name` of an Attempt."""
+    """The new reward: an environment's id, or a function `module:name` of an Attempt. A game's id rewards whole games,
+    whose seats must be in one file."""
     out: Path | None = None
     """Write the episodes with their new reward here."""
 
@@ -38,6 +41,8 @@ class _Tally:
     pairs: list[tuple[float, float]] = field(default_factory=list)
     places: list[str] = field(default_factory=list)
     broken: int = 0
+    alone: int = 0
+    """Seats of games that are not whole."""
 
     def add(self, place: str, old: Record, new: Record) -> None:
         if old.episode.reward is None or new.episode.reward is None:
@@ -69,17 +74,15 @@ def run(arguments: Sequence[str]) -> int:
     options = tyro.cli(Options, args=list(arguments), prog="palaestra rescore")
     if "" not in sys.path:
         sys.path.insert(0, "")  # A reward of one's own lies in the current folder.
-    from palaestra.envs.records.rescore import find_scorer, rescore
-
     # An id has a slash or is a short name; a function has a colon and no slash.
     is_function = ":" in options.reward and "/" not in options.reward
     name = options.reward if is_function else resolve(options.reward)
-    console, tally, scorer = Console(), _Tally(), find_scorer(name)
+    console, tally = Console(), _Tally()
     reading = Reading(options.files, console)
+    rewards = _of_game(reading, name, tally) if not is_function and is_game(name) else _of_attempts(reading, name)
 
     def judged() -> Iterator[Record]:
-        for place, old in reading:
-            new = rescore(old, scorer)
+        for place, old, new in rewards:
             tally.add(place, old, new)
             yield new
 
@@ -94,4 +97,31 @@ def run(arguments: Sequence[str]) -> int:
     for text in tally.most_changed():
         console.print(text, markup=False, highlight=False, soft_wrap=True)
     console.print(f"{len(tally.pairs) / seconds:,.0f} episodes a second of CPU", highlight=False)
-    return 1 if reading.defects else 0
+    if tally.alone:
+        text = f"{tally.alone} episodes have no new reward, for other seats of their games are missing"
+        console.print(text, highlight=False, soft_wrap=True)
+    return 1 if reading.defects or tally.alone else 0
+
+
+def _of_attempts(reading: Reading, name: str) -> Iterator[tuple[str, Record, Record]]:
+    """Each episode, and the same with its new reward."""
+    from palaestra.envs.records.rescore import find_scorer, rescore
+
+    scorer = find_scorer(name)
+    for place, old in reading:
+        yield place, old, rescore(old, scorer)
+
+
+def _of_game(reading: Reading, name: str, tally: _Tally) -> Iterator[tuple[str, Record, Record]]:
+    """The same of games, whose rewards come from what all seats did."""
+    from palaestra.envs.records.games import GameStage, Gathering, rescored
+
+    gathering, stage = Gathering(), GameStage()
+    for place, record in reading:
+        if not is_game(record.env_id):
+            raise UsageError(f"{place} is of {record.env_id}; {name} is a game, and rewards games alone")
+        whole = gathering.add(str(reading.path), place, record)
+        if whole is not None:
+            new = rescored(whole, name, stage)
+            yield from ((where, old, one) for (where, old), one in zip(whole, new, strict=True))
+    tally.alone = len(gathering.incomplete)

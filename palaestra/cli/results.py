@@ -39,14 +39,14 @@ def report_table(title: str, reports: Mapping[str, Report]) -> Table:
     return table(title, {name: tuple(values) for name, values in rows.items()}, tuple(reports))
 
 
-def k_table(report: Report) -> Table:
+def k_table(report: Report, title: str = "") -> Table:
     """pass@k and maj@k of a sampled evaluation, with the interval of pass@k; `-` where episodes broke in every task."""
     rows = {}
     for k in powers_of_two(report.samples):
         passed, voted = report.at_k[f"pass@{k}"], report.at_k[f"maj@{k}"]
         figures = (f"{passed['value']:.3f}", _range(passed["low"], passed["high"]), f"{voted['value']:.3f}")
         rows[str(k)] = figures if passed["tasks"] else ("-", "-", "-")
-    return table("", rows, ("pass@k", "95 %", "maj@k"))
+    return table(title, rows, ("pass@k", "95 %", "maj@k"))
 
 
 def comparison_table(title: str, compared: Mapping[str, Comparison]) -> Table:

@@ -16,10 +16,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 from rich.console import Console
 
+from palaestra import formats
 from palaestra.cli.display import watch
 from palaestra.cli.episodes import Reading, episode_files
 from palaestra.episode import Episode
 from palaestra.errors import PalaestraError, UsageError
+from palaestra.record import Record
+from palaestra.registry import chosen_format
 from palaestra.trainers.interrupts import Interrupted, Interrupts
 from palaestra.trainers.sft_config import SFTConfig, tiny_sft_config
 
@@ -50,6 +53,8 @@ class Found:
 
     episodes: list[tuple[str, Episode]]
     """Each with the words for its place."""
+    dialects: list[str]
+    """The call format of each."""
     environments: Counter[str]
     left_out: Counter[str]
     imperfect: int
@@ -82,14 +87,15 @@ def run(arguments: Sequence[str]) -> int:
         try:
             found = read(options.files, console)
             local = open_student(options.config, found)
-            lesson = written(options.config, found, local, console)
+            config = spoken(options.config, found, local, console)
+            lesson = written(config, found, local, console)
             from palaestra.trainers.run import fresh_folder
             from palaestra.trainers.sft import open_folder
 
             folder = options.run or fresh_folder(f"sft-{Path(options.config.model).name}")
             files = [str(path) for path in options.files]
-            open_folder(folder, {**options.config.as_dict(), "files": files})
-            _imitate(options.config, found, local, lesson, folder, interrupts, console)
+            open_folder(folder, {**config.as_dict(), "files": files})
+            _imitate(config, found, local, lesson, folder, interrupts, console)
         except Interrupted as stop:
             print(f"\ninterrupted; {_left(folder)}", file=sys.stderr)
             return 128 + stop.number
@@ -105,13 +111,14 @@ def read(files: Sequence[Path], console: Console) -> Found:
     """The episodes of these files that can be imitated; there must be one."""
     from palaestra.trainers.sft import unfit
 
-    reading, found = Reading(_chosen(files, console), console), Found([], Counter(), Counter(), 0, 0)
+    reading, found = Reading(_chosen(files, console), console), Found([], [], Counter(), Counter(), 0, 0)
     for place, record in reading:
         if reason := unfit(record.episode):
             found.left_out[reason] += 1
             continue
         # The student has tokens of its own; the teacher's may be many.
         found.episodes.append((place, replace(record.episode, rows=())))
+        found.dialects.append(_dialect(record))
         found.environments[record.env_id] += 1
         found.imperfect += record.episode.parts.get("success", 0.0) < 1
     found.defects = reading.defects
@@ -150,6 +157,57 @@ def open_student(config: SFTConfig, found: Found) -> "LocalModel":
     texts = (message["content"] for _, episode in found.episodes for message in episode.attempt.messages)
     tokenizer = tiny_tokenizer(text for text in texts if isinstance(text, str))
     return serve(tiny_model(len(tokenizer), seed=config.seed).to(device), tokenizer, slots=1, seed=config.seed)
+
+
+def spoken(config: SFTConfig, found: Found, local: "LocalModel", console: Console) -> SFTConfig:
+    """Write the calls of the episodes as the student writes them; the config that says how."""
+    from palaestra.agents.dialect import AUTO, template_format
+
+    target = config.format or template_format(local.tokenizer)
+    if target is None or target == AUTO:
+        if target == AUTO:
+            _tell(console, "the chat template writes calls in a format that is not known here; they stay as they are")
+        return config
+    episodes: list[tuple[str, Episode]] = []
+    changed = 0
+    for (place, episode), source in zip(found.episodes, found.dialects, strict=True):
+        try:
+            new = _translated(episode, source, target)
+        except UsageError:
+            found.left_out[f"have a turn that {target} cannot write"] += 1
+            continue
+        changed += new is not episode
+        episodes.append((place, new))
+    if not episodes:
+        raise UsageError(f"none of the episodes can be written in the call format {target}; choose another --format")
+    if changed:
+        _tell(console, f"the calls of {changed} episodes are written anew as {target}, which the student writes")
+    found.episodes, found.dialects = episodes, [target] * len(episodes)
+    return replace(config, format=target)
+
+
+def _translated(episode: Episode, source: str, target: str) -> Episode:
+    """The episode with its calls in another format; itself where that changes nothing."""
+    messages = [
+        {**message, "content": formats.translate(message["content"], target, episode.tools, source)}
+        if message["role"] == "assistant"
+        else message
+        for message in episode.attempt.messages
+    ]
+    if tuple(messages) == episode.attempt.messages:
+        return episode
+    return replace(episode, attempt=replace(episode.attempt, messages=tuple(messages)))
+
+
+def _dialect(record: Record) -> str:
+    """The format in which an episode's calls were read."""
+    named = record.options.get("format")
+    if named is None:
+        try:
+            named = chosen_format(record.env_id, record.options)
+        except PalaestraError:  # Its environment is not here, which imitation does not need.
+            named = None
+    return named if named in formats.FORMATS else formats.DEFAULT
 
 
 def written(config: SFTConfig, found: Found, local: "LocalModel", console: Console) -> "Lesson":

@@ -23,8 +23,13 @@ from typing import cast
 from palaestra.errors import ConfigError
 from palaestra.formats.detection import detect
 from palaestra.formats.parsed import Fault, Format, Parsed, ParsedCall
+from palaestra.formats.parsed import Schemas as Schemas
+from palaestra.formats.translation import translate as _translate
 
-__all__ = ["FORMATS", "Fault", "Format", "Parsed", "ParsedCall", "detect", "get"]
+__all__ = ["DEFAULT", "FORMATS", "Fault", "Format", "Parsed", "ParsedCall", "detect", "get", "known", "translate"]
+
+DEFAULT = "hermes"
+"""What an environment reads where nobody has chosen, and what demonstrators write."""
 
 FORMATS = {
     "hermes": "palaestra.formats.hermes",
@@ -50,3 +55,14 @@ def get(name: str) -> Format:
         hint = f"did you mean {close[0]!r}?" if close else f"known formats: {', '.join(sorted(FORMATS))}"
         raise ConfigError(f"no call format is named {name!r}; {hint}")
     return cast(Format, import_module(FORMATS[name]))
+
+
+def known(name: str) -> str:
+    """The name, if there is such a format."""
+    get(name)
+    return name
+
+
+def translate(text: str, target: str, tools: Schemas = (), source: str = DEFAULT) -> str:
+    """A turn with its calls written in another format; see `translation`."""
+    return text if source == target else _translate(text, get(source), get(target), tools)

@@ -227,3 +227,12 @@ def test_the_stops_that_the_model_brings_are_named():
     other = tokenizer.convert_tokens_to_ids("<|endoftext|>")
     assert "<|endoftext|>" not in remarks(tokenizer)["end of turn"].text
     assert "<|endoftext|>" in remarks(tokenizer, ends=[other])["end of turn"].text
+
+
+@pytest.mark.parametrize("dialect", WRITERS)
+def test_environments_that_have_not_chosen_read_what_the_template_writes(dialect):
+    verdict = remarks(written_in(dialect))["call format"]
+    assert (verdict.state, verdict.text) == (
+        "ok",
+        f"the template writes {dialect}, and environments are opened to read that",
+    )

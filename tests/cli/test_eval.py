@@ -149,7 +149,7 @@ def test_forty_columns_are_enough(capsys, rates, monkeypatch):
     ids=" ".join,
 )
 def test_a_wrong_request_is_refused_before_anything_is_played(capsys, monkeypatch, arguments, said):
-    monkeypatch.setattr("palaestra.cli.eval.arena", lambda *_, **__: pytest.fail("an arena was opened"))
+    monkeypatch.setattr("palaestra.cli.tables.arena", lambda *_, **__: pytest.fail("an arena was opened"))
     status, _, err = run(capsys, *arguments)
     assert status == 2
     assert said in words(err)
@@ -181,7 +181,7 @@ def test_nothing_stays_open_when_play_ends_early(capsys, monkeypatch, failure):
             yield Agent(engine)
 
     monkeypatch.setattr("palaestra.cli.eval.open_agent", open_agent)
-    monkeypatch.setattr("palaestra.cli.eval.arena", lambda *_, **__: arena)
+    monkeypatch.setattr("palaestra.cli.tables.arena", lambda *_, **__: arena)
     status, _, _ = run(capsys, "--tasks", "50")
     assert status in (2, 130)
     assert arena.closed
@@ -206,7 +206,7 @@ def test_ctrl_c_while_progress_is_shown_cancels_what_runs(capsys, monkeypatch):
             kept.append(dict(engine.waiting))
 
     monkeypatch.setattr("palaestra.cli.eval.open_agent", open_agent)
-    monkeypatch.setattr("palaestra.cli.eval.arena", lambda *_, **__: arena)
+    monkeypatch.setattr("palaestra.cli.tables.arena", lambda *_, **__: arena)
     monkeypatch.setattr("palaestra.cli.eval.watch", interrupted)
     status, _, _ = run(capsys, "--tasks", "50")
     assert status == 130
@@ -219,7 +219,7 @@ def test_ctrl_c_while_progress_is_shown_cancels_what_runs(capsys, monkeypatch):
 )
 def test_broken_episodes_are_counted_and_told(capsys, monkeypatch, tmp_path, broken, status):
     arena, path = families.Talk(4, broken=broken), tmp_path / "figures.json"
-    monkeypatch.setattr("palaestra.cli.eval.arena", lambda *_, **__: arena)
+    monkeypatch.setattr("palaestra.cli.tables.arena", lambda *_, **__: arena)
     monkeypatch.setattr("palaestra.cli.eval.open_agent", lambda *_: closing_agent())
     found, out, err = run(capsys, "--tasks", "4", "--samples", "2", "--json", str(path))
     assert found == status, err

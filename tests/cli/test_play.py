@@ -86,11 +86,11 @@ def test_undo_leads_back_by_recorded_outcomes_and_runs_no_tool_again(play, monke
 def test_undo_of_a_toolkit_says_what_is_lost(play, monkeypatch):
     """Unless the toolkit has snapshots: then what it held comes back."""
     from palaestra.envs import Toolkit
-    from palaestra.envs.tools.process_python import ProcessPython
+    from palaestra.envs.tools.sandboxed import SandboxedToolkit
 
     lines = ("/call python code=print(1)", "/undo")
     assert "what earlier calls had left" not in play(*lines, args=("arithmetic", "--seed", "0"))[1]
-    monkeypatch.setattr(ProcessPython, "snapshot", Toolkit.snapshot)
+    monkeypatch.setattr(SandboxedToolkit, "snapshot", Toolkit.snapshot)
     assert "what earlier calls had left in them is gone" in play(*lines, args=("arithmetic", "--seed", "0"))[1]
 
 

@@ -10,14 +10,16 @@ import torch
 import palaestra
 from palaestra.agents import Agent, Limits, ScriptedPolicy, play
 from palaestra.agents.local_model import serve
-from palaestra.agents.policies.table import SeatedEngine
+from palaestra.agents.policies.table import SeatedEngine, in_every_seat, seated_agent
 from palaestra.agents.policies.tiny import tiny_model
 from palaestra.episode import Ending, Start
 from palaestra.errors import ConfigError, TrainingHalted, UsageError
 from palaestra.protocols import Engine, Request
 from palaestra.record import read
 from palaestra.trainers import grpo
+from palaestra.trainers.cold_start import demonstrate
 from palaestra.trainers.config import config_from, tiny_config
+from palaestra.trainers.evaluate import by_seat, evaluate
 from palaestra.trainers.learner import Learner
 from palaestra.trainers.run import Run
 from palaestra.trainers.sampling.seats import seated, taught
@@ -250,3 +252,51 @@ def test_a_seat_that_does_not_exist_is_not_trained(arena):
 
 def test_the_option_comes_back_from_json():
     assert config_from({"env_id": GAME, "train_seats": [SOLVER]}).train_seats == (SOLVER,)
+
+
+def test_a_run_keeps_games_whole(arena, tmp_path):
+    _, curve = trained(arena, lambda engine: {SOLVER: engine, CRITIC: critic()})
+    with Run(tmp_path / "run", replace(CONFIG, recorded_groups=1)) as run:
+        run.add(curve[0])
+    seats = {}
+    for record in read(tmp_path / "run" / "episodes" / f"step-{curve[0].step:06}.jsonl"):
+        start = record.episode.start
+        seats.setdefault((start.task, start.seed), []).append(start.seat)
+    assert len(seats) == CONFIG.num_generations
+    assert all(sorted(found) == [CRITIC, SOLVER] for found in seats.values())
+
+
+def test_players_at_one_table_each_have_their_own_chat(arena):
+    tokenizer = families.TOKENIZERS["qwen2.5"]
+    model = tiny_model(len(tokenizer), layers=1, seed=1)
+    model.generation_config.eos_token_id = list(range(20, 250, 3))
+    players = {SOLVER: local().agent, CRITIC: serve(model, tokenizer, slots=8).agent}
+    starts = seated([Start(task, task) for task in range(2)], arena)
+    for episode in play(seated_agent(players), arena, starts, limits=Limits(60, 512)):
+        opening = players[episode.start.seat].chat.opening(episode.attempt.messages[:2], episode.tools)
+        assert episode.rows[0].ids.tolist()[: len(opening)] == opening
+
+
+def test_one_agent_in_every_seat_is_evaluated_seat_by_seat(arena):
+    script = Agent(critic())
+    report, episodes = evaluate(script, arena, tasks=4, seats=(SOLVER,))
+    assert (report.success, report.tasks, len(episodes)) == (1.0, 4, 8)
+    reports = by_seat(report, episodes, (SOLVER, CRITIC))
+    assert {seat: (found.success, len(own)) for seat, (found, own) in reports.items()} == {
+        SOLVER: (1.0, 4),
+        CRITIC: (1.0, 4),
+    }
+    assert in_every_seat(script, ()) is script
+    table = in_every_seat(script, (SOLVER, CRITIC))
+    assert in_every_seat(table, (SOLVER, CRITIC)) is table
+
+
+def test_demonstrations_of_a_game_are_of_all_its_seats(arena):
+    played = demonstrate(arena, palaestra.demonstrator(GAME), 40, 0.5, seed=0)
+    assert [episode.start.seat for episode in played[:2]] == [CRITIC, SOLVER]
+    assert len(played) == 40
+    at_once = [
+        next("<tool_call>" in m["content"] for m in episode.attempt.messages if m["role"] == "assistant")
+        for episode in played
+    ]
+    assert at_once[::2] != at_once[1::2]  # Their habits do not hang together.

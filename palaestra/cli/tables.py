@@ -1,0 +1,99 @@
+"""Where an agent is measured: an environment that reads its calls as it writes them and, in a game, who sits with it.
+
+The agent plays the seats that were named, or all; the others are played by another agent, the game's own script by
+default. Left out: the playing and the figures (`eval`).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from palaestra import formats
+from palaestra.cli.agents import AgentOptions, open_agent
+from palaestra.errors import UsageError
+from palaestra.protocols import Arena
+from palaestra.registry import arena, chosen_format
+
+if TYPE_CHECKING:
+    from palaestra.agents import Agent
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """An arena, and who plays in it."""
+
+    agent: "Agent"
+    arena: Arena
+    environment: Mapping[str, Any]
+    """What the arena was made with."""
+    seats: tuple[str, ...]
+    """Those of the agent that is measured; empty where there is one seat, which has no name."""
+
+
+@contextmanager
+def open_table(
+    name: str,
+    agent: "Agent",
+    others: AgentOptions,
+    seats: Sequence[str],
+    environment: Mapping[str, Any],
+    *,
+    env_id: str,
+    slots: int,
+    seed: int,
+    console: Console,
+) -> Iterator[Table]:
+    """Seat the agent of that name, and close what was opened for it at the end."""
+    made = _read_as(env_id, environment, name, agent, console)
+    with ExitStack() as opened:
+        other = None
+        if seats:
+            other = opened.enter_context(open_agent(others, env_id, slots=slots, seed=seed, environment=made))
+            theirs = _read_as(env_id, environment, others.model, other, console)
+            if other.chat is not None and _format(env_id, theirs) != _format(env_id, made):
+                made["format"] = "auto"
+                _tell(console, "the agents at this table write calls in different formats; whichever is met is read")
+        places = opened.enter_context(closing(arena(env_id, slots, **made)))
+        yield _seated(agent, other, seats, places, made)
+
+
+def _seated(
+    agent: "Agent", other: "Agent | None", seats: Sequence[str], places: Arena, made: Mapping[str, Any]
+) -> Table:
+    from palaestra.agents.policies.table import seated_agent
+
+    there = tuple(getattr(places, "seats", ()))
+    if unknown := [seat for seat in seats if seat not in there]:
+        has = f"the seats {', '.join(there)}" if there else "one seat, which has no name: leave out --seats"
+        raise UsageError(f"--seats names {unknown[0]!r}; the environment has {has}")
+    if not there:
+        return Table(agent, places, made, ())
+    own = tuple(seat for seat in there if not seats or seat in seats)
+    players = {seat: agent if seat in own or other is None else other for seat in there}
+    return Table(seated_agent(players), places, made, own)
+
+
+def _read_as(
+    env_id: str, environment: Mapping[str, Any], name: str, agent: "Agent", console: Console
+) -> dict[str, Any]:
+    """What the environment is made with for this agent."""
+    if agent.chat is None:
+        return dict(environment)
+    from palaestra.agents.dialect import pinned
+    from palaestra.trainers.resume import trained_format
+
+    made, note = pinned(env_id, environment, agent.chat.tokenizer, trained_format(name))
+    if note:
+        _tell(console, note)
+    return made
+
+
+def _format(env_id: str, environment: Mapping[str, Any]) -> str:
+    return chosen_format(env_id, environment) or formats.DEFAULT
+
+
+def _tell(console: Console, text: str) -> None:
+    console.print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,215 @@
+"""Games on the command line: played by hand, checked, measured seat by seat, replayed and rescored."""
+
+import io
+import json
+
+import families
+import pytest
+
+import palaestra
+from palaestra.agents.local_model import export
+from palaestra.agents.policies.tiny import tiny_model
+from palaestra.cli import main
+from palaestra.envs.suite.solver_critic import SolverCritic
+from palaestra.record import read, write
+
+GAME = "palaestra/solver_critic-v0"
+SOLVER, CRITIC = "solver_0", "critic_0"
+TASK = SolverCritic().tasks[0]
+PRODUCT = TASK.prompt.removeprefix("What is ").removesuffix("?")
+
+
+@pytest.fixture
+def play(monkeypatch, capsys):
+    """Play typed lines; the exit status and what was printed."""
+
+    def run(*lines, args=("solver-critic", "--seed", "1", "--task", "0")):
+        monkeypatch.setattr("sys.stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
+        monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
+        status = main(["play", *args])
+        captured = capsys.readouterr()
+        return status, captured.out + captured.err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A random model whose turns are short."""
+    folder = tmp_path_factory.mktemp("random")
+    tokenizer = families.TOKENIZERS["tiny"]
+    made = tiny_model(len(tokenizer), seed=7)
+    made.generation_config.eos_token_id = [0, *range(20, 250, 3)]
+    export(made, tokenizer, folder)
+    return str(folder)
+
+
+def test_all_seats_are_played_in_turn_to_their_rewards(play):
+    status, out = play(
+        "/tools", f'/call calculator expression="{PRODUCT}"', TASK.answer, "Agree.", TASK.answer, "/reward", "/task"
+    )
+    assert status == 0
+    for said in (
+        "calculator(expression: string)",
+        f"tool (calculator): {TASK.answer}",
+        f"[{CRITIC}]",
+        "user: Agree.",
+        f"[{SOLVER} answered: reward 1]",
+        f"[{CRITIC} answered: reward 1]",
+        f"{SOLVER}: 1",
+        "first = 1, times 0 (from 0 to 1)",
+        f"answer  {TASK.answer}",
+    ):
+        assert said in out, said
+
+
+def test_turns_are_taken_back_and_left_to_the_script(play):
+    _, out = play(
+        "6", "Agree.", "/undo", "/undo", "/script", "/script", "/script", "/script", "/script", "/show critic_0"
+    )
+    assert "1 taken back" in out
+    assert f"[{CRITIC} answered: reward 1]" in out
+    shown = out[out.rindex("system: Say Agree") :]
+    assert shown.count("assistant:") == 2
+
+
+def test_one_seat_is_played_and_the_script_plays_the_others(play):
+    _, out = play("Disagree.", args=("solver-critic", "--task", "0", "--env-options", f"seat={CRITIC}"))
+    assert out.count(f"[{SOLVER}]") == 0
+    assert f"[{CRITIC} answered: reward 0]" in out
+    assert play(args=("solver-critic", "--env-options", "seat=jury"))[0] == 2
+
+
+def test_all_seats_are_saved_open_or_ended_and_replay(play, tmp_path):
+    file = tmp_path / "mine.jsonl"
+    play("6", f"/save {file}", "/script", "/script", "6", f"/save {file}")
+    records = list(read(file))
+    assert [record.episode.start.seat for record in records] == [SOLVER, CRITIC] * 2
+    assert [str(record.episode.ending) for record in records] == ["turn_limit", "length_limit", "answered", "answered"]
+    assert main(["replay", str(file)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("/reward", "the game goes on"),
+        ("/show nobody_0", "there is no seat 'nobody_0'"),
+        ("/undo", "0 have been taken"),
+        ("/undo x", "expected a number"),
+        ("/nonsense", "there is no /nonsense"),
+        ("/call serch", "no tool is named 'serch'"),
+        ("/save", "expected /save FILE"),
+        ("/raw", "expected /raw TEXT"),
+    ],
+)
+def test_a_wrong_line_is_answered_and_the_game_goes_on(play, line, said):
+    status, out = play(line, "1", "2", "3")
+    assert said in out
+    assert "answered: reward" in out or line.startswith("/call")
+    assert status == 0
+
+
+def test_after_its_end_a_game_takes_no_turn_but_can_be_begun_again(play):
+    _, out = play("1", "2", "3", "4", "/reset 3", "1", "2", "3")
+    assert "the game has ended: /undo" in out
+    assert out.count(f"[{SOLVER} answered") == 2
+    assert play(args=("solver-critic", "--model", "x"))[0] == 2
+
+
+def figures(tmp_path, *arguments):
+    """The figures of an evaluation, and what was saved of it."""
+    out, saved = tmp_path / "figures.json", tmp_path / "played.jsonl"
+    assert main(["eval", GAME, *arguments, "--json", str(out), "--save", str(saved)]) == 0
+    return json.loads(out.read_text()), list(read(saved))
+
+
+def test_every_seat_is_measured(tmp_path, capsys):
+    found, records = figures(tmp_path, "--tasks", "6", "--samples", "2", "--greedy")
+    assert list(found["seats"]) == [f"{seat} {way}" for way in ("sampled", "greedy") for seat in (SOLVER, CRITIC)]
+    assert {seat["success"] for seat in found["seats"].values()} == {1.0}
+    assert found["seats"][f"{SOLVER} sampled"]["samples"] == 2
+    assert len(records) == 2 * 6 * (2 + 1)
+    assert "┃ solver_0 greedy ┃ critic_0 greedy ┃" in capsys.readouterr().out
+    assert main(["replay", str(tmp_path / "played.jsonl")]) == 0
+    assert "36 identical" in capsys.readouterr().out
+
+
+def test_a_model_plays_the_seats_it_is_given_and_others_the_rest(model, tmp_path):
+    limits = ["--max-turn-tokens", "16", "--max-episode-tokens", "400", "--device", "cpu", "--tasks", "3"]
+    found, records = figures(tmp_path, "--model", model, "--seats", SOLVER, *limits)
+    assert list(found["seats"]) == [SOLVER]
+    assert found["seats"][SOLVER]["success"] == 0.0
+    assert found["others"] == "demonstrator"
+    assert {(r.episode.start.seat, r.agent, bool(r.episode.rows)) for r in records} == {
+        (SOLVER, model, True),
+        (CRITIC, "demonstrator", False),
+    }
+    assert {r.episode.reward for r in records if r.agent == "demonstrator"} == {1.0}
+    found, records = figures(tmp_path, "--seats", SOLVER, "--others", model, *limits)
+    assert found["seats"][SOLVER]["success"] == 1.0
+    assert {(r.episode.start.seat, bool(r.episode.rows)) for r in records} == {(SOLVER, False), (CRITIC, True)}
+    assert main(["replay", str(tmp_path / "played.jsonl")]) == 0
+
+
+def test_two_agents_are_compared_seat_by_seat(model, tmp_path):
+    limits = ["--max-turn-tokens", "16", "--max-episode-tokens", "400", "--device", "cpu", "--tasks", "8"]
+    found, _ = figures(tmp_path, "--against", model, "--seats", CRITIC, *limits)
+    assert found["comparison"][CRITIC]["difference"] == 1.0
+    assert found["against"]["seats"][CRITIC]["success"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((GAME, "--seats", "jury_0"), "the environment has the seats solver_0, critic_0"),
+        (("two-hop", "--seats", SOLVER), "leave out --seats"),
+    ],
+)
+def test_a_wrong_seat_is_refused(arguments, said, capsys):
+    assert main(["eval", *arguments, "--tasks", "2"]) == 2
+    assert said in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["eval", GAME, "--others", "human"])
+    assert "name" in capsys.readouterr().err
+
+
+def test_a_seat_without_its_game_is_told_and_is_no_proof(tmp_path, capsys):
+    _, records = figures(tmp_path, "--tasks", "3")
+    file = tmp_path / "half.jsonl"
+    write(file, records[:-1])
+    capsys.readouterr()
+    assert main(["replay", str(file)]) == 1
+    assert "4 identical, 0 different, 1 not run, for other seats of their games are missing" in capsys.readouterr().out
+    assert main(["rescore", str(file), "--reward", GAME]) == 1
+    assert "1 episodes have no new reward" in capsys.readouterr().out
+
+
+def test_games_are_rewarded_anew_by_a_game_or_seat_by_seat_by_a_function(tmp_path, monkeypatch, capsys):
+    figures(tmp_path, "--tasks", "3")
+    (tmp_path / "of_games.py").write_text(
+        "import palaestra\n"
+        "from palaestra.envs.suite.solver_critic import SolverCritic\n\n\n"
+        "class Meagre(SolverCritic):\n"
+        "    def rounds(self, task, rng):\n"
+        "        rewards = yield from super().rounds(task, rng)\n"
+        "        return {seat: {name: part / 4 for name, part in own.items()} for seat, own in rewards.items()}\n\n\n"
+        "def turns(attempt):\n"
+        "    return attempt.turns / 8\n\n\n"
+        'palaestra.register_game("me/meagre_v0", "of_games:Meagre")\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    for reward, new in (("of_games:me/meagre_v0", {0.25}), ("of_games:turns", {0.25, 0.375})):
+        assert main(["rescore", "played.jsonl", "--reward", reward, "--out", "new.jsonl"]) == 0
+        assert {record.episode.reward for record in read(tmp_path / "new.jsonl")} == new
+    assert main(["eval", "two-hop", "--tasks", "1", "--save", "other.jsonl"]) == 0
+    assert main(["rescore", "other.jsonl", "--reward", "debate"]) == 2
+    assert "rewards games alone" in capsys.readouterr().err
+    palaestra.registry._games.pop("me/meagre-v0")
+
+
+def test_a_game_is_checked_like_an_environment(capsys):
+    assert main(["check", "negotiation"]) == 0
+    said = capsys.readouterr().out
+    for name in ("pettingzoo contract", "cheats fail", "every game ends", "a seat that is cut off is scored"):
+        assert f"ok   {name}" in said
+    assert "API test" not in said

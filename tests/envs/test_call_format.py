@@ -1,0 +1,115 @@
+"""`format` is an option of every environment and game, whatever its constructor takes."""
+
+import gymnasium
+import pettingzoo
+import pytest
+
+import palaestra
+from palaestra import formats
+from palaestra.agents import Agent, ScriptedPolicy, play
+from palaestra.envs import Task, ToolEnv
+from palaestra.envs.checks.check import check
+from palaestra.envs.core.opening import open_env
+from palaestra.envs.suite.solver_critic import SolverCritic
+from palaestra.envs.suite.two_hop import TwoHop
+from palaestra.episode import Start
+from palaestra.errors import ConfigError
+from palaestra.registry import chosen_format
+
+ENVS = ["palaestra/Arithmetic-v0", "palaestra/Calculator-v0", "palaestra/TwoHop-v0"]
+GAME = "palaestra/solver_critic_v0"
+DIALECTS = ["llama3", "qwen3_coder", "mistral", "auto"]
+
+
+class Tagged(ToolEnv):
+    """Its author chose a format."""
+
+    format = "tags"
+
+    def task(self, rng):
+        return Task(f"{rng.integers(1000)}", "yes")
+
+    def reward(self, attempt):
+        return 0.0
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("env_id", [*ENVS, GAME])
+def test_a_demonstrators_calls_are_said_as_the_environment_reads_them(env_id, dialect):
+    arena = palaestra.arena(env_id, 4, format=dialect)
+    agent = Agent(ScriptedPolicy(palaestra.demonstrator(env_id), format=dialect))
+    seats = getattr(arena, "seats", ()) or (None,)
+    starts = [Start(task, task, seat=seat) for task in range(2) for seat in seats]
+    for episode in play(agent, arena, starts):
+        assert episode.parts["success"] == 1.0
+        assert episode.attempt.calls
+        turn = next(m["content"] for m in episode.attempt.messages if m["role"] == "assistant")
+        assert ("<tool_call>{" in turn) is (dialect == "auto")
+    arena.close()
+
+
+def test_partners_of_one_seat_speak_the_games_format():
+    arena = palaestra.arena(GAME, 1, seat="critic_0", format="llama3")
+    agent = Agent(ScriptedPolicy(palaestra.demonstrator(GAME), format="llama3"))
+    # The solver was right at once, so its call was read.
+    assert [dict(e.parts) for e in play(agent, arena, [Start(3, 0)])] == [{"success": 1.0, "first": 1.0}]
+    arena.close()
+
+
+@pytest.mark.parametrize("dialect", ["llama3", "glm", "deepseek"])
+def test_a_hint_shows_the_format_that_is_read(dialect):
+    env = open_env(ENVS[0], {"format": dialect})
+    env.reset(seed=0)
+    broken = {"llama3": '<|python_tag|>{"name"', "glm": "<tool_call>python", "deepseek": "<｜tool▁call▁begin｜>x"}
+    assert formats.get(dialect).EXAMPLE in env.step(broken[dialect])[0]
+    assert env.call("python", code="1").startswith(formats.get(dialect).EXAMPLE[:5])
+    env.close()
+
+
+def test_every_way_in_takes_it_and_refuses_a_name_that_is_none():
+    assert gymnasium.make(ENVS[2], format="glm").unwrapped.format == "glm"
+    assert TwoHop(format="glm").format == SolverCritic(format="glm").format == "glm"
+    assert pettingzoo.make("aec", GAME, format="glm").game.format == "glm"
+    assert TwoHop().format == SolverCritic().format == formats.DEFAULT
+    for opened in (
+        lambda: palaestra.arena(ENVS[0], 1, format="lama3"),
+        lambda: palaestra.arena(GAME, 2, format="lama3"),
+        lambda: open_env(ENVS[0], {"format": "lama3"}),
+        lambda: TwoHop(format="lama3"),
+    ):
+        with pytest.raises(ConfigError, match="did you mean 'llama3'"):
+            opened()
+
+
+def test_the_class_the_registration_and_the_options_choose_in_that_order():
+    palaestra.register("test/Tagged-v0", f"{__name__}:Tagged")
+    assert chosen_format("test/Tagged-v0", {}) == "tags"
+    assert chosen_format("test/Tagged-v0", {"format": "glm"}) == "glm"
+    palaestra.register("test/Tagged-v0", f"{__name__}:Tagged", format="fence")
+    assert chosen_format("test/Tagged-v0", {}) == "fence"
+    assert open_env("test/Tagged-v0", {}).format == "fence"
+    assert [chosen_format(env_id, {}) for env_id in (*ENVS, GAME)] == [None] * 4
+    gymnasium.registry.pop("test/Tagged-v0")
+
+
+def test_a_branch_reads_what_the_episode_read():
+    env = open_env(ENVS[2], {"format": "llama3"})
+    env.reset(seed=1)
+    env.step(env.call("search", query="Deka born"))
+    here, (child,) = env.snapshot(), env.fork(1)
+    other = open_env(ENVS[2], {"format": "glm"})
+    other.restore(here)
+    assert (child.format, other.format) == ("llama3", "glm")
+
+
+class Coded(TwoHop):
+    """Its author chose a format, and its demonstrator writes hermes as all do."""
+
+    format = "qwen3_coder"
+
+
+def test_a_class_that_chose_is_checked_and_demonstrated_in_its_format():
+    palaestra.register("test/Coded-v0", f"{__name__}:Coded", demonstrator="palaestra.envs.suite.two_hop:demonstrate")
+    failed = [finding for finding in check("test/Coded-v0") if not finding.passed]
+    assert failed == []
+    gymnasium.registry.pop("test/Coded-v0")
