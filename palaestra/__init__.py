@@ -61,5 +61,13 @@ _SUITE = "palaestra.envs.suite"
 register("palaestra/Arithmetic-v0", f"{_SUITE}.arithmetic:Arithmetic", demonstrator=f"{_SUITE}.arithmetic:demonstrate")
 register("palaestra/Calculator-v0", f"{_SUITE}.calculator:Calculator", demonstrator=f"{_SUITE}.calculator:demonstrate")
 register("palaestra/TwoHop-v0", f"{_SUITE}.two_hop:TwoHop", demonstrator=f"{_SUITE}.two_hop:demonstrate")
+register("palaestra/CodeMath-v0", f"{_SUITE}.code_math:CodeMath", demonstrator=f"{_SUITE}.code_math:demonstrate")
+register(
+    "palaestra/CodeContest-v0", f"{_SUITE}.code_contest:CodeContest", demonstrator=f"{_SUITE}.code_contest:demonstrate"
+)
+register("palaestra/HumanEval-v0", f"{_SUITE}.human_eval:HumanEval")
+register("palaestra/Science-v0", f"{_SUITE}.science:Science", demonstrator=f"{_SUITE}.science:demonstrate")
+register("palaestra/Reasoning-v0", f"{_SUITE}.reasoning:Reasoning", demonstrator=f"{_SUITE}.reasoning:demonstrate")
+register("palaestra/DataTable-v0", f"{_SUITE}.data_table:DataTable", demonstrator=f"{_SUITE}.data_table:demonstrate")
 for _name, _class in (("solver_critic", "SolverCritic"), ("debate", "Debate"), ("negotiation", "Negotiation")):
     register_game(f"palaestra/{_name}_v0", f"{_SUITE}.{_name}:{_class}", demonstrator=f"{_SUITE}.{_name}:demonstrate")

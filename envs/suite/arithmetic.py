@@ -16,7 +16,8 @@ import numpy as np
 
 from palaestra.envs import Task, ToolEnv
 from palaestra.envs.rewards.answer import MARK, final_answer
-from palaestra.envs.tools.process_python import ProcessPython
+from palaestra.envs.tools.python import Python
+from palaestra.envs.tools.sandboxed import Where, in_sandbox
 from palaestra.episode import Attempt, Message
 from palaestra.errors import UsageError
 from palaestra.formats import ParsedCall, hermes
@@ -34,19 +35,33 @@ TEMPLATES = (
 """A question and what it asks for."""
 
 
+class Programs(Python):
+    """One call an episode: a session would cost more than it keeps."""
+
+    stateful = False
+    show_last = False
+
+
 class Arithmetic(ToolEnv):
     """Solve a word problem with Python."""
 
     system = "End with Answer: NUMBER"
     max_turns = 4
-    toolkits = (ProcessPython,)
 
-    def __init__(self, split: str = "train", render_mode: str | None = None, digits: int = 1) -> None:
-        """`digits` is how many the numbers have."""
+    def __init__(
+        self,
+        split: str = "train",
+        render_mode: str | None = None,
+        tasks: str | None = None,
+        digits: int = 1,
+        sandbox: Where = "local",
+    ) -> None:
+        """`digits` is how many the numbers have, `sandbox` where programs run."""
         if not 1 <= digits <= 9:
             raise UsageError(f"digits is {digits}; expected 1 to 9")
-        super().__init__(split, render_mode)
+        super().__init__(split, render_mode, tasks)
         self.digits = digits
+        self.toolkits = in_sandbox(sandbox, Programs)
 
     def task(self, rng: np.random.Generator) -> Task:
         """One of eight templates with numbers from 2 on."""

@@ -36,6 +36,8 @@ class Debate(Game):
         JUDGE: "You judge a debate. Say Yes or No.",
     }
     seat_tools = {PRO: ("calculator",), CON: ("calculator",)}  # noqa: RUF012
+    # Somebody has to win: a debater who says nothing is believed half of the time, and a judge may guess.
+    chance = dict.fromkeys(seats, 0.5)
     parts = {  # noqa: RUF012
         "success": RewardPart(weight=0.0),
         "duel": RewardPart(low=-1.0),

@@ -9,10 +9,12 @@ import pytest
 import palaestra
 from palaestra import ToolError
 from palaestra.envs.checks.check import CHECKS, check
+from palaestra.envs.checks.trials import has_demonstrator
 from palaestra.envs.core.tasks import split_of
 from palaestra.envs.rewards.answer import final_answer
 from palaestra.envs.suite import arithmetic, two_hop
 from palaestra.envs.suite.calculator import safe_eval
+from palaestra.envs.tools.sandboxed import SandboxedToolkit
 
 
 def success(env_id, episodes, **habits):
@@ -25,22 +27,39 @@ def success(env_id, episodes, **habits):
         ended = False
         while not ended:
             action = play(messages, rng, **habits)
-            _, reward, terminated, truncated, info = env.step(action)
+            _, _, terminated, truncated, info = env.step(action)
             messages += [{"role": "assistant", "content": action}, *info["messages"]]
             ended = terminated or truncated
-        won += reward
+        won += info["parts"]["success"]
     return won / episodes
 
 
-@pytest.mark.parametrize("env_id", palaestra.registered())
+QUICK = ("palaestra/Arithmetic-v0", "palaestra/Calculator-v0", "palaestra/TwoHop-v0")
+DEMONSTRATED = [
+    pytest.param(env_id, marks=() if env_id in QUICK else pytest.mark.prove)
+    for env_id in palaestra.registered()
+    if has_demonstrator(env_id)
+]
+"""The code suite plays hundreds of programs each, which is for `make prove`."""
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """Programs of agents get a second, where they would get five: hostile ones use all of it."""
+    admit = SandboxedToolkit._admit
+    monkeypatch.setattr(SandboxedToolkit, "_admit", lambda self: min(admit(self), 1.0))
+
+
+@pytest.mark.parametrize("env_id", DEMONSTRATED)
 def test_tools_win_and_guesses_lose(env_id):
+    chance = gymnasium.make(env_id).unwrapped.chance
     assert success(env_id, 20) == 1.0
-    assert success(env_id, 60, tool_rate=0.0) < 0.1
-    assert 0.2 < success(env_id, 60, tool_rate=0.5) < 0.8
+    assert success(env_id, 60, tool_rate=0.0) < 0.1 + 1.5 * chance
+    assert 0.2 < success(env_id, 60, tool_rate=0.5) < 0.8 + chance / 2
 
 
-@pytest.mark.parametrize("env_id", palaestra.registered())
-def test_every_check_passes(env_id):
+@pytest.mark.parametrize("env_id", [*DEMONSTRATED, pytest.param("palaestra/HumanEval-v0", marks=pytest.mark.prove)])
+def test_every_check_passes(env_id, impatient):
     findings = check(env_id)
     assert [finding.name for finding in findings] == list(CHECKS)
     assert [finding for finding in findings if not finding.passed] == []

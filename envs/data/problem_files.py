@@ -1,0 +1,75 @@
+"""Files of problems in the columns that their makers use, for environments whose own column names are not enough.
+
+A file with a column `prompt` is read as any other (`load_tasks`). Without one the question is found under the names
+that an environment gives, such as `problem` (AIME), `question` (APPS) or `question_content` (LiveCodeBench), and all
+other columns are in `Task.data`. A `split` column decides the split; without one a fifth of the questions is held out.
+Every row is looked at before one is used. Left out: files of several parts, and addresses on a network.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from palaestra.envs.core.tasks import split_of
+from palaestra.envs.data.rows import Row, read_rows
+from palaestra.envs.data.task_files import load_tasks
+from palaestra.episode import Task
+from palaestra.errors import TaskFileError, UsageError
+
+_IDS = ("id", "ID", "task_id", "question_id", "problem_id")
+_ANSWERS = ("answer", "Answer", "ground_truth")
+_EVAL = ("eval", "evaluation", "test", "testing", "validation", "valid", "val", "dev")
+
+
+def load_problems(
+    path: str, split: str, questions: Sequence[str], finish: Callable[[Task], Task] = lambda task: task
+) -> list[Task]:
+    """The tasks of a split. `finish` completes a task from its data, or raises a ValueError that says what is wrong."""
+    unit, rows = read_rows(path)
+    first = next(iter(rows), None)
+    if first is None or "prompt" in first.columns or first.fault:
+        found = [(str(at), task, split) for at, task in enumerate(load_tasks(path, split), start=1)]
+        unit = "task"
+    else:
+        found = list(_published(path, unit, questions))
+    tasks, faults = [], []
+    for number, task, where in found:
+        if where == split:
+            try:
+                tasks.append(finish(task))
+            except ValueError as error:
+                faults.append(f"{unit} {number} ({task.id or task.prompt[:40]!r}): {error}")
+    if faults:
+        raise TaskFileError(path, f"{len(faults)} of {len(tasks) + len(faults)} tasks cannot be judged", faults)
+    if not tasks:
+        raise UsageError(f"{path}: none of its {len(found)} questions is for the {split!r} split; add a column 'split'")
+    return tasks
+
+
+def _published(path: str, unit: str, questions: Sequence[str]) -> list[tuple[str, Task, str]]:
+    """The rows as tasks, each with its number and its split."""
+    found, faults = [], []
+    for row in read_rows(path)[1]:
+        name = _first(row.columns, questions)
+        prompt = row.columns.get(name)
+        fault = row.fault or ("" if isinstance(prompt, str) and prompt.strip() else _missing(row, questions))
+        if fault:
+            faults.append(f"{unit} {row.number} {fault}")
+            continue
+        task_id = str(row.columns.get(_first(row.columns, _IDS)) or f"{unit} {row.number}")
+        answer = row.columns.get(_first(row.columns, _ANSWERS))
+        data = {key: value for key, value in row.columns.items() if key != name}
+        label = row.columns.get("split")
+        split = split_of(str(prompt)) if label is None else "eval" if str(label).lower() in _EVAL else "train"
+        found.append((str(row.number), Task(prompt=str(prompt), answer=answer, id=task_id, data=data), split))
+    if faults:
+        raise TaskFileError(path, f"{len(faults)} of {len(found) + len(faults)} rows are wrong", faults)
+    return found
+
+
+def _first(columns: Mapping[str, Any], names: Sequence[str]) -> str:
+    return next((name for name in names if columns.get(name) is not None), "")
+
+
+def _missing(row: Row, questions: Sequence[str]) -> str:
+    names = ", ".join(map(repr, ("prompt", *questions)))
+    return f"has no question; expected one of the columns {names}, found {', '.join(map(repr, list(row.columns)[:8]))}"

@@ -1,0 +1,113 @@
+"""Science questions from files with the columns of GPQA or MegaScience: CSV, JSON lines, a JSON list or parquet.
+
+    GPQA          Question, Correct Answer, Incorrect Answer 1 to 3, and if there are any Record ID, Subdomain.
+                  A test set: all of it is eval, and it has no train split.
+    MegaScience   question, reference_answer (the short answer), and if there is one subject. About one in five is
+                  eval, by the question's hash.
+
+The content decides which it is. All rows are looked at before one is used. Left out: fetching files.
+"""
+
+import csv
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from palaestra.envs.core.tasks import check_split, split_of
+from palaestra.envs.data.rows import Row, describe, read_rows, require_file
+from palaestra.errors import TaskFileError, UsageError
+
+WRONG = ("Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3")
+GPQA = ("Question", "Correct Answer", *WRONG)
+MEGASCIENCE = ("question", "reference_answer")
+MAX_CELL_BYTES = 2**20
+"""Largest cell of a CSV file."""
+MAX_FAULTS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One row: the right answer, and wrong ones where it is multiple choice."""
+
+    id: str
+    text: str
+    right: str
+    wrong: tuple[str, ...] = ()
+    subject: str = ""
+
+
+def read_questions(path: str, split: str) -> list[Question]:
+    """The questions of one split."""
+    check_split(split)
+    unit, rows = _csv_rows(path) if path.lower().endswith(".csv") else read_rows(path)
+    found: list[Question] = []
+    faults: list[str] = []
+    for row in rows:
+        try:
+            found.append(_question(os.path.basename(path), row))
+        except ValueError as error:
+            faults.append(f"{unit} {row.number} {error}")
+    if faults:
+        raise TaskFileError(path, f"{len(faults)} rows are wrong", faults[:MAX_FAULTS], len(faults))
+    if not found:
+        raise TaskFileError(
+            path, f"it holds no question; expected the columns {_listed(GPQA)}, or {_listed(MEGASCIENCE)}"
+        )
+    kept = [one for one in found if ("eval" if one.wrong else split_of(one.text)) == split]
+    if not kept and all(one.wrong for one in found):
+        raise UsageError(
+            f"{path}: multiple choice with the columns of GPQA is a test set, and has no {split!r} split; "
+            "evaluate on it with split='eval', and train on generated questions or on MegaScience"
+        )
+    if not kept:
+        raise UsageError(f"{path}: none of its {len(found)} questions falls into the {split!r} split; add questions")
+    return kept
+
+
+def _question(file: str, row: Row) -> Question:
+    """A row as a question; a ValueError says what is wrong with it."""
+    if row.fault:
+        raise ValueError(row.fault)
+    cells = row.columns
+    if "Question" in cells:
+        text, right, *wrong = (_cell(cells, column) for column in GPQA)
+        if len({right, *wrong}) < len(GPQA) - 1:
+            raise ValueError("has two answers that are the same")
+        return Question(_name(file, row, "Record ID"), text, right, tuple(wrong), str(cells.get("Subdomain") or ""))
+    if "question" not in cells:
+        raise ValueError(
+            f"has the columns {_listed(tuple(cells))}; expected {_listed(GPQA)}, or {_listed(MEGASCIENCE)}"
+        )
+    text, right = (_cell(cells, column) for column in MEGASCIENCE)
+    return Question(_name(file, row, "id"), text, right, subject=str(cells.get("subject") or ""))
+
+
+def _cell(cells: Mapping[str, Any], column: str) -> str:
+    value = cells.get(column)
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"has {describe(value)} in {column!r}; expected text")
+    return value.strip()
+
+
+def _name(file: str, row: Row, column: str) -> str:
+    return str(row.columns.get(column) or f"{file}:{row.number}")
+
+
+def _csv_rows(path: str) -> tuple[str, Iterator[Row]]:
+    require_file(path)
+    return "row", _read_csv(path)
+
+
+def _read_csv(path: str) -> Iterator[Row]:
+    csv.field_size_limit(max(csv.field_size_limit(), MAX_CELL_BYTES))
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            for number, cells in enumerate(csv.DictReader(file), 1):
+                yield Row(number, {str(name): value for name, value in cells.items()})
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise TaskFileError(path, f"it cannot be read as CSV: {error}") from None
+
+
+def _listed(columns: tuple[str, ...]) -> str:
+    return ", ".join(map(repr, columns[:8])) or "none"

@@ -1,0 +1,246 @@
+"""Judging a program that an agent wrote by hidden tests, in a sandbox where it never meets them.
+
+    grade = await grade_program(program_of(attempt.answer), tests, sandbox="local")
+    grade.fraction, grade.all_passed
+
+There are three kinds of tests (`code_tests`). A program that reads stdin runs once a case, afresh, and what it printed
+is compared here. A function is called in a session of the program's own, and what it returned, a plain value by then,
+is compared here. Tests in Python run in a second session, and each call they make is carried over (`crossing`).
+What was expected is never where the program could look, and a program that dies, stalls or lies fails its case. Only
+the sandbox itself, or tests that do not run before the program is first asked, is Broken. Left out: special judges.
+"""
+
+import asyncio
+import json
+import re
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from inspect import getsource
+from typing import Any
+
+from palaestra.envs.rewards import crossing
+from palaestra.envs.rewards.code_checker import listed, same_output, same_value
+from palaestra.envs.rewards.code_tests import Case, HiddenTests
+from palaestra.envs.sandboxes import Limits, Result, Sandbox, Session
+from palaestra.envs.sandboxes.opening import shared_sandbox
+from palaestra.envs.tools.sandboxed import Where, read_where
+from palaestra.errors import Broken
+
+GRADING = Limits(
+    seconds=30.0,
+    cpu_seconds=600.0,
+    memory_bytes=2**30,
+    output_bytes=8 * 2**20,
+    code_bytes=64 * 2**20,
+)
+"""Wider than what tools get: tests may be large, and a program prints its answers."""
+COMPILE_SECONDS = 20.0
+"""For compiling a program, which counts for nothing else: a machine that is busy must not make a program wrong."""
+MAX_CALLS = 5000
+"""Calls that tests in Python may make."""
+_SLACK_CHARS = 4096
+_FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[ \t]*([\w+-]*)[^\n]*\n(.*?)(?:^[ \t]*\1[ \t]*$)", re.DOTALL | re.MULTILINE)
+_PYTHON = ("python", "py", "python3")
+
+
+def program_of(text: str | None) -> str | None:
+    """The last block that is fenced as Python, or the last without a language; None where there is none."""
+    blocks = _FENCE.findall(text or "")
+    for languages in (_PYTHON, ("",)):
+        named = [body for _, language, body in blocks if language.lower() in languages]
+        if named:
+            return str(named[-1])
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What a program may use."""
+
+    seconds: float = 6.0
+    """For one case, or one call."""
+    total_seconds: float = 60.0
+    """For all of them; the cases that are left then count as failed."""
+    tolerance: float = 0.0
+    """Relative and absolute difference in which two numbers count as the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grade:
+    """How a program did."""
+
+    compiled: bool = False
+    passed: tuple[bool, ...] = field(default=())
+    """Each case; tests in Python are one."""
+    why: str = ""
+    """What went wrong first."""
+
+    @property
+    def fraction(self) -> float:
+        """Share of the cases that passed."""
+        return sum(self.passed) / len(self.passed) if self.passed else 0.0
+
+    @property
+    def all_passed(self) -> bool:
+        """Whether no case failed, and there was one."""
+        return bool(self.passed) and all(self.passed)
+
+
+async def grade_program(
+    program: str | None, tests: HiddenTests, *, allowance: Allowance | None = None, sandbox: Where = "local"
+) -> Grade:
+    """Judge a program; without one, or where it does not compile, no test is run."""
+    if program is None:
+        return Grade(why="there is no program")
+    try:
+        program.encode()
+    except UnicodeEncodeError:
+        return Grade(why="the program is not valid Unicode text")
+    backend, options = read_where(sandbox)
+    opened = await asyncio.to_thread(shared_sandbox, backend, **{**options, "limits": GRADING})  # It may start here.
+    grading = _Grading(program, tests, allowance or Allowance(), opened)
+    kind = grading.by_assertions if tests.code else grading.by_calls if tests.function else grading.by_stdin
+    return await kind()
+
+
+class _Grading:
+    """One program and its tests."""
+
+    def __init__(self, program: str, tests: HiddenTests, allowance: Allowance, sandbox: Sandbox) -> None:
+        self.program, self.tests, self.allowance, self.sandbox = program, tests, allowance, sandbox
+        self.left = allowance.total_seconds
+        self.why = ""
+
+    async def by_stdin(self) -> Grade:
+        """Each case is a process of its own."""
+        compiles = f"compile({self.program!r}, '<solution>', 'exec')"
+        if not (await self.sandbox.arun_once(compiles, timeout=COMPILE_SECONDS)).ok:
+            return Grade(why="the program does not compile")
+        passed = []
+        for case in self.tests.cases:
+            result = await self._spend(self.sandbox.arun_once, self.program, stdin=case.given.encode())
+            good = result.ok and not result.truncated
+            wanted = [same_output(result.stdout, one, self.allowance.tolerance) for one in case.accepted if good]
+            passed.append(any(wanted))
+            if not passed[-1]:
+                self.why = self.why or (_ended(result) if not good else "wrong output")
+        return Grade(True, tuple(passed), self.why)
+
+    async def by_calls(self) -> Grade:
+        """All cases share a session, until the program ends it."""
+        passed: list[bool] = []
+        session: Session | None = None
+        try:
+            for case in self.tests.cases:
+                if session is None and self.left > 0:
+                    session, compiled = await self._load()
+                    if not compiled:
+                        return Grade(why="the program does not compile")
+                    await self._spend(session.arun, _DEFINE)
+                reply = None if session is None else await self._call(session, json.dumps(_arguments(case.given)))
+                passed.append(reply is not None and self._right(reply, case))
+                if not passed[-1]:
+                    self.why = self.why or (reply or "no answer")[:200]
+                if reply is None and session is not None:
+                    await session.aclose()
+                    session = None
+        finally:
+            if session is not None:
+                await session.aclose()
+        return Grade(True, tuple(passed), self.why)
+
+    async def by_assertions(self) -> Grade:
+        """Two sessions; calls are carried from the tests to the program, and plain values back."""
+        player, compiled = await self._load()
+        try:
+            if not compiled:
+                return Grade(why="the program does not compile")
+            judge = await self.sandbox.astart()
+            try:
+                passed = await self._proceed(judge, player)
+            finally:
+                await judge.aclose()
+        finally:
+            await player.aclose()
+        return Grade(True, (passed,), self.why)
+
+    async def _proceed(self, judge: Session, player: Session) -> bool:
+        """Ask and answer until the tests are over. The program does not run before they have asked once."""
+        token = secrets.token_hex(16)
+        given = (self.tests.context, self.tests.code, self.tests.function, token)
+        step = f"{_HARNESS}\nproceeding = Proceeding{given!r}\nproceeding.proceed()"
+        for calls in range(MAX_CALLS):
+            result = await self._spend(judge.arun, step, timeout=self.allowance.seconds)
+            said = _said(result, token)
+            found = json.loads(said) if said else {"passed": False, "why": f"the tests ended: {_ended(result)}"}
+            if "passed" in found and not calls:  # Nothing of the program has been near them.
+                raise Broken(f"the tests of {self.tests.function} do not get as far as a call of it: {found['why']}")
+            if "passed" in found:
+                self.why = str(found["why"])
+                return found["passed"] is True
+            if not calls:
+                await self._spend(player.arun, _DEFINE)
+            reply = await self._call(player, said or "") if self.left > 0 else None
+            if reply is None:
+                self.why = "the program gave no answer"
+                return False
+            step = f"proceeding.proceed({reply!r})"
+        self.why = f"the tests call the program more than {MAX_CALLS} times"
+        return False
+
+    async def _load(self) -> tuple[Session, bool]:
+        """A session with the program in it, and whether it compiles; nothing of it has run yet."""
+        session = await self.sandbox.astart()
+        try:
+            source = f"{_HARNESS}\nprogram = Program({self.program!r}, {self.tests.context!r})\nsay(True)"
+            result = await session.arun(source, timeout=COMPILE_SECONDS)
+        except BaseException:
+            await session.aclose()
+            raise
+        return session, _said(result) == "true"
+
+    async def _call(self, session: Session, arguments: str) -> str | None:
+        """What the program answers to a call, as the JSON it claims; None where it died or took too long."""
+        result = await self._spend(session.arun, f"program.answer({self.tests.function!r}, {arguments!r})")
+        return None if result.timed_out or result.state_lost else _said(result)
+
+    def _right(self, reply: str, case: Case) -> bool:
+        longest = max(len(json.dumps(one)) for one in case.accepted)
+        if len(reply) > 4 * longest + _SLACK_CHARS:  # Nothing equal is so long, and reading it takes time.
+            return False
+        try:
+            value = listed(json.loads(reply)["value"])
+            return any(same_value(value, one, self.allowance.tolerance) for one in case.accepted)
+        except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
+            return False
+
+    async def _spend(self, run: Callable[..., Awaitable[Result]], program: str, **options: Any) -> Result:
+        """Run something within what is left of the time; with a `timeout` of its own it runs in any case."""
+        if self.left <= 0 and "timeout" not in options:
+            return Result(exit_code=None, timed_out=True, limit_hit="seconds")
+        options = {"timeout": min(self.allowance.seconds, self.left), **options}
+        result = await run(program, **options)
+        self.left -= result.duration_s
+        return result
+
+
+_HARNESS = getsource(crossing)
+_DEFINE = "program.run()"
+
+
+def _arguments(given: Any) -> dict[str, Any]:
+    return {"args": crossing.pack(given), "kwargs": {}}
+
+
+def _said(result: Result, token: str = "") -> str | None:
+    """The JSON text behind the last mark that a run printed."""
+    _, mark, text = result.stdout.rpartition(crossing.MARK + token)
+    return text.strip() if mark else None
+
+
+def _ended(result: Result) -> str:
+    if result.timed_out:
+        return "out of time"
+    last = result.stderr.strip().splitlines()[-1:] or [result.limit_hit or f"status {result.exit_code}"]
+    return last[0][:200]

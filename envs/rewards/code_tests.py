@@ -1,0 +1,195 @@
+"""Hidden tests of a program, read from the columns that data sets keep them in.
+
+    inputs, outputs, fn_name          APPS, as `input_output`; also PrimeIntellect's and Skywork's answer column
+    public_ and private_test_cases    LiveCodeBench; the private ones as base64 of zlib of a pickled JSON text
+    test, entry_point                 HumanEval: code that defines check(candidate)
+    test_list                         MBPP: assertions
+
+Nothing is unpickled: a pickle that holds one text has few opcodes, and one with any other is refused. Left out: tests
+that judge by a program of their own (special judges).
+"""
+
+import ast
+import base64
+import binascii
+import builtins
+import json
+import pickletools
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+MAX_TEST_BYTES = 256 * 2**20
+"""Size of a problem's tests once they are unpacked."""
+MAX_CASES = 1000
+_PICKLED_TEXT = {"PROTO", "FRAME", "MEMOIZE", "BINPUT", "LONG_BINPUT", "PUT", "STOP"}
+_TEXT = {"SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", "UNICODE"}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One hidden case."""
+
+    given: Any
+    """What comes on stdin, or the list of arguments."""
+    accepted: tuple[Any, ...]
+    """Outputs or values, any of which is right."""
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenTests:
+    """Either cases, or code that asserts."""
+
+    cases: tuple[Case, ...] = ()
+    function: str = ""
+    """What is called; "" for a program that reads stdin."""
+    code: str = ""
+    """Tests in Python: they define check(candidate), or call `function` as they run."""
+    context: str = ""
+    """Runs before the program and before the tests: imports, functions that a problem gives."""
+
+
+def read_tests(columns: Mapping[str, Any], answer: Any = None) -> HiddenTests:
+    """The tests of a problem; a ValueError says what is wrong. `answer` is looked at where no column helps."""
+    if "private_test_cases" in columns or "public_test_cases" in columns:
+        return _livecodebench(columns)
+    if isinstance(columns.get("test"), str) and isinstance(columns.get("entry_point"), str):
+        return HiddenTests(
+            code=columns["test"], function=columns["entry_point"], context=str(columns.get("context") or "")
+        )
+    if columns.get("test_list"):
+        return _assertions(columns["test_list"], "\n".join(columns.get("test_imports") or ()))
+    for name in ("input_output", "tests"):
+        if columns.get(name):
+            return _any(_json(columns[name], name))
+    if answer is not None:
+        return _any(_json(answer, "the answer"))
+    raise ValueError(
+        "it has no tests; expected a column input_output, private_test_cases, test with entry_point, test_list, or an "
+        f"answer that holds inputs and outputs (found {', '.join(columns) or 'no column'})"
+    )
+
+
+def _any(found: Any) -> HiddenTests:
+    if isinstance(found, Mapping) and "inputs" in found:
+        return _inputs_and_outputs(found)
+    if isinstance(found, list) and found and all(isinstance(one, Mapping) for one in found):
+        return _typed_cases(found, "")
+    if isinstance(found, list) and found and all(isinstance(one, str) for one in found):
+        return _assertions(found, "")
+    raise ValueError(
+        'tests are neither {"inputs": [...], "outputs": [...]}, nor a list of cases, nor one of assertions'
+    )
+
+
+def _inputs_and_outputs(found: Mapping[str, Any]) -> HiddenTests:
+    """APPS. What a function returns is there in a list of one, or bare: both are accepted."""
+    inputs, outputs = found.get("inputs"), found.get("outputs")
+    if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs):
+        raise ValueError("inputs and outputs are no two lists of the same length")
+    name = found.get("fn_name") or ""
+    if not name:
+        cases = [Case(_lines(given), (_lines(wanted),)) for given, wanted in zip(inputs, outputs, strict=True)]
+        return _checked(HiddenTests(tuple(cases)))
+    cases = []
+    for given, wanted in zip(inputs, outputs, strict=True):
+        if not isinstance(given, list):
+            raise ValueError(f"an input of the function {name!r} is {str(given)[:40]!r}; expected a list of arguments")
+        one = isinstance(wanted, list) and len(wanted) == 1
+        cases.append(Case(given, (wanted[0], wanted) if one else (wanted,)))
+    return _checked(HiddenTests(tuple(cases), str(name)))
+
+
+def _lines(value: Any) -> str:
+    """Text that is given whole, or as a list of lines."""
+    return "\n".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _livecodebench(columns: Mapping[str, Any]) -> HiddenTests:
+    found = []
+    for name in ("public_test_cases", "private_test_cases"):
+        if value := columns.get(name):
+            listed = _json(value, name) if not isinstance(value, str) or value.lstrip()[:1] == "[" else _packed(value)
+            if not isinstance(listed, list) or not all(isinstance(one, Mapping) for one in listed):
+                raise ValueError(f"{name} holds no list of test cases")
+            found += listed
+    metadata = _json(columns.get("metadata") or {}, "metadata")
+    return _typed_cases(found, str(metadata.get("func_name") or "") if isinstance(metadata, Mapping) else "")
+
+
+def _typed_cases(found: Sequence[Mapping[str, Any]], function: str) -> HiddenTests:
+    """Cases with an input, an output and a type; a function's arguments stand one a line, each as JSON."""
+    kinds = {str(one.get("testtype", one.get("type", "stdin"))) for one in found}
+    if len(kinds) > 1:
+        raise ValueError(f"its cases are of several types: {', '.join(sorted(kinds))}")
+    calls = kinds == {"functional"}
+    if calls and not function:
+        raise ValueError("its cases call a function, but metadata has no func_name")
+    cases = []
+    for one in found:
+        given, wanted = one.get("input"), one.get("output")
+        if calls:
+            lines = [line for line in str(given).split("\n") if line.strip()]
+            cases.append(Case([_json(line, "an input") for line in lines], (_json(wanted, "an output"),)))
+        else:
+            cases.append(Case(_lines(given), (_lines(wanted),)))
+    return _checked(HiddenTests(tuple(cases), function if calls else ""))
+
+
+def _assertions(listed: Any, context: str) -> HiddenTests:
+    code = "\n".join(map(str, listed))
+    try:
+        nodes = list(ast.walk(ast.parse(code)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ValueError(f"its assertions are no Python: {str(error)[:80]}") from None
+    called = [node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+    name = next((name for name in called if not hasattr(builtins, name)), None)
+    if name is None:
+        raise ValueError("no assertion calls a function, so nothing says what to define")
+    return HiddenTests(code=code, function=name, context=context)
+
+
+def _checked(tests: HiddenTests) -> HiddenTests:
+    if not tests.cases:
+        raise ValueError("it has no test case")
+    if len(tests.cases) > MAX_CASES:
+        raise ValueError(f"it has {len(tests.cases)} test cases; at most MAX_CASES, {MAX_CASES}, are run")
+    return tests
+
+
+def _json(value: Any, name: str) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{name} is no JSON: {str(error)[:80]}") from None
+
+
+def _packed(value: str) -> Any:
+    """base64, zlib, a pickle of one text, JSON: each opened in a way that what somebody wrote cannot act."""
+    try:
+        unpacker = zlib.decompressobj()
+        raw = unpacker.decompress(base64.b64decode(value, validate=True), MAX_TEST_BYTES)
+    except (binascii.Error, zlib.error, ValueError) as error:
+        raise ValueError(f"private_test_cases is neither JSON nor base64 of zlib: {error}") from None
+    if unpacker.unconsumed_tail:
+        raise ValueError(f"private_test_cases unpacks to more than MAX_TEST_BYTES, {MAX_TEST_BYTES:,} bytes")
+    return _json(pickled_text(raw), "private_test_cases")
+
+
+def pickled_text(raw: bytes) -> str:
+    """The one text that a pickle holds, read without unpickling; a ValueError where it holds anything else."""
+    texts = []
+    try:
+        for opcode, argument, _ in pickletools.genops(raw):
+            if opcode.name in _TEXT:
+                texts.append(str(argument))
+            elif opcode.name not in _PICKLED_TEXT:
+                raise ValueError(f"it uses {opcode.name}, which a text does not need")
+    except ValueError as error:
+        raise ValueError(f"private_test_cases is no pickle of one text, and nothing else is opened: {error}") from None
+    if len(texts) != 1:
+        raise ValueError(f"private_test_cases is a pickle of {len(texts)} texts; expected one")
+    return texts[0]

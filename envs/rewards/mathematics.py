@@ -1,0 +1,146 @@
+r"""Whether two mathematical answers are the same: the last \boxed{} of each text, as numbers, then as symbols.
+
+    matches(r"... \boxed{\frac{2}{4}}", "0.5")      the text of an attempt against the expected answer
+    same(r"2\sqrt{2}", r"\sqrt{8}")                 two answers
+
+Most comparisons are settled here, in microseconds: equal text once spelling is evened out, or two numbers (whole,
+decimal, fraction, percent, with thousands marks), which are compared exactly. The rest goes to math-verify in a
+process of its own (`symbolic`), which is awaited. Left out: units that change a value, and a tolerance for rounding.
+"""
+
+import json
+import re
+from fractions import Fraction
+from typing import Any
+
+from palaestra.envs.rewards import symbolic
+
+MAX_ANSWER_CHARS = 300
+"""Longest answer that is looked at; a longer one is right only if it is the expected text."""
+_SPACES = re.compile(r"\\[,;:! ]|\\q?quad\b|~|\s+|\\(?:left|right|displaystyle)\b(?![a-zA-Z])")
+_WORDS = re.compile(r"\\(?:text|textbf|mathrm|mathbf|operatorname|mbox)\s*\{([^{}]*)\}")
+_SHORT_FRACTION = re.compile(r"\\frac(?:(\d)(\d)|(\d)\{(-?\d+)\}|\{(-?\d+)\}(\d))(?!\d)")
+_THOUSANDS = re.compile(r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
+_DECIMAL = re.compile(r"([+-]?)(\d+\.?\d*|\.\d+)(?:[eE]([+-]?\d{1,3}))?")
+_FRACTION = re.compile(r"([+-]?)(?:\\frac\{([+-]?\d+)\}\{([+-]?\d+)\}|(\d+)/(\d+))")
+
+
+def boxed(text: str | None) -> str | None:
+    r"""What stands in the last \boxed{} of a text; None where there is none that is closed."""
+    start = -1 if text is None else max(text.rfind("\\boxed{"), text.rfind("\\fbox{"))
+    if text is None or start < 0:
+        return None
+    begin = text.index("{", start) + 1
+    depth = 1
+    for at in range(begin, len(text)):
+        depth += {"{": 1, "}": -1}.get(text[at], 0)
+        if depth == 0:
+            return text[begin:at].strip()
+    return None
+
+
+def strictly_boxed(text: str | None) -> str | None:
+    r"""The \boxed{} that the released code of arXiv 2510.11701 finds: it looks at the last 100 characters alone.
+
+    Its own order, the last 300 of a response and the last 100 of those, comes to the same. Nothing is stripped.
+    """
+    last = "" if text is None else text[-100:]
+    start = last.rfind("\\boxed{")
+    depth = 0
+    for at in range(start, len(last)) if start >= 0 else ():
+        depth += {"{": 1, "}": -1}.get(last[at], 0)
+        if depth == 0 and last[at] == "}":
+            return last[start + len("\\boxed{") : at]
+    return None
+
+
+def alternatives(expected: Any) -> list[str]:
+    """The answers any of which is right: a list, a list written as JSON text (as Skywork-OR1 does), or the one."""
+    if isinstance(expected, str) and expected.lstrip().startswith("["):
+        try:
+            listed = json.loads(expected)
+        except (ValueError, RecursionError):
+            listed = None
+        if isinstance(listed, list) and listed and all(isinstance(one, str) for one in listed):
+            return listed
+    if isinstance(expected, list | tuple):
+        return [str(one) for one in expected]
+    return [] if expected is None else [str(expected)]
+
+
+def plain(answer: str) -> str:
+    """An answer with the spelling evened out."""
+    text = answer.strip().strip("$").removeprefix("\\(").removesuffix("\\)").strip().rstrip(".").rstrip()
+    text = _WORDS.sub(r"\1", text.replace("{,}", ",").replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac"))
+    text = _SPACES.sub("", text)
+    for spelled, meant in (("\\%", "%"), ("^{\\circ}", ""), ("^\\circ", ""), ("\\$", ""), ("\u2212", "-")):
+        text = text.replace(spelled, meant)
+    return _SHORT_FRACTION.sub(lambda found: "\\frac{{{}}}{{{}}}".format(*filter(None, found.groups())), text)
+
+
+def number(text: str) -> Fraction | None:
+    """The number that an evened-out answer is; None where it is no number, or one that still has to be computed."""
+    if text.endswith("%"):
+        value = number(text[:-1])
+        return None if value is None else value / 100
+    if _THOUSANDS.fullmatch(text):
+        text = text.replace(",", "")
+    if found := _DECIMAL.fullmatch(text):
+        return Fraction(text)
+    if found := _FRACTION.fullmatch(text):
+        sign, top, bottom, plain_top, plain_bottom = found.groups()
+        below = int(bottom or plain_bottom)
+        value = Fraction(int(top or plain_top), below) if below else None
+        return -value if value is not None and sign == "-" else value
+    return None
+
+
+def settled(answer: str, expected: str) -> bool | None:
+    """Whether they are the same, where text and numbers alone can tell; else None."""
+    if answer.strip() == expected.strip():
+        return bool(answer.strip())
+    if max(len(answer), len(expected)) > MAX_ANSWER_CHARS:
+        return False
+    ours, theirs = plain(answer), plain(expected)
+    if ours == theirs:
+        return bool(ours)
+    if not ours or not theirs:
+        return False
+    found, wanted = number(ours), number(theirs)
+    if found is None or wanted is None:
+        return None
+    if ours.endswith("%") != theirs.endswith("%"):  # "What percent?" is answered with 10 and with 10 %.
+        return found == wanted or found * 100 == wanted or found == wanted * 100
+    return found == wanted
+
+
+async def same(answer: str, expected: str) -> bool:
+    """Whether two answers are the same. Broken where math-verify cannot be run; never because of what it was asked."""
+    verdict = settled(answer, expected)
+    return await symbolic.equal(answer, expected) if verdict is None else verdict
+
+
+async def matches(text: str | None, expected: Any) -> bool:
+    r"""Whether the last \boxed{} of a text holds one of the expected answers."""
+    found = boxed(text)
+    if found is None:
+        return False
+    wanted = alternatives(expected)
+    if any(settled(found, one) for one in wanted):
+        return True
+    for one in wanted:
+        if await same(found, one):
+            return True
+    return False
+
+
+def number_matches(text: str | None, expected: Any) -> bool:
+    r"""Whether the last \boxed{} holds an expected number, written out: the question itself, boxed, is no answer."""
+    found = boxed(text)
+    return found is not None and any(settled(found, one) is True for one in alternatives(expected))
+
+
+def strictly_matches(text: str | None, expected: Any) -> bool:
+    """The comparison of the released code of arXiv 2510.11701: the same text, to the letter."""
+    found = strictly_boxed(text)
+    return found is not None and found in alternatives(expected)

@@ -1,0 +1,122 @@
+"""Programming problems: a program that reads stdin, or a function, judged by tests that it never meets.
+
+A task:      Add up the numbers that are divisible by 7 or greater than 4. ... Print one number. ...
+An episode:  <tool_call>{"name": "python", "arguments": {"code": "def solve(numbers): ..."}}</tool_call>
+             12
+             ```python
+             def solve(numbers): ...
+             ```
+
+`tasks=FILE` takes LiveCodeBench, APPS and files whose answer column holds the tests. The reward is half for a program
+that compiles and half the share of tests passed: doubled and lowered by one, as the trainer does, that is the released
+code of arXiv 2510.11701, which gives -1 without a program and the share of tests with one. `success` is all tests.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from palaestra.envs import RewardPart, Task, ToolEnv
+from palaestra.envs.rewards.code import Allowance, Grade, grade_program, program_of
+from palaestra.envs.rewards.code_tests import read_tests
+from palaestra.envs.suite import program_problems
+from palaestra.envs.data.problem_files import load_problems
+from palaestra.envs.tools.python import Python
+from palaestra.envs.tools.sandboxed import Where, in_sandbox
+from palaestra.episode import Attempt, Message
+from palaestra.formats import ParsedCall, hermes
+
+QUESTIONS = ("question_content", "question", "description")
+"""Columns that hold the statement in files without a `prompt`."""
+PRELUDE = (
+    "import bisect, collections, functools, heapq, itertools, math, re, string\n"
+    "from bisect import *\nfrom collections import *\nfrom functools import *\nfrom heapq import *\n"
+    "from itertools import *\nfrom math import *\nfrom typing import *\nfrom builtins import *\n"
+)
+"""What starter code of contest sites takes for granted; it runs before functions that are called."""
+
+
+class CodeContest(ToolEnv):
+    """Write a program that passes hidden tests."""
+
+    max_turns = 16
+    system = (
+        "Write Python that solves the problem. You may try it with the Python tool first. Then answer with the whole "
+        "program in one ```python block: it reads stdin and prints, or, where a function is asked for, defines it."
+    )
+    parts = {"success": RewardPart(weight=0.0), "compiles": RewardPart(weight=0.5), "passed": RewardPart(weight=0.5)}  # noqa: RUF012
+    ceiling = 0.5  # What a program is paid that solves nothing.
+    reward_timeout = 300.0
+
+    def __init__(
+        self,
+        split: str = "train",
+        render_mode: str | None = None,
+        tasks: str | None = None,
+        seconds: float = 6.0,
+        tolerance: float = 0.0,
+        sandbox: Where = "local",
+    ) -> None:
+        """`seconds` is what a test may take (ten times as much all of them), `tolerance` how far numbers may be off."""
+        super().__init__(split, render_mode, tasks)
+        self.allowance = Allowance(seconds, 10 * seconds, tolerance)
+        self.sandbox = sandbox
+        self.toolkits = in_sandbox(sandbox, Python)
+
+    @property
+    def tasks(self) -> Sequence[Task]:
+        """The problems of the file, or generated ones."""
+        if self._set is None and self.tasks_file is not None:
+            self._set = load_problems(self.tasks_file, self.split, QUESTIONS, with_tests)
+        return super().tasks
+
+    def task(self, rng: np.random.Generator) -> Task:
+        """A problem of one of the families."""
+        return program_problems.contest_task(rng)
+
+    async def reward(self, attempt: Attempt) -> dict[str, float]:
+        """Run the tests. Without a program nothing runs."""
+        return scored(await graded(attempt, self.allowance, self.sandbox))
+
+
+async def graded(attempt: Attempt, allowance: Allowance, sandbox: Where) -> Grade:
+    """How the program of an attempt did."""
+    program = program_of(attempt.answer)
+    if program is None:
+        return Grade(why="there is no program")
+    tests = await asyncio.to_thread(read_tests, attempt.task.data, attempt.task.answer)  # Some are megabytes, packed.
+    if tests.function and not tests.context:
+        tests = replace(tests, context=PRELUDE)
+    return await grade_program(program, tests, allowance=allowance, sandbox=sandbox)
+
+
+def scored(grade: Grade) -> dict[str, float]:
+    """A grade as parts of a reward."""
+    return {"success": grade.all_passed, "compiles": grade.compiled, "passed": grade.fraction}
+
+
+def with_tests(task: Task) -> Task:
+    """A task whose tests can be read, with its starter code under the question."""
+    read_tests(task.data, task.answer)
+    starter: Any = task.data.get("starter_code")
+    if not isinstance(starter, str) or not starter.strip():
+        return task
+    return replace(task, prompt=f"{task.prompt}\n\nBegin with this code:\n```python\n{starter.rstrip()}\n```")
+
+
+def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate: float = 1.0) -> str:
+    """Play by rule: try the solution, then hand it in. With probability 1 - tool_rate, hand in what solves nothing."""
+    question = next(str(message["content"]) for message in messages if message["role"] == "user")
+    tried = any(message["role"] == "tool" for message in messages)
+    function = program_problems.solution_for(question, as_program=False)
+    if function is None or (not tried and rng.random() >= tool_rate):
+        return f"```python\nprint({rng.integers(100)})\n```"
+    if not tried:
+        return hermes.render([ParsedCall("python", {"code": f"{function[0]}\nprint({function[1]})"})])
+    reads = "Write a function" not in question and not question.startswith("def ")
+    solution = program_problems.solution_for(question, as_program=reads)
+    assert solution is not None
+    return f"```python\n{solution[0]}```"

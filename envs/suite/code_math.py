@@ -1,0 +1,99 @@
+r"""Mathematics with a Python interpreter: problems from a file, or eight families that need computing.
+
+A task:      What is the remainder when 27^315 is divided by 473?
+An episode:  <tool_call>{"name": "python", "arguments": {"code": "print(pow(27, 315, 473))"}}</tool_call>
+             155
+             The answer is \boxed{155}.
+
+`tasks=FILE` takes DAPO-Math, Skywork-OR1, AIME and others with their own columns. What the agent is told follows
+arXiv 2510.11701 in substance; `mode="self-contained"` is that paper's play without tools.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from palaestra.envs import Task, ToolEnv
+from palaestra.envs.rewards.mathematics import matches, number_matches, strictly_matches
+from palaestra.envs.suite import math_problems
+from palaestra.envs.data.problem_files import load_problems
+from palaestra.envs.tools.python import Python
+from palaestra.envs.tools.sandboxed import Where, in_sandbox
+from palaestra.episode import Attempt, Message
+from palaestra.errors import UsageError
+from palaestra.formats import ParsedCall, hermes
+
+AGENTIC = (
+    "Analyse the problem step by step, and first settle on a strategy. The Python tool computes precisely: use it to "
+    "work things out and to check them. When you know the answer stop calling it, and end with \\boxed{ANSWER}: one "
+    "answer, without units."
+)
+SELF_CONTAINED = "Reason step by step. End with \\boxed{ANSWER}: one answer, without units."
+MODES = ("agentic", "self-contained")
+COMPARISONS = ("value", "text")
+QUESTIONS = ("problem", "question", "Problem", "Question")
+"""Columns that hold the question in files without a `prompt`."""
+
+
+class CodeMath(ToolEnv):
+    """Solve a problem with Python."""
+
+    max_turns = 16
+    system = AGENTIC
+    reward_timeout = 300.0  # Hard comparisons of many episodes stand in one line.
+
+    def __init__(
+        self,
+        split: str = "train",
+        render_mode: str | None = None,
+        tasks: str | None = None,
+        mode: str = "agentic",
+        compare: str = "value",
+        sandbox: Where = "local",
+    ) -> None:
+        """`mode` is agentic or self-contained. `compare` is "value", or "text": the paper's own exact comparison."""
+        for name, value, known in (("mode", mode, MODES), ("compare", compare, COMPARISONS)):
+            if value not in known:
+                raise UsageError(f"{name} is {value!r}; expected {' or '.join(map(repr, known))}")
+        super().__init__(split, render_mode, tasks)
+        self.compare = compare
+        self.toolkits = in_sandbox(sandbox, Python) if mode == "agentic" else ()
+        self.system = AGENTIC if mode == "agentic" else SELF_CONTAINED
+
+    @property
+    def tasks(self) -> Sequence[Task]:
+        """The problems of the file, or generated ones."""
+        if self._set is None and self.tasks_file is not None:
+            self._set = load_problems(self.tasks_file, self.split, QUESTIONS, _with_answer)
+        return super().tasks
+
+    def task(self, rng: np.random.Generator) -> Task:
+        """A problem of one of the families."""
+        return math_problems.draw(rng)
+
+    async def reward(self, attempt: Attempt) -> float:
+        r"""The same value in the last \boxed{}. What is generated asks for a number, so there an expression is none."""
+        expected = attempt.task.answer
+        if self.compare == "text":
+            return float(strictly_matches(attempt.answer, expected))
+        if "family" in attempt.task.data:
+            return float(number_matches(attempt.answer, expected))
+        return float(await matches(attempt.answer, expected))
+
+
+def _with_answer(task: Task) -> Task:
+    if task.answer is None or not str(task.answer).strip():
+        raise ValueError("it has no answer; expected one in a column answer, ground_truth or solution")
+    return task
+
+
+def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate: float = 1.0) -> str:
+    """Play by rule: one program, then what it printed. With probability 1 - tool_rate, guess at once."""
+    replies = [str(message["content"]) for message in messages if message["role"] == "tool"]
+    if replies:
+        return f"The answer is \\boxed{{{replies[-1].strip()}}}."
+    question = next(str(message["content"]) for message in messages if message["role"] == "user")
+    program = math_problems.program_for(question)
+    if program is None or rng.random() >= tool_rate:
+        return f"The answer is \\boxed{{{rng.integers(1000)}}}."
+    return hermes.render([ParsedCall("python", {"code": program})])

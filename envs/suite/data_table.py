@@ -1,0 +1,242 @@
+"""Questions about a shop's files, a CSV and a SQLite database that lie in the folder where the agent's Python runs.
+
+A task:      Files of the shop Amber Gate: ... How many units of rake were ordered in March?
+An episode:  <tool_call>{"name": "python", "arguments": {"code": "import csv, ...\\norders = list(...)"}}
+             {'number': '1000', 'day': '2025-02-07', 'customer': '113', 'product': 'rake', 'quantity': '8'} ...
+             <tool_call>{"name": "python", "arguments": {"code": "sum(int(row['quantity'] or 0) for ..."}}
+             41
+             Answer: 41
+
+Variables stay from call to call, so the files are read once. Answers are computed here, from the rows that the files
+are made of (`data_table_world`), and never lie where the agent's programs run.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+
+from palaestra.envs import Task, ToolEnv
+from palaestra.envs.rewards.answer import MARK, final_answer
+from palaestra.envs.rewards.mathematics import settled
+from palaestra.envs.rewards.quotation import exact_match
+from palaestra.envs.suite.data_table_world import CATEGORIES, CITIES, MONTHS, PRODUCTS, World, draw_world
+from palaestra.envs.tools.python import Python
+from palaestra.envs.tools.sandboxed import Where, in_sandbox
+from palaestra.episode import Attempt, Message
+from palaestra.formats import ParsedCall, hermes
+
+_FIRST = (
+    "Amber",
+    "Blue",
+    "Clay",
+    "Dusk",
+    "Elm",
+    "Fern",
+    "Gold",
+    "Iron",
+    "Jade",
+    "Lime",
+    "Moss",
+    "North",
+    "Old",
+    "Pine",
+)
+_LAST = ("Arch", "Bridge", "Corner", "Ferry", "Gate", "Harbour", "Lantern", "Mill", "Orchard", "Pier", "Quarry", "Well")
+SHOPS = [f"{first} {last}" for first in _FIRST for last in _LAST]
+_INTRODUCTION = (
+    "Files of the shop {shop}: orders.csv lists orders (without a quantity where one was cancelled), "
+    "shop.db (SQLite) has the tables products and customers. "
+)
+_PARAMETERS: Mapping[str, Sequence[str]] = {
+    "product": PRODUCTS, "month": MONTHS, "city": CITIES, "category": CATEGORIES,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Family:
+    """One kind of question: its answer from the world's rows, and a program that finds it in the files."""
+
+    question: str
+    answer: Callable[[World, Mapping[str, str]], object]
+    """None where two answers would be right."""
+    program: str
+
+
+def _most(amounts: Mapping[str, int]) -> str | None:
+    """The key of the largest amount, unless two share it."""
+    best = Counter(amounts).most_common(2)
+    return best[0][0] if best and (len(best) == 1 or best[0][1] > best[1][1]) else None
+
+
+def _units(world: World, asked: Mapping[str, str]) -> int:
+    return sum(n for order, n, _ in world.paid() if (order.product, order.month) == (asked["product"], asked["month"]))
+
+
+def _earned(world: World, asked: Mapping[str, str]) -> int:
+    wanted = (asked["category"], asked["month"])
+    return sum(sum_ for order, _, sum_ in world.paid() if (world.categories[order.product], order.month) == wanted)
+
+
+def _spent_most(world: World, asked: Mapping[str, str]) -> str | None:
+    spent: Counter[str] = Counter()
+    for order, _, amount in world.paid():
+        if world.city(order) == asked["city"]:
+            spent[world.customers[order.customer][0]] += amount
+    return _most(spent)
+
+
+def _best_month(world: World, asked: Mapping[str, str]) -> str | None:
+    earned: Counter[str] = Counter()
+    for order, _, amount in world.paid():
+        if world.categories[order.product] == asked["category"]:
+            earned[order.month] += amount
+    return _most(earned)
+
+
+def _days(world: World, asked: Mapping[str, str]) -> int:
+    return len({order.day for order in world.orders if world.city(order) == asked["city"]})
+
+
+def _cancelled(world: World, asked: Mapping[str, str]) -> int:
+    return sum(order.quantity is None for order in world.orders if world.city(order) == asked["city"])
+
+
+def _median(world: World, asked: Mapping[str, str]) -> float | None:
+    found = [quantity for order, quantity, _ in world.paid() if order.product == asked["product"]]
+    return median(found) if found else None
+
+
+def _average_price(world: World, asked: Mapping[str, str]) -> str:
+    found = [price for name, price in world.prices.items() if world.categories[name] == asked["category"]]
+    return f"{sum(found) / len(found):.2f}"
+
+
+_PRICES = "price = dict(shop.execute('select name, price from products where category = ?', ('{category}',)))\n"
+_PEOPLE = "people = dict(shop.execute('select id, name from customers where city = ?', ('{city}',)))\n"
+_MINE = "mine = [row for row in orders if int(row['customer']) in people]\n"
+_AMOUNT = "int(row['quantity']) * price[row['product']]"
+FAMILIES = (
+    Family(
+        "How many units of {product} were ordered in {month}?",
+        _units,
+        "sum(int(row['quantity'] or 0) for row in orders\n"
+        "    if row['product'] == '{product}' and months[int(row['day'][5:7]) - 1] == '{month}')",
+    ),
+    Family(
+        "What did the orders of {category} products come to in {month}?",
+        _earned,
+        _PRICES + f"sum({_AMOUNT} for row in orders if row['quantity'] and row['product'] in price\n"
+        "    and months[int(row['day'][5:7]) - 1] == '{month}')",
+    ),
+    Family(
+        "Which customer from {city} spent the most?",
+        _spent_most,
+        _PEOPLE + _MINE + "price = dict(shop.execute('select name, price from products'))\nspent = Counter()\n"
+        f"for row in mine:\n    if row['quantity']: spent[people[int(row['customer'])]] += {_AMOUNT}\n"
+        "print(max(spent, key=spent.get))",
+    ),
+    Family(
+        "In which month did {category} products earn the most?",
+        _best_month,
+        _PRICES + "earned = Counter()\nfor row in orders:\n    if row['quantity'] and row['product'] in price:\n"
+        f"        earned[months[int(row['day'][5:7]) - 1]] += {_AMOUNT}\nprint(max(earned, key=earned.get))",
+    ),
+    Family(
+        "On how many different days were there orders, cancelled ones too, from customers in {city}?",
+        _days,
+        _PEOPLE + _MINE + "len(set(row['day'] for row in mine))",
+    ),
+    Family(
+        "How many orders of customers in {city} were cancelled?",
+        _cancelled,
+        _PEOPLE + _MINE + "sum(not row['quantity'] for row in mine)",
+    ),
+    Family(
+        "What is the median quantity of {product} in an order?",
+        _median,
+        "median(int(row['quantity']) for row in orders if row['quantity'] and row['product'] == '{product}')",
+    ),
+    Family(
+        "What do {category} products cost on average, to two decimals?",
+        _average_price,
+        _PRICES + "round(mean(price.values()), 2)",
+    ),
+)
+
+
+class Files(Python):
+    """Python in the folder with the shop's files."""
+
+    def files(self, task: Task) -> Mapping[str, bytes]:
+        """Those of the task's world; a task of somebody else's file has none."""
+        return draw_world(int(task.data["world"])).files() if "world" in task.data else {}
+
+
+class DataTable(ToolEnv):
+    """Answer a question about data files."""
+
+    system = "The files lie in the folder where your Python code runs. End with Answer: VALUE"
+    max_turns = 10
+    chance = 0.05
+
+    def __init__(
+        self,
+        split: str = "train",
+        render_mode: str | None = None,
+        tasks: str | None = None,
+        sandbox: Where = "local",
+    ) -> None:
+        """`sandbox` is where programs run."""
+        super().__init__(split, render_mode, tasks)
+        self.toolkits = in_sandbox(sandbox, Files)
+
+    def task(self, rng: np.random.Generator) -> Task:
+        """A world, and a question that has one answer in it."""
+        answer = None
+        while answer is None:
+            number = int(rng.integers(2**31))
+            family = FAMILIES[rng.integers(len(FAMILIES))]
+            asked = {name: values[int(rng.integers(len(values)))] for name, values in _PARAMETERS.items()}
+            answer = family.answer(draw_world(number), asked)
+        prompt = _INTRODUCTION.format(shop=SHOPS[rng.integers(len(SHOPS))]) + family.question.format(**asked)
+        return Task(prompt=prompt, answer=str(answer), data={"world": number})
+
+    def reward(self, attempt: Attempt) -> float:
+        """The value, bare or after "Answer:"; numbers may be written in another form."""
+        answer, expected = final_answer(attempt.answer), str(attempt.task.answer)
+        return float(answer is not None and (settled(answer, expected) is True or exact_match(answer, expected)))
+
+
+_LOOK = (
+    "import csv, sqlite3\nfrom collections import Counter\nfrom statistics import mean, median\n"
+    f"months = {MONTHS!r}\norders = list(csv.DictReader(open('orders.csv')))\nshop = sqlite3.connect('shop.db')\n"
+    "print(orders[0])\nprint(shop.execute('select sql from sqlite_master').fetchall())"
+)
+
+
+def _program(question: str) -> str | None:
+    """What finds the answer to a question; None when it is none of ours."""
+    for family in FAMILIES:
+        pattern = re.sub(r"\\{(\w+)\\}", r"(?P<\1>\\w+)", re.escape(family.question))
+        if match := re.search(pattern + "$", question):
+            program = family.program
+            for name, value in match.groupdict().items():
+                program = program.replace(f"{{{name}}}", value)
+            return program
+    return None
+
+
+def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate: float = 1.0) -> str:
+    """Play by rule: look at the files, compute, answer. With probability 1 - tool_rate, guess at once."""
+    question = str(next(message["content"] for message in messages if message["role"] == "user"))
+    replies = [str(message["content"]) for message in messages if message["role"] == "tool"]
+    program = _program(question)
+    if program is None or (not replies and rng.random() >= tool_rate):
+        return f"{MARK} {rng.integers(1, 500)}"
+    if len(replies) >= 2:
+        return f"{MARK} {replies[-1]}"
+    return hermes.render([ParsedCall("python", {"code": program if replies else _LOOK})])

@@ -1,0 +1,149 @@
+"""Any generator of reasoning-gym by its name, with a Python tool: puzzles, algorithms, logic, arithmetic.
+
+A task:      Sort these numbers in descending order: -80.8, 46.1, 49.0 ... Convert all numbers as strings ...
+An episode:  <tool_call>{"name": "python", "arguments": {"code": "sorted(['-80.8', '46.1', '49.0'], ..."}}</tool_call>
+             ['49.0', '46.1', '-80.8']
+             <answer>['49.0', '46.1', '-80.8']</answer>
+
+    gymnasium.make("palaestra/Reasoning-v0", generator="countdown", config={"max_numbers": 5})
+
+Success is what the generator's own verifier calls right; its partial credit is reported as `credit` and not paid, since
+verifiers hand some of it out for nothing. Which generators are fit, and why some are not, says `reasoning_items`.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from palaestra.envs import RewardPart, Task, ToolEnv
+from palaestra.envs.rewards.answer import final_answer
+from palaestra.envs.suite.reasoning_items import ITEMS, Items, open_items, require_known
+from palaestra.envs.tools.python import Python
+from palaestra.envs.tools.sandboxed import Where, in_sandbox
+from palaestra.episode import Attempt, Message
+from palaestra.errors import Broken
+from palaestra.formats import ParsedCall, hermes
+
+_TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+
+
+class Reasoning(ToolEnv):
+    """Solve a problem of a reasoning-gym generator."""
+
+    system = (
+        "Solve the problem; the tool may help. End with the answer alone between <answer> and </answer>, "
+        "in the form that the problem asks for."
+    )
+    max_turns = 10
+    parts: Mapping[str, RewardPart] = {"success": RewardPart(), "credit": RewardPart(weight=0.0)}
+
+    def __init__(
+        self,
+        split: str = "train",
+        render_mode: str | None = None,
+        generator: str = "number_sorting",
+        config: Mapping[str, Any] | None = None,
+        sandbox: Where = "local",
+    ) -> None:
+        """`config` holds the generator's own settings."""
+        super().__init__(split, render_mode)
+        require_known(generator, config or {})
+        self.generator, self.config = generator, dict(config or {})
+        self.toolkits = in_sandbox(sandbox, Python)
+
+    @property
+    def items(self) -> Items:
+        """The generator, looked at before its first use."""
+        return open_items(self.generator, self.config)
+
+    def task(self, rng: np.random.Generator) -> Task:
+        """An item. Splits never share one: a question belongs to one of them by its text."""
+        number = int(rng.integers(ITEMS))
+        item = self.items.item(number)
+        return Task(prompt=item["question"], answer=item["answer"], data={"generator": self.generator, "item": number})
+
+    def reward(self, attempt: Attempt) -> Mapping[str, float]:
+        """The verifier's word on what stands between the tags, or after "Answer:"."""
+        item = self.items.item(int(attempt.task.data["item"]))
+        if item["question"] != attempt.task.prompt:
+            raise Broken(f"{self.generator} draws another item for {attempt.task.data['item']} here than it did there")
+        credit = self.items.score(answer_of(attempt.answer), item)
+        return {"success": float(credit >= 1), "credit": credit}
+
+
+def answer_of(text: str | None) -> str | None:
+    """What the agent hands in."""
+    tagged = _TAGGED.findall(text or "")
+    return tagged[-1].strip() if tagged else final_answer(text)
+
+
+_COUNTDOWN = '''
+from functools import cache
+from itertools import combinations
+
+def splits(numbers, size):
+    for places in combinations(range(len(numbers)), size):
+        yield tuple(numbers[i] for i in places), tuple(x for i, x in enumerate(numbers) if i not in places)
+
+@cache
+def reach(numbers):
+    """Every whole number that all of these make, with a way to make it."""
+    if len(numbers) == 1:
+        return {numbers[0]: str(numbers[0])}
+    found = {}
+    for size in range(1, len(numbers)):
+        for left, right in splits(numbers, size):
+            for a, x in reach(left).items():
+                for b, y in reach(right).items():
+                    found |= {a + b: f"({x}+{y})", a - b: f"({x}-{y})", a * b: f"({x}*{y})"}
+                    if b and a % b == 0:
+                        found[a // b] = f"({x}/{y})"
+    return found
+
+@cache
+def solve(numbers, target):
+    """A way to make the target: a few numbers make a, and the rest what then is missing."""
+    if len(numbers) <= 3:
+        return reach(numbers).get(target)
+    for size in range(min(3, len(numbers) // 2), 0, -1):
+        for few, rest in splits(numbers, size):
+            for a, x in reach(few).items():
+                missing = [(target - a, "({x}+{y})"), (a - target, "({x}-{y})"), (target + a, "({y}-{x})"),
+                           (target * a, "({y}/{x})") if a else (0, "")]
+                if a and target % a == 0:
+                    missing.append((target // a, "({x}*{y})"))
+                if target and a % target == 0:
+                    missing.append((a // target, "({x}/{y})"))
+                for b, way in missing:
+                    if way and (y := solve(rest, b)) and ("/{y}" not in way or b):
+                        return way.format(x=x, y=y)
+'''
+_ASKED = re.compile(r"(?:equals|make|Calculate) (-?\d+)")
+_NUMBERS = re.compile(r"\d+(?:, \d+)+")
+_SORT = re.compile(r"Sort these numbers in (a|de)scending order: (.+)")
+_SUM = re.compile(r"arithmetic problem: ([-+\d ]+)=")
+
+
+def _program(question: str) -> str | None:
+    """A program that finds the answer, for questions of the generators number_sorting, chain_sum and countdown."""
+    if sort := _SORT.search(question):
+        return f"sorted({sort[2].split(', ')}, key=float, reverse={sort[1] == 'de'})"
+    if summed := _SUM.search(question):
+        return summed[1].strip()
+    target, numbers = _ASKED.search(question), _NUMBERS.search(question)
+    if target and numbers:
+        return f"{_COUNTDOWN}\nprint(solve(({numbers[0]}), {target[1]}))"
+    return None
+
+
+def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate: float = 1.0) -> str:
+    """Play by rule: a program, then its output. With probability 1 - tool_rate, guess at once."""
+    replies = [str(message["content"]) for message in messages if message["role"] == "tool"]
+    if replies:
+        return f"<answer>{replies[-1].strip()}</answer>"
+    program = _program(str(next(message["content"] for message in messages if message["role"] == "user")))
+    if program is None or rng.random() >= tool_rate:
+        return f"<answer>{rng.integers(100, 1000)}</answer>"
+    return hermes.render([ParsedCall("python", {"code": program})])

@@ -1,0 +1,148 @@
+r"""Science questions with four options, computed with Python and answered by a letter in a box.
+
+A task:      A wind of 72.5 km/h is how fast in metres per second?
+
+             A) 261 m/s
+             B) 1.21 m/s
+             C) 20.1 m/s
+             D) 45.1 m/s
+An episode:  <tool_call>{"name": "code_interpreter", "arguments": {"code": "print(72.5 / 3.6)"}}</tool_call>
+             20.13888888888889
+             \boxed{C}
+
+Questions are generated (`science_families`), or come from a file with the columns of GPQA or MegaScience
+(`envs/data/science_files`); MegaScience asks for a short answer instead of a letter. `prompt` chooses between working
+with the tool and without one, the two settings that arXiv:2510.11701 compares; the words are our own.
+"""
+
+import re
+from collections.abc import Awaitable, Sequence
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+
+from palaestra.envs import Task, ToolEnv
+from palaestra.envs.data.rows import require_file
+from palaestra.envs.data.science_files import Question, read_questions
+from palaestra.envs.rewards.choice import LETTERS, chosen
+from palaestra.envs.rewards.mathematics import boxed, matches
+from palaestra.envs.rewards.quotation import exact_match
+from palaestra.envs.sandboxes import Limits
+from palaestra.envs.suite.science_families import FAMILIES
+from palaestra.envs.tools.python import CodeInterpreter
+from palaestra.envs.tools.sandboxed import Where, in_sandbox
+from palaestra.episode import Attempt, Message
+from palaestra.errors import UsageError
+from palaestra.formats import ParsedCall, hermes
+
+_BOX = r"Put the final answer into \boxed{}: the capital letter of an option where there are options."
+PROMPTS = {
+    "agentic": (
+        "Answer the science question. Analyse it step by step and settle on a strategy first. Then use the tool to "
+        f"compute precisely and to check what you found. Once you are sure, stop calling it. {_BOX}"
+    ),
+    "self-contained": f"Answer the science question. Reason step by step and check each one yourself. {_BOX}",
+}
+
+
+class Interpreter(CodeInterpreter):
+    """With everybody's limits: nothing that is asked here takes long."""
+
+    limits = Limits()
+
+
+class Science(ToolEnv):
+    """Answer a science question."""
+
+    max_turns = 8
+    chance = 1 / len(LETTERS)
+
+    def __init__(
+        self,
+        split: str = "train",
+        render_mode: str | None = None,
+        tasks: str | None = None,
+        questions: str | None = None,
+        prompt: str = "agentic",
+        sandbox: Where = "local",
+    ) -> None:
+        """`questions` is a file with the columns of GPQA or MegaScience, `prompt` agentic or self-contained."""
+        super().__init__(split, render_mode, tasks)
+        if prompt not in PROMPTS:
+            raise UsageError(f"prompt is {prompt!r}; expected {' or '.join(map(repr, PROMPTS))}")
+        self.questions = None if questions is None else require_file(questions)
+        self.system = PROMPTS[prompt]
+        self.toolkits = in_sandbox(sandbox, Interpreter) if prompt == "agentic" else ()
+
+    def task(self, rng: np.random.Generator) -> Task:
+        """A question of one family."""
+        family = FAMILIES[rng.integers(len(FAMILIES))]
+        question, options = family.draw(rng)
+        return lettered(question, options, rng, subject=family.subject)
+
+    def task_set(self, split: str) -> Sequence[Task]:
+        """Generated questions, or those of the file."""
+        if self.questions is None:
+            return super().task_set(split)
+        return [_asked(question) for question in read_questions(self.questions, split)]
+
+    def reward(self, attempt: Attempt) -> float | Awaitable[float]:
+        """The right letter and no other; a short answer in other words or another form counts too."""
+        task = attempt.task
+        if task.data.get("kind") == "short":
+            return _same(attempt.answer, str(task.answer))
+        return float(chosen(attempt.answer) == task.answer)
+
+
+def lettered(question: str, options: Sequence[str], rng: np.random.Generator, **data: Any) -> Task:
+    """A task of a question whose first option is right, in an order of the generator's."""
+    order = [int(at) for at in rng.permutation(len(options))]
+    lines = [f"{letter}) {options[at]}" for letter, at in zip(LETTERS, order, strict=True)]
+    text = "\n".join((question, "", *lines))
+    return Task(prompt=text, answer=LETTERS[order.index(0)], data={"kind": "choice", **data})
+
+
+def _asked(question: Question) -> Task:
+    """A task of a question from a file: its options stand in the same order whenever it is read."""
+    if not question.wrong:
+        data = {"kind": "short", "subject": question.subject}
+        return Task(prompt=question.text, answer=question.right, id=question.id, data=data)
+    key = int.from_bytes(blake2b(question.text.encode("utf-8", "replace"), digest_size=8).digest(), "big")
+    made = lettered(question.text, (question.right, *question.wrong), np.random.default_rng(key))
+    return Task(made.prompt, made.answer, question.id, {"kind": "choice", "subject": question.subject})
+
+
+async def _same(answer: str | None, expected: str) -> float:
+    """Words are compared as words, what holds a digit or a sign also as mathematics."""
+    if exact_match(boxed(answer), expected):
+        return 1.0
+    return float(_MATHEMATICS.search(expected) is not None and await matches(answer, expected))
+
+
+_MATHEMATICS = re.compile(r"[\d\\=^+*/]")
+
+
+_OPTION = re.compile(r"^([A-D])\) ([\d.e+-]+)", re.MULTILINE)
+
+
+def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate: float = 1.0) -> str:
+    """Play by rule: compute, then the nearest option. With probability 1 - tool_rate, guess at once."""
+    prompt = str(next(message["content"] for message in messages if message["role"] == "user"))
+    replies = [str(message["content"]) for message in messages if message["role"] == "tool"]
+    if replies and (value := _number(replies[-1])) is not None:
+        options = {letter: float(text) for letter, text in _OPTION.findall(prompt)}
+        return rf"\boxed{{{min(options, key=lambda letter: abs(options[letter] - value))}}}"
+    question = prompt.partition("\n\n")[0]
+    expression = next((one for family in FAMILIES if (one := family.expression(question))), None)
+    if expression is None or replies or rng.random() >= tool_rate:
+        return rf"\boxed{{{LETTERS[rng.integers(len(LETTERS))]}}}"
+    return hermes.render([ParsedCall("code_interpreter", {"code": f"from math import *\nprint({expression})"})])
+
+
+def _number(text: str) -> float | None:
+    """A reply as a number; None where the tool refused, or is not there."""
+    try:
+        return float(text)
+    except ValueError:
+        return None

@@ -1,0 +1,81 @@
+"""The `python` tool: the agent's code runs in a sandbox, and what it prints and comes to is shown.
+
+`Python` keeps one session an episode; with `stateful = False` each call is a program of its own. Code in a Markdown
+fence is taken out of it. Left out: shell commands (`shell`).
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from palaestra.envs.core.tool import Tool, tool
+from palaestra.envs.sandboxes import Limits
+from palaestra.envs.tools.sandboxed import SandboxedToolkit
+from palaestra.errors import ToolError
+
+_FENCE = re.compile(r"^[ \t]*```[^\n`]*\n(.*?)(?:^[ \t]*```|\Z)", re.DOTALL | re.MULTILINE)
+_WORDS = {
+    (True, False): "Run Python code and read what it prints. Variables stay from call to call.",
+    (False, True): "Run a Python program and read what it prints and what its last line comes to.",
+    (False, False): "Run a Python program and read what it prints.",
+}
+"""The tool's description by `stateful` and `show_last`, where not both hold: an agent is told the truth."""
+
+
+class Python(SandboxedToolkit):
+    """Runs Python. `class Mine(Python): stateful = False` changes a setting."""
+
+    keeps_variables = True
+    show_last: bool = True
+    """Show the value of a last expression, as a notebook does."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        words = _WORDS.get((cls.stateful, cls.show_last))
+        if words is not None:
+            cls.tools = {
+                name: _described(found, words) if found.function is Python.python else found
+                for name, found in cls.tools.items()
+            }
+
+    @tool
+    async def python(self, code: str) -> str:
+        """Run Python code and read what it prints and what its last line comes to. Variables stay from call to call."""
+        return await self.run_code(code)
+
+    async def run_code(self, code: str) -> str:
+        """What the tool does; for a subclass whose tool has another name or other words."""
+        code = without_fence(code)
+        try:
+            size = len(code.encode())
+        except UnicodeEncodeError:
+            raise ToolError("the code is not valid Unicode text") from None
+        if size > self.limits.code_bytes:
+            raise ToolError(f"the code has {size} bytes; at most {self.limits.code_bytes} are run")
+        return await self.run(code, show_last=self.show_last)
+
+
+class CodeInterpreter(Python):
+    """The tool of arXiv:2510.11701: another name, a fresh program a call, 30 seconds and 2 GiB."""
+
+    stateful = False
+    limits = Limits(seconds=30.0, memory_bytes=2 * 2**30)
+
+    @tool(name="code_interpreter")
+    async def python(self, code: str) -> str:
+        """Run a Python program and read what it prints and what its last line comes to."""
+        return await self.run_code(code)
+
+
+def without_fence(code: str) -> str:
+    """The content of the first Markdown fence; the code itself where it has none but in a string of its own."""
+    found = _FENCE.search(code)
+    if found is None or any(code.count(quotes, 0, found.start()) % 2 for quotes in ('"""', "'''")):
+        return code
+    return found[1]
+
+
+def _described(found: Tool, words: str) -> Tool:
+    schema: Mapping[str, Any] = found.schema
+    return replace(found, schema={**schema, "function": {**schema["function"], "description": words}})

@@ -1,0 +1,217 @@
+"""What toolkits that run an agent's programs share: a sandbox, a session that starts late, budgets, branches.
+
+The sandbox opens when an episode begins, one for all environments of this process; a session starts at the first call,
+so an episode without a call costs nothing. Whatever a program does is told to the agent: `Broken` comes from the
+sandbox, or from settings that it refuses. Left out: what a tool is called and takes (`python`, `shell`), its words
+(`telling`), and where programs run (`envs.sandboxes`).
+"""
+
+import asyncio
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from palaestra.envs.core.toolkit import Toolkit
+from palaestra.envs.sandboxes import BACKENDS, Limits, Result, Sandbox, Session
+from palaestra.envs.sandboxes.opening import shared_sandbox
+from palaestra.envs.sandboxes.sandbox import Program
+from palaestra.envs.tools.telling import tell
+from palaestra.episode import Task
+from palaestra.errors import Broken, ToolError, UsageError
+
+Where = str | Mapping[str, Any]
+"""A backend's name, or a mapping with its options: {"backend": "remote", "url": ...}."""
+START_SECONDS = 60.0
+"""What a call may take beyond its program's time; the first one of an episode starts a session."""
+
+
+def in_sandbox(where: Where, *toolkits: Callable[..., Toolkit]) -> tuple[Callable[[], Toolkit], ...]:
+    """These toolkits on that backend, for an environment's `self.toolkits`."""
+    read_where(where)
+    return tuple(partial(kit, where) for kit in toolkits)
+
+
+def read_where(where: Where) -> tuple[str, dict[str, Any]]:
+    """The backend's name and its options."""
+    options = dict(where) if isinstance(where, Mapping) else {"backend": where}
+    backend = options.pop("backend", None)
+    if not isinstance(backend, str) or backend not in BACKENDS:
+        raise UsageError(f"sandbox is {where!r}; expected {', '.join(BACKENDS)}, or a mapping with such a 'backend'")
+    return backend, options
+
+
+class SandboxedToolkit(Toolkit):
+    """Base of toolkits that run programs. Settings are class attributes: a subclass changes them."""
+
+    limits: Limits = Limits()
+    """Of one session; `limits.seconds` is what one call may take."""
+    stateful: bool = True
+    """One session an episode. False runs each call in a fresh place."""
+    keeps_variables: bool = False
+    """A session's later runs find the variables of earlier ones, not only their files."""
+    max_calls: int | None = None
+    """Programs that are run in an episode."""
+    max_seconds: float | None = None
+    """Seconds that the programs of an episode may run together."""
+    require: Sequence[str] = ()
+    """Guards without which no episode begins (`Capabilities` lists them)."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        least = cls.limits.seconds + START_SECONDS  # Our deadline is never what ends a program.
+        cls.tools = {name: replace(found, timeout=max(found.timeout, least)) for name, found in cls.tools.items()}
+
+    _stand: "_Stand"
+    _turn: asyncio.Lock
+    _episode: object
+    """Another one for each episode: a session that starts too late belongs to none."""
+
+    def __init__(self, sandbox: Where = "local") -> None:
+        self.backend, self._options = read_where(sandbox)
+        self._sandbox: Sandbox | None = None
+        self._session: Session | None = None
+        self._guard = threading.Lock()
+
+    def files(self, task: Task) -> Mapping[str, bytes]:
+        """What lies in the working folder when a session starts, by path. Asked for at the first call."""
+        return {}
+
+    def start(self, task: Task, rng: np.random.Generator) -> None:
+        """Open the sandbox; a session starts with the first call."""
+        self._begin(_Stand(task), None)
+
+    def close(self) -> None:
+        """End the session and all that runs in it."""
+        with self._guard:
+            self._episode = object()
+            session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+    def snapshot(self) -> "tuple[_Stand, _Branch | None]":
+        """Where the episode stands, and a fork of its session, if it has one."""
+        if self._session is None:
+            return self._stand, None
+        if not self._opened().capabilities().forks:
+            raise UsageError(
+                f"{type(self).__name__} has no snapshots here: the sandbox {self.backend!r} cannot fork a session; "
+                "use another one, or stateful = False"
+            )
+        return self._stand, _Branch(self._session)
+
+    def restore(self, state: "tuple[_Stand, _Branch | None]") -> None:
+        """Go on from there, in the fork."""
+        stand, branch = state
+        self._begin(stand, None if branch is None else branch.take())
+
+    async def run(self, program: Program, *, show_last: bool = False) -> str:
+        """Run it within the budgets; what the agent is told. Runs of a session follow one another, as they were called.
+
+        Without a session the calls of one turn run at once, each within what was left when it began.
+        """
+        if self.stateful:
+            async with self._turn:
+                seconds = self._admit()
+                result = await self._run(self._run_in_session(program, seconds, show_last))
+        else:
+            seconds = self._admit()
+            result = await self._run(self._run_alone(program, seconds, show_last))
+        self._stand = self._stand._replace(seconds=self._stand.seconds + result.duration_s)
+        return tell(result, self.limits, seconds, variables=self.stateful and self.keeps_variables)
+
+    # Inside.
+
+    def _begin(self, stand: "_Stand", session: Session | None) -> None:
+        self.close()
+        self._stand = stand
+        self._turn = asyncio.Lock()
+        self._session = session
+        self._opened()
+
+    def _opened(self) -> Sandbox:
+        """The sandbox; one of its own where these limits are wider than what the others share."""
+        if self._sandbox is None:
+            options = dict(self._options)
+            usual = Limits()
+            if any(getattr(self.limits, field.name) > getattr(usual, field.name) for field in fields(Limits)):
+                options.setdefault("limits", self.limits)
+            sandbox = shared_sandbox(self.backend, **options)
+            sandbox.capabilities().require(*self.require)
+            self._sandbox = sandbox
+        return self._sandbox
+
+    def _admit(self) -> float:
+        """Count a call; the seconds that it may take."""
+        stand = self._stand
+        if self.max_calls is not None and stand.calls >= self.max_calls:
+            raise ToolError(f"no call is left: max_calls is {self.max_calls} for an episode; answer with what you have")
+        left = self.limits.seconds if self.max_seconds is None else self.max_seconds - stand.seconds
+        if left <= 0:
+            raise ToolError(f"no time is left: max_seconds is {self.max_seconds:g} for an episode; answer now")
+        self._stand = stand._replace(calls=stand.calls + 1)
+        return min(left, self.limits.seconds)
+
+    async def _run_in_session(self, program: Program, seconds: float, show_last: bool) -> Result:
+        if self._session is None:
+            episode = self._episode
+            session = await self._opened().astart(files=self.files(self._stand.task), limits=self.limits)
+            with self._guard:
+                if self._episode is episode:
+                    self._session = session
+            if self._session is not session:  # The episode was closed meanwhile, from another thread.
+                session.close()
+                raise Broken("the episode was closed while its session started")
+        return await self._session.arun(program, timeout=seconds, show_last=show_last)
+
+    async def _run_alone(self, program: Program, seconds: float, show_last: bool) -> Result:
+        sandbox, files = self._opened(), self.files(self._stand.task)
+        if not show_last:
+            return await sandbox.arun_once(program, files=files, timeout=seconds, limits=self.limits)
+        # A one-shot program has nobody to tell its last value, so it gets a session of its own.
+        session = await sandbox.astart(files=files, limits=self.limits)
+        try:
+            return await session.arun(program, timeout=seconds, show_last=True)
+        finally:
+            await session.aclose()
+
+    async def _run(self, running: Any) -> Result:
+        """Wait for a run. A refusal of the sandbox speaks of settings, which no agent can choose."""
+        try:
+            result: Result = await running
+        except UsageError as error:
+            raise Broken(f"the sandbox {self.backend!r} refused {type(self).__name__}: {error}") from error
+        return result
+
+
+class _Stand(NamedTuple):
+    """What an episode has used of its budgets."""
+
+    task: Task
+    calls: int = 0
+    seconds: float = 0.0
+
+
+class _Branch:
+    """A session in a snapshot: its deep copy is a fork, which belongs to the copy until it is taken."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def __deepcopy__(self, memo: object) -> "_Branch":
+        copied = _Branch(self._session.fork())
+        copied._drop = weakref.finalize(copied, copied._session.close)
+        copied._drop.atexit = False  # Whatever is left then ends with its sandbox.
+        return copied
+
+    _drop: Any = None
+
+    def take(self) -> Session:
+        """The session, for good."""
+        if self._drop is not None:
+            self._drop.detach()
+        return self._session

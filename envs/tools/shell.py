@@ -1,0 +1,31 @@
+"""The `shell` tool: commands in the session's working folder.
+
+A Python program of the agent's can start the same shell, so the tool asks for no special place, but for walls: a
+sandbox that does not truly keep files, network and processes apart is refused (`require`), whatever its name. One that
+knows no commands ends the episode BROKEN and says so.
+"""
+
+from palaestra.envs.core.tool import tool
+from palaestra.envs.tools.sandboxed import SandboxedToolkit
+from palaestra.errors import ToolError
+
+
+class Shell(SandboxedToolkit):
+    """Runs shell commands; files stay from call to call, variables and the current folder do not."""
+
+    require = ("files", "network", "processes")
+    interpreter: tuple[str, ...] = ("/bin/sh", "-c")
+    """What a command is handed to, as its last word."""
+    longest: int = 100_000
+    """Bytes of a command: the kernel takes 128 KiB for one word."""
+
+    @tool
+    async def shell(self, command: str) -> str:
+        """Run a shell command and read its output. Files stay; each command starts in the same folder."""
+        try:
+            size = len(command.encode())
+        except UnicodeEncodeError:
+            raise ToolError("the command is not valid Unicode text") from None
+        if "\0" in command or size > self.longest:
+            raise ToolError(f"a command has no null character and at most {self.longest} bytes; write a file instead")
+        return await self.run([*self.interpreter, command])

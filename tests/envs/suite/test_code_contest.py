@@ -1,0 +1,151 @@
+"""CodeContest: hidden tests of generated families and of published files, and the reward of arXiv 2510.11701."""
+
+import base64
+import json
+import pickle
+import zlib
+
+import gymnasium
+import numpy as np
+import pytest
+
+import palaestra
+from palaestra.envs.checks.trials import success
+from palaestra.envs.core.tasks import split_of
+from palaestra.envs.records.rescore import find_scorer
+from palaestra.envs.rewards.code_tests import read_tests
+from palaestra.envs.suite import code_contest, program_problems
+from palaestra.errors import TaskFileError
+
+ID = "palaestra/CodeContest-v0"
+pytestmark = pytest.mark.usefixtures("bare")
+
+
+def played(action, index=0, **options):
+    env = gymnasium.make(ID, **options).unwrapped
+    env.reset(seed=0, options={"task": index})
+    _, reward, _, _, info = env.step(action)
+    return reward, info
+
+
+def test_the_demonstrator_solves_it_and_no_guess_does(monkeypatch):
+    monkeypatch.setattr("palaestra.envs.checks.trials.EPISODES", 4)
+    assert success(ID, palaestra.demonstrator(ID)) == 1.0
+    assert success(ID, lambda messages, rng: code_contest.demonstrate(messages, rng, tool_rate=0.0)) == 0.0
+
+
+def test_the_reward_doubled_and_lowered_by_one_is_that_of_the_paper():
+    env = gymnasium.make(ID).unwrapped
+    index = next(at for at in range(20) if not read_tests(env.tasks[at].data).function)
+    first = read_tests(env.tasks[index].data).cases[0].accepted[0]
+    program = "```python\n{}\n```"
+    for answer, share in (("no program", -1), (program.format("x = = 1"), -1), (program.format("pass"), 0)):
+        reward, info = played(answer, index)
+        assert 2 * reward - 1 == pytest.approx(share)
+    reward, info = played(program.format(f"print({first!r})"), index)
+    assert 2 * reward - 1 == pytest.approx(info["parts"]["passed"])
+    assert 0.1 <= info["parts"]["passed"] <= 0.5
+    assert info["parts"]["success"] == 0
+
+
+def test_what_the_agent_sees_decides_its_split_and_is_one_problem():
+    rng = np.random.default_rng(0)
+    tasks = [program_problems.contest_task(rng) for _ in range(300)]
+    known = {}
+    for task in tasks:
+        key = (task.data["family"], *next(filter(None, (f.numbers_of(task.prompt) for f in program_problems.FAMILIES))))
+        assert known.setdefault(key, task.prompt) == task.prompt
+    assert 0.1 < np.mean([split_of(task.prompt) == "eval" for task in tasks]) < 0.3
+    assert {bool(read_tests(task.data).function) for task in tasks} == {True, False}
+
+
+def test_hidden_tests_are_not_in_the_prompt_and_differ_from_one_another():
+    rng = np.random.default_rng(1)
+    for _ in range(50):
+        task = program_problems.contest_task(rng)
+        cases = read_tests(task.data).cases
+        assert len(cases) == program_problems.HIDDEN_CASES
+        assert len({str(case.given) for case in cases}) == len(cases)
+        assert not any(str(case.given).strip("[]") in task.prompt for case in cases if len(str(case.given)) > 8)
+
+
+def test_printing_the_same_for_every_input_earns_little():
+    rng = np.random.default_rng(2)
+    shares = []
+    for _ in range(200):
+        given = [str(case.accepted[0]) for case in read_tests(program_problems.contest_task(rng).data).cases]
+        shares.append(max(map(given.count, given)) / len(given))
+    assert max(shares) <= 0.5
+    assert np.mean(shares) < 0.2
+
+
+def packed(cases):
+    return base64.b64encode(zlib.compress(pickle.dumps(json.dumps(cases)))).decode()
+
+
+FILES = {
+    "livecodebench stdin": (
+        {
+            "question_content": "Add two numbers.", "question_id": "a", "starter_code": "",
+            "public_test_cases": json.dumps([{"input": "1 2", "output": "3", "testtype": "stdin"}]),
+            "private_test_cases": packed([{"input": "4 5", "output": "9", "testtype": "stdin"}]), "metadata": "{}",
+        },
+        "print(sum(map(int, input().split())))",
+    ),
+    "livecodebench function": (
+        {
+            "question_content": "Add two numbers.", "question_id": "b",
+            "starter_code": "class Solution:\n    def add(self, x: int, y: List[int]) -> int:\n        ",
+            "public_test_cases": json.dumps([{"input": "1\n[2]", "output": "3", "testtype": "functional"}]),
+            "private_test_cases": packed([{"input": "4\n[5]", "output": "9", "testtype": "functional"}]),
+            "metadata": json.dumps({"func_name": "add"}),
+        },
+        "class Solution:\n    def add(self, x: int, y: List[int]) -> int:\n        return x + sum(y)",
+    ),
+    "apps": (
+        {"problem_id": 7, "question": "Add two.", "input_output": json.dumps({"inputs": ["1 2"], "outputs": ["3\n"]})},
+        "print(sum(map(int, input().split())))",
+    ),
+    "skywork": (
+        {
+            "prompt": [{"role": "user", "content": "Add two."}],
+            "reward_model": {"ground_truth": json.dumps({"fn_name": "add", "inputs": [[1, 2]], "outputs": [3]})},
+        },
+        "def add(x, y):\n    return x + y",
+    ),
+    "mbpp": ({"prompt": "Add two.", "test_list": ["assert add(1, 2) == 3"]}, "def add(x, y):\n    return x + y"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("row", "solution"), FILES.values(), ids=FILES)
+def test_published_files_are_read_and_judged(row, solution, tmp_path):
+    path = tmp_path / "problems.jsonl"
+    path.write_text(json.dumps({**row, "split": "train"}))
+    env = gymnasium.make(ID, tasks=str(path)).unwrapped
+    question, _ = env.reset(seed=0)
+    if row.get("starter_code"):
+        assert "def add(self, x: int" in question
+    assert "private_test_cases" not in question
+    _, info = played(f"```python\n{solution}\n```", tasks=str(path))
+    assert (info["parts"]["success"], info["fault"]) == (1.0, "")
+    assert played("```python\npass\n```", tasks=str(path))[1]["parts"]["success"] == 0.0
+
+
+def test_tests_that_cannot_be_read_are_named_when_the_file_is_read(tmp_path):
+    path = tmp_path / "problems.jsonl"
+    evil = base64.b64encode(zlib.compress(pickle.dumps(["not a text"]))).decode()
+    path.write_text(json.dumps({"question_content": "Add.", "private_test_cases": evil, "split": "train"}))
+    with pytest.raises(TaskFileError, match="nothing else is opened"):
+        gymnasium.make(ID, tasks=str(path)).unwrapped.tasks  # noqa: B018
+
+
+def test_a_recorded_attempt_is_rescored_to_the_same():
+    env = gymnasium.make(ID).unwrapped
+    env.reset(seed=0, options={"task": 1})
+    solution, _ = program_problems.solution_for(
+        env.problem.prompt, as_program=not read_tests(env.problem.data).function
+    )
+    _, reward, _, _, info = env.step(f"```python\n{solution}\n```")
+    again, parts = find_scorer(ID)(info["attempt"])
+    assert (again, parts) == (reward, info["parts"])
+    assert reward == 1.0

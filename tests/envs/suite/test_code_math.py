@@ -1,0 +1,89 @@
+"""CodeMath: generated families whose programs are right, files of others' columns, and what counts as an answer."""
+
+import json
+
+import gymnasium
+import numpy as np
+import pytest
+
+import palaestra
+from palaestra.envs.checks.trials import success
+from palaestra.envs.suite import code_math, math_problems
+from palaestra.errors import TaskFileError, UsageError
+
+ID = "palaestra/CodeMath-v0"
+
+
+def played(action, tasks=None, index=0, **options):
+    env = gymnasium.make(ID, tasks=tasks, **options).unwrapped
+    env.reset(seed=0, options={"task": index})
+    return env.step(action)[1]
+
+
+@pytest.mark.parametrize("family", math_problems.FAMILIES, ids=lambda family: family.name)
+def test_the_program_of_a_family_prints_its_answer_and_no_answer_is_common(family, capsys):
+    rng = np.random.default_rng(0)
+    tasks = [family.task(rng) for _ in range(50)]
+    for task in tasks[:5]:
+        exec(math_problems.program_for(task.prompt), {})
+        assert capsys.readouterr().out.strip() == task.answer
+    answers = [task.answer for task in tasks]
+    assert max(map(answers.count, answers)) <= 10
+
+
+@pytest.mark.usefixtures("bare")
+def test_the_demonstrator_solves_it_with_the_tool_and_never_by_guessing():
+    assert success(ID, palaestra.demonstrator(ID)) == 1.0
+    assert success(ID, lambda messages, rng: code_math.demonstrate(messages, rng, tool_rate=0.0)) < 0.1
+
+
+def test_the_number_in_the_last_box_counts_and_the_boxed_question_does_not():
+    env = gymnasium.make(ID).unwrapped
+    task = next(task for task in (env.tasks[at] for at in range(50)) if task.data["family"] == "power_remainder")
+    index = next(at for at in range(50) if env.tasks[at] == task)
+    assert played(f"It is \\boxed{{{task.answer}}}.", index=index) == 1.0
+    assert played(f"It is {task.answer}.", index=index) == 0.0
+    base, exponent, modulus = (int(n) for n in task.prompt.replace("^", " ").replace("?", "").split() if n.isdigit())
+    assert played(f"\\boxed{{{base}^{{{exponent}}} \\bmod {modulus}}}", index=index) == 0.0
+
+
+def test_self_contained_play_has_no_tools_and_other_words():
+    env = gymnasium.make(ID, mode="self-contained").unwrapped
+    _, info = env.reset(seed=0)
+    assert json.loads(info["tools"]) == []
+    assert "tool" not in info["system"]
+    for wrong in ({"mode": "alone"}, {"compare": "closely"}):
+        with pytest.raises(UsageError, match="expected"):
+            gymnasium.make(ID, **wrong)
+
+
+ROWS = {
+    "dapo": {
+        "prompt": [{"role": "user", "content": "2 + 2?"}],
+        "reward_model": {"ground_truth": "4", "style": "rule"},
+        "extra_info": {"index": "9a9b"},
+    },
+    "skywork": {"prompt": [{"role": "user", "content": "2 + 2?"}], "reward_model": {"ground_truth": '["4"]'}},
+    "aime": {"id": 60, "problem": "2 + 2?", "solution": "Add them.", "answer": "4", "url": "x"},
+    "aime, capitals": {"ID": "2024-I-1", "Problem": "2 + 2?", "Answer": 4},
+}
+
+
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+def test_files_are_read_with_the_columns_of_their_makers(row, tmp_path):
+    path = tmp_path / "problems.jsonl"
+    path.write_text(json.dumps({**row, "split": "train"}))
+    assert played("\\boxed{4}", str(path)) == 1.0
+    assert played("\\boxed{4.0}", str(path)) == 1.0
+    assert played("\\boxed{4.0}", str(path), compare="text") == 0.0
+    assert played("\\boxed{5}", str(path)) == 0.0
+
+
+def test_a_row_without_question_or_answer_is_named(tmp_path):
+    path = tmp_path / "problems.jsonl"
+    path.write_text('{"problem": "2 + 2?", "answer": "4", "split": "train"}\n{"problem": "3 + 3?", "split": "train"}')
+    with pytest.raises(TaskFileError, match=r"line 2.*no answer"):
+        gymnasium.make(ID, tasks=str(path)).unwrapped.tasks  # noqa: B018
+    path.write_text('{"problem": "2 + 2?", "answer": "4"}\n{"riddle": "3 + 3?", "answer": "6"}')
+    with pytest.raises(TaskFileError, match=r"line 2 has no question.*'riddle'"):
+        gymnasium.make(ID, tasks=str(path)).unwrapped.tasks  # noqa: B018

@@ -1,0 +1,78 @@
+"""DataTable: the files hold what the answers were computed from, and each question has one answer."""
+
+import contextlib
+import csv
+import io
+import sqlite3
+
+import numpy as np
+import pytest
+
+from palaestra.envs.suite.data_table import FAMILIES, DataTable, demonstrate
+from palaestra.envs.suite.data_table_world import ORDERS, draw_world
+from palaestra.episode import Attempt
+
+
+def played(env, seed, split_rng):
+    """Success of the demonstrator, and the number of calls."""
+    messages = list(env.reset(seed=seed)[1]["messages"])
+    while True:
+        action = demonstrate(messages, split_rng)
+        _, reward, terminated, truncated, info = env.step(action)
+        messages += [{"role": "assistant", "content": action}, *info["messages"]]
+        if terminated or truncated:
+            return reward, len(info["attempt"].calls)
+
+
+def test_every_family_is_asked_and_found_out_in_the_files():
+    """A program that only sees the files comes to the answer that was computed without them."""
+    env, rng = DataTable("eval"), np.random.default_rng(0)
+    try:
+        assert [played(env, seed, rng) for seed in range(16)] == [(1.0, 2)] * 16
+    finally:
+        env.close()
+    asked = " ".join(env.tasks[index].prompt for index in range(120))
+    assert all(family.question.partition("{")[0] in asked for family in FAMILIES)
+
+
+def test_a_world_and_its_files_hold_the_same():
+    world = draw_world(5)
+    files = world.files()
+    rows = list(csv.reader(io.StringIO(files["orders.csv"].decode())))
+    assert rows[0] == ["number", "day", "customer", "product", "quantity"]
+    assert [tuple(row) for row in rows[1:]] == [
+        tuple("" if cell is None else str(cell) for cell in order) for order in world.orders
+    ]
+    assert len(rows) == ORDERS + 1
+    with contextlib.closing(sqlite3.connect(":memory:")) as database:
+        database.deserialize(files["shop.db"])
+        products = {name: (kind, price) for name, kind, price in database.execute("select * from products")}
+        people = {number: (name, city) for number, name, city in database.execute("select * from customers")}
+    assert products == {name: (world.categories[name], price) for name, price in world.prices.items()}
+    assert people == world.customers
+    assert any(order.quantity is None for order in world.orders)
+
+
+def test_worlds_differ_and_repeat():
+    assert draw_world(1) != draw_world(2)
+    draw_world.cache_clear()
+    first = draw_world(1)
+    draw_world.cache_clear()
+    assert draw_world(1) == first
+
+
+@pytest.mark.parametrize(
+    ("expected", "right", "wrong"),
+    [
+        ("1200", ("Answer: 1,200", "1200", "Answer: 1200.0"), ("12000", "about 1200", "")),
+        ("17.50", ("Answer: 17.5",), ("17", "17.51")),
+        ("Ada Frost", ("Answer: ada frost", "Ada Frost."), ("Ada", "Ada Frost or Ben Hale", None)),
+    ],
+)
+def test_an_answer_may_be_written_in_another_form(expected, right, wrong):
+    env = DataTable()
+    task = env.tasks[0]
+    task = type(task)(prompt=task.prompt, answer=expected, id="x", data=task.data)
+    for texts, reward in ((right, 1.0), (wrong, 0.0)):
+        for text in texts:
+            assert env.judge(Attempt(task, (), text, (), 1))[0] == reward, text

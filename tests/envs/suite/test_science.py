@@ -1,0 +1,130 @@
+"""Science: every question has one right option, which its numbers lead to; files are read, or refused with a reason."""
+
+import csv
+import json
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from palaestra.envs.data.science_files import GPQA
+from palaestra.envs.suite.science import PROMPTS, Science, lettered
+from palaestra.envs.suite.science_families import FAMILIES, LEAST_APART, OPTIONS
+from palaestra.episode import Attempt
+from palaestra.errors import TaskFileError, UsageError
+
+
+def judged(env, task, text):
+    return env.judge(Attempt(task, (), text, (), 1))[0]
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.question[:40])
+def test_a_familys_questions_lead_to_their_right_option(family):
+    rng = np.random.default_rng(0)
+    seen = set()
+    for _ in range(60):
+        question, options = family.draw(rng)
+        seen.add(question)
+        expressions = [found for one in FAMILIES if (found := one.expression(question))]
+        assert len(expressions) == 1, question
+        value = eval(expressions[0], vars(math).copy())
+        shown = [float(option.split()[0]) for option in options]
+        assert shown[0] == pytest.approx(value, rel=0.01)
+        assert len(set(options)) == OPTIONS
+        assert all(abs(one - shown[0]) > LEAST_APART / 2 * shown[0] for one in shown[1:])
+    assert len(seen) > 30
+
+
+def test_every_letter_is_right_equally_often():
+    letters = Counter(Science().tasks[index].answer for index in range(400))
+    assert set(letters) == set("ABCD")
+    assert min(letters.values()) > 70
+
+
+def test_one_letter_in_a_box_is_the_answer():
+    env = Science()
+    task = lettered("Which?", ("right", "wrong", "false", "off"), np.random.default_rng(1))
+    others = [letter for letter in "ABCD" if letter != task.answer]
+    for text in (rf"So \boxed{{{task.answer}}}.", rf"\boxed{{\text{{({task.answer})}}}}", f"Answer: {task.answer}"):
+        assert judged(env, task, text) == 1.0
+    for text in (rf"\boxed{{{others[0]}}}", r"\boxed{A} \boxed{B} \boxed{C} \boxed{D}", "ABCD", "", None, task.prompt):
+        assert judged(env, task, text) == 0.0
+
+
+def test_without_the_tool_the_agent_is_told_of_none():
+    for prompt, tools in (("agentic", ["code_interpreter"]), ("self-contained", [])):
+        env = Science(prompt=prompt)
+        env.reset(seed=0)
+        assert [schema["function"]["name"] for schema in env.schemas] == tools
+        assert env.system == PROMPTS[prompt]
+        env.close()
+    with pytest.raises(UsageError, match="self-contained"):
+        Science(prompt="both")
+
+
+def rows_of(count):
+    return [{**{column: f"{column} {at}" for column in GPQA}, "Record ID": f"rec{at}"} for at in range(count)]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_gpqa_is_a_test_set_with_options_in_a_lasting_order(tmp_path, suffix):
+    path = tmp_path / f"gpqa.{suffix}"
+    rows = rows_of(30)
+    rows[3]["Question"] = 'Two lines\nand "quotes", commas'
+    with open(path, "w", newline="") as file:
+        if suffix == "csv":
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+        else:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+    first, second = (Science("eval", questions=str(path)).tasks for _ in range(2))
+    assert first == second
+    assert [task.id for task in first] == [f"rec{at}" for at in range(30)]
+    assert len({task.answer for task in first}) == 4
+    for task, row in zip(first, rows, strict=True):
+        assert f"{task.answer}) {row['Correct Answer']}" in task.prompt.splitlines()
+        assert task.prompt.startswith(row["Question"])
+    with pytest.raises(UsageError, match="test set"):
+        _ = Science("train", questions=str(path)).tasks
+
+
+def test_megascience_asks_for_short_answers_and_shares_none_between_splits(tmp_path):
+    path = tmp_path / "mega.jsonl"
+    rows = [{"question": f"What is {n} J in kJ?", "reference_answer": f"{n / 1000} kJ", "subject": "physics"}
+            for n in range(1, 60)]  # fmt: skip
+    rows.append({"question": "Which gas do leaves take in?", "reference_answer": "Carbon dioxide"})
+    path.write_text("\n".join(map(json.dumps, rows)))
+    sets = [Science(split, questions=str(path)).tasks for split in ("train", "eval")]
+    assert sum(map(len, sets)) == 60
+    assert not {task.prompt for task in sets[0]} & {task.prompt for task in sets[1]}
+    env = Science(questions=str(path))
+    gas = next(task for tasks in sets for task in tasks if "leaves" in task.prompt)
+    assert judged(env, gas, r"It is \boxed{the carbon dioxide}") == 1.0
+    for text in (r"\boxed{oxygen}", "carbon dioxide", "", None):
+        assert judged(env, gas, text) == 0.0
+    half = type(gas)(prompt="?", answer="1/2", id="x", data={"kind": "short"})
+    assert judged(env, half, r"\boxed{0.5}") == 1.0
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([{"Question": "Q?"}], "'Correct Answer'"),
+        ([dict.fromkeys(GPQA, "same")], "the same"),
+        ([{"prompt": "Q?"}], "'prompt'"),
+        ([{"question": "Q?", "reference_answer": None}], "'reference_answer'"),
+        ([], "no question"),
+    ],
+)
+def test_a_wrong_file_is_refused_by_its_rows(tmp_path, rows, said):
+    path = tmp_path / "questions.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(TaskFileError, match=said):
+        _ = Science("eval", questions=str(path)).tasks
+
+
+def test_an_absent_file_is_said_at_once():
+    with pytest.raises(UsageError, match=r"gpqa_diamond\.csv"):
+        Science("eval", questions="gpqa_diamond.csv")

