@@ -1,0 +1,75 @@
+"""How much of a server its clients may use together: programs run a few at once, others wait, and more are refused."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, fields
+
+from palaestra.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceLimits:
+    """How much of a server its clients may use together."""
+
+    most_sessions: int = 256
+    """Sessions alive at once."""
+    most_running: int = 32
+    """Programs that run at once; others wait."""
+    most_waiting: int = 256
+    """Programs that wait; others are refused for now."""
+    most_seconds: float = 600.0
+    """The longest time that a run may ask for."""
+    idle_seconds: float = 900.0
+    """A session that nobody has touched for so long is ended."""
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if not 0 < value < float("inf"):
+                raise ConfigError(f"{one.name} is {value}; expected a number above 0")
+
+
+class Full(Exception):
+    """There is no room just now."""
+
+
+class Turnstile:
+    """Lets programs run, first come, first served."""
+
+    def __init__(self, service: ServiceLimits) -> None:
+        self._service = service
+        self._slots = asyncio.Semaphore(service.most_running)
+        self._running = self._waiting = 0
+
+    def figures(self) -> dict[str, int]:
+        """How full it is."""
+        return {
+            "running": self._running,
+            "most_running": self._service.most_running,
+            "waiting": self._waiting,
+            "most_waiting": self._service.most_waiting,
+        }
+
+    @asynccontextmanager
+    async def passing(self, patience: float) -> AsyncIterator[None]:
+        """One of the places where programs run; `Full` where there is none within so many seconds."""
+        if self._slots.locked():
+            if self._waiting >= self._service.most_waiting:
+                raise Full
+            self._waiting += 1
+            try:
+                async with asyncio.timeout(patience):
+                    await self._slots.acquire()
+            except TimeoutError:
+                raise Full from None
+            finally:
+                self._waiting -= 1
+        else:
+            await self._slots.acquire()
+        self._running += 1
+        try:
+            yield
+        finally:
+            self._running -= 1
+            self._slots.release()

@@ -1,0 +1,105 @@
+"""A sandbox in memory, whose programs are a few words: what a client and a server do around one can be tested alone.
+
+say TEXT | count (how often it ran in this session) | wait SECONDS | echo (stdin) | break | os | bytes N | defect
+"""
+
+import asyncio
+import errno
+
+from palaestra.envs.sandboxes import Capabilities, Limits, Result, Sandbox, Session
+from palaestra.errors import Broken, UsageError
+
+
+class MemorySession(Session):
+    def __init__(self, sandbox, files, limits):
+        self.sandbox, self.files, self.limits, self.counted, self.open = sandbox, dict(files or {}), limits, 0, True
+        sandbox.sessions.append(self)
+
+    async def arun(self, program, *, timeout=None, stdin=b"", show_last=False):
+        if not isinstance(program, str):
+            return Result(stdout=" ".join(program))
+        word, _, rest = program.partition(" ")
+        self.sandbox.ran.append(program)
+        self.counted += 1
+        self.sandbox.busy += 1
+        try:
+            if word == "wait":
+                await asyncio.sleep(float(rest))
+        except asyncio.CancelledError:
+            self.sandbox.cancelled.append(program)
+            raise
+        finally:
+            self.sandbox.busy -= 1
+        if word == "break":
+            raise Broken("the disk has melted")
+        if word == "usage":
+            raise UsageError("never ask that")
+        if word == "os":
+            raise FileNotFoundError(errno.ENOENT, "No such file", rest)
+        if word == "defect":
+            raise ZeroDivisionError("mine")
+        if word == "bytes":
+            return Result(stdout="é" * int(rest), stdout_bytes=2 * int(rest))
+        said = {"say": rest, "count": str(self.counted), "echo": stdin.decode()}.get(word, "")
+        return Result(stdout=said, value=repr(rest) if show_last else None, duration_s=0.25, stdout_bytes=len(said))
+
+    async def aput(self, path, data):
+        self.files[path] = data
+
+    async def aget(self, path):
+        if path not in self.files:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+        return self.files[path]
+
+    async def alistdir(self, path="."):
+        return sorted(self.files)
+
+    async def areset(self):
+        self.files, self.counted = {}, 0
+
+    async def afork(self):
+        fork = MemorySession(self.sandbox, self.files, self.limits)
+        fork.counted = self.counted
+        return fork
+
+    def close(self):
+        self.open = False
+
+    def _sync(self, *_, **__):
+        raise NotImplementedError("a server must not block its loop")
+
+    run = put = get = listdir = reset = fork = _sync
+
+
+class MemorySandbox(Sandbox):
+    def __init__(self, limits=None):
+        self.limits = limits or Limits()
+        self.sessions, self.ran, self.cancelled, self.busy = [], [], [], 0
+        self.found = Capabilities(backend="memory", files=True, memory="tree", landlock=3, notes=("made of air",))
+
+    @property
+    def alive(self):
+        return [session for session in self.sessions if session.open]
+
+    def capabilities(self):
+        return self.found
+
+    async def astart(self, *, files=None, limits=None):
+        await asyncio.sleep(0)
+        return MemorySession(self, files, limits or self.limits)
+
+    async def arun_once(self, program, *, files=None, timeout=None, stdin=b"", show_last=False, limits=None):
+        session = await self.astart(files=files, limits=limits)
+        try:
+            return await session.arun(program, timeout=timeout, stdin=stdin, show_last=show_last)
+        finally:
+            session.close()
+
+    def close(self):
+        for session in self.sessions:
+            session.close()
+
+    def _sync(self, *_, **__):
+        raise NotImplementedError("a server must not block its loop")
+
+    start = run_once = _sync

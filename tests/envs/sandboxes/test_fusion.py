@@ -1,0 +1,172 @@
+"""What a SandboxFusion server says is read as it means it, and a server that errs or lies is never a result."""
+
+import asyncio
+import base64
+import json
+import time
+
+import httpx
+import pytest
+
+from palaestra.envs.sandboxes import Limits, open_sandbox
+from palaestra.envs.sandboxes.remote import FusionSandbox
+from palaestra.errors import Broken, SandboxUnavailable, UsageError
+
+
+class Server(httpx.AsyncBaseTransport):
+    """Answers what a test says; keeps what it was asked."""
+
+    def __init__(self, *answers):
+        self.answers, self.asked = list(answers), []
+
+    async def handle_async_request(self, request):
+        self.asked.append((request.url.path, json.loads(await request.aread())))
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        if callable(answer):
+            return answer()
+        body = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+        return httpx.Response(200, stream=httpx.ByteStream(body))
+
+
+def refusal(status, text="", **headers):
+    return lambda: httpx.Response(status, headers=headers, stream=httpx.ByteStream(text.encode()))
+
+
+def said(status="Success", outcome="Finished", code=0, stdout="", stderr="", seconds=0.5, **more):
+    run = {"status": outcome, "return_code": code, "stdout": stdout, "stderr": stderr, "execution_time": seconds}
+    return {"status": status, "message": "", "compile_result": None, "run_result": run, "files": {}, **more}
+
+
+def run(server, program="print(1)", patience=1.0, sandbox_limits=None, **given):
+    with FusionSandbox("http://localhost:1", patience=patience, transport=server, limits=sandbox_limits) as sandbox:
+        return sandbox.run_once(program, **given)
+
+
+def test_a_request_says_what_the_server_reads():
+    server = Server(said(stdout="1\n"))
+    result = run(server, files={"a": b"\x00"}, timeout=3, stdin=b"in")
+    assert (result.stdout, result.exit_code, result.ok, result.duration_s) == ("1\n", 0, True, 0.5)
+    path, asked = server.asked[0]
+    assert path == "/run_code"
+    assert asked == {
+        "code": "print(1)",
+        "language": "python",
+        "run_timeout": 3.0,
+        "compile_timeout": 3.0,
+        "memory_limit_MB": 512,
+        "stdin": "in",
+        "files": {"a": base64.b64encode(b"\x00").decode()},
+        "fetch_files": [],
+    }
+    run(server, ["echo", "a b"])
+    assert (server.asked[1][1]["language"], server.asked[1][1]["code"]) == ("bash", "echo 'a b'")
+    assert server.asked[1][1]["stdin"] is None
+
+
+def test_outcomes_become_results():
+    failed = run(Server(said("Failed", code=3, stderr="oh")))
+    assert (failed.exit_code, failed.stderr, failed.ok) == (3, "oh", False)
+    late = run(Server(said("Failed", "TimeLimitExceeded", None, "so far")))
+    assert (late.timed_out, late.limit_hit, late.exit_code, late.signal, late.stdout) == (
+        True,
+        "seconds",
+        None,
+        9,
+        "so far",
+    )
+    killed = run(Server(said("Failed", code=-11)))
+    assert (killed.exit_code, killed.signal) == (None, 11)
+    compiled = said("Failed", code=1, stderr="no such word")
+    compiled["compile_result"], compiled["run_result"] = compiled["run_result"], None
+    assert run(Server(compiled)).stderr == "no such word"
+
+
+def test_output_is_kept_from_both_ends():
+    limits = Limits(output_bytes=10)
+    result = run(Server(said(stdout="a" * 50 + "z" * 50)), sandbox_limits=limits)
+    assert result.stdout == "aaaaa\n[... 90 of 100 bytes left out ...]\nzzzzz"
+    assert (result.truncated, result.limit_hit, result.stdout_bytes) == (True, "output", 100)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"status": "SandboxError", "message": "pod gone", "run_result": None},
+        said("SandboxError", "Error", None, stderr="no bash"),
+        said("Success", "Error", None),
+        said("Splendid"),
+        said(outcome="Odd"),
+        said(code=None),
+        said(code="0"),
+        said(code=True),
+        said(code=2**40),
+        said(stdout=["a"]),
+        said(seconds="fast"),
+        said(seconds=-1),
+        {"status": "Success"},
+        {"status": "Success", "run_result": "fine"},
+        {"status": None},
+        [],
+        b"",
+        b"<html>",
+        b"[" * 100_000,
+        b"\xff\xfe",
+        b" " * (17 * 2**20),
+        refusal(404, "not here"),
+        refusal(500, "Internal Server Error"),
+        refusal(302, location="http://elsewhere"),
+        refusal(503, "busy"),
+        httpx.ReadTimeout("late"),
+        httpx.ConnectError("nobody"),
+    ],
+)
+def test_a_server_that_errs_or_lies_is_broken(answer):
+    with pytest.raises(Broken):
+        run(Server(answer), patience=0.05)
+
+
+def test_what_the_server_says_of_its_own_failure_is_told():
+    with pytest.raises(Broken, match="failed: pod gone"):
+        run(Server({"status": "SandboxError", "message": "pod gone", "run_result": None}))
+    with pytest.raises(Broken, match="failed: no bash"):
+        run(Server(said("Success", "Error", None, stderr="no bash")))
+
+
+def test_a_busy_server_is_asked_again():
+    server = Server(refusal(503), httpx.ConnectError("restarting"), refusal(504), said(stdout="at last"))
+    assert run(server, patience=5.0).stdout == "at last"
+    assert len(server.asked) == 4
+
+
+def test_a_server_that_never_answers_has_a_deadline(monkeypatch):
+    monkeypatch.setattr("palaestra.envs.sandboxes.remote.fusion._GRACE", 0.1)
+
+    class Silent(Server):
+        async def handle_async_request(self, request):
+            await asyncio.sleep(60)
+
+    began = time.monotonic()
+    with pytest.raises(Broken, match="no answer"):
+        run(Silent(None), patience=0.1, timeout=0.1)
+    assert time.monotonic() - began < 5.0
+
+
+def test_what_it_cannot_do_is_said():
+    with open_sandbox("fusion", url="http://localhost:1/run_code/", transport=Server(said())) as sandbox:
+        with pytest.raises(UsageError, match="no sessions"):
+            sandbox.start()
+        with pytest.raises(UsageError, match="no sessions"):
+            asyncio.run(sandbox.astart())
+        with pytest.raises(UsageError, match="last expression"):
+            sandbox.run_once("1", show_last=True)
+        with pytest.raises(UsageError, match="above 0"):
+            sandbox.run_once("1", timeout=0)
+        assert not sandbox.capabilities().files
+        assert asyncio.run(sandbox.arun_once("1")).ok
+        assert sandbox.run_once("1" * 2**21).limit_hit == "code"
+    with pytest.raises(SandboxUnavailable, match="files"):
+        open_sandbox("fusion", url="http://localhost:1", require=["files"])
+    with pytest.raises(UsageError, match="422"):
+        run(Server(refusal(422, "language")))

@@ -1,0 +1,109 @@
+"""`palaestra serve sandbox`, as it is started: it serves, and when it is stopped or killed nothing of it is left."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from palaestra.envs.sandboxes import open_sandbox
+from palaestra.envs.sandboxes.remote.wire import TOKEN_ENV
+from palaestra.errors import Broken, UsageError
+
+pytestmark = pytest.mark.prove
+TOKEN = "a-token-of-many-letters"
+CLIENT = """
+import sys
+from palaestra.envs.sandboxes import open_sandbox
+with open_sandbox("remote", url=sys.argv[1]) as sandbox:
+    session = sandbox.start()
+    print("began", flush=True)
+    session.run("while True: pass", timeout=60)
+"""
+
+
+def family(pid):
+    """The processes that come of one, with the moment each began, so that a number used again is not taken for it."""
+    children = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if fields[0] != "Z":
+            children.setdefault(int(fields[1]), set()).add((int(path.parent.name), fields[19]))
+    found, queue = set(), [pid]
+    while queue:
+        for child in children.get(queue.pop(), ()):
+            found.add(child)
+            queue.append(child[0])
+    return found
+
+
+def soon(holds, seconds=10.0):
+    until = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """The command, and the address that it prints."""
+    monkeypatch.setenv(TOKEN_ENV, TOKEN)
+    words = [sys.executable, "-m", "palaestra", "serve", "sandbox", "--port", "0", "--require", "files", "network"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    with process:
+        lines = []
+        while not any(line.startswith("http") for line in lines):
+            lines.append(process.stdout.readline())
+            assert lines[-1], "".join(lines)
+        yield process, next(line.strip() for line in lines if line.startswith("http"))
+        if process.poll() is None:
+            process.terminate()
+            process.wait(20)
+        assert TOKEN not in "".join(lines) + process.stdout.read()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_server_that_is_stopped_leaves_no_process(server, number):
+    process, url = server
+    with open_sandbox("remote", url=url, patience=0.3) as sandbox:
+        session = sandbox.start(files={"a": b"x"})
+        session.run("import os\nif not os.fork():\n import time; time.sleep(100)")
+        alive = family(process.pid)
+        assert len(alive) >= 4
+        process.send_signal(number)
+        process.wait(20)
+        soon(lambda: not (alive & {(pid, born) for pid, born in _alive()}))
+        with pytest.raises(Broken):
+            session.run("print(1)")
+
+
+def test_the_run_of_a_client_that_is_killed_is_ended(server):
+    process, url = server
+    with open_sandbox("remote", url=url) as sandbox, sandbox.start() as session:
+        session.run("print(1)")
+        sandbox.run_once("import numpy")
+    time.sleep(0.5)
+    quiet = len(family(process.pid))
+    client = subprocess.Popen([sys.executable, "-c", CLIENT, url], stdout=subprocess.PIPE)
+    with client:
+        assert client.stdout.readline() == b"began\n"
+        soon(lambda: len(family(process.pid)) > quiet)
+        time.sleep(0.5)
+        client.kill()
+    soon(lambda: len(family(process.pid)) <= quiet)
+
+
+def test_a_wrong_token_is_refused(server, monkeypatch):
+    monkeypatch.setenv(TOKEN_ENV, TOKEN[::-1])
+    with pytest.raises(UsageError, match="refused"):
+        open_sandbox("remote", url=server[1])
+
+
+def _alive():
+    return family(1) if os.getpid() != 1 else family(os.getpid())
