@@ -1,0 +1,80 @@
+"""What scenes are made of: the list of them, and looks at processes and control groups.
+
+A scene takes more than one program. It returns complaints, or None where the backend lacks what it is about.
+"""
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from palaestra.envs.sandboxes import Sandbox
+from palaestra.errors import UsageError
+
+from .judging import descendants
+from .program import PRELUDE
+from .setting import Setting
+
+Scene = Callable[[Sandbox, Setting, str], list[str] | None]
+SCENES: dict[str, Scene] = {}
+
+
+def scene(function: Scene) -> Scene:
+    """Make a scene of a function."""
+    SCENES[function.__name__] = function
+    return function
+
+
+def refused(attempts: dict[str, Callable[[], object]]) -> list[str]:
+    complaints = []
+    for name, attempt in attempts.items():
+        try:
+            found = attempt()
+        except (OSError, UsageError):
+            continue
+        except Exception as error:  # Any other error is the finding.
+            complaints.append(f"{name} raised {error!r}; expected OSError or UsageError")
+        else:
+            complaints.append(f"{name} was not refused: {str(found)[:100]!r}")
+    return complaints
+
+
+def marked(setting: Setting, program: str) -> str:
+    return PRELUDE.format(mark=setting.mark) + program
+
+
+async def until(holds: Callable[[], object], seconds: float) -> bool:
+    latest = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > latest:
+            return False
+        await asyncio.sleep(0.01)
+    return True
+
+
+def readable(pid: int) -> list[int]:
+    """The process and those of its descendants that it may look into."""
+    return [one for one in (pid, *descendants(pid)) if os.access(f"/proc/{one}/fd", os.R_OK)]
+
+
+def children(pid: int) -> set[int]:
+    found = set()
+    for one in descendants(pid):
+        with contextlib.suppress(OSError):
+            if int(Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()[1]) == pid:
+                found.add(one)
+    return found
+
+
+def born(pid: int) -> str:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return fields[19] if fields[0] != "Z" else ""
+
+
+def groups() -> set[str]:
+    return {str(path) for path in Path("/sys/fs/cgroup").rglob("*palaestra*") if path.is_dir()}

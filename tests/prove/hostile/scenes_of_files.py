@@ -1,0 +1,179 @@
+"""Files put, read and listed from outside; one session beside another."""
+
+import contextlib
+import statistics
+import threading
+import time
+from collections.abc import Callable
+
+from palaestra.envs.sandboxes import Sandbox
+from palaestra.errors import UsageError
+
+from .scene import marked, refused, scene
+from .setting import Setting
+
+# Files from outside.
+
+
+@scene
+def links_are_not_followed(sandbox: Sandbox, setting: Setting, backend: str) -> list[str]:
+    """`get`, `put` and `listdir` stay in the session's folder, whatever the agent has put in their way."""
+    with sandbox.start() as session:
+        made = session.run(
+            f"import os\nos.symlink({str(setting.tmp_secret)!r}, 'file')\n"
+            f"os.symlink({str(setting.outside)!r}, 'folder')\n"
+            "os.symlink('/', 'root')\nos.symlink('..', 'up')\nos.mkfifo('pipe')\nos.symlink('itself', 'itself')\n"
+            "os.mkdir('inner')\nopen('inner/good', 'w').write('fine')\nos.symlink('/proc/self/fd/0', 'magic')"
+        )
+        complaints = [] if made.ok else [f"it could not be set up: {made}"]
+        attempts: dict[str, Callable[[], object]] = {
+            f"get {path}": lambda path=path: session.get(path)  # type: ignore[misc]
+            for path in ("file", "root/etc/passwd", f"root{setting.tmp_secret}", "itself", "pipe", "magic", "inner")
+        }
+        attempts |= {
+            f"put {path}": lambda path=path: session.put(path, b"x")  # type: ignore[misc]
+            for path in ("file", "folder/planted", "up/planted", "itself/x", "inner", "pipe/x")
+        }
+        attempts |= {
+            f"listdir {path}": lambda path=path: session.listdir(path)  # type: ignore[misc]
+            for path in ("folder", "root", "up", "file")
+        }
+        complaints += refused(attempts)
+        if session.get("inner/good") != b"fine":
+            complaints.append("a good file could not be read")
+        if not session.run("print(1)").ok:
+            complaints.append("the session has suffered")
+    return complaints + setting.harm()
+
+
+@scene
+def paths_do_not_climb(sandbox: Sandbox, setting: Setting, backend: str) -> list[str]:
+    """Paths that lead elsewhere are refused, and those of a start as well."""
+    planted = f"{setting.outside}/planted"
+    elsewhere = ["../planted", "a/../../planted", f"..{'/..' * 20}{planted}", planted, "/etc/passwd", "", "a\x00b",
+                 "/proc/self/environ", "x" * 5000, "x" * 300]  # fmt: skip
+    with sandbox.start() as session:
+        attempts: dict[str, Callable[[], object]] = {
+            f"put {path[:50]!r}": lambda path=path: session.put(path, b"x")  # type: ignore[misc]
+            for path in elsewhere
+        }
+        attempts |= {
+            f"get {path[:50]!r}": lambda path=path: session.get(path)  # type: ignore[misc]
+            for path in elsewhere
+        }
+        attempts |= {f"listdir {path!r}": lambda path=path: session.listdir(path) for path in ("..", "/", "/etc")}  # type: ignore[misc]
+        complaints = refused(attempts)
+
+        def begin(path: str) -> None:
+            with sandbox.start(files={path: b"x"}):
+                pass
+
+        complaints += refused({f"start {path[:50]!r}": lambda path=path: begin(path) for path in elsewhere})  # type: ignore[misc]
+        session.put("a/b/c", b"good")
+        if session.get("a/b/c") != b"good" or session.listdir("a") != ["b/"]:
+            complaints.append("a good path was refused")
+    return complaints + setting.harm()
+
+
+@scene
+def a_folder_that_is_gone_or_deep_or_full(sandbox: Sandbox, setting: Setting, backend: str) -> list[str]:
+    """What an agent does to its folder ends with the session, and `reset` copes with it."""
+    with sandbox.start() as session:
+        session.run("import os\ntry:\n os.rmdir(os.getcwd())\nexcept OSError: pass")
+        with contextlib.suppress(OSError):
+            session.put("a", b"x")
+        session.reset()
+        session.put("a", b"x")
+        session.run("import os\nfor _ in range(1500):\n os.mkdir('d'); os.chdir('d')")
+        session.reset()
+        session.run("for n in range(10000):\n try: open(f'n{n}', 'w')\n except OSError: break")
+        names = len(session.listdir())
+        session.reset()
+        session.put("a", b"new")
+        complaints = [] if session.get("a") == b"new" and session.listdir() == ["a"] else ["reset has not reset"]
+        if not 10 < names <= sandbox.limits.scratch_files:
+            complaints.append(f"{names} names were listed")
+        for size, good in ((sandbox.limits.file_bytes, True), (sandbox.limits.file_bytes + 1, False)):
+            try:
+                session.put("large", bytes(size))
+                complaints += [] if good else ["a file beyond its limit was put"]
+            except (OSError, UsageError) as error:
+                complaints += [f"a file at its limit was refused: {error}"] if good else []
+    return complaints
+
+
+# One session beside another.
+
+
+@scene
+def sessions_do_not_see_each_other(sandbox: Sandbox, setting: Setting, backend: str) -> list[str]:
+    """Neither variables nor patched functions nor files nor sockets nor processes pass from one to the next."""
+    complaints = []
+    with sandbox.start(files={"mine": b"x"}) as one, sandbox.start() as two:
+        one.run(
+            "import builtins, sys, math, os, socket, threading\nbuiltins.len = lambda _: 99\nmath.pi = 3\nsecret = 5\n"
+            "sys.modules['json'] = None\nopen('/tmp/left', 'w').write('x')\n"
+            "try:\n server = socket.socket(socket.AF_UNIX); server.bind('\\0meet'); server.listen()\n"
+            "except OSError: pass"
+        )
+        seen = two.run(
+            "import json, math, os\nprint(len([1]), round(math.pi, 2), 'secret' in globals(), os.listdir('.'), "
+            "os.path.exists('/tmp/left'))"
+        )
+        if seen.stdout.strip() != "1 3.14 False [] False":
+            complaints.append(f"the second session saw {seen.stdout!r} {seen.stderr[-300:]!r}")
+        met = two.run("import socket\nclient = socket.socket(socket.AF_UNIX)\nclient.connect('\\0meet')\nprint('met')")
+        if "met" in met.stdout:
+            complaints.append("the sessions can talk through an abstract socket")
+        two.run("import os\nfor pid in range(2, 300):\n try: os.kill(pid, 9)\n except OSError: pass\nos.kill(-1, 9)")
+        kept = one.run("print(secret)")
+        if kept.stdout != "5\n":
+            complaints.append(f"the second session has harmed the first: {kept}")
+    if "1" not in sandbox.run_once("print(len([1]))").stdout:
+        complaints.append("a later program saw the patched function")
+    return complaints
+
+
+@scene
+def libraries_are_fresh_in_every_run(sandbox: Sandbox, setting: Setting, backend: str) -> list[str]:
+    """What a program does to numpy and sympy is not seen by the next one; random numbers differ between runs."""
+    sandbox.run_once(
+        "import numpy, sympy\nnumpy.pi = 3\nnumpy.set_printoptions(precision=1)\nsympy.pi = 3\nnumpy.random.seed(1)"
+    )
+    seen = sandbox.run_once(
+        "import numpy, sympy\nprint(round(numpy.pi, 2), sympy.pi, numpy.get_printoptions()['precision'])"
+    )
+    complaints = (
+        [] if seen.stdout == "3.14 pi 8\n" else [f"the second program saw {seen.stdout!r} {seen.stderr[-300:]!r}"]
+    )
+    drawn = {
+        sandbox.run_once("import random, numpy, uuid\nprint(random.random(), numpy.random.rand(), uuid.uuid4())").stdout
+        for _ in range(3)
+    }
+    for column, name in enumerate(("random", "numpy", "uuid")):
+        if len({line.split()[column] for line in drawn if line}) != 3:
+            complaints.append(f"{name} draws the same numbers in every run")
+    return complaints
+
+
+@scene
+def others_are_served_during_a_fork_bomb(sandbox: Sandbox, setting: Setting, backend: str) -> list[str]:
+    """A neighbour's programs take at most twice as long, and a moment."""
+
+    def latency() -> float:
+        samples = []
+        for _ in range(12):
+            began = time.monotonic()
+            assert sandbox.run_once("print(1)").stdout == "1\n"
+            samples.append(time.monotonic() - began)
+        return statistics.median(samples)
+
+    quiet = latency()
+    bomb = "import os\nwhile True:\n try: os.fork()\n except OSError: pass"
+    thread = threading.Thread(target=lambda: sandbox.run_once(marked(setting, bomb), timeout=2.5))
+    thread.start()
+    time.sleep(0.5)
+    busy = latency()
+    thread.join()
+    allowed = 2 * quiet + 0.05
+    return [] if busy <= allowed else [f"a program took {busy * 1000:.0f} ms beside it, {quiet * 1000:.0f} ms before"]
