@@ -1,0 +1,84 @@
+"""The engine: how it is reached through the `docker` library, and what it can do.
+
+The library is imported here when an engine is first asked for. Podman's socket is an engine too.
+"""
+
+import os
+from collections.abc import Generator
+from contextlib import closing, contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+from palaestra.errors import MissingExtra, SandboxUnavailable
+
+NAME = "docker"
+SECONDS = 60.0
+"""How long one request to the engine may take."""
+REMEDIES = (
+    "Docker: apt-get install docker.io, or sudo systemctl start docker",
+    "Podman: systemctl --user start podman.socket; export DOCKER_HOST=unix:///run/user/$UID/podman/podman.sock",
+    "an engine elsewhere: DOCKER_HOST=unix:///path/to/docker.sock, or open_sandbox('docker', engine=...)",
+)
+
+
+class Connection:
+    """An engine that answers."""
+
+    def __init__(self, engine: str | None) -> None:
+        docker = library()
+        problem = ""
+        try:
+            settings = docker.utils.kwargs_from_env() | ({"base_url": engine} if engine else {})
+            self._settings = {"timeout": SECONDS, "version": "auto", **settings}
+            api = docker.APIClient(**self._settings)
+        except (docker.errors.DockerException, OSError, ValueError) as error:
+            problem = str(error) or type(error).__name__  # only this is kept: its frames hold an open socket
+        if problem:
+            address = engine or os.environ.get("DOCKER_HOST") or "the usual socket"
+            raise SandboxUnavailable(NAME, f"no engine answers at {address}: {problem}", REMEDIES)
+        with closing(api):
+            _refuse_what_cannot_stream(api.base_url)
+            self._settings["version"] = api.api_version
+            self.info: dict[str, Any] = api.info()
+            parts = api.version().get("Components") or []
+        self.is_podman = any("podman" in str(part.get("Name")).lower() for part in parts)
+
+    @contextmanager
+    def client(self) -> Generator[Any]:
+        """A client for a few requests: they are not for sharing between threads, and each keeps dozens of sockets."""
+        with closing(library().APIClient(**self._settings)) as api:
+            yield api
+
+    def patient_client(self, seconds: float) -> Any:
+        """A client of the library's other kind, for builds; the caller closes it."""
+        return library().DockerClient(**{**self._settings, "timeout": seconds})
+
+    def need_runtime(self, runtime: str | None) -> None:
+        """Raise unless the engine knows the runtime."""
+        known = self.info.get("Runtimes") or {}
+        if runtime is None or runtime in known:
+            return
+        remedies = [f"known to this engine: {', '.join(sorted(known)) or 'its default only'}"]
+        if runtime == "runsc":
+            remedies.append("gVisor: install runsc, run `sudo runsc install`, restart the engine")
+        raise SandboxUnavailable(NAME, f"the engine has no runtime {runtime!r}", remedies)
+
+
+def _refuse_what_cannot_stream(address: str) -> None:
+    if urlsplit(address).scheme in ("http+docker", "http") and "ssh" not in address:
+        return
+    remedies = [
+        "forward the engine's socket: ssh -L /tmp/engine.sock:/var/run/docker.sock HOST",
+        "then engine='unix:///tmp/engine.sock'",
+    ]
+    found = f"no stream to a container can be kept through {address}: only unix sockets and plain TCP"
+    raise SandboxUnavailable(NAME, found, remedies)
+
+
+def library() -> Any:
+    """The `docker` package."""
+    try:
+        import docker  # type: ignore[import-untyped]
+    except ImportError:
+        raise MissingExtra("docker", "docker", "the docker sandbox") from None
+    return docker

@@ -1,0 +1,128 @@
+"""One container: made, held by its stream, ended."""
+
+import itertools
+import json
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any
+
+from palaestra.envs.sandboxes.docker import hardening, images, owners
+from palaestra.envs.sandboxes.docker.connection import Connection, library
+from palaestra.envs.sandboxes.docker.stream import AttachStream, attach
+from palaestra.envs.sandboxes.limits import Limits
+from palaestra.errors import Broken
+
+FIRST_USER, USERS = 10_000, 50_000
+"""Each container runs as a user of its own: some of the kernel's limits count by user, over all containers."""
+_BECOME_SUPERVISOR = """
+import json, os, site, sys
+settings = json.loads(sys.argv[1]) | {"paths": site.getsitepackages()}
+words = ["-I", "-S", "/opt/palaestra/runner", "supervisor", json.dumps(settings)]
+os.execv(sys.executable, [sys.executable, *words])
+"""  # only the image's own Python knows where its packages are
+_users = itertools.count(os.getpid() * 64)
+
+
+@dataclass(eq=False)
+class Container:
+    """A container that runs, the socket to its supervisor, and how it has been used."""
+
+    identity: str
+    socket: AttachStream
+    born: float = field(default_factory=time.monotonic)
+    runs: int = 0
+    found: dict[str, Any] = field(default_factory=dict)
+    """What its supervisor found to be enforced."""
+
+    def why(self) -> str:
+        """What the supervisor said last, for the error when it is gone."""
+        return self.socket.said or f"container {self.identity[:12]} ended without a word"
+
+    def is_quiet(self) -> bool:
+        """Whether it is as an idle one must be: alive, and nothing said that nobody asked for."""
+        self.socket.setblocking(False)
+        try:
+            self.socket.recv(1)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """Makes containers of one image, all alike but for the user."""
+
+    connection: Connection
+    image: str
+    runtime: str | None
+    cpus: float
+    profile: str
+    settings: dict[str, Any]
+    """What the supervisor in a container is told."""
+
+    @classmethod
+    def open(cls, connection: Connection, image: str, runtime: str | None, cpus: float, preload: str) -> "Launcher":
+        """Raise unless the engine has the image and the runtime."""
+        connection.need_runtime(runtime)
+        with connection.client() as api:
+            images.check(api, image)
+        profile = hardening.seccomp_profile(connection.info.get("Architecture") or os.uname().machine)
+        if connection.is_podman:
+            # Docker's interface wants the filter itself; Podman's wants the path of one, on its own machine.
+            with NamedTemporaryFile("w", prefix="palaestra-seccomp-", suffix=".json", delete=False) as file:
+                file.write(profile)
+            profile = file.name
+        settings = {"mode": "container", "preload_wanted": preload, "readonly": [], "scratch": "/work"}
+        return cls(connection, images.tag(image), runtime, cpus, profile, settings)
+
+    def launch(self, limits: Limits) -> Container:
+        """Create, take hold, start. What fails here is the engine, not a program."""
+        user = FIRST_USER + next(_users) % USERS
+        identity = ""
+        try:
+            with self.connection.client() as api:
+                made = api.create_container(
+                    self.image,
+                    entrypoint=["python3", "-I", "-c", _BECOME_SUPERVISOR],
+                    command=[json.dumps(self.settings)],
+                    user=f"{user}:{user}",
+                    stdin_open=True,
+                    labels={owners.LABEL: owners.mine()},
+                    host_config=self._host_config(api, limits, user),
+                )
+                identity = made["Id"]
+                socket = attach(api, identity)
+                api.start(identity)
+        except (library().errors.DockerException, OSError) as error:
+            if identity:
+                self.end(identity)
+            raise Broken(f"the engine could not start a container: {error}") from error
+        return Container(identity, socket)
+
+    def _host_config(self, api: Any, limits: Limits, user: int) -> dict[str, Any]:
+        return hardening.host_config(
+            api,
+            limits,
+            user=user,
+            profile=self.profile,
+            runtime=self.runtime,
+            cpus=self.cpus,
+            podman=self.connection.is_podman,
+        )
+
+    def end(self, identity: str) -> None:
+        """Kill and remove."""
+        try:
+            with self.connection.client() as api:
+                owners.remove(api, identity)
+        except (library().errors.DockerException, OSError) as error:
+            raise Broken(f"the engine could not remove container {identity[:12]}: {error}") from error
+
+    def close(self) -> None:
+        if self.connection.is_podman:
+            Path(self.profile).unlink(missing_ok=True)

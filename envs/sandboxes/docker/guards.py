@@ -1,0 +1,44 @@
+"""What docker containers enforce: what the runner found from inside, and what only the engine can know."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from palaestra.envs.sandboxes.capabilities import Capabilities
+from palaestra.envs.sandboxes.docker.connection import NAME
+
+
+def capabilities(
+    found: Mapping[str, Any], engine: Mapping[str, Any], *, podman: bool, runtime: str | None
+) -> Capabilities:
+    """`found` is what a supervisor tried in a container, `engine` what the engine says of itself."""
+    tree, counted = bool(engine.get("MemoryLimit")), bool(engine.get("PidsLimit"))
+    landlock = int(found["landlock"])
+    notes = []
+    if not tree:
+        notes.append(
+            "memory is bounded for each process alone: the engine cannot bound a container's (no memory cgroup)"
+        )
+    if not counted:
+        notes.append("the number of processes is not bounded: the engine cannot count a container's (no pids cgroup)")
+    if runtime is None:
+        notes.append("the container shares the machine's kernel; runtime='runsc' (gVisor) gives it one of its own")
+    if landlock < 6:
+        notes.append(
+            "a program can end the warm interpreter in its own container (Landlock 6, Linux 6.12, would keep it from"
+            " that); the container is then thrown away"
+        )
+    if podman:
+        notes.append("the number of files in the scratch folders is not bounded: Podman cannot; their size is")
+    return Capabilities(
+        backend=NAME,
+        files=bool(found["files"]),
+        network=bool(found["network"]),
+        processes=True,  # a pid namespace: what is seen or ended in it is the session's, or the runner's beside it
+        process_count=counted,
+        memory="tree" if tree else "process",
+        syscalls=bool(found["syscalls"]),
+        landlock=landlock,
+        own_user=True,  # a number of its own for each container
+        forks=False,
+        notes=tuple(notes),
+    )

@@ -1,0 +1,286 @@
+"""The client's half of a session with a runner, over any stream of bytes: requests made, replies checked.
+
+`FramedSession` is a Session; a backend gives it a `Stream` (a socket here, a container's stdin and stdout elsewhere).
+`run_once_request` serves backends that run a program without keeping a session. What comes back is checked field by
+field: the runner is ours, but it lives next to programs that are not.
+"""
+
+import contextlib
+import json
+import os
+import threading
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Generic, TypeVar
+
+from palaestra.envs.sandboxes.limits import Limits
+from palaestra.envs.sandboxes.result import Result
+from palaestra.envs.sandboxes.runner.wire import Header, pack
+from palaestra.envs.sandboxes.sandbox import Program, Session
+from palaestra.envs.sandboxes.streams import SocketStream, Stream
+from palaestra.errors import Broken, UsageError
+
+GRACE_SECONDS = 75.0
+"""For an answer beyond a run's own time: a zygote that must first warm up, gigabytes that must first be freed."""
+SPARE_BYTES = 2**16
+"""Of a reply's body, beside what the limits allow: the line that says how much is missing, names of files."""
+_LIMITED = ("", "seconds", "cpu_seconds", "memory", "processes", "scratch", "output", "code")
+T = TypeVar("T")
+__all__ = [
+    "FramedSession",
+    "Request",
+    "SocketStream",
+    "Stream",
+    "checked",
+    "read_result",
+    "run_once_request",
+    "start_request",
+    "tighter",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Request(Generic[T]):
+    """A frame to send, how long the answer may take and how large it may be, and what it means."""
+
+    frame: bytes
+    read: Callable[[Header, bytes], T]
+    body_bytes: int = SPARE_BYTES
+    seconds: float = 0.0
+
+    def over(self, stream: Stream) -> T:
+        return self.read(*stream.exchange(self.frame, self.body_bytes, self.seconds + GRACE_SECONDS))
+
+    async def aover(self, stream: Stream) -> T:
+        return self.read(*await stream.aexchange(self.frame, self.body_bytes, self.seconds + GRACE_SECONDS))
+
+
+def start_request(limits: Limits, files: Mapping[str, bytes] | None, **more: Any) -> Request[Header]:
+    names, contents = _files(files)
+    header = {"op": "start", "limits": asdict(limits), "files": names, **more}
+    return Request(pack(header, *contents), lambda reply, body: checked(reply))
+
+
+def run_once_request(
+    limits: Limits, files: Mapping[str, bytes] | None, program: Program, timeout: float | None, stdin: bytes, last: bool
+) -> Request[Result] | Result:
+    """A whole life in one frame; a Result at once where the program is larger than a program may be."""
+    names, contents = _files(files)
+    return _run_request("once", limits, program, timeout, stdin, last, {"files": names}, contents)
+
+
+def _run_request(
+    name: str,
+    limits: Limits,
+    program: Program,
+    timeout: float | None,
+    stdin: bytes,
+    show_last: bool,
+    more: Header,
+    before: Sequence[bytes] = (),
+) -> Request[Result] | Result:
+    kind, content = _program(program)
+    for what, size in (("program", len(content)), ("stdin", len(stdin))):
+        if size > limits.code_bytes:
+            text = f"the {what} is {size} bytes; at most {limits.code_bytes} are taken\n"
+            return Result(exit_code=1, limit_hit="code", stderr=text, stderr_bytes=len(text))
+    seconds = limits.seconds if timeout is None else float(timeout)
+    if not 0 < seconds < float("inf"):
+        raise UsageError(f"timeout is {timeout!r}; expected a positive number of seconds")
+    header = {"op": name, "kind": kind, "timeout": seconds, "show_last": show_last, "program_size": len(content)}
+    if name == "once":
+        header["limits"] = asdict(limits)
+    frame = pack({**header, **more}, *before, content, stdin)
+    return Request(frame, read_result, 3 * limits.output_bytes + SPARE_BYTES, seconds)
+
+
+def read_result(header: Header, body: bytes) -> Result:
+    """A Result from a reply, each field looked at."""
+    fields_of = checked(header).get("result")
+    sizes = [header.get(f"{name}_size") for name in ("stdout", "stderr", "value")]
+    if not isinstance(fields_of, dict) or not all(isinstance(size, int) for size in sizes):
+        raise Broken("the sandbox's runner sent a reply that is no result")
+    stdout, stderr, value = (int(size) for size in sizes if size is not None)
+    if stdout < 0 or stderr < 0 or stdout + stderr + max(value, 0) != len(body):
+        raise Broken("the sandbox's runner sent a result whose sizes do not fit")
+    kinds: dict[str, tuple[type, ...]] = {
+        "exit_code": (int, type(None)), "signal": (int, type(None)), "timed_out": (bool,), "oom": (bool,),
+        "limit_hit": (str,), "stdout_bytes": (int,), "stderr_bytes": (int,), "state_lost": (bool,),
+        "duration_s": (int, float), "cpu_s": (int, float), "max_rss_bytes": (int,),
+    }  # fmt: skip
+    for name, expected in kinds.items():
+        if type(fields_of.get(name)) not in expected:
+            raise Broken(f"the sandbox's runner sent a result whose {name} is {fields_of.get(name)!r}")
+    if fields_of["limit_hit"] not in _LIMITED:
+        raise Broken(f"the sandbox's runner sent a limit that is not known: {fields_of['limit_hit']!r}")
+    texts = [part.decode("utf-8", "replace") for part in (body[:stdout], body[stdout : stdout + stderr])]
+    return Result(
+        stdout=texts[0],
+        stderr=texts[1],
+        value=None if value < 0 else body[stdout + stderr :].decode("utf-8", "replace"),
+        **{name: fields_of[name] for name in kinds},
+    )
+
+
+def checked(header: Header) -> Header:
+    """A reply, or the error it tells of."""
+    error = header.get("error")
+    if error is None:
+        return header
+    if not isinstance(error, dict):
+        raise Broken(f"the sandbox's runner sent an error that cannot be read: {error!r}")
+    text = str(error.get("text"))
+    if error.get("kind") == "usage":
+        raise UsageError(text)
+    if error.get("kind") == "os":
+        raise OSError(int(error.get("errno") or 0), text)
+    raise Broken(text)
+
+
+def tighter(limits: Limits | None, ceiling: Limits) -> Limits:
+    """The limits of a session, which may only be tighter than the sandbox's."""
+    if limits is None:
+        return ceiling
+    for field in fields(ceiling):
+        asked, most = getattr(limits, field.name), getattr(ceiling, field.name)
+        if asked > most:
+            raise UsageError(f"limit {field.name} is {asked}; this sandbox gives at most {most}")
+    return limits
+
+
+class FramedSession(Session):
+    """A session on a stream. `branch` makes the stream and the request of a fork, where the backend can."""
+
+    def __init__(self, stream: Stream, limits: Limits) -> None:
+        self._stream, self._limits = stream, limits
+        self._busy = threading.Lock()
+        self._closed = False
+
+    def run(
+        self, program: Program, *, timeout: float | None = None, stdin: bytes = b"", show_last: bool = False
+    ) -> Result:
+        request = _run_request("run", self._limits, program, timeout, stdin, show_last, {})
+        return request if isinstance(request, Result) else self._call(request)
+
+    async def arun(
+        self, program: Program, *, timeout: float | None = None, stdin: bytes = b"", show_last: bool = False
+    ) -> Result:
+        request = _run_request("run", self._limits, program, timeout, stdin, show_last, {})
+        return request if isinstance(request, Result) else await self._acall(request)
+
+    def put(self, path: str, data: bytes) -> None:
+        self._call(self._put_request(path, data))
+
+    async def aput(self, path: str, data: bytes) -> None:
+        await self._acall(self._put_request(path, data))
+
+    def get(self, path: str) -> bytes:
+        return self._call(self._get_request(path))
+
+    async def aget(self, path: str) -> bytes:
+        return await self._acall(self._get_request(path))
+
+    def listdir(self, path: str = ".") -> list[str]:
+        return self._call(self._list_request(path))
+
+    async def alistdir(self, path: str = ".") -> list[str]:
+        return await self._acall(self._list_request(path))
+
+    def reset(self) -> None:
+        self._call(_plain({"op": "reset"}))
+
+    async def areset(self) -> None:
+        await self._acall(_plain({"op": "reset"}))
+
+    def fork(self) -> Session:
+        raise UsageError("this backend cannot fork a session; see Capabilities.forks")
+
+    async def afork(self) -> Session:
+        return self.fork()
+
+    def close(self) -> None:
+        """A run that is under way in another thread ends with Broken."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._busy.acquire(blocking=False):
+            try:
+                with contextlib.suppress(Broken):
+                    _plain({"op": "close"}).over(self._stream)
+            finally:
+                self._busy.release()
+        self._stream.drop()
+
+    async def aclose(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if self._busy.acquire(blocking=False):
+            try:
+                with contextlib.suppress(Broken):
+                    await _plain({"op": "close"}).aover(self._stream)
+            finally:
+                self._busy.release()
+        self._stream.drop()
+
+    def _put_request(self, path: str, data: bytes) -> Request[None]:
+        if len(data) > self._limits.file_bytes:
+            raise OSError(27, f"{len(data)} bytes; a file may have {self._limits.file_bytes}", path)
+        return Request(pack({"op": "put", "path": str(path)}, data), _nothing)
+
+    def _get_request(self, path: str) -> Request[bytes]:
+        most = self._limits.file_bytes + SPARE_BYTES
+        return Request(pack({"op": "get", "path": str(path)}), lambda header, body: (checked(header), body)[1], most)
+
+    def _list_request(self, path: str) -> Request[list[str]]:
+        most = self._limits.scratch_files * 2048 + SPARE_BYTES
+        return Request(pack({"op": "listdir", "path": str(path)}), _names, most)
+
+    def _call(self, request: Request[T]) -> T:
+        with self._using():
+            return request.over(self._stream)
+
+    async def _acall(self, request: Request[T]) -> T:
+        with self._using():
+            return await request.aover(self._stream)
+
+    @contextlib.contextmanager
+    def _using(self) -> Generator[None]:
+        if self._closed:
+            raise UsageError("the session is closed")
+        if not self._busy.acquire(blocking=False):
+            raise UsageError("the session is in use: one call at a time, or a lock around them")
+        try:
+            yield
+        finally:
+            self._busy.release()
+
+
+def _plain(header: Header) -> Request[None]:
+    return Request(pack(header), _nothing)
+
+
+def _nothing(header: Header, body: bytes) -> None:
+    checked(header)
+
+
+def _names(header: Header, body: bytes) -> list[str]:
+    checked(header)
+    names = json.loads(body)
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise Broken("the sandbox's runner sent a list of files that is none")
+    return names
+
+
+def _files(files: Mapping[str, bytes] | None) -> tuple[list[tuple[str, int]], list[bytes]]:
+    given = files or {}
+    return [(os.fspath(path), len(data)) for path, data in given.items()], list(given.values())
+
+
+def _program(program: Program) -> tuple[str, bytes]:
+    if isinstance(program, str):
+        return "python", program.encode("utf-8", "surrogatepass")
+    words = list(program)
+    if not words or not all(isinstance(word, str) for word in words):
+        raise UsageError(f"a command is {words!r}; expected at least one word, each a string")
+    return "argv", json.dumps(words).encode()

@@ -1,0 +1,308 @@
+"""The walls round a session: what a zygote does once, what each forked session does, and in which order.
+
+    enter_zygote     namespaces, a root folder of its own        once, before anything is imported for the agent
+    fork_session     a child that is PID 1 of a new pid namespace
+    enter_session    its own /proc and scratch folders           still privileged: an init may fork the console after it
+    settle_init      what is left to an init                     reaps, runs nothing
+    confine          everything given up                         the agent's code may run after it
+    enter_branch     a forked console leaves the old folder
+
+Settings are a plain dict, since they come over a pipe:
+
+    mode         "root" and "user": namespaces, with and without privileges; "container": the container is the wall, and
+                 only limits, filter and Landlock are added; "fork_only": limits alone, for comparisons
+    readonly     folders to show beside the interpreter: site-packages
+    owner        pid of the supervisor, which makes the users of its slots its own
+    memory_tree  whether a control group counts the session's memory; where none does, memfd is refused
+    environment  variables for the agent's programs beside the few that are always set
+    scratch      mode "container": the folder that takes the place of /work; all that is in it is wiped
+
+Limits are a plain dict with the fields of `Limits`. No process started here can outlive the zygote: the kernel ends a
+pid namespace with its PID 1, which is bound to its parent by a death signal.
+"""
+
+import contextlib
+import ctypes
+import math
+import os
+import resource
+import shutil
+import signal
+import socket
+import stat
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from . import landlock, root, seccomp
+from .syscalls import (
+    CLONE_NEWIPC,
+    CLONE_NEWNET,
+    CLONE_NEWNS,
+    CLONE_NEWPID,
+    CLONE_NEWUSER,
+    CLONE_NEWUTS,
+    MS_NODEV,
+    MS_NOEXEC,
+    MS_NOSUID,
+    PR_CAPBSET_DROP,
+    PR_SET_DUMPABLE,
+    PR_SET_NO_NEW_PRIVS,
+    PR_SET_PDEATHSIG,
+    close_all_but,
+    drop_capabilities,
+    enter_namespace,
+    mount,
+    prctl,
+    unshare,
+)
+
+MODES = ("root", "user", "container", "fork_only")
+_NAMESPACES = CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWPID
+_AGENT = 1000
+"""User and group that an agent sees itself as where it cannot have ids of its own."""
+_FIRST_SLOT, _SLOTS, _OWNERS = 1 << 30, 1 << 12, 1 << 18
+_HIGHEST_CAPABILITY = 63
+_OWN_INODES = 4  # of the scratch's count: the root, the two folders, and one that tmpfs keeps
+_BRANCHES = 16
+"""Branches of a session share its user, but each has a group of its own, which counts exactly and tells of refusals."""
+_INIT_FILTER = {"memfd": False, "unix_sockets": False}
+_own_pid_namespace = -1
+places: root.Places = []
+"""What this zygote shows, once it is entered."""
+_mapped = 0
+_top: list[str] = []
+"""What is in the root: a branch cannot list it any more."""
+
+Settings = Mapping[str, Any]
+
+
+def enter_zygote(settings: Settings) -> None:
+    """Become the PID 1 of a place of one's own. It returns in a new process; the old one waits and ends like it."""
+    global _own_pid_namespace
+    if settings["mode"] not in MODES:
+        raise ValueError(f"mode is {settings['mode']!r}; expected one of {', '.join(MODES)}")
+    if _has_namespaces(settings):
+        if settings["mode"] == "user":
+            _unshare_with_user(_NAMESPACES)
+        else:
+            unshare(_NAMESPACES)
+        _continue_as_init()
+        places[:] = root.build(settings.get("readonly", ()))
+        socket.sethostname("sandbox")
+        _drop_bounding_set()
+        _own_pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+    else:
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    _top[:] = [f"/{name}" for name in os.listdir("/")]
+    _replace_environment(settings, [root.inside(path, places) for path in settings.get("readonly", ())])
+    seccomp.prepare(**_filter(settings))
+    seccomp.prepare(**_INIT_FILTER)
+    prctl(PR_SET_DUMPABLE, 0)
+
+
+def fork_session(settings: Settings) -> int:
+    """`os.fork()`, whose child is PID 1 of a new pid namespace. A raw clone would skip what libraries do at a fork."""
+    global _mapped
+    _mapped = _address_space()
+    if not _has_namespaces(settings):
+        return os.fork()
+    unshare(CLONE_NEWPID)
+    pid = -1
+    try:
+        pid = os.fork()
+    finally:
+        if pid:
+            enter_namespace(_own_pid_namespace, CLONE_NEWPID)  # or the next unshare would be refused
+    return pid
+
+
+def enter_session(limits: Mapping[str, Any], slot: int, settings: Settings) -> int:
+    """In the child: its own /proc and scratch; returns an O_PATH descriptor of the scratch folder.
+
+    There, `0` is the working folder and `tmp` is /tmp and /dev/shm: one file system, so that they count together.
+    """
+    scratch = _scratch(settings)
+    if _has_namespaces(settings):
+        unshare(CLONE_NEWNS)
+        mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, "subset=pid")
+        inodes = limits["scratch_files"] + _OWN_INODES
+        options = f"size={limits['scratch_bytes']},nr_inodes={inodes},mode=755"
+        mount("tmpfs", scratch, "tmpfs", MS_NOSUID | MS_NODEV, options)
+    else:
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        _empty(scratch)
+    user = _user(slot, settings)
+    for name in ("0", "tmp"):
+        path = f"{scratch}/{name}"
+        os.mkdir(path, 0o700)
+        if user is not None:
+            os.chown(path, user, user)
+    os.chdir(f"{scratch}/0")
+    return os.open(scratch, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def settle_init(keep: tuple[int, ...] = ()) -> None:
+    """For an init, after it has forked the console: it may wait for children and end, and is deaf to every signal."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    close_all_but(keep)
+    prctl(PR_SET_DUMPABLE, 1)  # the supervisor may have to ask what it holds
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
+    drop_capabilities()
+    seccomp.install(**_INIT_FILTER)
+
+
+def confine(limits: Mapping[str, Any], slot: int, settings: Settings, keep: tuple[int, ...] = ()) -> None:
+    """Give up everything but 0, 1, 2, the kept descriptors and the limits. There is no way back from here."""
+    close_all_but((0, 1, 2, *keep))
+    with contextlib.suppress(PermissionError):  # it leads a session already
+        os.setsid()
+    if settings["mode"] == "user":
+        prctl(PR_SET_DUMPABLE, 1)  # or the maps would not be ours to write
+        _unshare_with_user(0)  # before the limits: the number of processes bounds the namespace that is current
+    _set_limits(limits, settings)
+    if settings["mode"] == "fork_only":
+        return
+    if (user := _user(slot, settings)) is not None:
+        _give_pipes(user)
+        os.setgroups([])
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
+    prctl(PR_SET_DUMPABLE, 1)  # or /proc/self would belong to root, and /dev/stdin could not be opened
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
+    drop_capabilities()
+    landlock.restrict(read=["/"], write=[_scratch(settings)], devices="/dev")
+    seccomp.install(**_filter(settings))
+
+
+def enter_branch(folder: str, settings: Settings) -> None:
+    """In a console's fork: go to a folder of one's own in the scratch (the supervisor made it) and lose the others.
+
+    A further layer of Landlock, so it needs no privilege; the kernel stacks 16. Layers only ever take away: what a
+    branch of this branch is to have must be within reach now, so its folder lies in `FOLDER.d`, if the supervisor made
+    that. /tmp stays shared with the original, and the original can look into the branch: both are the same agent's.
+    """
+    scratch = _scratch(settings)
+    own = f"{scratch}/{folder}"
+    os.chdir(own)
+    nursery = [f"{own}.d"] if os.path.isdir(f"{own}.d") else []
+    read = [path for path in _top if not f"{scratch}/".startswith(f"{os.path.realpath(path)}/")]
+    landlock.restrict(read=read, write=[own, *nursery, f"{scratch}/tmp"], devices="/dev")
+
+
+def _filter(settings: Settings) -> dict[str, bool]:
+    return {"memfd": bool(settings.get("memory_tree")), "unix_sockets": landlock.version() >= 6}
+
+
+def _has_namespaces(settings: Settings) -> bool:
+    return settings["mode"] in ("root", "user")
+
+
+def _scratch(settings: Settings) -> str:
+    return root.SCRATCH if _has_namespaces(settings) else os.path.abspath(settings["scratch"])
+
+
+def _user(slot: int, settings: Settings) -> int | None:
+    """The user of a slot: its processes are counted apart. None where there is no choice."""
+    if settings["mode"] == "root":
+        return _FIRST_SLOT + int(settings["owner"]) % _OWNERS * _SLOTS + slot % _SLOTS
+    return _AGENT if settings["mode"] == "container" and os.geteuid() == 0 else None
+
+
+def _give_pipes(user: int) -> None:
+    """Or /dev/stdout and its like could not be opened."""
+    for descriptor in (0, 1, 2):
+        with contextlib.suppress(OSError):  # it is closed
+            if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+                os.fchown(descriptor, user, user)
+
+
+def _unshare_with_user(flags: int) -> None:
+    """A user namespace in which we are the agent's user, and the only one."""
+    user, group = os.geteuid(), os.getegid()
+    unshare(CLONE_NEWUSER | flags)
+    for name, text in [("uid_map", f"{_AGENT} {user} 1"), ("setgroups", "deny"), ("gid_map", f"{_AGENT} {group} 1")]:
+        with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
+            file.write(text)
+
+
+def _continue_as_init() -> None:
+    """Fork: the child is the new pid namespace's first and goes on, this process waits for it and ends as it ends."""
+    pid = os.fork()
+    if pid == 0:
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        return
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    close_all_but(())  # or whoever waits for an end of file would wait for this process too
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if code < 0:
+        os.kill(os.getpid(), -code)
+    os._exit(code & 0xFF)
+
+
+def _drop_bounding_set() -> None:
+    for capability in range(_HIGHEST_CAPABILITY + 1):
+        try:
+            prctl(PR_CAPBSET_DROP, capability)
+        except OSError:
+            return  # past the last one this kernel knows
+
+
+def _empty(folder: str) -> None:
+    for name in os.listdir(folder):
+        path = os.path.join(folder, name)
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path)
+        else:
+            os.unlink(path)
+
+
+def _replace_environment(settings: Settings, packages: list[str]) -> None:
+    """A few variables of ours for all of the caller's, which are wiped: /proc shows what a process was started with."""
+    scratch = "/tmp" if _has_namespaces(settings) else f"{_scratch(settings)}/tmp"
+    programs = [os.path.dirname(sys.executable), "/usr/local/bin", "/usr/bin", "/bin"]
+    os.environ.clear()
+    os.environ.update(
+        PATH=":".join(dict.fromkeys(programs)),
+        PYTHONPATH=":".join(packages),
+        HOME=scratch,
+        TMPDIR=scratch,
+        LANG="C.UTF-8",
+        USER="agent",
+        LOGNAME="agent",
+    )
+    os.environ.update(settings.get("environment", {}))
+    with open("/proc/self/stat", encoding="utf-8", errors="replace") as file:
+        start, end = (int(word) for word in file.read().rpartition(")")[2].split()[47:49])
+    if 0 < start < end:
+        ctypes.memset(start, 0, end - start)
+
+
+def _address_space() -> int:
+    """Bytes this process has mapped."""
+    file = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return int(os.read(file, 64).split()[0]) * resource.getpagesize()
+    finally:
+        os.close(file)
+
+
+def _set_limits(limits: Mapping[str, Any], settings: Settings) -> None:
+    """Of one process; what is inherited and tighter stays."""
+    seconds = math.ceil(limits["cpu_seconds"])
+    wanted = {
+        resource.RLIMIT_CORE: (0, 0),
+        resource.RLIMIT_CPU: (seconds, seconds + 1),
+        resource.RLIMIT_FSIZE: (limits["file_bytes"],) * 2,
+        resource.RLIMIT_NOFILE: (limits["open_files"],) * 2,
+        resource.RLIMIT_AS: (_mapped + limits["memory_bytes"],) * 2,  # a zygote's libraries do not count
+        resource.RLIMIT_MEMLOCK: (0, 0),
+    }
+    if _has_namespaces(settings):  # elsewhere the count is of a user who has other processes too
+        families = _BRANCHES if settings.get("memory_tree") else 1  # where a group counts, this is the second wall
+        wanted[resource.RLIMIT_NPROC] = (limits["processes"] * families,) * 2
+    for which, (soft, hard) in wanted.items():
+        ceiling = resource.getrlimit(which)[1]
+        if ceiling != resource.RLIM_INFINITY:
+            soft, hard = min(soft, ceiling), min(hard, ceiling)
+        resource.setrlimit(which, (soft, hard))

@@ -1,0 +1,168 @@
+"""Control groups: memory and number of processes of a whole tree, counted by the kernel. Version 1 and version 2.
+
+An owner (the supervisor) has one folder, and a group for each session below it. The folder's name says whose it is
+(pid namespace, pid, start time), so that groups of an owner that was killed can be told and swept by the next one. The
+groups hang below the owner's own group where they can: what bounds the owner bounds them too.
+
+Where no groups can be had (an ordinary user without delegation) `find` gives None and `why_not` says why; what is left
+then is `watching`.
+"""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from . import hierarchies
+from .hierarchies import remove, write
+
+_NEEDED = hierarchies.NEEDED
+_REMOVE_SECONDS = 0.2
+_KILL_ROUNDS = 200
+
+
+class Group:
+    """One session's group: a folder in version 2, one for each controller in version 1."""
+
+    def __init__(self, memory: Path, pids: Path) -> None:
+        self._memory, self._pids = memory, pids
+        self._folders = list(dict.fromkeys((memory, pids)))
+        self._unified = len(self._folders) == 1
+        self._kills = str(memory / ("memory.events" if self._unified else "memory.oom_control"))
+        self._refusals = str(pids / "pids.events")
+        self._opened: dict[str, int] = {}
+
+    def join_descriptors(self) -> list[int]:
+        """Opened files through which a process joins by itself: `join(descriptors)`.
+
+        Cheaper and surer than `add`: version 1 moves a lone thread without a lock of the whole machine, and whatever
+        the process does afterwards is counted here.
+        """
+        name = "cgroup.procs" if self._unified else "tasks"
+        return [os.open(folder / name, os.O_WRONLY | os.O_CLOEXEC) for folder in self._folders]
+
+    def add(self, pid: int) -> None:
+        """Move a process here."""
+        for folder in self._folders:
+            write(folder / "cgroup.procs", pid)
+
+    def processes(self) -> list[int]:
+        """Their pids, as this process sees them."""
+        with contextlib.suppress(OSError):
+            return [int(line) for line in (self._memory / "cgroup.procs").read_text().split()]
+        return []
+
+    def oom_kills(self) -> int:
+        """How many processes the kernel killed here for memory."""
+        return self._field(self._kills, b"oom_kill")
+
+    def pids_hits(self) -> int:
+        """How often a fork was refused here."""
+        return self._field(self._refusals, b"max")
+
+    def memory_peak(self) -> int:
+        """Most bytes ever held, 0 where the kernel does not keep it."""
+        name = "memory.peak" if self._unified else "memory.max_usage_in_bytes"
+        with contextlib.suppress(OSError, ValueError):
+            return int((self._memory / name).read_text())
+        return 0
+
+    def kill(self) -> None:
+        """SIGKILL to all, and to what they fork meanwhile."""
+        with contextlib.suppress(OSError):
+            write(self._memory / "cgroup.kill", 1)
+            return
+        with contextlib.suppress(OSError):
+            write(self._pids / "pids.max", 0)  # nobody forks any more: the rounds come to an end
+        for _ in range(_KILL_ROUNDS):
+            alive = self.processes()
+            for pid in alive:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            if not alive:
+                return
+            time.sleep(0.001)
+
+    def remove(self, seconds: float = _REMOVE_SECONDS) -> bool:
+        """Take the group away; False while processes are still dying in it: call again later."""
+        while self._opened:
+            os.close(self._opened.popitem()[1])
+        outcomes = [remove(folder, seconds) for folder in self._folders]
+        return all(outcomes)
+
+    def _field(self, path: str, name: bytes) -> int:
+        """A counter. Its file stays open: it is read after every step of every session."""
+        try:
+            if path not in self._opened:
+                self._opened[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            found = os.pread(self._opened[path], 4096, 0).split()
+        except OSError:
+            return 0
+        return int(found[found.index(name) + 1]) if name in found else 0
+
+
+class Cgroups:
+    """An owner's folder in each hierarchy that is needed; made by `find`."""
+
+    def __init__(self, folders: dict[str, Path], mounts: list[Path]) -> None:
+        self._folders, self._mounts = folders, mounts
+
+    def create(self, name: str, limits: Mapping[str, Any]) -> Group:
+        """A group with `limits["memory_bytes"]` and `limits["processes"]`, and one more: the session's init."""
+        memory, pids = (self._folders[controller] / name for controller in _NEEDED)
+        group = Group(memory, pids)
+        try:
+            for folder in dict.fromkeys((memory, pids)):
+                os.mkdir(folder)
+            unified = memory == pids
+            write(memory / ("memory.max" if unified else "memory.limit_in_bytes"), limits["memory_bytes"])
+            swap, most = ("memory.swap.max", 0) if unified else ("memory.memsw.limit_in_bytes", limits["memory_bytes"])
+            with contextlib.suppress(FileNotFoundError):  # a kernel that does not count swap has no such file
+                write(memory / swap, most)
+            write(pids / "pids.max", limits["processes"] + 1)
+        except OSError:
+            group.remove(0)
+            raise
+        return group
+
+    def sweep(self) -> int:
+        """End and remove the groups of owners that are gone; how many owners those were."""
+        abandoned = hierarchies.abandoned(self._mounts)
+        for folder in abandoned:
+            _clear(folder)
+        return len({folder.name for folder in abandoned})
+
+    def close(self) -> None:
+        """End and remove every group of this owner."""
+        for folder in dict.fromkeys(self._folders.values()):
+            _clear(folder)
+
+
+def join(descriptors: list[int]) -> None:
+    """Move this process, which must have one thread, to the group the descriptors belong to."""
+    for descriptor in descriptors:
+        os.write(descriptor, b"0")
+
+
+def find(process: str = "/proc/self") -> Cgroups | None:
+    """The caller's groups, None where they cannot be had; the caller is their owner."""
+    found = hierarchies.owner_folders(process)
+    return None if isinstance(found, str) else Cgroups(*found)
+
+
+def why_not(process: str = "/proc/self") -> str:
+    """Why `find` gives None, and what would bring groups; empty where it does not."""
+    found = hierarchies.owner_folders(process)
+    return found if isinstance(found, str) else ""
+
+
+def _clear(owner: Path) -> None:
+    """End what is below an owner's folder and take it away."""
+    with contextlib.suppress(OSError):
+        for folder in [*(item for item in owner.iterdir() if item.is_dir()), owner]:
+            group = Group(folder, folder)
+            group.kill()
+            group.remove()

@@ -1,0 +1,193 @@
+"""A client's stream: requests taken in, worked off one at a time, answered. A client that lets go ends what it had.
+
+What is not here: the loop that calls it (`supervisor`), and what the requests do (`sessions`).
+"""
+
+import json
+import os
+from collections.abc import Generator
+from typing import Any, Protocol
+
+from . import wire
+from .cells import Message
+from .runs import Failure, Host, asked
+from .sessions import Session
+
+BODY_BYTES = 2**28
+"""The largest body of a request: what a session is given to start with."""
+_buffer = bytearray(2**18)
+_view = memoryview(_buffer)
+
+
+class Owner(Host, Protocol):
+    """The supervisor, as a connection sees it."""
+
+    capabilities: Message
+    sessions: dict[int, Session]
+    connections: set["Connection"]
+
+    def want_to_write(self, descriptor: int, wanted: bool) -> None: ...
+    def wake(self, connection: "Connection") -> None: ...
+    def wait(self, connection: "Connection", waits: bool) -> None: ...
+    def enrol(self, session: Session) -> int: ...
+    def stop(self) -> None: ...
+
+
+class Connection:
+    """One client's stream: a request at a time, the steps it takes, its reply."""
+
+    def __init__(self, supervisor: Owner, reading: int, writing: int, wanted: str) -> None:
+        self._supervisor, self._reading, self._writing = supervisor, reading, writing
+        self._wanted = wanted
+        self._reader = wire.Reader(BODY_BYTES)
+        self._out = b""
+        self._clogged = False
+        self._steps: Generator[float, None, Any] | None = None
+        self._session: Session | None = None
+        self._number = 0
+        self.deadline = float("inf")
+        supervisor.watch(reading, self._readable)
+
+    def wake(self) -> None:
+        self._supervisor.wake(self)
+
+    def _readable(self) -> None:
+        if self._out:
+            self._flush()
+        try:
+            size = os.readv(self._reading, [_buffer])
+        except BlockingIOError:
+            return
+        except OSError:
+            size = 0
+        if not size:
+            self.end()
+            return
+        try:
+            self._reader.feed(_view[:size])
+            if self._steps is None and (frame := self._reader.take()) is not None:
+                self._begin(*frame)
+        except wire.FrameError:
+            self.end()
+
+    def _begin(self, header: Message, body: bytes) -> None:
+        self._steps = self._answer(header, body)
+        self._supervisor.wait(self, True)
+        self.step()
+
+    def step(self) -> None:
+        """Go on with the request; answer when it is done."""
+        if self._steps is None:
+            return
+        try:
+            self.deadline = next(self._steps)
+            return
+        except StopIteration as done:
+            header, parts = done.value
+        except Failure as error:
+            header, parts = {"error": {"kind": error.kind, "errno": error.number, "text": str(error)}}, ()
+        except (KeyError, TypeError, ValueError) as error:
+            header, parts = {"error": {"kind": "usage", "text": f"a request that cannot be read: {error!r}"}}, ()
+        except OSError as error:
+            header, parts = {"error": {"kind": "broken", "text": f"the supervisor could not go on: {error}"}}, ()
+        self._steps = None
+        self.deadline = float("inf")
+        self._supervisor.wait(self, False)
+        self._out += wire.pack(header, *parts)
+        self._flush()
+
+    def _flush(self) -> None:
+        try:
+            while self._out:
+                self._out = self._out[os.write(self._writing, self._out) :]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.end()
+            return
+        if self._reading == self._writing:
+            if bool(self._out) != self._clogged:
+                self._clogged = not self._clogged
+                self._supervisor.want_to_write(self._writing, self._clogged)
+        elif self._out:  # a pipe: the one client there is will read what it asked for
+            os.set_blocking(self._writing, True)
+
+    def _answer(self, header: Message, body: bytes) -> Generator[float, None, Any]:
+        name = header["op"]
+        if name in ("start", "once", "fork"):
+            if self._session is not None:
+                raise Failure("usage", "a session is open on this connection already")
+            return (yield from self._open(name, header, body))
+        if name == "ping":
+            return {"ok": True}, ()
+        if name == "capabilities":
+            return {"capabilities": self._supervisor.capabilities}, ()
+        session = self._session
+        if session is None:
+            raise Failure("usage", f"{name!r} needs a session; start one first")
+        if name == "run":
+            return (yield from session.run(asked(header, body)))
+        if name == "put":
+            session.put(header["path"], body)
+        elif name == "get":
+            return {"ok": True}, (session.get(header["path"]),)
+        elif name == "listdir":
+            return {"ok": True}, (json.dumps(session.listdir(header["path"])).encode(),)
+        elif name == "reset":
+            yield from session.reset()
+        elif name == "close":
+            self._forget()
+            yield from session.close()
+        else:
+            raise Failure("usage", f"no request is named {name!r}")
+        return {"ok": True}, ()
+
+    def _open(self, name: str, header: Message, body: bytes) -> Generator[float, None, Any]:
+        original = self._supervisor.sessions.get(header["of"]) if name == "fork" else None
+        if name == "fork" and original is None:
+            raise Failure("usage", "the session to fork is closed")
+        limits = original.limits if original is not None else header["limits"]
+        session = Session(self._supervisor, self, limits, header.get("preload") or self._wanted)
+        if name == "once":
+            given, rest = _given(header["files"], body)
+            return (yield from session.once(given, asked(header, rest)))
+        try:
+            if original is not None:
+                yield from session.fork(original)
+            else:
+                yield from session.start(_given(header["files"], body)[0])
+        except BaseException:
+            session.leave()
+            raise
+        self._session = session
+        self._number = self._supervisor.enrol(session)
+        return {"ok": True, "session": self._number}, ()
+
+    def _forget(self) -> None:
+        self._session = None
+        self._supervisor.sessions.pop(self._number, None)
+
+    def end(self) -> None:
+        """The client has let go: so does everything it had."""
+        self._supervisor.unwatch(self._reading)
+        self._supervisor.wait(self, False)
+        if self._steps is not None:
+            self._steps.close()
+            self._steps = None
+        if self._session is not None:
+            self._session.leave()
+            self._forget()
+        self._supervisor.connections.discard(self)
+        if self._reading != self._writing:
+            self._supervisor.stop()
+            return
+        os.close(self._reading)
+
+
+def _given(files: list[list[Any]], body: bytes) -> tuple[list[tuple[str, bytes]], bytes]:
+    """The files a session starts with, cut from the front of a body, and the rest of it."""
+    given, at = [], 0
+    for path, size in files:
+        given.append((path, body[at : at + size]))
+        at += size
+    return given, body[at:]

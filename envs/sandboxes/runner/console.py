@@ -1,0 +1,236 @@
+"""The process that runs the agent's code, after the walls are up. Nothing it says is believed beyond its own session.
+
+It takes orders from the supervisor over a socket (see `orders`); for a script or a command the socket is closed before
+the code runs. What is not here: limits, time and measures, which are set and taken outside.
+"""
+
+import ast
+import builtins
+import contextlib
+import io
+import linecache
+import os
+import random
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from types import ModuleType, TracebackType
+from typing import NoReturn
+
+from . import cell, orders
+from .orders import DONE, FORKED, READY, Order
+
+_COPY_CHUNK = 2**20
+
+
+class Console:
+    """One interpreter's variables, and the socket its orders come by."""
+
+    def __init__(self, channel: socket.socket, settings: cell.Settings, scratch: str) -> None:
+        self._channel, self._settings, self._scratch = channel, settings, scratch
+        self._pid = os.getpid()
+        self._had_stdin = True
+        self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+        self._folder = os.getcwd()
+        self._main = ModuleType("__main__")
+        self._main.__dict__["__builtins__"] = builtins
+
+    def serve(self) -> NoReturn:
+        """Take orders until the supervisor closes the socket."""
+        sys.modules["__main__"] = self._main
+        sys.argv = ["main.py"]
+        sys.path.insert(0, "")
+        if "numpy.random" in sys.modules:  # else every fork of one zygote would draw the same numbers
+            sys.modules["numpy.random"].seed()
+        self._channel.send(READY)
+        while True:
+            message, descriptors, _, _ = socket.recv_fds(self._channel, orders.ORDER_BYTES, orders.MOST_DESCRIPTORS)
+            if not message:
+                os._exit(0)
+            order = orders.unpack(message, descriptors)
+            if order.kind == orders.FORK:
+                self._fork(order.text.decode(), socket.socket(fileno=descriptors[0]))
+                continue
+            self._adopt(descriptors, order.has_stdin)
+            if order.kind == orders.RUN:
+                self._run(order)
+                continue
+            self._channel.close()
+            if order.kind == orders.ARGV:
+                _execute(orders.words(order.text))
+            self._script(order.text)
+
+    def _adopt(self, descriptors: list[int], has_stdin: bool) -> None:
+        """Put stdin, stdout and stderr in place, with sound objects before them."""
+        targets = (0, 1, 2) if has_stdin else (1, 2)
+        for descriptor, target in zip(descriptors, targets, strict=True):
+            os.dup2(descriptor, target)
+            os.close(descriptor)
+        if has_stdin or self._had_stdin or sys.stdin is None or sys.stdin.closed:
+            if not has_stdin:
+                os.dup2(self._null, 0)
+            sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # type: ignore[misc]  # noqa: SIM115
+        self._had_stdin = has_stdin
+        sys.stdout = sys.__stdout__ = _stream(1)  # type: ignore[misc]
+        sys.stderr = sys.__stderr__ = _stream(2)  # type: ignore[misc]
+
+    def _script(self, program: bytes) -> NoReturn:
+        """Behave as `python main.py` does, to the end of the process."""
+        self._leave(self._guarded(lambda: self._exec(program, "main.py")))
+
+    def _run(self, order: Order) -> None:
+        """One run of a session, and its reply."""
+        shown: bytes | None = None
+
+        def work() -> None:
+            nonlocal shown
+            value = self._exec(order.text, f"<run {order.number}>", show_last=order.show_last)
+            if value is not None:
+                shown = repr(value).encode("utf-8", "backslashreplace")[: order.value_bytes]
+
+        sys.path_importer_cache.pop(os.getcwd(), None)  # files may have come since
+        code = self._guarded(work)
+        if os.getpid() != self._pid:  # a child that the program forked, and that came all the way through
+            self._leave(code)
+        _flush()
+        for descriptor in (0, 1, 2) if order.has_stdin else (1, 2):
+            os.dup2(self._null, descriptor)
+        self._channel.send(DONE + bytes((code, shown is not None)) + (shown or b""))
+
+    def _exec(self, program: bytes, name: str, *, show_last: bool = False) -> object:
+        """Compile and run in the session's variables; the last expression's value where that is wanted."""
+        text = program.decode("utf-8", "replace")
+        linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+        if not show_last:
+            exec(compile(program, name, "exec", dont_inherit=True), self._main.__dict__)
+            return None
+        tree = ast.parse(program, name)
+        final = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+        exec(compile(tree, name, "exec", dont_inherit=True), self._main.__dict__)
+        if not isinstance(final, ast.Expr):
+            return None
+        return eval(compile(ast.Expression(final.value), name, "eval", dont_inherit=True), self._main.__dict__)
+
+    def _guarded(self, work: Callable[[], object]) -> int:
+        """Do the agent's work; its exit code. What it raises is printed as Python would."""
+        try:
+            try:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+                work()
+            finally:
+                signal.signal(signal.SIGINT, signal.SIG_IGN)  # one that comes late is meant for nobody
+        except SystemExit as error:
+            return _exit_code(error)
+        except BaseException as error:  # the agent's own errors, whatever they are: it reads them
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            _show(error)
+            return 1
+        return 0
+
+    def _leave(self, code: int) -> NoReturn:
+        """End the process as an interpreter ends, less the taking apart of what the kernel frees anyway."""
+
+        def last_rites() -> None:
+            threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as every script does
+            import atexit
+
+            atexit._run_exitfuncs()
+            self._main.__dict__.clear()
+
+        self._guarded(last_rites)
+        _flush()
+        os._exit(code)
+
+    def _fork(self, area: str, channel: socket.socket) -> None:
+        """Become two. The branch is an orphan, so that the session's init looks after it; its files are a copy."""
+        _flush()
+        dice = random.getstate()  # `random` draws a new seed in every child; a branch is to go on as this one would
+        middle = os.fork()
+        if middle:
+            os.waitpid(middle, 0)
+            channel.close()
+            return
+        if os.fork():
+            os._exit(0)
+        random.setstate(dice)
+        os.setsid()
+        self._channel.close()
+        self._channel, self._pid = channel, os.getpid()
+        folder = os.path.join(self._scratch, area, "0")
+        _copy(self._folder, folder)
+        cell.enter_branch(area, self._settings)
+        os.chdir(folder)
+        self._folder = folder
+        self._channel.send(FORKED + b"%d" % self._pid)
+
+
+_streams: dict[int, io.TextIOWrapper] = {}
+
+
+def _stream(descriptor: int) -> io.TextIOWrapper:
+    """A line at a time, so that what was printed before a crash or a time-out is seen. Made anew if it was closed."""
+    if descriptor not in _streams or _streams[descriptor].closed:
+        errors = "backslashreplace" if descriptor == 2 else "strict"
+        _streams[descriptor] = open(descriptor, "w", 1, encoding="utf-8", errors=errors, closefd=False)  # noqa: SIM115
+    return _streams[descriptor]
+
+
+def _execute(words: list[str]) -> NoReturn:
+    """Become another program; the shell's codes where that fails."""
+    for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        os.execvp(words[0], words)
+    except (OSError, ValueError) as error:  # no such program, or a word with a null byte
+        os.write(2, f"{words[0]}: {getattr(error, 'strerror', error)}\n".encode("utf-8", "backslashreplace"))
+        os._exit(127 if isinstance(error, FileNotFoundError) else 126)
+
+
+def _exit_code(error: SystemExit) -> int:
+    if error.code is None:
+        return 0
+    if isinstance(error.code, int):
+        return error.code & 0xFF
+    with contextlib.suppress(BaseException):  # the agent's object, the agent's stderr
+        print(error.code, file=sys.stderr)
+    return 1
+
+
+def _show(error: BaseException) -> None:
+    """Print a traceback that begins with the agent's first frame."""
+    trace: TracebackType | None = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == _show.__code__.co_filename:
+        trace = trace.tb_next
+    try:
+        if sys.excepthook is not sys.__excepthook__:
+            sys.excepthook(type(error), error.with_traceback(trace), trace)
+        else:
+            traceback.print_exception(type(error), error, trace)
+    except BaseException:  # the agent's object may fail even here
+        os.write(2, f"{type(error).__name__}\n".encode("utf-8", "backslashreplace"))
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(BaseException):  # closed, replaced, or its reader gone: the agent's doing
+            stream.flush()
+
+
+def _copy(source: str, target: str) -> None:
+    """Copy what a folder holds: folders, regular files and links; the rest is left behind."""
+    with os.scandir(source) as entries:
+        for entry in entries:
+            new = os.path.join(target, entry.name)
+            if entry.is_symlink():
+                os.symlink(os.readlink(entry.path), new)
+            elif entry.is_dir():
+                os.mkdir(new)
+                _copy(entry.path, new)
+            elif entry.is_file():
+                with open(entry.path, "rb") as reading, open(new, "wb") as writing:
+                    while data := reading.read(_COPY_CHUNK):
+                        writing.write(data)
+                os.chmod(new, entry.stat().st_mode & 0o7777)

@@ -1,0 +1,124 @@
+"""Files in and out of a session's folder, by the supervisor, from outside: the session's process has no part in it.
+
+A path is walked one name at a time through descriptors and no link is followed, so nothing a program does meanwhile can
+lead outside. Only regular files are touched; a pipe or a device is refused without waiting for anybody.
+"""
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterator
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_FILE = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+NAME_BYTES, DEPTH = 255, 32
+
+
+def _names(path: str) -> list[str]:
+    """The steps of a path below the folder."""
+    names = [name for name in path.split("/") if name not in ("", ".")]
+    if path.startswith("/") or ".." in names:
+        raise OSError(errno.EACCES, "a path must stay below the session's folder", path)
+    if "\0" in path or len(names) > DEPTH or any(len(os.fsencode(name)) > NAME_BYTES for name in names):
+        raise OSError(errno.ENAMETOOLONG, "no usable path", path)
+    return names
+
+
+@contextlib.contextmanager
+def _folder(root: int, names: list[str], *, make: bool = False) -> Iterator[int]:
+    """The folder that is reached by these steps; `make` makes those that are missing, owned as the first one is."""
+    here = os.open(".", _FOLDER, dir_fd=root)
+    try:
+        owner = os.fstat(here)
+        for name in names:
+            if make:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(name, 0o755, dir_fd=here)
+            below = os.open(name, _FOLDER, dir_fd=here)
+            os.close(here)
+            here = below
+            if make:
+                _own(here, owner)
+        yield here
+    finally:
+        os.close(here)
+
+
+def _own(descriptor: int, owner: os.stat_result) -> None:
+    found = os.fstat(descriptor)
+    if (found.st_uid, found.st_gid) != (owner.st_uid, owner.st_gid):
+        os.fchown(descriptor, owner.st_uid, owner.st_gid)
+
+
+def child(root: int, name: str) -> int:
+    """A folder's descriptor, for as long as a session lives."""
+    return os.open(name, _FOLDER, dir_fd=root)
+
+
+def branch(scratch: int, area: str, original: int) -> int:
+    """Make a branch's place in the scratch folder: an area of ours, and in it a working folder like the original."""
+    *above, name = area.split("/")
+    owner = os.fstat(original)
+    with _folder(scratch, above) as folder:
+        os.mkdir(name, 0o755, dir_fd=folder)
+        made = child(folder, name)
+    try:
+        os.mkdir("0", 0o700, dir_fd=made)
+        working = child(made, "0")
+    finally:
+        os.close(made)
+    _own(working, owner)
+    return working
+
+
+def put(root: int, path: str, data: bytes | memoryview) -> None:
+    """Write a regular file below the folder `root`; it belongs to whom the folder belongs to."""
+    *steps, name = _names(path) or [""]
+    if not name:
+        raise OSError(errno.EISDIR, "a file needs a name", path)
+    with _folder(root, steps, make=True) as folder:
+        file = os.open(name, _FILE | os.O_WRONLY | os.O_CREAT, 0o644, dir_fd=folder)
+        try:
+            if not stat.S_ISREG(os.fstat(file).st_mode):
+                raise OSError(errno.EINVAL, "not a regular file", path)
+            os.ftruncate(file, 0)
+            left = memoryview(data)
+            while left:
+                left = left[os.write(file, left) :]
+            _own(file, os.fstat(root))
+        finally:
+            os.close(file)
+
+
+def get(root: int, path: str, most: int) -> bytes:
+    """Read a regular file of at most `most` bytes."""
+    *steps, name = _names(path) or ["."]
+    with _folder(root, steps) as folder:
+        file = os.open(name, _FILE | os.O_RDONLY, dir_fd=folder)
+        try:
+            found = os.fstat(file)
+            if stat.S_ISDIR(found.st_mode):
+                raise OSError(errno.EISDIR, "a folder", path)
+            if not stat.S_ISREG(found.st_mode):
+                raise OSError(errno.EINVAL, "not a regular file", path)
+            if found.st_size > most:
+                raise OSError(errno.EFBIG, f"{found.st_size} bytes; at most {most} are read", path)
+            parts, left = [], most
+            while left > 0 and (part := os.read(file, min(left, 2**20))):  # it may grow while it is read
+                parts.append(part)
+                left -= len(part)
+            return b"".join(parts)
+        finally:
+            os.close(file)
+
+
+def listdir(root: int, path: str, most: int) -> list[str]:
+    """At most `most` names in a folder, sorted, each folder's with a slash behind it."""
+    names: list[str] = []
+    with _folder(root, _names(path)) as folder, os.scandir(folder) as entries:
+        for entry in entries:
+            if len(names) == most:
+                break
+            names.append(entry.name + "/" * entry.is_dir(follow_symlinks=False))
+    return sorted(names)

@@ -1,0 +1,193 @@
+"""Where control groups can be made: the mounts, the caller's own group, what has been delegated, and whose is what.
+
+Version 1 has a hierarchy for each controller, version 2 one for all; a machine may have both, and then memory is where
+memory is. In version 2 a group hands its controllers out only while no process is in it itself: either some group on
+the way up does so already and is ours, or our own is, and then its processes are moved to a leaf.
+"""
+
+import contextlib
+import itertools
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+NEEDED = ("memory", "pids")
+_PREFIX = "palaestra"
+_MEMBERS = f"{_PREFIX}-members"  # the leaf
+_MOST_FOLDERS_SWEPT = 20_000
+_MOVE_ROUNDS = 100
+
+Found = tuple[dict[str, Path], list[Path]]
+"""The owner's folder for each controller, and the mounts they lie in."""
+
+
+def owner_folders(process: str) -> Found | str:
+    """This process's own folders, made where they were not; or why they cannot be had."""
+    mounts = _mounts(process)
+    groups = dict(line.split(":", 2)[1:] for line in Path(process, "cgroup").read_text().splitlines())
+    if all(name in mounts for name in NEEDED):
+        return _look_in_version_1(mounts, groups)
+    if "" in mounts:
+        return _look_in_version_2(*mounts[""], groups.get("", "/"))
+    return "no control groups are mounted here (mount cgroup2 on /sys/fs/cgroup)"
+
+
+def owner_name() -> str:
+    """The folder's name of this process."""
+    return f"{_PREFIX}-{_pid_namespace()}-{os.getpid()}-{_start_time(os.getpid())}"
+
+
+def _look_in_version_1(mounts: dict[str, tuple[Path, str]], groups: dict[str, str]) -> Found | str:
+    of_controller = {name: path for names, path in groups.items() for name in names.split(",")}
+    folders: dict[str, Path] = {}
+    for name in NEEDED:
+        base = _own_folder(*mounts[name], of_controller.get(name, "/"))
+        try:
+            folders[name] = base / owner_name()
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(folders[name])
+        except OSError as error:
+            for made in folders.values():
+                remove(made, 0)
+            return f"no group can be made in {base} ({error.strerror}); run as root, or on a machine with cgroup v2"
+    return folders, [mounts[name][0] for name in NEEDED]
+
+
+def _look_in_version_2(mount: Path, mounted_root: str, own: str) -> Found | str:
+    """A folder on the way up that hands out both controllers; else make our own group do so."""
+    here = _own_folder(mount, mounted_root, own)
+    for base in [here, *here.parents]:
+        if not base.is_relative_to(mount):
+            break
+        if _hands_out(base) and os.access(base / "cgroup.procs", os.W_OK):
+            with contextlib.suppress(OSError):
+                return _made_in_version_2(base, mount)
+    missing = [name for name in NEEDED if name not in words(here / "cgroup.controllers")]
+    if missing:
+        reason = f"the group {here} has no controller {' and '.join(missing)}"
+    else:
+        try:
+            _delegate(here)
+            return _made_in_version_2(here, mount)
+        except OSError as error:
+            reason = f"the group {here} is not ours to divide ({error.strerror})"
+    return f"{reason}; run as root, or under `systemd-run --user --scope -p Delegate=yes`"
+
+
+def _made_in_version_2(base: Path, mount: Path) -> Found:
+    folder = base / owner_name()
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder)
+    try:
+        write(folder / "cgroup.subtree_control", " ".join(f"+{name}" for name in NEEDED))
+    except OSError:
+        remove(folder, 0)
+        raise
+    return dict.fromkeys(NEEDED, folder), [mount]
+
+
+def _delegate(group: Path) -> None:
+    """Let a group hand out its controllers: version 2 allows that only once no process is in it itself."""
+    leaf = group / _MEMBERS
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(leaf)
+    try:
+        for _ in range(_MOVE_ROUNDS):
+            members = words(group / "cgroup.procs")
+            for pid in members:
+                with contextlib.suppress(ProcessLookupError):
+                    write(leaf / "cgroup.procs", pid)
+            if not members:
+                break
+        write(group / "cgroup.subtree_control", " ".join(f"+{name}" for name in NEEDED))
+    except OSError:
+        remove(leaf, 0)
+        raise
+
+
+def _hands_out(folder: Path) -> bool:
+    return set(NEEDED) <= set(words(folder / "cgroup.subtree_control"))
+
+
+def _mounts(process: str) -> dict[str, tuple[Path, str]]:
+    """Controller to (mount point, the group that is mounted there); the unified hierarchy is named ''."""
+    found: dict[str, tuple[Path, str]] = {}
+    for line in Path(process, "mountinfo").read_text().splitlines():
+        before, _, after = line.partition(" - ")
+        kind, _, options = after.split(" ", 2)
+        root, point = before.split(" ")[3:5]
+        names = [""] if kind == "cgroup2" else options.split(",") if kind == "cgroup" else []
+        for name in names:
+            found.setdefault(name, (Path(point.replace("\\040", " ")), root))
+    return found
+
+
+def _own_folder(mount: Path, mounted_root: str, own: str) -> Path:
+    """Where the caller's group is below the mount; the mount itself where it lies outside (a container's view)."""
+    if mounted_root != "/":
+        own = own.removeprefix(mounted_root)
+    folder = mount / own.lstrip("/")
+    return folder if folder.is_dir() else mount
+
+
+def abandoned(mounts: Iterable[Path]) -> list[Path]:
+    """Folders below these mounts whose owner is gone."""
+    found = []
+    for mount in dict.fromkeys(mounts):
+        for folder, below, _ in itertools.islice(os.walk(mount), _MOST_FOLDERS_SWEPT):
+            ours = [name for name in below if name.startswith(_PREFIX + "-") and name != _MEMBERS]
+            found += [Path(folder, name) for name in ours if not _owner_lives(name)]
+            below[:] = [name for name in below if name not in ours]
+    return found
+
+
+def _owner_lives(name: str) -> bool:
+    """True also where it cannot be known: an owner in another pid namespace is left alone."""
+    try:
+        namespace, pid, started = (int(word) for word in name.split("-")[1:])
+    except ValueError:
+        return True
+    return namespace != _pid_namespace() or _start_time(pid) == started
+
+
+def _pid_namespace() -> int:
+    return os.stat("/proc/self/ns/pid").st_ino
+
+
+def _start_time(pid: int) -> int:
+    """Clock ticks after boot, -1 where there is no such process."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    except OSError:
+        return -1
+
+
+def words(path: Path) -> list[str]:
+    try:
+        return path.read_text().split()
+    except OSError:
+        return []
+
+
+def write(path: Path, value: object) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, str(value).encode())
+    finally:
+        os.close(descriptor)
+
+
+def remove(folder: Path, seconds: float) -> bool:
+    """An emptied group refuses for some milliseconds after its last process has died."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            os.rmdir(folder)
+            return True
+        except FileNotFoundError:
+            return True
+        except OSError:
+            if time.monotonic() >= end:
+                return False
+            time.sleep(0.001)

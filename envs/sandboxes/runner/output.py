@@ -1,0 +1,84 @@
+"""What a program prints: kept up to a cap, head and tail, and counted to the last byte.
+
+A flood costs reading, never memory. What is not here: decoding, which the client does after the cut.
+"""
+
+import os
+
+CHUNK = 2**16
+"""A pipe's usual capacity: one read empties it."""
+_buffer = bytearray(CHUNK)  # one for all: asking for so much at every read would cost more than the read
+_view = memoryview(_buffer)
+
+
+class Kept:
+    """The first half and the last half of a cap, and the true size."""
+
+    def __init__(self, cap: int) -> None:
+        self.size = 0
+        self._head_cap = cap - cap // 2
+        self._tail_cap = cap // 2
+        self._head = bytearray()
+        self._tail = bytearray()
+
+    def feed(self, data: bytes | memoryview) -> None:
+        self.size += len(data)
+        room = self._head_cap - len(self._head)
+        if room > 0:
+            self._head += data[:room]
+            data = data[room:]
+        if not len(data):
+            return
+        self._tail += data[-self._tail_cap :] if self._tail_cap else b""
+        if len(self._tail) > self._tail_cap + CHUNK:  # trimmed now and then, not at every piece
+            del self._tail[: len(self._tail) - self._tail_cap]
+
+    @property
+    def cut(self) -> bool:
+        """Something is missing."""
+        return self.size > self._head_cap + self._tail_cap
+
+    def text(self) -> bytes:
+        """What is shown: all of it, or head and tail with a line in the middle that says what is missing."""
+        if not self.cut:
+            return bytes(self._head + self._tail)
+        tail = self._tail[len(self._tail) - self._tail_cap :]
+        left_out = self.size - len(self._head) - len(tail)
+        middle = f"\n[... {left_out} of {self.size} bytes left out ...]\n".encode()
+        return bytes(self._head + middle + tail)
+
+
+class Pipe:
+    """The reading end of a program's stdout or stderr."""
+
+    def __init__(self, cap: int) -> None:
+        self.kept = Kept(cap)
+        self.reading, self.writing = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(self.reading, False)
+
+    def read(self) -> bool:
+        """Take what is there once; False when nothing was, or nothing more will come."""
+        try:
+            size = os.readv(self.reading, [_buffer])
+        except BlockingIOError:
+            return False
+        self.kept.feed(_view[:size])
+        return size > 0
+
+    def drain(self) -> None:
+        """Take what a program that is done has left; one that still writes is not waited for."""
+        for _ in range(32):  # twice what the largest pipe holds
+            if not self.read():
+                break
+
+    def given(self) -> None:
+        """The writing end is in the program's hands: ours goes, so that its last writer can end the pipe."""
+        if self.writing >= 0:
+            os.close(self.writing)
+            self.writing = -1
+
+    def close(self) -> None:
+        self.given()
+        if self.reading >= 0:
+            os.close(self.reading)
+            self.reading = -1

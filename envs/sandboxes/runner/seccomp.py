@@ -1,0 +1,128 @@
+"""The filter for system calls: what the agent's program may not ask of the kernel.
+
+A list of refusals, since a list of permissions breaks programs that nobody thought of. What the kernel gained after
+this list was written does not exist for the program (ENOSYS): new calls are refused until someone has looked at them.
+The program is a search tree, not a chain of comparisons: the kernel tries it for every number when it is installed.
+"""
+
+import ctypes
+import errno
+import functools
+import struct
+
+from .syscalls import NEW_NAMESPACES, PR_SET_SECCOMP, machine, number, prctl
+
+REFUSED = (
+    # mounts and roots
+    "mount", "umount2", "pivot_root", "chroot", "fsopen", "fsconfig", "fsmount", "fspick", "open_tree", "move_mount",
+    "mount_setattr", "name_to_handle_at", "open_by_handle_at", "quotactl", "quotactl_fd", "swapon", "swapoff",
+    "fanotify_init", "fanotify_mark", "nfsservctl", "ustat", "sysfs",
+    # namespaces and identity of the machine
+    "unshare", "setns", "sethostname", "setdomainname", "personality",
+    # the kernel itself
+    "bpf", "perf_event_open", "init_module", "finit_module", "delete_module", "create_module", "query_module",
+    "get_kernel_syms", "kexec_load", "kexec_file_load", "reboot", "syslog", "acct", "lookup_dcookie", "seccomp",
+    "_sysctl", "afs_syscall", "tuxcall", "security", "vserver", "getpmsg", "putpmsg", "uselib",
+    # hardware and clocks
+    "iopl", "ioperm", "modify_ldt", "vhangup", "adjtimex", "clock_adjtime", "clock_settime", "settimeofday",
+    # other processes' memory
+    "ptrace", "process_vm_readv", "process_vm_writev", "process_madvise", "process_mrelease", "pidfd_getfd", "kcmp",
+    "userfaultfd", "memfd_secret", "move_pages", "migrate_pages", "mbind", "set_mempolicy", "get_mempolicy",
+    "set_mempolicy_home_node",
+    # ways round: queues that run calls for one, and memory that outlives its process
+    "io_uring_setup", "io_uring_enter", "io_uring_register", "io_setup", "io_submit", "io_cancel", "io_destroy",
+    "io_getevents", "io_pgetevents", "add_key", "request_key", "keyctl", "shmget", "shmat", "shmctl", "shmdt",
+    "semget", "semop", "semctl", "semtimedop", "msgget", "msgsnd", "msgrcv", "msgctl", "mq_open", "mq_unlink",
+    "mq_timedsend", "mq_timedreceive", "mq_notify", "mq_getsetattr",
+)  # fmt: skip
+
+_AUDIT_ARCHITECTURE = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+_FIRST_X32 = 0x40000000
+_FIRST_UNKNOWN = 457  # after futex_requeue
+_MODE_FILTER = 2
+_AF_UNIX, _TIOCSTI, _TIOCLINUX = 1, 0x5412, 0x541C
+
+_ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
+_REFUSE, _ABSENT = _ERRNO | errno.EPERM, _ERRNO | errno.ENOSYS
+_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _JUMP, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x05, 0x06
+_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT, _SECOND_ARGUMENT = 0, 4, 16, 24  # offsets in struct seccomp_data
+
+Code = list[tuple[int, int, int, int]]
+"""Instructions: operation, jump if true, jump if false, operand."""
+
+
+def install(*, memfd: bool = True, unix_sockets: bool = True) -> None:
+    """Filter this thread and all that comes of it, for good; no_new_privs must be set.
+
+    `memfd=False` where nothing counts memory that no process has mapped; `unix_sockets=False` leaves socketpair only,
+    where nothing else keeps abstract names of sockets from other sessions.
+    """
+    prctl(PR_SET_SECCOMP, _MODE_FILTER, prepare(memfd=memfd, unix_sockets=unix_sockets)[0])
+
+
+@functools.cache
+def prepare(*, memfd: bool = True, unix_sockets: bool = True) -> tuple[bytes, object]:
+    """`struct sock_fprog` and the program it points to. A zygote calls this once, so that its forks need not."""
+    program = build(memfd=memfd, unix_sockets=unix_sockets)
+    buffer = ctypes.create_string_buffer(program, len(program))
+    return struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(buffer)), buffer
+
+
+def build(*, memfd: bool = True, unix_sockets: bool = True) -> bytes:
+    """The filter for this processor, as the kernel wants it."""
+    code: Code = [
+        (_LOAD, 0, 0, _ARCHITECTURE),
+        (_EQUAL, 1, 0, _AUDIT_ARCHITECTURE[machine()]),
+        (_RETURN, 0, 0, _KILL),
+        (_LOAD, 0, 0, _NUMBER),
+        (_AT_LEAST, 0, 1, _FIRST_X32),
+        (_RETURN, 0, 0, _KILL),
+    ]
+    code += _search(_steps(_verdicts(memfd, unix_sockets)))
+    return b"".join(struct.pack("HBBI", *instruction) for instruction in code)
+
+
+def _verdicts(memfd: bool, unix_sockets: bool) -> dict[int, Code]:
+    """What to do with each number that is not simply allowed."""
+    named: dict[str, Code] = {name: [(_RETURN, 0, 0, _REFUSE)] for name in REFUSED}
+    named["clone3"] = [(_RETURN, 0, 0, _ABSENT)]  # its flags are out of a filter's sight; libc then takes clone
+    named["clone"] = [(_LOAD, 0, 0, _FIRST_ARGUMENT), (_ANY_BIT, 0, 1, NEW_NAMESPACES), *_refuse_else_allow()]
+    family = [(_LOAD, 0, 0, _FIRST_ARGUMENT), (_EQUAL, 1, 0, _AF_UNIX), *_refuse_else_allow()]
+    named["socketpair"] = family
+    named["socket"] = family if unix_sockets else [(_RETURN, 0, 0, _REFUSE)]
+    named["ioctl"] = [
+        (_LOAD, 0, 0, _SECOND_ARGUMENT),
+        (_EQUAL, 1, 0, _TIOCSTI),
+        (_EQUAL, 0, 1, _TIOCLINUX),
+        *_refuse_else_allow(),
+    ]
+    if not memfd:
+        named["memfd_create"] = [(_RETURN, 0, 0, _REFUSE)]
+    found = {number(name): verdict for name, verdict in named.items()}
+    return {which: verdict for which, verdict in found.items() if which is not None}
+
+
+def _refuse_else_allow() -> Code:
+    return [(_RETURN, 0, 0, _REFUSE), (_RETURN, 0, 0, _ALLOW)]
+
+
+def _steps(verdicts: dict[int, Code]) -> list[tuple[int, Code]]:
+    """(first number, verdict): each holds up to the next one's first number; neighbours that agree are one."""
+    allow: Code = [(_RETURN, 0, 0, _ALLOW)]
+    steps: list[tuple[int, Code]] = []
+    for which in range(_FIRST_UNKNOWN):
+        verdict = verdicts.get(which, allow)
+        if not steps or steps[-1][1] != verdict:
+            steps.append((which, verdict))
+    return [*steps, (_FIRST_UNKNOWN, [(_RETURN, 0, 0, _ABSENT)])]
+
+
+def _search(steps: list[tuple[int, Code]]) -> Code:
+    """Halve until one verdict is left."""
+    if len(steps) == 1:
+        return steps[0][1]
+    middle = len(steps) // 2
+    below, above = _search(steps[:middle]), _search(steps[middle:])
+    if len(below) < 256:
+        return [(_AT_LEAST, len(below), 0, steps[middle][0]), *below, *above]
+    return [(_AT_LEAST, 0, 1, steps[middle][0]), (_JUMP, 0, 0, len(below)), *below, *above]

@@ -1,0 +1,229 @@
+"""What a connection can ask for: start, run, once, files, fork, reset, close. Generators that yield deadlines.
+
+What is not here: how a run goes (`runs`), descriptors and messages (`cells`), the loop (`supervisor`).
+"""
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Callable, Generator, Iterator
+
+from . import files, orders, preload
+from .cells import Message, Place, Process, Waiter
+from .cgroups import Group
+from .orders import FORKED, Order
+from .runs import DEATH_SECONDS, Asked, Failure, Host, Reply, Run, Steps, until
+
+START_SECONDS = 30.0
+"""For a cell to be there; the first one waits for its zygote to be warm."""
+FORK_SECONDS = 10.0
+
+
+class Session:
+    """One connection's place and what runs in it."""
+
+    def __init__(self, host: Host, waiter: Waiter, limits: Message, wanted: str) -> None:
+        self._host, self._waiter = host, waiter
+        self.limits, self._wanted = limits, wanted
+        self.place: Place | None = None
+        self._area = ""
+        """Below the scratch folder: what a branch may write. Its branches lie in it, since walls only get closer."""
+        self._root = -1
+        """The working folder, opened before any program could put something else in its place."""
+        self._group: Group | None = None
+        self._console: Process | None = None
+        self._runs = 0
+        self._counted = [0, 0]
+        self.busy = False
+
+    # --- a session that stays
+
+    def start(self, given: list[tuple[str, bytes]]) -> Steps:
+        self._group = self._host.group(self.limits)
+        name = self._wanted if self._wanted != "auto" else "scientific"
+        yield from self._enter(name, "stay", None)
+        self._put_all(given)
+
+    def run(self, wanted: Asked) -> Generator[float, None, Reply]:
+        place = self._living()
+        if wanted.kind == "argv":
+            process = yield from self._spawned()
+            try:
+                return (yield from self._go(process, wanted, lambda: process.died is not None))
+            finally:
+                self._drop(process)
+        if self._console is None:
+            self._console = yield from self._spawned()
+        console = self._console
+        console.replies.clear()
+        self._runs += 1
+        reply = yield from self._go(console, wanted, lambda: bool(console.replies) or console.died is not None)
+        if console.died is not None:
+            reply[0]["result"]["state_lost"] = True
+            self._console = None
+            console.close()
+            if self._host.namespaces and place.seats == 1:
+                place.tell({"op": "sweep"})
+            elif self._group is not None:
+                self._group.kill()
+        return reply
+
+    def fork(self, original: "Session") -> Steps:
+        """Become a second session with the variables and a copy of the files of another one."""
+        place = original._living()
+        if not self._host.namespaces:
+            raise Failure("usage", "this backend cannot fork a session; see Capabilities.forks")
+        if original.busy:
+            raise Failure("usage", "a session cannot be forked while it runs")
+        self._group = self._host.group(self.limits)
+        self.place = place
+        place.seats += 1
+        self._area, place.branches = f"{original._area}/{place.branches}".lstrip("/"), place.branches + 1
+        self._root = files.branch(place.folder, self._area, original._root)
+        if original._console is None:
+            original._console = yield from original._spawned(self._waiter)
+        near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._console = branch = Process(self._host, self._waiter, near)
+        branch.ready = True  # nothing that this process says is ours
+        branch.listen()
+        original._console.tell(orders.pack(Order(orders.FORK, self._area.encode())), far.fileno())
+        far.close()
+        deadline = time.monotonic() + FORK_SECONDS
+        said = yield from until(lambda: branch.replies or original._gone(), deadline)
+        word = branch.replies[0] if said and branch.replies else b""
+        if word[:1] != FORKED or not word[1:12].isdigit():
+            raise Failure("os", "the session's program did not fork: its process is busy, dead or was changed", 11)
+        branch.replies.clear()
+        place.adopt(branch, int(word[1:12]))
+        yield from until(lambda: branch.pid or branch.died or place.broken, deadline)
+        if branch.died is not None or not branch.pid:
+            raise Failure("os", "the session's program did not live through its fork", 11)
+        if self._group is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._group.add(branch.pid)
+
+    def leave(self) -> None:
+        """End every process; the place ends with its last session."""
+        console, self._console = self._console, None
+        place, self.place = self.place, None
+        if place is not None:
+            place.seats -= 1
+            if place.seats == 0:
+                place.kill()
+            elif console is not None:
+                console.kill()
+                if self._group is not None:
+                    self._group.kill()
+        if console is not None:
+            console.close()
+        if self._root >= 0:
+            os.close(self._root)
+            self._root = -1
+        self._host.bury(self._group)
+        self._group = None
+
+    def close(self) -> Steps:
+        """Leave, and wait until nothing is left."""
+        place = self.place
+        self.leave()
+        if place is not None and place.seats == 0:
+            yield from until(lambda: place.dead, time.monotonic() + DEATH_SECONDS)
+
+    def reset(self) -> Steps:
+        yield from self.close()
+        self._area, self._runs, self._counted = "", 0, [0, 0]
+        yield from self.start([])
+
+    # --- one program
+
+    def once(self, given: list[tuple[str, bytes]], wanted: Asked) -> Generator[float, None, Reply]:
+        name = self._wanted
+        if name == "auto":
+            name = preload.choose(wanted.program) if wanted.kind == "python" else "bare"
+        self._group = self._host.group(self.limits)
+        try:
+            place = yield from self._enter(name, "once", self._group)
+            self._put_all(given)
+            first = place.first
+            return (yield from self._go(first, wanted, lambda: first.died is not None))
+        finally:
+            self.leave()
+
+    # --- files
+
+    def put(self, path: str, data: bytes) -> None:
+        self._living()
+        with _as_failure():
+            files.put(self._root, path, data)
+
+    def get(self, path: str) -> bytes:
+        self._living()
+        with _as_failure():
+            return files.get(self._root, path, int(self.limits["file_bytes"]))
+
+    def listdir(self, path: str) -> list[str]:
+        self._living()
+        with _as_failure():
+            return files.listdir(self._root, path, int(self.limits["scratch_files"]))
+
+    def _put_all(self, given: list[tuple[str, bytes]]) -> None:
+        for path, data in given:
+            self.put(path, data)
+
+    # --- below
+
+    def _living(self) -> Place:
+        if self.place is None:
+            raise Failure("usage", "no session was started here")
+        if self.place.broken or self.place.dead:
+            raise Failure("broken", self.place.broken or "the session's first process is gone")
+        return self.place
+
+    def _gone(self) -> bool:
+        return self.place is None or self.place.dead or bool(self.place.broken) or self._console is None
+
+    def _enter(self, name: str, kind: str, group: Group | None) -> Generator[float, None, Place]:
+        """A new place from a zygote that is warm."""
+        deadline = time.monotonic() + START_SECONDS
+        zygote = self._host.zygote(name)
+        yield from until(lambda: zygote.ready or zygote.failed, deadline)
+        if not zygote.ready or zygote.failed:
+            raise Failure("broken", f"the {name} zygote did not start: {zygote.failed or 'it took too long'}")
+        place = self.place = self._host.place(zygote, kind, self.limits, self._waiter, group)
+        yield from until(lambda: place.broken or place.dead or (place.folder >= 0 and place.first.pidfd >= 0), deadline)
+        if place.folder < 0 or place.broken or place.dead:
+            raise Failure("broken", place.broken or "a session's cell did not come up")
+        self._root = files.child(place.folder, "0")
+        return place
+
+    def _spawned(self, waiter: Waiter | None = None) -> Generator[float, None, Process]:
+        place = self._living()
+        process = place.spawn(waiter or self._waiter, self._area, self._group)
+        deadline = time.monotonic() + START_SECONDS
+        yield from until(lambda: process.pidfd >= 0 or process.died or process.refused or place.broken, deadline)
+        if place.broken or process.refused or process.pidfd < 0:
+            raise Failure("broken", place.broken or process.refused or "a console could not be forked")
+        return process
+
+    def _drop(self, process: Process) -> None:
+        if process.died is None:
+            process.kill()
+        process.close()
+
+    def _go(self, process: Process, wanted: Asked, over: Callable[[], bool]) -> Generator[float, None, Reply]:
+        self.busy = True
+        try:
+            run = Run(self._host, self._living(), process, self._group, self._counted)
+            return (yield from run.go(wanted, self._runs, over))
+        finally:
+            self.busy = False
+
+
+@contextlib.contextmanager
+def _as_failure() -> Iterator[None]:
+    """What the file system says is the caller's to hear, not a fault of ours."""
+    try:
+        yield
+    except OSError as error:
+        raise Failure("os", error.strerror or str(error), error.errno or 0) from None

@@ -1,0 +1,278 @@
+"""The supervisor: one thread, one epoll. Requests come in over a socket for each session, programs run in cells.
+
+It never runs an agent's code and never waits for one thing alone. It ends with its client: the end of the control
+socket, or of the client's process, ends every session. What is not here: requests (`connections`) and what
+they do (`sessions`).
+"""
+
+import contextlib
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from typing import NoReturn
+
+from . import cgroups, probe, wire
+from .cells import Message, Place, Waiter, Zygote
+from .cgroups import Cgroups, Group
+from .connections import Connection
+from .runs import Failure
+from .sessions import Session
+from .syscalls import PR_SET_DUMPABLE, Unavailable, prctl
+
+SPARE_DESCRIPTORS = 64
+"""Left free: a session needs about ten, and one that cannot be had must still be answered."""
+_BURIAL_SECONDS = 0.02
+_FAREWELL_SECONDS = 5.0
+
+
+class Supervisor:
+    """Watches descriptors, wakes connections, owns zygotes, slots and groups."""
+
+    def __init__(self, settings: Message) -> None:
+        self._settings = settings
+        self._mode: str = settings["mode"]
+        self.namespaces = self._mode in ("root", "user")
+        self.cgroups: Cgroups | None = cgroups.find() if self.namespaces else None
+        if self.cgroups is not None:
+            self.cgroups.sweep()
+        self._poll = select.epoll()
+        self._handlers: dict[int, Callable[[], None]] = {}
+        self._zygotes: dict[str, Zygote] = {}
+        self._woken: dict[Connection, None] = {}
+        self._waiting: set[Connection] = set()
+        self.connections: set[Connection] = set()
+        self.sessions: dict[int, Session] = {}
+        self._slots: list[int] = []
+        self._slots_used = 0
+        self._count = 0
+        self._graves: list[Group] = []
+        self._most_descriptors = _raise_descriptors()
+        self.capabilities: Message = {}
+        self.over = False
+
+    # --- the loop
+
+    def serve(self) -> None:
+        """Until the client is gone."""
+        while not self.over:
+            for descriptor, _ in self._poll.poll(self._pause()):
+                handler = self._handlers.get(descriptor)
+                if handler is not None:
+                    handler()
+            now = time.monotonic()
+            for connection in [item for item in self._waiting if item.deadline <= now]:
+                self._woken[connection] = None
+            while self._woken:
+                woken, self._woken = self._woken, {}
+                for connection in woken:
+                    connection.step()
+            if self._graves:
+                self._graves = [group for group in self._graves if not group.remove(0)]
+
+    def _pause(self) -> float:
+        if self._woken:
+            return 0.0
+        nearest = min((item.deadline for item in self._waiting), default=float("inf")) - time.monotonic()
+        if self._graves:
+            nearest = min(nearest, _BURIAL_SECONDS)
+        return -1.0 if nearest == float("inf") else max(nearest, 0.0)
+
+    def watch(self, descriptor: int, handler: Callable[[], None]) -> None:
+        self._handlers[descriptor] = handler
+        self._poll.register(descriptor, select.EPOLLIN)
+
+    def unwatch(self, descriptor: int) -> None:
+        if self._handlers.pop(descriptor, None) is not None:
+            with contextlib.suppress(OSError):
+                self._poll.unregister(descriptor)
+
+    def want_to_write(self, descriptor: int, wanted: bool) -> None:
+        """Be called as well when there is room to write."""
+        self._poll.modify(descriptor, select.EPOLLIN | (select.EPOLLOUT if wanted else 0))
+
+    def wake(self, connection: Connection) -> None:
+        if connection in self._waiting:
+            self._woken[connection] = None
+
+    def wait(self, connection: Connection, waits: bool) -> None:
+        (self._waiting.add if waits else self._waiting.discard)(connection)
+
+    def wake_all(self) -> None:
+        self._woken.update(dict.fromkeys(self._waiting))
+
+    # --- what sessions need
+
+    def zygote(self, name: str) -> Zygote:
+        """The zygote of this name, started anew where it has gone."""
+        found = self._zygotes.get(name)
+        if found is None or not found.usable:
+            settings = self._settings | {"preload": name, "owner": os.getpid(), "memory_tree": self.cgroups is not None}
+            found = self._zygotes[name] = Zygote(self, settings)
+        return found
+
+    def place(self, zygote: Zygote, kind: str, limits: Message, waiter: Waiter, group: Group | None) -> Place:
+        self._count += 1
+        if self._slots:
+            slot = self._slots.pop()
+        else:
+            slot, self._slots_used = self._slots_used, self._slots_used + 1
+        place = Place(self, self._count, slot, kind, limits, waiter)
+        zygote.places[place.number] = place
+        place.order(zygote.channel, group)
+        return place
+
+    def gone(self, place: Place) -> None:
+        """A place is dead: its slot is free."""
+        self._slots.append(place.slot)
+        place.close()
+        if not self.namespaces:
+            self._end_strays()
+
+    def group(self, limits: Message) -> Group | None:
+        self._check_room()
+        if self.cgroups is None:
+            return None
+        self._count += 1
+        return self.cgroups.create(str(self._count), limits)
+
+    def enrol(self, session: Session) -> int:
+        """A number for a session, by which it can be forked."""
+        self._count += 1
+        self.sessions[self._count] = session
+        return self._count
+
+    def bury(self, group: Group | None) -> None:
+        """Remove a group as soon as the last process has left it."""
+        if group is not None and not group.remove(0):
+            self._graves.append(group)
+
+    def _check_room(self) -> None:
+        probe_descriptor = os.dup(0)  # the lowest that is free
+        os.close(probe_descriptor)
+        if probe_descriptor > self._most_descriptors - SPARE_DESCRIPTORS:
+            raise Failure(
+                "broken",
+                f"{len(self.sessions)} sessions are open and the supervisor may hold {self._most_descriptors} "
+                "descriptors; close some, or raise `ulimit -Hn`",
+            )
+
+    # --- connections
+
+    def control(self, descriptor: int) -> None:
+        """Each byte on the control socket brings the far end of a new session's socket."""
+        os.set_inheritable(descriptor, False)
+        self._control = socket.socket(fileno=descriptor)
+        self._control.setblocking(False)
+        self.watch(descriptor, self._accept)
+        # Its end must be seen even if a child of the client holds a copy of the socket.
+        self._client = os.pidfd_open(os.getppid())
+        self.watch(self._client, self.stop)
+
+    def _accept(self) -> None:
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self._control, 1, 1)
+        except BlockingIOError:
+            return
+        except OSError:
+            data, descriptors = b"", []
+        if not data:
+            self.stop()
+        for descriptor in descriptors:
+            os.set_blocking(descriptor, False)
+            self.connections.add(Connection(self, descriptor, descriptor, self._settings["preload_wanted"]))
+
+    def stop(self) -> None:
+        self.over = True
+
+    def heard_children(self, descriptor: int) -> None:
+        """Reap zygotes, and in a container whatever else has come to us."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(descriptor, 4096)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+    def _end_strays(self) -> None:
+        """Without a pid namespace: what a session has left running. One session is served at a time then."""
+        if self._mode != "container" or any(zygote.places for zygote in self._zygotes.values()):
+            return
+        spared = {os.getpid(), *(zygote.pid for zygote in self._zygotes.values())}
+        for _ in range(100):
+            strays = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if pid not in spared]
+            strays = [pid for pid in strays if not _zombie(pid)]
+            for pid in strays:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+            if not strays:
+                return
+            time.sleep(0.001)
+
+    def farewell(self) -> None:
+        """End everything, and see it gone."""
+        for zygote in self._zygotes.values():
+            zygote.end("the supervisor ends")
+        deadline = time.monotonic() + _FAREWELL_SECONDS
+        with contextlib.suppress(ChildProcessError):
+            while time.monotonic() < deadline:
+                if not os.waitpid(-1, os.WNOHANG)[0]:
+                    time.sleep(0.001)
+        if self.cgroups is not None:
+            self.cgroups.close()
+
+
+def _raise_descriptors() -> int:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def _zombie(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b") ")[2][:1] in (b"Z", b"X")
+    except OSError:
+        return True
+
+
+def main() -> NoReturn:
+    """Read the settings, tell what is enforced, serve. Without a control socket one client is served over 0 and 1."""
+    settings: Message = json.loads(sys.argv[2])
+    control: int | None = settings.pop("control", None)
+    with contextlib.suppress(OSError):
+        prctl(PR_SET_DUMPABLE, 0)
+    try:
+        if settings["mode"] == "auto":
+            settings["mode"] = probe.best_mode(settings["readonly"])
+        found = probe.capabilities(settings["mode"], settings["readonly"], settings.get("scratch", "/work"))
+        supervisor = Supervisor(settings)
+        supervisor.capabilities = found
+    except Unavailable as error:
+        os.write(control or 1, wire.pack({"unavailable": error.missing, "remedies": list(error.remedies)}))
+        sys.exit(1)
+    woken, waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C at the trainer's terminal is the trainer's
+    signal.signal(signal.SIGTERM, lambda number, frame: supervisor.stop())
+    supervisor.watch(woken, lambda: supervisor.heard_children(woken))
+    supervisor.zygote("scientific" if settings["preload_wanted"] == "scientific" else "bare")
+    ready = wire.pack({"ready": True, "mode": settings["mode"], "capabilities": supervisor.capabilities})
+    if control is not None:
+        supervisor.control(control)
+    else:
+        os.set_blocking(0, False)
+        supervisor.connections.add(Connection(supervisor, 0, 1, settings["preload_wanted"]))
+    os.write(control or 1, ready)
+    try:
+        supervisor.serve()
+    finally:
+        supervisor.farewell()
+    os._exit(0)

@@ -1,0 +1,166 @@
+"""The system calls that Python has no function for, by ctypes, and the numbers of those the filter names.
+
+Only what the runner needs. A call that fails raises OSError with the name of the call; what this machine refuses as a
+whole (another processor, a kernel that is too old) raises `Unavailable`, which says what would help.
+"""
+
+import ctypes
+import functools
+import os
+import platform
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+
+CLONE_NEWNS, CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC = 0x20000, 0x2000000, 0x4000000, 0x8000000
+CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
+NEW_NAMESPACES = (
+    CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET
+)
+
+MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC, MS_PRIVATE = 2, 4, 8, 4096, 16384, 1 << 18
+MNT_DETACH = 2
+_MOUNT_ATTR_RDONLY, _MOUNT_ATTR_NOSUID, _MOUNT_ATTR_NODEV = 1, 2, 4
+_AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
+
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 4, 22, 24, 38
+_CAPABILITY_HEADER = (ctypes.c_uint32 * 2)(0x20080522, 0)  # the third version, of this process
+_NO_CAPABILITIES = (ctypes.c_uint32 * 6)()
+_CAPSET = LIBC.capset  # looked up here, since a fork that is the first to look pays for it in page faults
+
+# name: (x86_64, aarch64). From asm/unistd_64.h and asm-generic/unistd.h; None where a processor has no such call.
+NUMBERS: dict[str, tuple[int | None, int | None]] = {
+    "_sysctl": (156, None), "acct": (163, 89), "add_key": (248, 217), "adjtimex": (159, 171),
+    "afs_syscall": (183, None), "bpf": (321, 280), "chroot": (161, 51), "clock_adjtime": (305, 266),
+    "clock_settime": (227, 112), "clone": (56, 220), "clone3": (435, 435), "close_range": (436, 436),
+    "create_module": (174, None), "delete_module": (176, 106), "fanotify_init": (300, 262),
+    "fanotify_mark": (301, 263), "finit_module": (313, 273), "fsconfig": (431, 431), "fsmount": (432, 432),
+    "fsopen": (430, 430), "fspick": (433, 433), "get_kernel_syms": (177, None), "get_mempolicy": (239, 236),
+    "getpmsg": (181, None), "init_module": (175, 105), "io_cancel": (210, 3), "io_destroy": (207, 1),
+    "io_getevents": (208, 4), "io_pgetevents": (333, 292), "io_setup": (206, 0), "io_submit": (209, 2),
+    "io_uring_enter": (426, 426), "io_uring_register": (427, 427), "io_uring_setup": (425, 425), "ioctl": (16, 29),
+    "ioperm": (173, None), "iopl": (172, None), "kcmp": (312, 272), "kexec_file_load": (320, 294),
+    "kexec_load": (246, 104), "keyctl": (250, 219), "landlock_add_rule": (445, 445),
+    "landlock_create_ruleset": (444, 444), "landlock_restrict_self": (446, 446), "lookup_dcookie": (212, 18),
+    "mbind": (237, 235), "memfd_create": (319, 279), "memfd_secret": (447, 447), "migrate_pages": (256, 238),
+    "modify_ldt": (154, None), "mount": (165, 40), "mount_setattr": (442, 442), "move_mount": (429, 429),
+    "move_pages": (279, 239), "mq_getsetattr": (245, 185), "mq_notify": (244, 184), "mq_open": (240, 180),
+    "mq_timedreceive": (243, 183), "mq_timedsend": (242, 182), "mq_unlink": (241, 181), "msgctl": (71, 187),
+    "msgget": (68, 186), "msgrcv": (70, 188), "msgsnd": (69, 189), "name_to_handle_at": (303, 264),
+    "nfsservctl": (180, 42), "open_by_handle_at": (304, 265), "open_tree": (428, 428),
+    "perf_event_open": (298, 241), "personality": (135, 92), "pidfd_getfd": (438, 438), "pivot_root": (155, 41),
+    "process_madvise": (440, 440), "process_mrelease": (448, 448), "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271), "ptrace": (101, 117), "putpmsg": (182, None), "query_module": (178, None),
+    "quotactl": (179, 60), "quotactl_fd": (443, 443), "reboot": (169, 142), "request_key": (249, 218),
+    "seccomp": (317, 277), "security": (185, None), "semctl": (66, 191), "semget": (64, 190), "semop": (65, 193),
+    "semtimedop": (220, 192), "set_mempolicy": (238, 237), "set_mempolicy_home_node": (450, 450),
+    "setdomainname": (171, 162), "sethostname": (170, 161), "setns": (308, 268), "settimeofday": (164, 170),
+    "shmat": (30, 196), "shmctl": (31, 195), "shmdt": (67, 197), "shmget": (29, 194), "socket": (41, 198),
+    "socketpair": (53, 199), "swapoff": (168, 225), "swapon": (167, 224), "sysfs": (139, None),
+    "syslog": (103, 116), "tuxcall": (184, None), "umount2": (166, 39), "unshare": (272, 97),
+    "uselib": (134, None), "userfaultfd": (323, 282), "ustat": (136, None), "vhangup": (153, 58),
+    "vserver": (236, None),
+}  # fmt: skip
+
+
+class Unavailable(Exception):
+    """A guard that cannot be had here. `remedies` are the options, each a sentence."""
+
+    def __init__(self, missing: str, *remedies: str) -> None:
+        super().__init__("; ".join([missing, *remedies]))
+        self.missing, self.remedies = missing, remedies
+
+
+def machine() -> str:
+    """`x86_64` or `aarch64`: the processors whose numbers are known here."""
+    found = platform.machine()
+    if found not in ("x86_64", "aarch64"):
+        raise Unavailable(
+            f"the system call filter knows x86_64 and aarch64, this machine is {found!r}",
+            "use the docker or the remote backend",
+        )
+    return found
+
+
+@functools.cache
+def number(name: str) -> int | None:
+    """The number of a system call on this processor; None where it has no such call."""
+    return NUMBERS[name][0 if machine() == "x86_64" else 1]
+
+
+def call(name: str, *arguments: object) -> int:
+    """A system call by its name; arguments are ints, bytes, None or ctypes objects."""
+    wanted = number(name)
+    if wanted is None:
+        raise Unavailable(f"{machine()} has no system call {name}")
+    words = [ctypes.c_long(item) if isinstance(item, int) else item for item in arguments]
+    return _checked(name, LIBC.syscall(ctypes.c_long(wanted), *words))
+
+
+def unshare(flags: int) -> None:
+    _checked("unshare", LIBC.unshare(flags))
+
+
+def enter_namespace(descriptor: int, kind: int) -> None:
+    _checked("setns", LIBC.setns(descriptor, kind))
+
+
+def prctl(option: int, value: int = 0, third: object = 0) -> None:
+    words = [ctypes.c_ulong(third) if isinstance(third, int) else third, ctypes.c_ulong(0), ctypes.c_ulong(0)]
+    _checked(f"prctl({option})", LIBC.prctl(option, ctypes.c_ulong(value), *words))
+
+
+def mount(source: str, target: str, kind: str | None, flags: int, options: str | None = None) -> None:
+    words = [None if text is None else os.fsencode(text) for text in (source, target, kind, options)]
+    failed = LIBC.mount(words[0], words[1], words[2], ctypes.c_ulong(flags), words[3])
+    _checked(f"mount {kind or source} on {target}", failed)
+
+
+def unmount(target: str) -> None:
+    _checked(f"umount {target}", LIBC.umount2(os.fsencode(target), MNT_DETACH))
+
+
+class _MountAttributes(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in ("set", "clear", "propagation", "user_namespace")]
+
+
+def make_read_only(target: str, *, recursive: bool, devices: bool = False) -> None:
+    """Read-only and without set-uid programs or, unless asked for, devices; `recursive` takes the mounts below too."""
+    attributes = _MOUNT_ATTR_RDONLY | _MOUNT_ATTR_NOSUID | (0 if devices else _MOUNT_ATTR_NODEV)
+    wanted = _MountAttributes(attributes, 0, 0, 0)
+    flags = _AT_RECURSIVE if recursive else 0
+    call("mount_setattr", _AT_FDCWD, os.fsencode(target), flags, ctypes.byref(wanted), ctypes.sizeof(wanted))
+
+
+def pivot_root_here() -> None:
+    """Make the current folder the root and let go of the old one."""
+    call("pivot_root", b".", b".")
+    unmount(".")
+    os.chdir("/")
+
+
+def drop_capabilities() -> None:
+    """None permitted, effective or inheritable."""
+    _checked("capset", _CAPSET(_CAPABILITY_HEADER, _NO_CAPABILITIES))
+
+
+def has_capability(which: int) -> bool:
+    """Whether a capability (its number) is effective."""
+    sets = (ctypes.c_uint32 * 6)()
+    _checked("capget", LIBC.capget(_CAPABILITY_HEADER, sets))
+    return bool(sets[3 * (which // 32)] >> (which % 32) & 1)
+
+
+def close_all_but(keep: tuple[int, ...]) -> None:
+    """Close every descriptor that is not kept, however high."""
+    first = 0
+    for descriptor in [*sorted(set(keep)), 2**32 - 1]:
+        if descriptor > first:
+            call("close_range", first, descriptor - 1 if descriptor != 2**32 - 1 else descriptor, 0)
+        first = descriptor + 1
+
+
+def _checked(what: str, outcome: int) -> int:
+    if outcome == -1:
+        error = ctypes.get_errno()
+        raise OSError(error, f"{what}: {os.strerror(error)}")
+    return outcome

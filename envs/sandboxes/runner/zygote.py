@@ -1,0 +1,215 @@
+"""A warm interpreter that never runs an agent's code: it is forked for every session, behind walls of its own.
+
+    zygote   imports what programs use, then forks a cell for each order: "once" or "stay"
+    once     the cell's PID 1 is itself the console: the cheapest way to run one program
+    stay     the cell's PID 1 is an init: it forks consoles, reaps, and outlives the agent's processes
+
+Both say `{"folder"}` with a descriptor of their scratch folder, over a socket that the supervisor gave them. Deaths are
+told with what the kernel measured. What is not here: the walls (`cell`), the agent's code (`console`).
+"""
+
+import contextlib
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import sys
+from typing import Any, NoReturn
+
+from . import cell, cgroups, preload
+from .console import Console
+from .orders import REFUSED
+from .syscalls import PR_SET_DUMPABLE, Unavailable, close_all_but, prctl
+
+CHANNEL = 3
+"""The descriptor of a zygote's socket to its supervisor."""
+MESSAGE_BYTES = 2**16
+_MOST_DESCRIPTORS = 8
+_PR_SET_CHILD_SUBREAPER = 36
+
+Message = dict[str, Any]
+
+
+def send(channel: socket.socket, message: Message, *descriptors: int) -> None:
+    socket.send_fds(channel, [json.dumps(message).encode()], descriptors)
+
+
+def receive(channel: socket.socket) -> tuple[Message | None, list[int]]:
+    """A message and its descriptors; None at the end."""
+    data, descriptors, _, _ = socket.recv_fds(channel, MESSAGE_BYTES, _MOST_DESCRIPTORS)
+    return (json.loads(data) if data else None), descriptors
+
+
+def main() -> NoReturn:
+    """Build the walls, get warm, serve until the supervisor is gone."""
+    channel = socket.socket(fileno=CHANNEL)
+    settings, _ = receive(channel)
+    assert settings is not None
+    sys.path[:] = [path for path in sys.path if "runner" not in os.path.basename(path)] + settings["paths"]
+    try:
+        cell.enter_zygote(settings)
+        inside = os.pathsep.join(sys.path[-len(settings["paths"]) :] if settings["paths"] else ())
+        settings["environment"] = {"PYTHONPATH": inside, **settings.get("environment", {})}  # for a python in a shell
+        preload.load(settings["preload"])
+    except (OSError, Unavailable) as error:
+        remedies = list(error.remedies) if isinstance(error, Unavailable) else []
+        send(channel, {"failed": str(getattr(error, "missing", error)), "remedies": remedies})
+        os._exit(1)
+    gc.collect()
+    gc.freeze()  # or the first collection in a child would copy every page
+    send(channel, {"ready": True})
+    _serve(channel, settings)
+
+
+def _serve(channel: socket.socket, settings: Message) -> NoReturn:
+    poll = select.epoll()
+    poll.register(channel, select.EPOLLIN)
+    born: dict[int, tuple[int, int]] = {}  # pidfd: (the place it is, pid)
+    while True:
+        for descriptor, _ in poll.poll():
+            if descriptor in born:
+                place, pid = born.pop(descriptor)
+                poll.unregister(descriptor)  # closing would not do: a child may hold a copy of it
+                os.close(descriptor)
+                send(channel, {"died": place, **_last_words(pid)})
+                continue
+            if descriptor != channel.fileno():
+                continue
+            order, descriptors = receive(channel)
+            if order is None:
+                os._exit(0)
+            try:
+                pid = cell.fork_session(settings)
+            except OSError as error:
+                send(channel, {"stillborn": order["place"], "text": f"a session could not be forked: {error}"})
+            else:
+                if pid == 0:
+                    _become(order, descriptors, settings)
+                watch = os.pidfd_open(pid)
+                born[watch] = order["place"], pid
+                poll.register(watch, select.EPOLLIN)
+                send(channel, {"born": order["place"]}, watch)
+            for item in descriptors:
+                os.close(item)
+
+
+def _become(order: Message, descriptors: list[int], settings: Message) -> NoReturn:
+    """In the child: the cell that was ordered. It may not come back, whatever happens."""
+    channel = socket.socket(fileno=descriptors[0])
+    try:
+        if order["kind"] == "stay":
+            close_all_but((0, 1, 2, *descriptors))
+        if settings["mode"] == "fork_only":
+            settings["scratch"] = os.path.join(settings["scratch"], str(order["place"]))
+            os.mkdir(settings["scratch"])
+        folder = cell.enter_session(order["limits"], order["slot"], settings)
+        send(channel, {"folder": True}, folder)
+        os.close(folder)
+        if order["kind"] == "stay":
+            _Init(channel, order, settings).serve()
+        cgroups.join(descriptors[1:])
+        cell.confine(order["limits"], order["slot"], settings, (channel.fileno(),))
+    except (OSError, Unavailable) as error:  # ours: no program has run yet
+        channel.send(REFUSED + str(error).encode())
+        os._exit(1)
+    _console(channel, settings, os.path.dirname(os.getcwd()))
+
+
+def _console(channel: socket.socket, settings: Message, scratch: str) -> NoReturn:
+    try:
+        Console(channel, settings, scratch).serve()
+    except BaseException:  # the agent closed our descriptors, or forged itself a way here: its process ends
+        os._exit(1)
+
+
+class _Init:
+    """PID 1 of a session that stays. It is told to spawn and to adopt, and tells of deaths; it sees no program."""
+
+    def __init__(self, channel: socket.socket, order: Message, settings: Message) -> None:
+        self._channel, self._order, self._settings = channel, order, settings
+        self._children: set[int] = set()
+
+    def serve(self) -> NoReturn:
+        prctl(PR_SET_DUMPABLE, 0)
+        prctl(_PR_SET_CHILD_SUBREAPER, 1)  # for the modes in which it is not PID 1
+        woken, waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        poll = select.poll()
+        poll.register(self._channel, select.POLLIN)
+        poll.register(woken, select.POLLIN)
+        while True:
+            for descriptor, _ in poll.poll():
+                if descriptor == woken:
+                    with contextlib.suppress(BlockingIOError):
+                        os.read(woken, 4096)
+                    self._reap()
+                else:
+                    self._obey()
+
+    def _obey(self) -> None:
+        order, descriptors = receive(self._channel)
+        if order is None:
+            os._exit(0)
+        if order["op"] == "spawn":
+            pid = os.fork()
+            if pid == 0:
+                self._spawned(order, descriptors)
+        elif order["op"] == "sweep":
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(-1, signal.SIGKILL)
+            return
+        else:
+            pid = order["pid"]
+        try:
+            watch = os.pidfd_open(pid)
+        except OSError as error:
+            send(self._channel, {"lost": pid, "text": str(error)})
+        else:
+            self._children.add(pid)
+            send(self._channel, {"lives": pid}, watch)
+            os.close(watch)
+        for item in descriptors:
+            os.close(item)
+
+    def _spawned(self, order: Message, descriptors: list[int]) -> NoReturn:
+        channel = socket.socket(fileno=descriptors[0])
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        try:
+            cgroups.join(descriptors[1:])
+            cell.confine(self._order["limits"], self._order["slot"], self._settings, (channel.fileno(),))
+            scratch = os.path.dirname(os.getcwd())
+            if order["area"]:
+                cell.enter_branch(order["area"], self._settings)
+                os.chdir(os.path.join(scratch, order["area"], "0"))
+        except (OSError, Unavailable) as error:
+            channel.send(REFUSED + str(error).encode())
+            os._exit(1)
+        _console(channel, self._settings, scratch)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid in self._children:
+                self._children.discard(pid)
+                send(self._channel, {"died": pid, **_measures(status, usage)})
+
+
+def _last_words(pid: int) -> Message:
+    _, status, usage = os.wait4(pid, 0)
+    return _measures(status, usage)
+
+
+def _measures(status: int, usage: Any) -> Message:
+    return {"status": status, "cpu": usage.ru_utime + usage.ru_stime, "rss": usage.ru_maxrss * 1024}

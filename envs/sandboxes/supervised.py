@@ -1,0 +1,124 @@
+"""The supervisor's process as this one sees it: started, asked for streams, ended. What sessions do is not here."""
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from palaestra.envs.sandboxes.runner.wire import FrameError, Header, Reader
+from palaestra.envs.sandboxes.streams import SocketStream
+from palaestra.errors import Broken, SandboxUnavailable
+
+OPENING_SECONDS = 60.0
+CLOSING_SECONDS = 10.0
+_RUNNER = Path(__file__).parent / "runner"
+_REASON_BYTES = 2000
+
+
+class Supervisor:
+    """The supervisor's process, and the socket by which sessions are opened."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self._lock = threading.Lock()
+        self._log = os.memfd_create("palaestra-supervisor", os.MFD_CLOEXEC)
+        self._control, far = socket.socketpair()
+        try:
+            self._process = _spawn(settings, far.fileno(), self._log)
+        except BaseException:
+            self._control.close()
+            os.close(self._log)
+            raise
+        finally:
+            far.close()
+        try:
+            self.capabilities = self._opened()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def connect(self) -> SocketStream:
+        """A stream of its own, for a session or for runs that keep none."""
+        near, far = socket.socketpair()
+        try:
+            with self._lock:
+                socket.send_fds(self._control, [b"+"], [far.fileno()])
+        except OSError:
+            near.close()
+            raise Broken(f"the sandbox's supervisor is gone: {self.why()}") from None
+        finally:
+            far.close()
+        return SocketStream(near, self.why)
+
+    def why(self) -> str:
+        """What the supervisor said last, or how it ended."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(0.1)
+        said = os.pread(self._log, _REASON_BYTES, max(os.fstat(self._log).st_size - _REASON_BYTES, 0)).decode(
+            errors="replace"
+        )
+        code = self._process.returncode
+        ended = "it is running" if code is None else f"it ended with {code}"
+        return f"{ended}; {said.strip()}" if said.strip() else ended
+
+    def close(self) -> None:
+        """The end of the control socket ends it, and everything it started."""
+        with contextlib.suppress(OSError):
+            self._control.shutdown(socket.SHUT_RDWR)
+        self._control.close()
+        try:
+            self._process.wait(CLOSING_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        with contextlib.suppress(OSError):
+            os.close(self._log)
+
+    def forget(self) -> None:
+        """In a forked child: the process is the parent's."""
+        self._control.close()
+        self._process.returncode = 0  # or its garbage collection would complain that it runs
+
+    def _opened(self) -> Header:
+        reader = Reader(0)
+        self._control.settimeout(OPENING_SECONDS)
+        try:
+            while (frame := reader.take()) is None:
+                data = self._control.recv(2**16)
+                if not data:
+                    raise Broken(f"the sandbox's supervisor did not start: {self.why()}")
+                reader.feed(data)
+        except TimeoutError:
+            raise Broken(f"the sandbox's supervisor was not ready in {OPENING_SECONDS:.0f} s: {self.why()}") from None
+        except (FrameError, OSError) as error:
+            raise Broken(f"the sandbox's supervisor did not start: {error}; {self.why()}") from None
+        if "unavailable" in frame[0]:
+            raise SandboxUnavailable("local", frame[0]["unavailable"], frame[0]["remedies"])
+        self._control.setblocking(True)
+        capabilities: Header = frame[0]["capabilities"]
+        return capabilities
+
+
+def _spawn(settings: Mapping[str, Any], control: int, log: int) -> "subprocess.Popen[bytes]":
+    """Start a supervisor that has the control socket and nothing else of ours."""
+    interpreter = os.path.realpath(sys.executable)
+    words = [interpreter, "-I", "-S", str(_RUNNER), "supervisor", json.dumps({**settings, "control": control})]
+    return subprocess.Popen(
+        words,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=log,
+        pass_fds=(control,),
+        env={"LANG": "C.UTF-8", "PATH": os.defpath},
+        cwd="/",
+        start_new_session=True,
+    )

@@ -1,0 +1,186 @@
+"""Control groups: really, where they can be had, and version 2 against a tree of folders that acts like the kernel."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from palaestra.envs.sandboxes.runner import cgroups, hierarchies, watching
+
+LIMITS = {"memory_bytes": 48 * 2**20, "processes": 4}
+FILES = {"cgroup.procs": "", "cgroup.subtree_control": "", "memory.max": "max", "memory.swap.max": "max"}
+FILES |= {"pids.max": "max", "pids.events": "max 0\n", "memory.events": "low 0\noom 1\noom_kill 0\n", "cgroup.kill": ""}
+
+really = pytest.mark.skipif(cgroups.why_not() != "", reason="no control groups can be had here")
+
+
+@pytest.fixture
+def groups():
+    found = cgroups.find()
+    yield found
+    found.close()
+    assert not [path for mount in found._mounts for path in mount.rglob(hierarchies.owner_name())]
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch):
+    """`tree(controllers, handed_out)`: a version 2 hierarchy with this process in /user/mine."""
+    mount, process = tmp_path / "mount", tmp_path / "process"
+    make, take_away = os.mkdir, os.rmdir
+
+    def mkdir(path: Path, *rest) -> None:
+        make(path, *rest)
+        if mount in Path(path).parents:
+            controllers = (Path(path).parent / "cgroup.subtree_control").read_text().replace("+", "")
+            for name, text in (FILES | {"cgroup.controllers": controllers}).items():
+                (Path(path) / name).write_text(text)
+
+    def rmdir(path: Path, **rest) -> None:
+        if mount in Path(path).parents:  # the kernel's files go with their folder
+            for name in [*FILES, "cgroup.controllers"]:
+                (Path(path) / name).unlink(missing_ok=True)
+        take_away(path, **rest)
+
+    def write(path: Path, value: object) -> None:
+        if not path.exists():
+            raise FileNotFoundError(path)
+        if path.name == "cgroup.procs":  # a process is in one group
+            for other in mount.rglob("cgroup.procs"):
+                other.write_text(" ".join(word for word in other.read_text().split() if word != value))
+            value = f"{path.read_text()} {value}"
+        path.write_text(str(value))
+
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    monkeypatch.setattr(os, "rmdir", rmdir)
+    for module in (hierarchies, cgroups):
+        monkeypatch.setattr(module, "write", write)
+
+    def grow(controllers: str, handed_out: str = "") -> tuple[Path, str]:
+        make(process)
+        (process / "cgroup").write_text("0::/user/mine\n")
+        (process / "mountinfo").write_text(f"30 20 0:9 / {mount} rw - cgroup2 cgroup2 rw\n")
+        make(mount)
+        (mount / "cgroup.subtree_control").write_text(controllers)
+        mkdir(mount / "user")
+        (mount / "user/cgroup.subtree_control").write_text(handed_out)
+        mkdir(mount / "user/mine")
+        (mount / "user/mine/cgroup.controllers").write_text(controllers)
+        (mount / "user/mine/cgroup.procs").write_text("1 2")
+        (mount / "cgroup.subtree_control").write_text("")
+        return mount, str(process)
+
+    return grow
+
+
+def test_version_2_a_group_s_processes_move_to_a_leaf_so_that_it_can_hand_out_controllers(tree):
+    mount, process = tree("cpu memory pids")
+    found = cgroups.find(process)
+    mine = mount / "user/mine"
+    assert (mine / "palaestra-members/cgroup.procs").read_text().split() == ["1", "2"]
+    assert (mine / "cgroup.procs").read_text().split() == []
+    assert (mine / "cgroup.subtree_control").read_text() == "+memory +pids"
+    group = found.create("session", LIMITS)
+    folder = mine / hierarchies.owner_name() / "session"
+    written = [(folder / name).read_text() for name in ("memory.max", "memory.swap.max", "pids.max")]
+    assert written == [str(LIMITS["memory_bytes"]), "0", "5"]
+    (folder / "memory.events").write_text("oom 7\noom_kill 3\n")
+    (folder / "pids.events").write_text("max 9\n")
+    assert (group.oom_kills(), group.pids_hits()) == (3, 9)
+    group.kill()
+    assert (folder / "cgroup.kill").read_text() == "1"
+    assert group.remove() and not folder.exists()
+    found.close()
+    assert not (mine / hierarchies.owner_name()).exists()
+
+
+def test_version_2_a_group_on_the_way_up_that_hands_them_out_is_taken_and_nothing_is_moved(tree):
+    mount, process = tree("memory pids", handed_out="cpu memory pids")
+    assert cgroups.find(process) is not None
+    assert (mount / "user" / hierarchies.owner_name()).is_dir()
+    assert (mount / "user/mine/cgroup.procs").read_text() == "1 2"
+
+
+def test_version_2_without_a_controller_is_refused_with_its_name_and_what_brings_it(tree):
+    _, process = tree("cpu pids")
+    assert cgroups.find(process) is None
+    reason = cgroups.why_not(process)
+    assert "no controller memory" in reason and "Delegate=yes" in reason
+
+
+def test_an_owner_is_known_by_pid_and_start_so_only_groups_of_the_dead_are_swept(tree):
+    mount, process = tree("memory pids", handed_out="cpu memory pids")
+    found = cgroups.find(process)
+    alive = hierarchies.owner_name()
+    name, namespace, pid, start = alive.split("-")
+    dead = f"{name}-{namespace}-{pid}-{int(start) + 1}"  # the pid was given out anew
+    elsewhere = f"{name}-{int(namespace) + 1}-{pid}-{int(start) + 1}"  # another pid namespace: not for us to judge
+    for folder in (dead, elsewhere):
+        os.mkdir(mount / "user" / folder)
+        os.mkdir(mount / "user" / folder / "session")
+    assert found.sweep() == 1
+    assert {path.name for path in (mount / "user").glob("palaestra-*")} == {alive, elsewhere}
+
+
+@really
+def test_the_kernel_counts_the_whole_tree_and_tells_of_its_kills(groups):
+    group = groups.create("eaters", LIMITS)
+    program = "import os, sys; sys.stdin.read(1); pid = os.fork(); held = bytearray(36 << 20); pid and os.wait()"
+    with subprocess.Popen([sys.executable, "-I", "-S", "-c", program], stdin=subprocess.PIPE) as process:
+        group.add(process.pid)
+        process.communicate(b"x", timeout=20)  # 36 MiB each: either alone would do
+    assert group.oom_kills() >= 1
+    assert group.memory_peak() >= 40 * 2**20
+    assert group.remove(2.0)
+
+
+@really
+def test_forks_beyond_the_limit_are_refused_and_counted_and_all_are_killed_at_once(groups):
+    group = groups.create("forkers", LIMITS)
+    descriptors = group.join_descriptors()
+    program = (
+        "import os, signal, sys\n"
+        f"for descriptor in {descriptors}: os.write(descriptor, b'0')\n"
+        "try:\n"
+        "    while os.fork(): pass\n"
+        "except BlockingIOError: os.write(1, b'full')\n"
+        "signal.pause()\n"
+    )
+    command = [sys.executable, "-I", "-S", "-c", program]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, pass_fds=descriptors) as process:
+        assert process.stdout.read(4) == b"full"
+        assert group.pids_hits() >= 1
+        assert len(group.processes()) == LIMITS["processes"] + 1
+        assert set(watching.tree(process.pid)) == set(group.processes())
+        group.kill()
+        assert process.wait(10) == -signal.SIGKILL
+    assert group.processes() == [] and group.remove(2.0)
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+@really
+def test_groups_of_a_killed_owner_are_swept_with_what_is_in_them(groups):
+    folder = Path(__file__).resolve().parents[3] / "envs" / "sandboxes"
+    program = (
+        f"import sys, subprocess; sys.path.insert(0, {str(folder)!r})\n"
+        "from runner import cgroups\n"
+        "group = cgroups.find().create('left', {'memory_bytes': 1 << 26, 'processes': 9})\n"
+        "child = subprocess.Popen(['sleep', '300']); group.add(child.pid)\n"
+        "print(child.pid, flush=True); sys.stdin.read()\n"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-I", "-S", "-c", program], **pipes) as owner:
+        left = int(owner.stdout.readline())
+        owner.kill()
+        owner.wait(10)
+        assert groups.sweep() >= 1
+    assert not Path(f"/proc/{left}").exists() or "Z" in Path(f"/proc/{left}/stat").read_text().rpartition(")")[2][:3]
+
+
+def test_what_is_watched_is_a_share_of_what_is_held():
+    held = bytearray(32 << 20)
+    assert len(held) < watching.watched_memory(watching.tree(os.getpid()))
+    assert watching.watched_memory([2**22 + 1]) == 0

@@ -1,0 +1,254 @@
+"""What a program may do in a local session, and what comes of it: a Result, whatever it does."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from palaestra.envs.sandboxes import Limits, Result, Session
+from palaestra.envs.sandboxes.local import LocalSandbox
+from palaestra.errors import SandboxUnavailable, UsageError
+
+MIB = 2**20
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[LocalSandbox]:
+    try:
+        opened = LocalSandbox(Limits(seconds=5.0, memory_bytes=256 * MIB), preload="bare")
+    except SandboxUnavailable as error:
+        pytest.skip(str(error))
+    with opened:
+        yield opened
+
+
+@pytest.fixture
+def session(sandbox: LocalSandbox) -> Iterator[Session]:
+    with sandbox.start() as opened:
+        yield opened
+
+
+def test_a_program_that_runs_once_behaves_as_a_script(sandbox: LocalSandbox) -> None:
+    program = "import sys, atexit\natexit.register(print, 'bye')\n"
+    program += "print(__name__, sys.argv, sys.stdin.read())\nsys.exit(7)"
+    result = sandbox.run_once(program, stdin=b"given")
+    assert result.stdout == "__main__ ['main.py'] given\nbye\n"
+    assert (result.exit_code, result.signal, result.ok) == (7, None, False)
+
+
+def test_a_traceback_shows_the_agents_lines_and_none_of_ours(sandbox: LocalSandbox, session: Session) -> None:
+    for result in (sandbox.run_once("def f():\n    1 / 0\nf()"), session.run("def f():\n    1 / 0\nf()")):
+        assert result.exit_code == 1
+        assert "    1 / 0\n" in result.stderr and result.stderr.endswith("ZeroDivisionError: division by zero\n")
+        assert result.stderr.count("File ") == 2 and "console" not in result.stderr
+
+
+def test_sys_exit_with_words_prints_them(sandbox: LocalSandbox) -> None:
+    result = sandbox.run_once("raise SystemExit('no luck')")
+    assert (result.exit_code, result.stderr) == (1, "no luck\n")
+
+
+def test_variables_and_files_stay_from_run_to_run(session: Session) -> None:
+    assert session.run("x = 5\nopen('f', 'w').write('kept')").ok
+    result = session.run("print(open('f').read())\nx + 1", show_last=True)
+    assert (result.stdout, result.value) == ("kept\n", "6")
+    assert session.run("y = 1", show_last=True).value is None
+    assert session.run("None", show_last=True).value is None
+    assert session.run("raise SystemExit(3)").exit_code == 3
+    assert session.run("x", show_last=True).value == "5"
+
+
+def test_a_timed_out_run_keeps_the_session(session: Session) -> None:
+    session.run("x = 5")
+    result = session.run("print('begun')\nwhile True: pass", timeout=0.3)
+    assert result.timed_out and result.limit_hit == "seconds" and not result.state_lost
+    assert result.stdout == "begun\n" and "KeyboardInterrupt" in result.stderr
+    assert session.run("x", show_last=True).value == "5"
+
+
+def test_a_run_that_ignores_the_interrupt_is_killed_and_the_session_goes_on_with_its_files(session: Session) -> None:
+    session.put("kept", b"1")
+    program = "import signal, time\nx = 1\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: time.sleep(9)"
+    began = time.monotonic()
+    result = session.run(program, timeout=0.3)
+    assert time.monotonic() - began < 0.3 + 0.5
+    assert result.timed_out and result.state_lost and result.signal == 9 and result.exit_code is None
+    assert session.listdir() == ["kept"]
+    assert "NameError" in session.run("x").stderr
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "signal"),
+    [
+        ("import os; os._exit(3)", 3, None),
+        ("import os; os.kill(os.getpid(), 11)", None, 11),
+        ("import os; os.abort()", None, 6),
+        ("import ctypes; ctypes.string_at(1)", None, 11),
+        ("import os; os.closerange(0, 4096)", 1, None),
+        ("import os; os.closerange(3, 4096); os._exit(0)", 0, None),
+    ],
+)
+def test_a_process_that_goes_is_an_answer(session: Session, program: str, code: int | None, signal: int | None) -> None:
+    result = session.run(program)
+    assert (result.exit_code, result.signal, result.state_lost) == (code, signal, True)
+    assert session.run("1 + 1", show_last=True).value == "2"
+
+
+def test_a_forged_reply_fools_only_its_own_session(sandbox: LocalSandbox, session: Session) -> None:
+    forge = """
+import os
+for fd in range(3, 64):
+    for word in (b"d", b"d\\0\\1forged", b"e", b"f99999", b"x" * 100_000, b"d\\xff", b""):
+        try: os.write(fd, word)
+        except OSError: pass
+"""
+    assert isinstance(session.run(forge, timeout=0.5), Result)
+    assert isinstance(session.run("1", timeout=0.5), Result)
+    assert sandbox.run_once("print('sound')").stdout == "sound\n"
+
+
+def test_a_daemon_that_holds_stdout_does_not_hold_the_run(sandbox: LocalSandbox, session: Session) -> None:
+    daemon = "import os, time\nif os.fork() == 0:\n    time.sleep(30)\n    os._exit(0)\nprint('parent')"
+    for run in (sandbox.run_once, session.run):
+        began = time.monotonic()
+        assert run(daemon).stdout == "parent\n"
+        assert time.monotonic() - began < 1.0
+
+
+def test_a_forked_child_that_comes_all_the_way_through_says_nothing_for_its_parent(session: Session) -> None:
+    program = "import os\npid = os.fork()\nif pid: os.waitpid(pid, 0)\nprint('parent' if pid else 'child')"
+    result = session.run(program)
+    assert sorted(result.stdout.split()) == ["child", "parent"]
+    assert session.run("pid > 0", show_last=True).value == "True"
+
+
+def test_a_flood_is_cut_and_counted(session: Session) -> None:
+    result = session.run("import sys\nfor i in range(200): sys.stdout.write('x' * 100_000)\nprint('end')")
+    assert result.stdout_bytes == 20_000_004 and result.limit_hit == "output" and result.exit_code == 0
+    assert result.stdout.startswith("xxx") and result.stdout.endswith("end\n") and len(result.stdout) < 8400
+    assert result.truncated and f"of {20_000_004} bytes left out" in result.stdout
+
+
+def test_bytes_that_are_no_text_are_replaced(sandbox: LocalSandbox) -> None:
+    assert sandbox.run_once(r"import os; os.write(1, b'a\xff\x00b')").stdout == "a�\x00b"
+
+
+def test_memory_beyond_the_limit_ends_the_run_and_not_the_session(session: Session) -> None:
+    hog = "import os\nblocks = []\nwhile True: blocks.append(bytearray(b'x' * (8 << 20)))"
+    result = session.run(hog)
+    assert result.exit_code != 0
+    assert (result.oom and result.limit_hit == "memory") or "MemoryError" in result.stderr
+    assert session.run("1", show_last=True).value == "1"
+
+
+def test_memory_of_children_counts_and_is_told(sandbox: LocalSandbox) -> None:
+    if sandbox.capabilities().memory != "tree":
+        pytest.skip("no control groups here")
+    program = """
+import os
+for _ in range(4):
+    if os.fork() == 0:
+        held = bytearray(b"x" * (120 << 20))
+        os._exit(0)
+for _ in range(4): os.wait()
+print("over")
+"""
+    result = sandbox.run_once(program)
+    assert result.oom and result.limit_hit == "memory"
+
+
+def test_cpu_time_has_a_limit_of_its_own(sandbox: LocalSandbox) -> None:
+    with sandbox.start(limits=Limits(cpu_seconds=1.0, memory_bytes=256 * MIB)) as session:
+        result = session.run("while True: pass")
+    assert result.limit_hit == "cpu_seconds" and not result.timed_out and 0.5 < result.cpu_s < 3
+
+
+def test_too_many_processes_are_told(sandbox: LocalSandbox) -> None:
+    program = "import os, time\nfor _ in range(100):\n    if os.fork() == 0: time.sleep(30)\n"
+    result = sandbox.run_once(program)
+    assert result.exit_code == 1 and "BlockingIOError" in result.stderr
+    if sandbox.capabilities().memory == "tree":
+        assert result.limit_hit == "processes"
+
+
+def test_a_full_scratch_folder_is_told(session: Session) -> None:
+    result = session.run("for i in range(40): open(f'f{i}', 'wb').write(b'x' * (4 << 20))")
+    assert result.limit_hit == "scratch" and "No space left" in result.stderr
+
+
+def test_a_command_runs_beside_the_console(session: Session) -> None:
+    session.run("x = 1\nopen('f', 'w').write('hello')")
+    result = session.run(["sh", "-c", "cat f -; echo err >&2; exit 3"], stdin=b" there")
+    assert (result.stdout, result.stderr, result.exit_code, result.state_lost) == ("hello there", "err\n", 3, False)
+    assert session.run("x", show_last=True).value == "1"
+    missing = session.run(["no-such-program"])
+    assert missing.exit_code == 127 and "no-such-program" in missing.stderr
+    assert session.run(["sleep", "30"], timeout=0.2).timed_out
+    assert session.run("x", show_last=True).value == "1"
+
+
+def test_stdin_is_of_one_run(session: Session) -> None:
+    assert session.run("import sys; print(sys.stdin.read())", stdin=b"first\n" * 3).stdout == "first\n" * 3 + "\n"
+    assert session.run("print(repr(sys.stdin.read()))").stdout == "''\n"
+    assert session.run("print(input())", stdin=b"second\nrest").stdout == "second\n"
+    assert session.run("print(repr(sys.stdin.read()))").stdout == "''\n"
+
+
+def test_large_programs_and_their_limit(sandbox: LocalSandbox) -> None:
+    assert sandbox.run_once("#" * 900_000 + "\nprint(1)").stdout == "1\n"
+    result = sandbox.run_once("#" * (MIB + 1))
+    assert result.limit_hit == "code" and result.exit_code == 1 and not result.ok
+
+
+def test_reset_forgets_everything(session: Session) -> None:
+    session.run("x = 1\nopen('f', 'w').write('')")
+    session.reset()
+    assert session.listdir() == []
+    assert "NameError" in session.run("x").stderr
+
+
+def test_a_fork_has_the_variables_and_a_copy_of_the_files(session: Session) -> None:
+    session.run("import os\nx = [1]\nos.makedirs('d')\nopen('d/f', 'w').write('one')")
+    with session.fork() as branch:
+        branch.run("x.append(2)\nopen('d/f', 'w').write('two')")
+        assert branch.run("print(x, open('d/f').read())").stdout == "[1, 2] two\n"
+        with branch.fork() as twig:
+            assert twig.run("print(x, open('d/f').read())").stdout == "[1, 2] two\n"
+        assert session.run("print(x, open('d/f').read())").stdout == "[1] one\n"
+        assert branch.run("os._exit(1)").state_lost
+        assert branch.run("print(open('d/f').read())").stdout == "two\n"
+        session.close()
+        assert branch.run("print(open('d/f').read())").stdout == "two\n"
+
+
+def test_limits_may_only_be_tighter(sandbox: LocalSandbox) -> None:
+    with pytest.raises(UsageError, match="at most"):
+        sandbox.start(limits=Limits(memory_bytes=1024 * MIB))
+
+
+def test_one_run_does_not_see_another(sandbox: LocalSandbox) -> None:
+    sandbox.run_once("import builtins, math; builtins.print = None; math.pi = 3; open('/tmp/f', 'w').write('')")
+    assert sandbox.run_once("import math, os; print(math.pi > 3.1, os.listdir('.'), os.listdir('/tmp'))").stdout == (
+        "True [] []\n"
+    )
+
+
+def test_cancelling_ends_the_run(sandbox: LocalSandbox) -> None:
+    async def cancelled() -> float:
+        began = time.monotonic()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(sandbox.arun_once("import time; time.sleep(30)"), 0.2)
+        session = await sandbox.astart(files={"f": b"given"})
+        assert (await session.arun("print(open('f').read())")).stdout == "given\n"
+        task = asyncio.create_task(session.arun("while True: pass"))
+        await asyncio.sleep(0.1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await session.aclose()
+        results = await asyncio.gather(*(sandbox.arun_once(f"print({number})") for number in range(8)))
+        assert [result.stdout for result in results] == [f"{number}\n" for number in range(8)]
+        return time.monotonic() - began
+
+    assert asyncio.run(cancelled()) < 4.0

@@ -1,0 +1,222 @@
+"""What breaks is ours and says so: killed parts are replaced, nothing is left behind, nobody else is touched."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from palaestra.envs.sandboxes.local import LocalSandbox
+from palaestra.errors import Broken, SandboxUnavailable, UsageError
+
+
+@pytest.fixture
+def sandbox() -> Iterator[LocalSandbox]:
+    try:
+        opened = LocalSandbox(preload="bare")
+    except SandboxUnavailable as error:
+        pytest.skip(str(error))
+    with opened:
+        yield opened
+
+
+def children(pid: int) -> list[int]:
+    """Every process below one, as the kernel tells it."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in map(int, task.read_text().split()):
+            found += [child, *children(child)]
+    return found
+
+
+def supervisor_of(sandbox: LocalSandbox) -> int:
+    assert sandbox._supervisor is not None
+    return sandbox._supervisor._process.pid
+
+
+def alive(pids: list[int]) -> list[int]:
+    return [pid for pid in pids if _state(pid) not in ("", "Z", "X")]
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1]
+    except OSError:
+        return ""
+
+
+def gone_within(pids: list[int], seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    while alive(pids) and time.monotonic() < end:
+        time.sleep(0.005)
+    return not alive(pids)
+
+
+def groups_of(pid: int) -> list[Path]:
+    return list(Path("/sys/fs/cgroup").glob(f"**/palaestra-*-{pid}-*"))
+
+
+def test_a_killed_zygote_is_broken_and_the_next_session_has_a_new_one(sandbox: LocalSandbox) -> None:
+    session = sandbox.start()
+    session.run("x = 1")
+    zygote = children(supervisor_of(sandbox))[0]
+    os.kill(zygote, signal.SIGKILL)
+    assert gone_within([zygote], 5.0)
+    with pytest.raises(Broken, match="zygote"):
+        session.run("import time; time.sleep(1)")
+    session.close()
+    assert sandbox.run_once("print(1)").stdout == "1\n"
+
+
+def test_a_zygote_killed_during_a_run_is_broken(sandbox: LocalSandbox) -> None:
+    session = sandbox.start()
+    zygote = children(supervisor_of(sandbox))[0]
+    threading.Timer(0.2, os.kill, (zygote, signal.SIGKILL)).start()
+    with pytest.raises(Broken, match="zygote"):
+        session.run("import time; time.sleep(4)")
+    session.close()
+
+
+def test_a_killed_supervisor_is_broken_replaced_and_leaves_nothing(sandbox: LocalSandbox) -> None:
+    session = sandbox.start()
+    session.run("import os, time\nif os.fork() == 0: time.sleep(60)")
+    supervisor = supervisor_of(sandbox)
+    below = children(supervisor)
+    assert len(below) >= 4
+    os.kill(supervisor, signal.SIGKILL)
+    with pytest.raises(Broken, match="gone"):
+        session.run("1")
+    assert gone_within(below, 1.0)
+    assert sandbox.run_once("print(1)").stdout == "1\n"
+    assert supervisor_of(sandbox) != supervisor
+    assert not groups_of(supervisor)
+
+
+def test_closing_leaves_nothing(sandbox: LocalSandbox) -> None:
+    session = sandbox.start()
+    session.run("import os, time\nif os.fork() == 0: time.sleep(60)")
+    supervisor = supervisor_of(sandbox)
+    below = [supervisor, *children(supervisor)]
+    sandbox.close()
+    with pytest.raises(UsageError, match="closed"):
+        session.run("1")
+    assert not alive(below) and not groups_of(supervisor)
+    with pytest.raises(UsageError, match="closed"):
+        sandbox.run_once("1")
+
+
+def test_a_killed_trainer_leaves_nothing() -> None:
+    program = """
+import time
+from palaestra.envs.sandboxes.local import LocalSandbox
+sandbox = LocalSandbox(preload="bare")
+session = sandbox.start()
+session.run("import os, time\\nif os.fork() == 0: time.sleep(60)")
+print(sandbox._supervisor._process.pid, flush=True)
+session.run("time.sleep(60)", timeout=60)
+"""
+    trainer = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    try:
+        assert trainer.stdout is not None
+        line = trainer.stdout.readline()
+        if not line:
+            pytest.skip("no local sandbox here")
+        supervisor = int(line)
+        below = [supervisor, *children(supervisor)]
+        assert len(below) >= 5
+        trainer.kill()
+        trainer.wait()
+        assert gone_within(below, 1.0)
+        assert not groups_of(supervisor)
+    finally:
+        trainer.kill()
+        trainer.wait()
+        trainer.stdout.close()
+
+
+def test_a_forked_trainer_has_a_supervisor_of_its_own_and_spares_its_parents(sandbox: LocalSandbox) -> None:
+    with sandbox.start() as session:
+        session.run("x = 1")
+        supervisor = supervisor_of(sandbox)
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                own = sandbox.run_once("print(2)").stdout == "2\n" and supervisor_of(sandbox) != supervisor
+                sandbox.close()
+                code = 0 if own else 2
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert session.run("x", show_last=True).value == "1"
+        assert supervisor_of(sandbox) == supervisor
+
+
+def test_many_threads_share_a_sandbox(sandbox: LocalSandbox) -> None:
+    outcomes: list[str] = []
+
+    def work(number: int) -> None:
+        with sandbox.start() as session:
+            session.run(f"x = {number}")
+            for _ in range(5):
+                session.run("x += 1")
+            outcomes.append(session.run("x", show_last=True).value or "")
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert sorted(map(int, outcomes)) == list(range(5, 13))
+
+
+def test_closing_a_session_from_another_thread_ends_its_run(sandbox: LocalSandbox) -> None:
+    session = sandbox.start()
+    threading.Timer(0.2, session.close).start()
+    began = time.monotonic()
+    with pytest.raises(Broken):
+        session.run("import time; time.sleep(30)", timeout=30)
+    assert time.monotonic() - began < 5
+    with pytest.raises(UsageError, match="closed"):
+        session.run("1")
+
+
+@pytest.mark.parametrize("path", ["../x", "/etc/passwd", "a/../../x", "link/x", "link", "way/x"])
+def test_no_path_leads_outside(sandbox: LocalSandbox, path: str) -> None:
+    with sandbox.start() as session:
+        session.run("import os\nos.symlink('/etc/passwd', 'link')\nos.symlink('/tmp', 'way')")
+        for attempt in (lambda: session.put(path, b""), lambda: session.get(path)):
+            with pytest.raises(OSError, match=r".") as caught:
+                attempt()
+            assert not isinstance(caught.value, FileNotFoundError)
+
+
+def test_what_is_no_regular_file_is_refused_at_once(sandbox: LocalSandbox) -> None:
+    with sandbox.start() as session:
+        session.run("import os\nos.mkfifo('fifo')\nos.mkdir('folder')\nos.truncate(os.open('big', 66), 10**7)")
+        session.run("open('mine', 'w').write('x')\nos.chmod('mine', 0)")
+        for path in ("fifo", "folder"):
+            with pytest.raises(OSError, match=r"."):
+                session.get(path)
+            with pytest.raises(OSError, match=r"."):
+                session.put(path, b"")
+        assert len(session.get("big")) == 10**7
+
+
+def test_files_come_and_go_while_a_run_goes_on_or_after_its_end(sandbox: LocalSandbox) -> None:
+    with sandbox.start(files={"given/deep.txt": b"1"}) as session:
+        assert session.run("print(open('given/deep.txt').read())").stdout == "1\n"
+        session.put("new/file", b"\0\xff")
+        assert session.get("new/file") == b"\0\xff"
+        assert session.run("import os; open('new/file', 'ab').write(b'!'); os._exit(0)").state_lost
+        assert session.get("new/file") == b"\0\xff!"
+        assert session.listdir() == ["given/", "new/"] and session.listdir("new") == ["file"]
+        with pytest.raises(OSError, match="may have"):
+            session.put("large", bytes(2**24 + 1))
+        with pytest.raises(FileNotFoundError):
+            session.get("none")
