@@ -8,7 +8,7 @@ PY = .venv/bin/python
 export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-chromium prove check bench-depth bench-gpu bench-engine bench-episodes bench-envs bench-sandbox docs clean
+.PHONY: help setup demo test test-chromium test-docker prove check bench-depth bench-gpu bench-engine bench-episodes bench-envs bench-sandbox docs clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -20,10 +20,13 @@ demo: setup  ## a tiny agent learns to use its tool: make demo ENV=arithmetic SE
 	@.venv/bin/palaestra demo $(ENV) --seed $(SEED)
 
 test: setup  ## the tests, under five minutes
-	@$(PY) -m pytest -m "not prove and not chromium" -q
+	@$(PY) -m pytest -m "not prove and not chromium and not docker" -q
 
 test-chromium: setup  ## the viewer in a headless Chromium, which is installed if there is none
 	@CHROMIUM="$$($(PY) scripts/chromium.py)" && export CHROMIUM && $(PY) -m pytest -m chromium -q
+
+test-docker: setup  ## the docker sandbox on an engine of its own, which is installed if there is none
+	@$(PY) scripts/engine.py run -- $(PY) -m pytest -m docker -q
 
 prove: setup  ## the long proofs: learning, killing, hostile programs
 	@$(PY) -m pytest -m prove -q

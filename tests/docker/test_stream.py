@@ -1,0 +1,169 @@
+"""The engine's packing is taken off a stream, however it is cut; the pool's rules, with containers that are none."""
+
+import contextlib
+import itertools
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from palaestra.envs.sandboxes import Limits
+from palaestra.envs.sandboxes.docker.containers import Container
+from palaestra.envs.sandboxes.docker.pool import Policy, Pool
+from palaestra.envs.sandboxes.docker.stream import AttachStream
+from palaestra.errors import Broken, UsageError
+
+
+def packed(kind: int, data: bytes) -> bytes:
+    return struct.pack(">BxxxL", kind, len(data)) + data
+
+
+@contextlib.contextmanager
+def pair() -> Iterator[tuple[AttachStream, socket.socket]]:
+    near, far = socket.socketpair()
+    stream = AttachStream(near.detach())
+    try:
+        yield stream, far
+    finally:
+        stream.end()
+        far.close()
+
+
+@settings(max_examples=50)
+@given(
+    parts=st.lists(st.tuples(st.sampled_from((1, 2)), st.binary(max_size=40)), max_size=8),
+    cuts=st.lists(st.integers(0, 400), max_size=6),
+    size=st.integers(1, 50),
+)
+def test_what_was_written_comes_out_in_order_and_complete(
+    parts: list[tuple[int, bytes]], cuts: list[int], size: int
+) -> None:
+    sent = b"".join(packed(kind, data) for kind, data in parts)
+    with pair() as (stream, far):
+        stream.setblocking(False)
+        received = b""
+        edges = [0, *sorted(min(cut, len(sent)) for cut in cuts), len(sent)]
+        for first, last in itertools.pairwise(edges):
+            far.sendall(sent[first:last])
+            with contextlib.suppress(BlockingIOError):
+                while piece := stream.recv(size):
+                    received += piece
+        assert received == b"".join(data for kind, data in parts if kind == 1)
+        assert (
+            stream.said.encode()
+            == b"".join(data for kind, data in parts if kind == 2).decode(errors="replace").strip().encode()
+        )
+        far.shutdown(socket.SHUT_WR)
+        assert stream.recv(1) == b""
+
+
+class Farm:
+    """Makes and ends containers that are only sockets."""
+
+    def __init__(self) -> None:
+        self.alive: dict[str, socket.socket] = {}
+        self.made = 0
+
+    def launch(self, limits: Limits) -> Container:
+        near, far = socket.socketpair()
+        self.made += 1
+        name = f"{self.made}"
+        self.alive[name] = far
+        return Container(name, AttachStream(near.detach()))
+
+    def end(self, container: Container) -> None:
+        self.alive.pop(container.identity).close()
+
+
+@contextlib.contextmanager
+def pool(**policy: float) -> Iterator[tuple[Farm, Pool]]:
+    farm = Farm()
+    made = Pool(farm.launch, farm.end, Limits(), Policy(**{"warm": 0, **policy}))  # type: ignore[arg-type]
+    try:
+        yield farm, made
+    finally:
+        made.close()
+        assert farm.alive == {}
+
+
+def until(condition: object) -> None:
+    deadline = time.monotonic() + 5
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_spare_containers_are_made_before_anybody_waits() -> None:
+    with pool(warm=2) as (farm, made):
+        made.add(farm.launch(Limits()))
+        until(lambda: farm.made == 2)
+        first = made.take(fresh=True)
+        until(lambda: farm.made == 3)
+        made.discard(first)
+        until(lambda: len(farm.alive) == 2)
+
+
+def test_a_used_container_goes_to_one_shot_runs_only() -> None:
+    with pool() as (_, made):
+        one = made.take(fresh=False)
+        made.give_back(one)
+        two = made.take(fresh=True)
+        assert two is not one
+        assert made.take(fresh=False) is one
+
+
+def test_there_are_never_more_than_most_and_whoever_waits_is_told() -> None:
+    with pool(most=2, wait_seconds=0.2) as (farm, made):
+        one, two = made.take(fresh=True), made.take(fresh=False)
+        with pytest.raises(Broken, match="all 2 containers"):
+            made.take(fresh=True)
+        threading.Timer(0.05, made.discard, [one]).start()
+        three = made.take(fresh=True)
+        made.give_back(two)
+        assert made.take(fresh=True) not in (one, two, three), "a session evicts what waits for one-shot runs"
+        assert farm.made == 4
+
+
+def test_an_old_container_is_not_used_again() -> None:
+    with pool(seconds=0.05) as (farm, made):
+        one = made.take(fresh=False)
+        made.give_back(one)
+        time.sleep(0.1)
+        assert made.take(fresh=False) is not one
+        until(lambda: one.identity not in farm.alive)
+
+
+def test_a_container_that_spoke_out_of_turn_is_not_used() -> None:
+    with pool() as (farm, made):
+        one = made.take(fresh=False)
+        made.give_back(one)
+        farm.alive[one.identity].sendall(packed(1, b"forged reply"))
+        assert made.take(fresh=False) is not one
+
+
+def test_a_closed_pool_gives_nothing() -> None:
+    with pool() as (_, made):
+        taken = made.take(fresh=True)
+        made.close()
+        made.close()
+        made.discard(taken)
+        with pytest.raises(UsageError, match="closed"):
+            made.take(fresh=False)
+
+
+def test_a_launch_that_fails_leaves_room() -> None:
+    farm = Farm()
+
+    def fail(limits: Limits) -> Container:
+        raise Broken("no room")
+
+    made = Pool(fail, farm.end, Limits(), Policy(warm=0, most=1))
+    for _ in range(3):
+        with pytest.raises(Broken, match="no room"):
+            made.take(fresh=True)
+    made.close()
