@@ -12,7 +12,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from itertools import count
 from typing import Any
 
 from palaestra.envs.core.tool import Mode, Tool
@@ -92,40 +91,34 @@ def run(prepared: Prepared, until: float = float("inf")) -> Call:
         assert prepared.call is not None
         return prepared.call
     begun = time.perf_counter()
-    for attempt in count():
+    attempt = 0
+    while True:
         try:
             result = getattr(prepared.owner, prepared.tool.attribute)(**prepared.values)
+            return answered(prepared, result, time.perf_counter() - begun)
         except (Exception, SystemExit) as error:
-            pause = _pause(prepared.tool, error, attempt, until) if prepared.tool.retries else None
+            pause = _pause(prepared.tool, error, attempt, until)
             if pause is None:
                 return failed(prepared, error, time.perf_counter() - begun)
-            time.sleep(pause)
-        else:
-            break
-    return answered(prepared, result, time.perf_counter() - begun)
+        attempt += 1
+        time.sleep(pause)
 
 
 async def run_async(prepared: Prepared, until: float = float("inf")) -> Call:
     """Run an `async def` tool."""
     assert prepared.tool is not None
     begun = time.perf_counter()
-    if not prepared.tool.retries:  # The same without a loop: a thousand calls wait here at once.
+    attempt = 0
+    while True:
         try:
             result = await getattr(prepared.owner, prepared.tool.attribute)(**prepared.values)
+            return answered(prepared, result, time.perf_counter() - begun)
         except (Exception, SystemExit) as error:
-            return failed(prepared, error, time.perf_counter() - begun)
-        return answered(prepared, result, time.perf_counter() - begun)
-    for attempt in count():
-        try:
-            result = await getattr(prepared.owner, prepared.tool.attribute)(**prepared.values)
-        except (Exception, SystemExit) as error:
-            pause = _pause(prepared.tool, error, attempt, until) if prepared.tool.retries else None
+            pause = _pause(prepared.tool, error, attempt, until)
             if pause is None:
                 return failed(prepared, error, time.perf_counter() - begun)
-            await asyncio.sleep(pause)
-        else:
-            break
-    return answered(prepared, result, time.perf_counter() - begun)
+        attempt += 1
+        await asyncio.sleep(pause)
 
 
 def _pause(tool: Tool, error: BaseException, attempt: int, until: float) -> float | None:
@@ -168,14 +161,13 @@ def failed(prepared: Prepared, error: BaseException, seconds: float = 0.0) -> Ca
 
 def clean(text: str) -> str:
     """Without lone surrogates, which no tokenizer or file takes."""
-    if text.isascii():
-        return text
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def clip(text: str, limit: int) -> str:
     """At most `limit` characters: head and tail, and the true size between them."""
-    text = clean(text)
+    if not text.isascii():
+        text = clean(text)
     if len(text) <= limit:
         return text
     note = f"\n[... {len(text)} characters in all, cut to {limit} ...]\n"

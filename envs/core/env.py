@@ -53,9 +53,21 @@ class ToolEnv(EpisodeMachine):
     tasks_file: str | None = None
     """A file of tasks to play instead of the environment's own."""
 
-    def __init__(self, split: str = "train", render_mode: str | None = None, tasks: str | None = None) -> None:
-        """Cheap on purpose: tools and tasks are set up when an episode begins. `tasks` names a file of them."""
+    def __init__(
+        self,
+        split: str = "train",
+        render_mode: str | None = None,
+        tasks: str | None = None,
+        format: str | None = None,
+    ) -> None:
+        """Cheap on purpose: tools and tasks are set up when an episode begins. `tasks` names a file of them.
+
+        `format` is the dialect in which calls are read, in place of the class's. `palaestra.arena` and the command
+        line take it for every environment, whatever its own constructor takes.
+        """
         check_split(split)
+        if format is not None:
+            self.format = formats.known(format)
         if tasks is not None:
             if not isinstance(tasks, str):  # A Path would be lost in the JSON of Gymnasium's spec.
                 raise UsageError(f"tasks is a {type(tasks).__name__}; expected the path of a file of tasks, as str")
@@ -64,13 +76,6 @@ class ToolEnv(EpisodeMachine):
             raise UsageError(f"render_mode is {render_mode!r}; expected None or one of {self.metadata['render_modes']}")
         self.split = split
         self.render_mode = render_mode
-
-    @property
-    def tasks(self) -> Sequence[Task]:
-        """The task set of this environment's split: from the file that `tasks` named, or its own."""
-        if self._set is None and self.tasks_file is not None:
-            self._set = load_tasks(self.tasks_file, self.split)
-        return super().tasks
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Open an episode; `options={"task": index}` picks the problem, otherwise it is drawn."""
@@ -108,13 +113,13 @@ class ToolEnv(EpisodeMachine):
 
     def begin_drawn(self, seed: int | None, task: int | None) -> Event:
         """Open an episode the way `reset` does."""
-        return self._open(self.drawn(seed, task))
+        return self.begin(self.drawn(seed, task), reseed=False)
 
     def drawn(self, seed: int | None, task: int | None) -> Start:
         """What `reset` opens: the seed, and the task where none is given, from `np_random`."""
         super().reset(seed=seed)
         index = int(self.np_random.integers(len(self.tasks))) if task is None else int(task)
-        return Start(task=index, seed=int(self.np_random.integers(2**31)) if seed is None else seed)
+        return Start(task=index, seed=int(self.np_random.random() * 2**31) if seed is None else seed)
 
     def snapshot(self) -> Snapshot:
         """The running episode as it stands; a UsageError where one of the toolkits does not support it."""
@@ -135,18 +140,7 @@ class ToolEnv(EpisodeMachine):
 
     def info(self, event: Event, opening: bool = False) -> dict[str, Any]:
         """Gymnasium's info: fixed keys of fixed types, fresh objects, no timings."""
-        found: dict[str, Any] = {
-            "messages": fresh(event.messages),
-            "turn": self._turns,
-            "ending": str(event.ending or ""),
-            "parts": {name: event.parts.get(name, 0.0) for name in self.parts},
-            "attempt": event.attempt,
-            "fault": event.fault,
-        }
-        if opening:
-            _, tools = described(tuple(self._table.values()))
-            found |= {"tools": tools, "system": self.system, "task": event.start.task}
-        return found
+        return {key: values[0] for key, values in infos((self,), (event,), opening).items()}
 
     def take(self, action: str) -> Event:
         """One turn, with our deadlines, whatever kinds of tools it calls: what `step` is made of."""
@@ -158,6 +152,29 @@ class ToolEnv(EpisodeMachine):
             return self.close_turn(calls)
         self.abandon()
         return self.finish(Ending.BROKEN, fault=self.late(late))
+
+    def _make_set(self) -> Sequence[Task]:
+        """From the file that `tasks` named, or the environment's own."""
+        return super()._make_set() if self.tasks_file is None else load_tasks(self.tasks_file, self.split)
+
+
+def infos(envs: Sequence[ToolEnv], events: Sequence[Event], opening: bool) -> dict[str, list[Any]]:
+    """The infos of these environments of one class key by key, which is how Gymnasium's vectors want them."""
+    found: dict[str, list[Any]] = {
+        "messages": [fresh(event.messages) for event in events],
+        "turn": [env.turns for env in envs],
+        "ending": ["" if event.ending is None else str(event.ending) for event in events],
+        "parts": [
+            {name: event.parts.get(name, 0.0) for name in env.parts} for env, event in zip(envs, events, strict=True)
+        ],
+        "attempt": [event.attempt for event in events],
+        "fault": [event.fault for event in events],
+    }
+    if opening:
+        found["tools"] = [described(tuple(env._table.values()))[1] for env in envs]
+        found["system"] = [env.system for env in envs]
+        found["task"] = [event.start.task for event in events]
+    return found
 
 
 def check_options(options: Mapping[str, Any] | None, known: Sequence[str]) -> None:

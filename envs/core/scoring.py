@@ -53,17 +53,20 @@ def check_limits(owner: Any) -> None:
 
 def score(owner: str, declared: Mapping[str, RewardPart], returned: Any) -> tuple[float, dict[str, float]]:
     """The total and every declared part, from what `reward` returned."""
-    given = returned if isinstance(returned, Mapping) else {"success": returned}
-    unknown = sorted(str(name) for name in given if name not in declared)
-    if unknown:
+    given = {"success": returned} if isinstance(returned, float) or not isinstance(returned, Mapping) else returned
+    if not given.keys() <= declared.keys():
+        unknown = min(str(name) for name in given if name not in declared)
         raise EnvironmentDefect(
-            f"{owner}.reward returned the part {unknown[0]!r}, which is not declared; add it to {owner}.parts "
+            f"{owner}.reward returned the part {unknown!r}, which is not declared; add it to {owner}.parts "
             f"(declared: {', '.join(declared)})"
         )
     if "success" not in given:
         raise EnvironmentDefect(f"{owner}.reward returned {dict(given)!r} without 'success'; add that part")
-    parts = {name: _number(owner, name, part, given.get(name, 0.0)) for name, part in declared.items()}
-    return sum(part.weight * parts[name] for name, part in declared.items()), parts
+    total, parts = 0.0, {}
+    for name, part in declared.items():
+        value = parts[name] = _number(owner, name, part, given.get(name, 0.0))
+        total += part.weight * value
+    return total, parts
 
 
 def _number(owner: str, name: str, part: RewardPart, value: Any) -> float:
@@ -76,6 +79,8 @@ def _number(owner: str, name: str, part: RewardPart, value: Any) -> float:
         raise EnvironmentDefect(
             f"{owner}.reward gave {name} = {value!r} ({type(value).__name__}); expected a number"
         ) from None
+    if part.low <= number <= part.high:
+        return number
     if not math.isfinite(number):
         raise EnvironmentDefect(f"{owner}.reward gave {name} = {number}; expected a finite number")
     if not part.low - _SLACK <= number <= part.high + _SLACK:

@@ -7,6 +7,7 @@ when the class is made. Left out: what else is known of a tool (`envs.core.tool`
 import inspect
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
@@ -16,8 +17,26 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from palaestra.errors import EnvironmentDefect
 
-Fields = tuple[tuple[str, str], ...]
-"""Pairs (field of the model, parameter of the method)."""
+_PLAIN = (str, int, float, bool)
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What a method takes, to check arguments against."""
+
+    model: type[BaseModel]
+    fields: tuple[tuple[str, str], ...]
+    """Pairs (field of the model, parameter of the method)."""
+    plain: Mapping[str, type]
+    """The types of the parameters, where each is required and of a plain type; else empty."""
+
+    def read(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments as the method wants them; pydantic's ValidationError where they do not fit."""
+        # Most calls fit as they are; seeing that takes a quarter of the time in which pydantic says the same.
+        if self.plain and {name: type(value) for name, value in arguments.items()} == self.plain:
+            return dict(arguments)
+        valid = self.model.model_validate(arguments)
+        return {parameter: getattr(valid, field) for field, parameter in self.fields}
 
 
 class _PlainSchema(GenerateJsonSchema):
@@ -34,16 +53,17 @@ class _PlainSchema(GenerateJsonSchema):
 
 def read_signature(
     function: Callable[..., Any], where: str, descriptions: Mapping[str, str]
-) -> tuple[type[BaseModel], Fields, dict[str, Any]]:
-    """A pydantic model of the parameters after `self`, how its fields are called, and the JSON schema.
+) -> tuple[Signature, dict[str, Any]]:
+    """The parameters after `self`, and their JSON schema.
 
-    Fields get neutral names and the parameters' names as aliases, so that a parameter may be called `schema`,
-    `copy` or `_x`, which pydantic would refuse as field names.
+    The model's fields get neutral names and the parameters' names as aliases, so that a parameter may be called
+    `schema`, `copy` or `_x`, which pydantic would refuse as field names.
     """
     hints = _hints(function, where)
     definitions: dict[str, Any] = {}
     fields: list[tuple[str, str]] = []
-    for position, parameter in enumerate(list(inspect.signature(function).parameters.values())[1:]):
+    taken = list(inspect.signature(function).parameters.values())[1:]
+    for position, parameter in enumerate(taken):
         _check_parameter(parameter, where, hints)
         field = f"argument_{position}"
         definitions[field] = (hints[parameter.name], _field(parameter, descriptions.get(parameter.name)))
@@ -58,7 +78,9 @@ def read_signature(
     for key in ("title", "additionalProperties"):
         parameters.pop(key, None)
     parameters.setdefault("properties", {})
-    return model, tuple(fields), parameters
+    plain = all(one.default is one.empty and hints[one.name] in _PLAIN for one in taken)
+    types = {one.name: hints[one.name] for one in taken} if plain else {}
+    return Signature(model, tuple(fields), types), parameters
 
 
 def _hints(function: Callable[..., Any], where: str) -> dict[str, Any]:

@@ -5,11 +5,12 @@ So no prompt is in both, whatever the author's `task` draws. Left out: shuffling
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from hashlib import blake2b
-from typing import overload
+from typing import Any, Self, overload
 
 import numpy as np
+from numpy.random.bit_generator import ISpawnableSeedSequence
+from numpy.typing import NDArray
 
 from palaestra.episode import Task
 from palaestra.errors import EnvironmentDefect, UsageError
@@ -42,7 +43,26 @@ def check_task(owner: str, task: Task, name: str) -> Task:
     prompt: object = task.prompt
     if not isinstance(prompt, str) or not prompt:
         raise EnvironmentDefect(f"{owner}: a task's prompt is {str(prompt)[:100]!r}; expected a non-empty string")
-    return task if task.id else replace(task, id=name)
+    return task if task.id else Task(task.prompt, task.answer, name, task.data)
+
+
+class _Hashed(ISpawnableSeedSequence):
+    """Seeds a bit generator with a hash of a text. Every task needs a generator of its own, and numpy's SeedSequence
+    takes longer to seed one than most tasks take to be drawn: five times as long as this."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._children = 0
+
+    def generate_state(self, n_words: int, dtype: Any = np.uint32) -> NDArray[Any]:
+        """So many words, for numpy."""
+        size = n_words * np.dtype(dtype).itemsize
+        return np.frombuffer(blake2b(self._text.encode(), digest_size=size).digest(), dtype)
+
+    def spawn(self, n_children: int) -> list[Self]:
+        """Seeds for generators that an author splits off."""
+        first, self._children = self._children, self._children + n_children
+        return [type(self)(f"{self._text}/{child}") for child in range(first, self._children)]
 
 
 class ProceduralTasks(Sequence[Task]):
@@ -54,7 +74,6 @@ class ProceduralTasks(Sequence[Task]):
         self._draw = draw
         self._owner = owner
         self._split = split
-        self._key = int.from_bytes(blake2b(owner.encode(), digest_size=4).digest(), "big")
 
     def __len__(self) -> int:
         return PROCEDURAL_LENGTH
@@ -70,9 +89,12 @@ class ProceduralTasks(Sequence[Task]):
             index += PROCEDURAL_LENGTH
         if not 0 <= index < PROCEDURAL_LENGTH:
             raise IndexError(f"task {index}; a procedural set has tasks 0 to {PROCEDURAL_LENGTH - 1}")
-        rng = np.random.default_rng((self._key, index))
+        # numpy takes any ISeedSequence here, and says so; its stubs do not.
+        bits = np.random.PCG64(_Hashed(f"{self._owner}/{index}"))  # type: ignore[arg-type]
+        rng = np.random.Generator(bits)
+        name = f"{self._split}/{index}"
         for _ in range(MAX_DRAWS):
-            task = check_task(self._owner, self._draw(rng), f"{self._split}/{index}")
+            task = check_task(self._owner, self._draw(rng), name)
             if split_of(task.prompt) == self._split:
                 return task
         raise EnvironmentDefect(

@@ -14,10 +14,10 @@ from enum import StrEnum
 from functools import cache
 from typing import Any, TypeVar, overload
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from palaestra.envs.core.docstring import read_docstring
-from palaestra.envs.core.signature import Fields, read_signature
+from palaestra.envs.core.signature import Signature, read_signature
 from palaestra.envs.running.limits import Limit, limit_of
 from palaestra.errors import EnvironmentDefect, ToolError
 
@@ -145,8 +145,7 @@ class Tool:
     timeout: float
     schema: Mapping[str, Any]
     """In the OpenAI form."""
-    model: type[BaseModel]
-    fields: Fields
+    signature: Signature
     limit: Limit | None = None
     """Shared by all environments of this process."""
     retries: int = 0
@@ -157,14 +156,13 @@ class Tool:
     def validate(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments as the method wants them; a ToolError in one line where they do not fit."""
         try:
-            valid = self.model.model_validate(arguments)
+            return self.signature.read(arguments)
         except ValidationError as error:
             found = error.errors(include_url=False, include_context=False, include_input=False)
             wrong = "; ".join(
                 ".".join(map(str, item["loc"])) + ": " + " ".join(item["msg"].split()) for item in found[:5]
             )
             raise ToolError(f"wrong arguments for {self.name}: {wrong}. {self.usage()}") from None
-        return {parameter: getattr(valid, field) for field, parameter in self.fields}
 
     def __deepcopy__(self, memo: object) -> "Tool":
         """Itself: it belongs to its class, and its limit to all."""
@@ -214,7 +212,7 @@ def make(function: Callable[..., Any], attribute: str, owner: str) -> Tool:
     where = f"{owner}.{attribute}"
     mode = _mode(function, options, where)
     summary, descriptions = read_docstring(function.__doc__)
-    model, parameter_fields, parameters = read_signature(function, where, descriptions)
+    signature, parameters = read_signature(function, where, descriptions)
     name = options.name or attribute
     return Tool(
         name=name,
@@ -223,8 +221,7 @@ def make(function: Callable[..., Any], attribute: str, owner: str) -> Tool:
         mode=mode,
         timeout=_TIMEOUT if options.timeout is None else options.timeout,
         schema={"type": "function", "function": {"name": name, "description": summary, "parameters": parameters}},
-        model=model,
-        fields=parameter_fields,
+        signature=signature,
         limit=limit_of(function, options.concurrency, options.per_second),
         retries=options.retries,
         transient=options.transient,

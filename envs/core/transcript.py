@@ -3,7 +3,7 @@
 Left out: chat templates. Only `agents.chat` turns messages into what a model reads.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,12 +16,12 @@ _INTEGERS = ("turn", "task")
 
 def joined(messages: Iterable[Message]) -> str:
     """The text of messages, as an observation."""
-    return "\n".join(str(message.get("content") or "") for message in messages)
+    return "\n".join([str(message.get("content") or "") for message in messages])
 
 
 def fresh(messages: Iterable[Message]) -> tuple[Message, ...]:
     """Copies, so that who keeps an info cannot change the record."""
-    return tuple(dict(message) for message in messages)
+    return tuple([message.copy() for message in messages])
 
 
 def transcript(messages: Sequence[Message]) -> str:
@@ -41,23 +41,27 @@ def _label(message: Message) -> str:
     return f"{message['role']} ({visible(str(name))})" if name else str(message["role"])
 
 
-def stack(rows: Iterable[tuple[int, dict[str, Any]]], size: int) -> dict[str, Any]:
-    """Infos of some slots as one array a key with a mask `_key`; types do not depend on who reports first."""
+def stack(slots: Sequence[int], infos: Mapping[str, Sequence[Any]], size: int) -> dict[str, Any]:
+    """Infos of some slots, key by key, as one array a key with a mask `_key` of these slots.
+
+    The reward parts become a dict of such arrays. Types do not depend on who reports first.
+    """
     found: dict[str, Any] = {}
-    for slot, info in rows:
-        for key, value in info.items():
-            if key not in found:
-                found[key] = {} if key == "parts" else np.zeros(size, np.int64) if key in _INTEGERS else _objects(size)
-                found[f"_{key}"] = np.zeros(size, bool)
-            found[f"_{key}"][slot] = True
-            if key != "parts":
-                found[key][slot] = value
-                continue
-            for name, number in value.items():
-                found[key].setdefault(name, np.zeros(size))[slot] = number
-                found[key].setdefault(f"_{name}", np.zeros(size, bool))[slot] = True
+    said = np.zeros(size, bool)
+    said[slots] = True
+    for key, values in infos.items() if slots else ():
+        if key == "parts":
+            parts = {name: [one[name] for one in values] for name in values[0]}
+            found[key] = {name: _column(slots, numbers, np.zeros(size)) for name, numbers in parts.items()}
+            found[key] |= {f"_{name}": said.copy() for name in parts}
+        else:
+            empty = np.zeros(size, np.int64) if key in _INTEGERS else np.empty(size, dtype=object)
+            found[key] = _column(slots, values, empty)
+        found[f"_{key}"] = said.copy()
     return found
 
 
-def _objects(size: int) -> NDArray[Any]:
-    return np.full(size, None, dtype=object)
+def _column(slots: Sequence[int], values: Sequence[Any], empty: NDArray[Any]) -> NDArray[Any]:
+    """An array with these values in it; `fromiter`, since assignment would take a tuple of messages apart."""
+    empty[slots] = np.fromiter(values, empty.dtype, len(values))
+    return empty

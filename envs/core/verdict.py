@@ -9,7 +9,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeGuard
 
 from palaestra.envs.core.calls import Prepared
 from palaestra.envs.core.tool import collect, tool
@@ -81,9 +81,14 @@ def waits(reward: Any) -> bool:
     return inspect.iscoroutinefunction(reward) or bool(getattr(reward, "waits", False))
 
 
+def awaited(returned: Any) -> TypeGuard[Awaitable[Any]]:
+    """True for what a reward returned that has to be waited for. A number is told apart at once."""
+    return not isinstance(returned, float) and inspect.isawaitable(returned)
+
+
 def complete(returned: Any, timeout: float) -> Any:
     """What a reward returned, waited for where that is needed. A deadline that passes is Broken."""
-    if not inspect.isawaitable(returned):
+    if not awaited(returned):
         return returned
     verdict = Verdict(returned, timeout)
     verdict.wait()

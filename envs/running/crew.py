@@ -6,7 +6,7 @@ environment that hangs in every call must not fill the machine with threads.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 
 from palaestra.envs.running.inbox import Job
@@ -34,17 +34,18 @@ class Crew:
         self._lost = 0
         self._closed = False
 
-    def put(self, job: Job) -> None:
-        """Run a job as soon as a thread is free."""
+    def put(self, jobs: Sequence[Job]) -> None:
+        """Run these jobs, each as soon as a thread is free."""
         with self._lock:
             if self._closed:
                 raise UsageError("this environment is closed; make a new one")
             if self._lost >= MAX_LOST:
                 raise Broken(f"{self._lost} threads hang in calls that never return; no further one is started")
-            self._pending += 1
-            if self._pending > self._threads and self._threads < self.size:
+            self._pending += len(jobs)
+            for _ in range(min(self._pending, self.size) - self._threads):
                 self._spawn()
-        self._jobs.put(job)
+        for job in jobs:
+            self._jobs.put(job)
 
     def write_off(self, job: Job) -> None:
         """Forget the thread that runs this job, where there is one."""

@@ -1,15 +1,15 @@
 """Where a caller waits for the calls it has set going: finished turns come in, and late calls are found.
 
-Every running call has a clock in one heap, so that a thousand of them cost no more than their comings and goings. The
-clock rings twice: first for a warning that names the slow call, then for its deadline. Left out: where calls run
-(`envs.running.runner`), and what a late one means for its episode (`env`, `vector`).
+Every running call has a clock. It rings twice: first for a warning that names the slow call, then for its deadline.
+Calls with the same time-out ring in the order in which they began, so a line for each time-out is all that has to be
+kept, and only the heads are looked at. Left out: where calls run (`envs.running.runner`), and what a late one means for
+its episode (`env`, `vector`).
 """
 
-import heapq
-import itertools
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -24,7 +24,7 @@ STALL_SHARE = 0.5
 """Share of its deadline after which a call is said to stall."""
 KILL_SECONDS = 5.0
 """How long after its time-out a process tool may take to be killed."""
-_MIN_HEAP = 256
+_MIN_LINE = 256
 _MAX_SHOWN = 200
 
 
@@ -51,15 +51,15 @@ class Stall:
 class Job:
     """One call in flight. Its state is guarded by its inbox."""
 
-    __slots__ = ("admitted", "asked", "begun", "child", "index", "over", "prepared", "seconds", "task", "turn")
+    __slots__ = ("admitted", "asked", "begun", "child", "index", "mode", "over", "prepared", "seconds", "task", "turn")
 
     def __init__(self, turn: "Turn", index: int, prepared: Prepared, asked: float) -> None:
         self.turn = turn
         self.index = index
         self.prepared = prepared
-        tool = prepared.tool
-        self.seconds = 0.0 if tool is None else tool.timeout
-        if tool is not None and tool.mode is Mode.PROCESS:  # Its thread kills it in time; ours is the second look.
+        self.mode = prepared.mode
+        self.seconds = 0.0 if prepared.tool is None else prepared.tool.timeout
+        if self.mode is Mode.PROCESS:  # Its thread kills it in time; ours is the second look.
             self.seconds += KILL_SECONDS
         self.asked = asked
         self.begun: float | None = None
@@ -74,7 +74,11 @@ class Job:
     @property
     def until(self) -> float:
         """Its deadline."""
-        return float("inf") if self.begun is None else self.begun + self.seconds
+        return self.rings(1.0)
+
+    def rings(self, share: float) -> float:
+        """When so much of its time has passed."""
+        return float("inf") if self.begun is None else self.begun + share * self.seconds
 
     def stall(self) -> Stall:
         """What to say of it now."""
@@ -91,7 +95,7 @@ class Job:
 class Turn:
     """The calls of one turn, in flight."""
 
-    __slots__ = ("calls", "inbox", "jobs", "left", "over", "runner", "slot")
+    __slots__ = ("calls", "inbox", "jobs", "left", "runner", "slot")
 
     def __init__(self, slot: int, prepared: Sequence[Prepared], inbox: "Inbox") -> None:
         self.slot = slot
@@ -100,8 +104,6 @@ class Turn:
         self.left = len(prepared)
         now = time.monotonic()
         self.jobs = [Job(self, index, item, now) for index, item in enumerate(prepared)]
-        self.over = False
-        """True once it was abandoned."""
         self.runner: Any = None
         """Who runs it."""
 
@@ -115,101 +117,112 @@ class Inbox:
 
     def __init__(self, env_id: str = "") -> None:
         self.env_id = env_id
-        self._news: SimpleQueue[Iterable[Turn] | None] = SimpleQueue()
         self._lock = threading.Lock()
-        self._clocks: list[tuple[float, int, Job]] = []
-        self._numbers = itertools.count()
-        self._ticking = 0
+        self._done: list[Turn] = []
+        self._bell: SimpleQueue[None] = SimpleQueue()
+        self._wanted = 0
+        """Complete turns for which the one who waits is to be woken; 0 while nobody waits."""
         self._sleeps_until = 0.0
+        self._ticking = 0
+        self._fresh: dict[float, deque[Job]] = {}
+        self._slow: dict[float, deque[Job]] = {}
+        """Jobs whose clocks run, before and after the first ring, by their time-out: in each line the first to begin
+        is the first to ring."""
 
-    def begin(self, job: Job) -> None:
-        """A job's clock starts."""
-        now = time.monotonic()
-        ring = now + STALL_SHARE * job.seconds
+    def begin(self, jobs: Sequence[Job]) -> None:
+        """The clocks of these jobs start."""
+        first = float("inf")
         with self._lock:
-            if job.over:
-                return
-            job.begun = now
-            self._ticking += 1
-            heapq.heappush(self._clocks, (ring, next(self._numbers), job))
-            if len(self._clocks) > max(2 * self._ticking, _MIN_HEAP):
-                self._clocks = [entry for entry in self._clocks if not entry[2].over]
-                heapq.heapify(self._clocks)
-            wake = ring < self._sleeps_until
+            now = time.monotonic()
+            for job in jobs:
+                if job.over:
+                    continue
+                job.begun = now
+                self._ticking += 1
+                line = self._fresh.get(job.seconds)
+                if line is None:
+                    line = self._fresh[job.seconds] = deque()
+                elif len(line) > max(2 * self._ticking, _MIN_LINE):  # Behind one that lasts, many may be over.
+                    line = self._fresh[job.seconds] = deque(one for one in line if not one.over)
+                line.append(job)
+                first = min(first, now + STALL_SHARE * job.seconds)
+            wake = first < self._sleeps_until
         if wake:
-            self._news.put(None)
+            self._bell.put(None)
 
-    def settle(self, job: Job, call: Call) -> bool:
-        """A job's result; True where its turn is now complete, and is to be delivered."""
-        turn = job.turn
+    def settle(self, results: Iterable[tuple[Job, Call]]) -> None:
+        """These jobs are done. Who waits is woken where enough turns are now complete: once, since it costs as much
+        as a call."""
         with self._lock:
-            if job.over:
-                return False
-            self._stop(job)
-            turn.calls[job.index] = call
-            turn.left -= 1
-            return turn.left == 0
-
-    def deliver(self, turns: Iterable[Turn]) -> None:
-        """These turns are complete."""
-        self._news.put(turns)
+            for job, call in results:
+                if job.over:
+                    continue
+                self._stop(job)
+                turn = job.turn
+                turn.calls[job.index] = call
+                turn.left -= 1
+                if not turn.left:
+                    self._done.append(turn)
+            wake = 0 < self._wanted <= len(self._done)
+            if wake:
+                self._wanted = 0
+        if wake:
+            self._bell.put(None)
 
     def give_up(self, turn: Turn) -> list[Job]:
         """Nobody waits for this turn any more; its jobs that were still out."""
         with self._lock:
-            turn.over = True
             out = [job for job in turn.jobs if not job.over]
             for job in out:
                 self._stop(job)
         return out
 
-    def wait(self, until: float | None) -> tuple[Iterable[Turn], Job | None]:
-        """Complete turns, or one late job; neither where `until` came first."""
+    def wait(self, until: float | None, count: int = 1) -> tuple[list[Turn], Job | None]:
+        """Complete turns, at least `count` of them, or one late job; what there is where `until` came first."""
         while True:
-            late, ring = self._look()
-            if late is not None:
-                return (), late
-            wake = ring if until is None else min(ring, until)
-            try:
-                pause = wake - time.monotonic()
-                if pause <= 0:
-                    news = self._news.get_nowait()
-                else:
-                    news = self._news.get(timeout=None if wake == float("inf") else pause)
-            except Empty:
-                if until is not None and time.monotonic() >= until:
-                    return (), None
-                continue
-            finally:
-                self._sleeps_until = 0.0
-            if news is not None:
-                return news, None
+            now = time.monotonic()
+            with self._lock:
+                late, ring, stalled = self._look(now)
+                enough = len(self._done) >= count or (until is not None and until <= now)
+                done: list[Turn] = []
+                if late is None and enough:
+                    done, self._done = self._done, done
+                elif late is None:
+                    self._wanted, self._sleeps_until = count, ring if until is None else min(ring, until)
+            for job in stalled:
+                log.warning("%s", job.stall())
+            if late is not None or enough:
+                return done, late
+            self._sleep()
 
-    def _look(self) -> tuple[Job | None, float]:
-        """A late job, or when the next clock rings. Warns of the slow ones."""
-        stalled = []
-        now = time.monotonic()
-        late, ring = None, float("inf")
-        with self._lock:
-            clocks = self._clocks
-            while clocks:
-                ring, _, job = clocks[0]
-                if job.over:
-                    heapq.heappop(clocks)
-                elif ring > now:
-                    break
-                elif job.until <= now:
-                    late = job
-                    break
-                else:
+    def _sleep(self) -> None:
+        """Until the bell rings, or a clock, or nobody waits any longer."""
+        pause = self._sleeps_until - time.monotonic()
+        try:
+            self._bell.get(timeout=None if pause == float("inf") else max(pause, 0.0))
+        except Empty:
+            pass
+        finally:
+            self._wanted, self._sleeps_until = 0, 0.0
+
+    def _look(self, now: float) -> tuple[Job | None, float, list[Job]]:
+        """A late job, when the next clock rings, and the jobs that have become slow."""
+        late, ring, stalled = None, float("inf"), []
+        for seconds, line in self._fresh.items():
+            while line and (line[0].over or line[0].rings(STALL_SHARE) <= now):
+                job = line.popleft()
+                if not job.over:
                     stalled.append(job)
-                    heapq.heapreplace(clocks, (job.until, next(self._numbers), job))
-            else:
-                ring = float("inf")
-            self._sleeps_until = ring
-        for job in stalled:
-            log.warning("%s", job.stall())
-        return late, ring
+                    self._slow.setdefault(seconds, deque()).append(job)
+            if line:
+                ring = min(ring, line[0].rings(STALL_SHARE))
+        for line in self._slow.values():
+            while line and line[0].over:
+                line.popleft()
+            if line:
+                ring = min(ring, line[0].until)
+                late = line[0] if line[0].until <= now else late
+        return late, ring, stalled
 
     def _stop(self, job: Job) -> None:
         job.over = True

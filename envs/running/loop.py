@@ -1,20 +1,23 @@
 """One event loop on a thread of its own, for the async tools of a runner: jobs go in and come out in batches.
 
-Its lag is measured: how late a timer rings. A tool that holds the loop (a blocking call in an `async def`) is warned
-about by name, for every other call waits meanwhile. Left out: deadlines (`envs.running.inbox`).
+Its lag is measured: how long each of its rounds took, for every other call waits until a round is over. Measuring costs
+two looks at the clock a round, so that a tool that holds the loop (a blocking call in an `async def`) shows however
+briefly it does; one that holds it long is warned about by name. Left out: deadlines (`envs.running.inbox`).
 """
 
 import asyncio
 import logging
+import selectors
 import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from palaestra.envs.core.calls import failed, run_async
-from palaestra.envs.running.inbox import Inbox, Job, Turn, leave_line
+from palaestra.envs.running.inbox import Inbox, Job, leave_line
 from palaestra.episode import Call
 
 log = logging.getLogger("palaestra.envs")
@@ -22,36 +25,54 @@ HELD_SECONDS = 0.2
 """A tool that holds the loop longer is warned about."""
 BLOCKED_SECONDS = 1.0
 """A loop that has not moved for so long when a call is late is given up, whoever holds it."""
-_TICK = 0.05
-_BATCH = 128
 _LOOK = 0.1
 _IDLE = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How late the loop was, in seconds, over `samples` timers."""
+    """How long the loop was busy without a look at what else there is, in seconds, over `samples` rounds."""
 
     max: float = 0.0
     mean: float = 0.0
     samples: int = 0
 
 
-class LoopThread:
-    """A running event loop. Everything but `submit`, `wake`, `cancel`, `blocked` and `stop` happens on its thread."""
+class _Rounds(selectors.DefaultSelector):
+    """The selector of a loop, which is asked once a round: it knows how long the rounds take."""
 
     def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
+        super().__init__()
+        self.busy_since = float("inf")
+        """When the round began that runs; infinite while the loop waits."""
+        self.longest = self.total = 0.0
+        self.count = 0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """Between two calls lies a round."""
+        if self.busy_since != float("inf"):
+            seconds = time.monotonic() - self.busy_since
+            self.longest = max(self.longest, seconds)
+            self.total += seconds
+            self.count += 1
+        self.busy_since = float("inf")
+        found = super().select(timeout)
+        self.busy_since = time.monotonic()
+        return found
+
+
+class LoopThread:
+    """A running event loop. Everything but `submit`, `cancel`, `blocked` and `stop` happens on its thread."""
+
+    def __init__(self) -> None:
+        self._rounds = _Rounds()
+        self.loop: asyncio.AbstractEventLoop = asyncio.SelectorEventLoop(self._rounds)
         self._jobs: deque[Job] = deque()
         self._woken = False
-        self._out: dict[Inbox, list[Turn]] = {}
+        self._out: dict[Inbox, list[tuple[Job, Call]]] = {}
         self._alive = 0
-        self._ticking = False
         self._retired = False
-        self._expected = 0.0
         self._work = threading.Event()
-        self._max = self._total = 0.0
-        self._samples = 0
         self._warned: set[tuple[str, str]] = set()
         self._thread = threading.Thread(target=self._run_loop, name="palaestra-loop", daemon=True)
         self._thread.start()
@@ -60,17 +81,13 @@ class LoopThread:
     @property
     def lag(self) -> Lag:
         """What was measured so far."""
-        return Lag(self._max, self._total / max(self._samples, 1), self._samples)
+        rounds = self._rounds
+        return Lag(rounds.longest, rounds.total / max(rounds.count, 1), rounds.count)
 
-    def submit(self, job: Job) -> None:
-        """Run an async tool, once the loop is woken: many jobs share one wake-up."""
-        self._jobs.append(job)
-        if len(self._jobs) >= _BATCH:
-            self.wake()
-
-    def wake(self) -> None:
-        """Let the loop take in what was submitted."""
-        if self._jobs and not self._woken:
+    def submit(self, jobs: Sequence[Job]) -> None:
+        """Run async tools. One wake-up for all of them."""
+        self._jobs.extend(jobs)
+        if not self._woken:
             self._woken = True
             self.loop.call_soon_threadsafe(self._take_in)
 
@@ -81,8 +98,8 @@ class LoopThread:
 
     def blocked(self) -> str:
         """What holds the loop that has not moved for long, or "" while it moves."""
-        still = time.monotonic() - self._expected
-        if not self._ticking or still < HELD_SECONDS:
+        still = time.monotonic() - self._rounds.busy_since
+        if still < HELD_SECONDS:
             return ""
         holder = self._holder()
         if holder is None and still < BLOCKED_SECONDS:  # Perhaps it only waits for a processor.
@@ -114,10 +131,7 @@ class LoopThread:
             if not job.over:
                 self._alive += 1
                 job.task = self.loop.create_task(self._serve(job))
-        if not self._ticking and self._alive:
-            self._expect()
-            self._ticking = True
-            self._work.set()
+        self._work.set()
 
     async def _serve(self, job: Job) -> None:
         try:
@@ -134,45 +148,26 @@ class LoopThread:
         self._settle(job, call)
 
     def _settle(self, job: Job, call: Call) -> None:
-        turn = job.turn
-        if turn.inbox.settle(job, call):
-            if not self._out:
-                self.loop.call_soon(self._deliver)
-            self._out.setdefault(turn.inbox, []).append(turn)
+        if not self._out:
+            self.loop.call_soon(self._deliver)
+        self._out.setdefault(job.turn.inbox, []).append((job, call))
         leave_line(job)
 
     def _deliver(self) -> None:
         """Hand over all that was completed in this round of the loop at once: each hand-over wakes a thread."""
         out, self._out = self._out, {}
-        for inbox, turns in out.items():
-            inbox.deliver(turns)
-
-    def _expect(self) -> None:
-        self._expected = time.monotonic() + _TICK
-        self.loop.call_later(_TICK, self._tick)
-
-    def _tick(self) -> None:
-        self._measure(time.monotonic() - self._expected)
-        if self._alive:
-            self._expect()
-        else:
-            self._ticking = False
-
-    def _measure(self, seconds: float) -> None:
-        late = max(seconds, 0.0)
-        self._samples += 1
-        self._total += late
-        self._max = max(self._max, late)
+        for inbox, results in out.items():
+            inbox.settle(results)
 
     def _watch(self) -> None:
         """A thread: while there is work, look whether the loop moves, and what holds it where it does not."""
         while not self.loop.is_closed():
-            if not self._ticking:
+            if not self._alive:
                 self._work.clear()
                 self._work.wait(_IDLE)
             time.sleep(_LOOK)
-            still = time.monotonic() - self._expected
-            if self._ticking and still > HELD_SECONDS and (job := self._holder()) is not None:
+            still = time.monotonic() - self._rounds.busy_since
+            if still > HELD_SECONDS and (job := self._holder()) is not None:
                 key = (job.turn.inbox.env_id, job.prepared.name)
                 if key not in self._warned:
                     self._warned.add(key)

@@ -160,7 +160,7 @@ def _run(job: Job, child: Child) -> Call:
     except (OSError, EOFError) as error:
         raise Broken(f"its process {_forget(child)} before the call ({type(error).__name__})") from error
     begun = time.perf_counter()
-    job.turn.inbox.begin(job)
+    job.turn.inbox.begin((job,))
     try:
         found = child.message(time.monotonic() + tool.timeout)
         status, text = Status(found["status"]), str(found["text"])

@@ -8,7 +8,7 @@ deadline means for the episode (`env`, `vector`), and waiting for results (`inbo
 import logging
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from palaestra.envs.core.calls import Prepared, failed, run
 from palaestra.envs.core.tool import Mode
@@ -41,33 +41,25 @@ class Runner:
         """How late the event loop was."""
         return Lag() if self._loop is None else self._loop.lag
 
-    def start(self, turn: Turn, *, wake: bool = True) -> None:
-        """Set every call of the turn going; plain ones run here and now, after the others have started.
+    def start(self, turns: Iterable[Turn]) -> None:
+        """Set every call of these turns of one inbox going; plain ones run here and now, after the others have started.
 
-        Who starts many turns wakes the loop once, at their end: each wake-up costs as much as a call.
+        Many turns are best started together: a wake-up of the loop costs as much as a call.
         """
-        if not turn.jobs:
-            turn.inbox.deliver((turn,))
-        turn.runner = self
-        inline = []
-        for job in turn.jobs:
-            if job.prepared.mode is Mode.INLINE:
-                inline.append(job)
-                continue
-            limit = job.prepared.limit
-            if limit is None:
-                self._go(job)
-            elif limit.enter(job):
-                self.launch(job)
-        if wake:
-            self.wake()
+        going: dict[Mode, list[Job]] = {}
+        for turn in turns:
+            turn.runner = self
+            for job in turn.jobs:
+                limit = job.prepared.limit if job.mode is not Mode.INLINE else None
+                if limit is None:
+                    going.setdefault(job.mode, []).append(job)
+                elif limit.enter(job):
+                    self.launch(job)
+        inline = going.pop(Mode.INLINE, ())
+        for mode, jobs in going.items():
+            self._go(mode, jobs)
         for job in inline:
             self._settle(job, run(job.prepared))
-
-    def wake(self) -> None:
-        """Let the event loop take in what was started."""
-        if self._loop is not None:
-            self._loop.wake()
 
     def launch(self, job: Job) -> None:
         """A job that its tool's limit has let in; its rate may still make it wait."""
@@ -75,16 +67,16 @@ class Runner:
         delay = job.prepared.limit.delay()
         if delay > 0:
             loop = self._open_loop().loop
-            loop.call_soon_threadsafe(loop.call_later, delay, self._go_now, job)
+            loop.call_soon_threadsafe(loop.call_later, delay, self._go, job.mode, [job])
         else:
-            self._go_now(job)
+            self._go(job.mode, [job])
 
     def abandon(self, turn: Turn) -> None:
         """Forget a turn: late results are dropped, threads that are in it are replaced, processes are killed."""
         for job in turn.inbox.give_up(turn):
-            if job.prepared.mode is Mode.BLOCKING:
+            if job.mode is Mode.BLOCKING:
                 self._crew.write_off(job)
-            elif job.prepared.mode is Mode.ASYNC:
+            elif job.mode is Mode.ASYNC:
                 self._cancel(job)
             elif job.child is not None:
                 job.child.stop(job)
@@ -101,30 +93,25 @@ class Runner:
         if loop is not None:
             loop.stop()
 
-    def _go_now(self, job: Job) -> None:
-        self._go(job)
-        self.wake()
-
-    def _go(self, job: Job) -> None:
-        """Where its tool runs."""
-        if job.over:
-            return
-        mode = job.prepared.mode
+    def _go(self, mode: Mode, jobs: Sequence[Job]) -> None:
+        """Where their tools run."""
         try:
             if mode is Mode.ASYNC:
                 loop = self._open_loop()
-                job.turn.inbox.begin(job)  # From now on: a loop that some tool blocks must show up as a deadline too.
-                loop.submit(job)
+                # From now on: a loop that some tool blocks must show up as a deadline too.
+                jobs[0].turn.inbox.begin(jobs)
+                loop.submit(jobs)
             elif mode is Mode.PROCESS:
-                _shared_processes().put(job)
+                _shared_processes().put(jobs)
             else:
-                self._crew.put(job)
+                self._crew.put(jobs)
         except Broken as error:
-            self._settle(job, failed(job.prepared, error))
+            for job in jobs:
+                self._settle(job, failed(job.prepared, error))
 
     def _perform(self, job: Job) -> None:
         """A thread's work. The clock starts here: waiting for a thread is not the tool's fault."""
-        job.turn.inbox.begin(job)
+        job.turn.inbox.begin((job,))
         try:
             call = run(job.prepared, job.until)
         except BaseException as error:  # Whatever it is, a turn must not wait for a thread that is gone.
@@ -132,8 +119,7 @@ class Runner:
         self._settle(job, call)
 
     def _settle(self, job: Job, call: Call) -> None:
-        if job.turn.inbox.settle(job, call):
-            job.turn.inbox.deliver((job.turn,))
+        job.turn.inbox.settle(((job, call),))
         leave_line(job)
 
     def _cancel(self, job: Job) -> None:
@@ -167,7 +153,7 @@ def take_turn(env_id: str, slot: int, prepared: Sequence[Prepared]) -> tuple[lis
     inbox = Inbox(env_id)
     turn = Turn(slot, prepared, inbox)
     runner = shared_runner()
-    runner.start(turn)
+    runner.start((turn,))
     try:
         _, late = inbox.wait(None)
     except BaseException:  # An interrupt: what runs must not keep its place in a line.

@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from enum import Enum
-from functools import partial
+from typing import Any
 
 import gymnasium
 
@@ -17,7 +17,7 @@ from palaestra.envs.core.calls import Prepared, run
 from palaestra.envs.core.env import ToolEnv
 from palaestra.envs.core.tool import Mode
 from palaestra.envs.core.verdict import Verdict, waits
-from palaestra.envs.running.errands import Closing, Opening, has_errands, kit_tools
+from palaestra.envs.running.errands import Closing, Opening, kit_tools
 from palaestra.envs.running.inbox import STALL_SHARE, Inbox, Stall, Turn
 from palaestra.envs.running.loop import Lag
 from palaestra.envs.running.runner import Runner
@@ -25,6 +25,9 @@ from palaestra.episode import Call, Ending, Event, Start
 from palaestra.errors import UsageError
 
 log = logging.getLogger("palaestra.envs")
+_BATCH = 128
+"""Turns that start together, and at most so many are waited for: large enough that hand-overs between threads cost
+little, small enough that the first calls wait while the last are still read."""
 _Errand = Opening | Closing | Verdict | None
 
 
@@ -46,7 +49,7 @@ class Slots:
         self._make = make
         self.envs = [make() for _ in range(count)]
         self._tasks = self.envs[0].tasks
-        self._errands = has_errands(self.envs[0])
+        self._errands = self.envs[0].toolkits_wait
         for slot, env in enumerate(self.envs):
             self._adopt(slot, env)
         self._ordered = ordered
@@ -94,27 +97,33 @@ class Slots:
 
     def begin(self, slot: int, start: Start) -> None:
         """Open an episode. On a live slot the running one is discarded without a reward."""
+        self._require_slot(slot)
         live = self._clear(slot)
-        self._open(slot, live, partial(self.envs[slot].begin, start), partial(self.envs[slot].lay_out, start))
+        self._open(slot, live, start)
 
     def send(self, actions: Mapping[int, str]) -> None:
         """Give each of these slots the agent's next turn. Inline tools run before this returns."""
+        envs, state = self.envs, self._state
         for slot, action in actions.items():
             self._require_waiting(slot, "send")
             if not isinstance(action, str):
                 raise UsageError(f"send: slot {slot} got {type(action).__name__}; expected str, the agent's whole turn")
+        turns: list[Turn] = []
         try:
             for slot, action in actions.items():
-                prepared = self.envs[slot].open_turn(action)
-                self._state[slot] = _State.BUSY
+                prepared = envs[slot].open_turn(action)
+                state[slot] = _State.BUSY
                 for item in prepared:
                     if item.mode is not Mode.INLINE:
-                        self._fly(slot, prepared, None, wake=False)
+                        turns.append(self._board(slot, prepared, None))
                         break
                 else:
                     self._settled[slot] = [run(item) for item in prepared]
+                if len(turns) == _BATCH:
+                    boarded, turns = turns, []
+                    self._runner.start(boarded)
         finally:
-            self._runner.wake()
+            self._runner.start(turns)
 
     def recv(self, min_ready: int = 1, timeout: float | None = None) -> list[Event]:
         """At least `min_ready` events, unless the timeout passes or fewer are outstanding.
@@ -128,9 +137,10 @@ class Slots:
         while True:
             if not (self.ordered and self._out):
                 self._record()
-            if not self._out or not (self.ordered or len(self._ready) < max(min_ready, 1)):
+            missing = len(self._out) if self.ordered else min(len(self._out), max(min_ready, 1) - len(self._ready))
+            if missing <= 0:
                 break
-            if not self._hear(until):
+            if not self._hear(until, missing):
                 if self.ordered:
                     return []
                 break
@@ -142,29 +152,31 @@ class Slots:
     def finish(self, slot: int, ending: Ending, text: str = "") -> None:
         """Close an episode from outside; the event comes through `recv`."""
         self._require_waiting(slot, "finish")
-        self._close_turn(slot, partial(self.envs[slot].finishing, ending, text))
+        self._close_turn(slot, self.envs[slot].finishing, ending, text)
 
     # Inside.
 
-    def _open(self, slot: int, live: bool, begin: Callable[[], Event], lay_out: Callable[[], None]) -> None:
+    def _open(self, slot: int, live: bool, start: Start, *, reseed: bool = True) -> None:
         """Begin an episode in place, or start its toolkits as an errand."""
+        env = self.envs[slot]
         if self._errands:
-            lay_out()
-            opening = Opening(self.envs[slot], live)
+            env.lay_out(start, reseed=reseed)
+            opening = Opening(env, live)
             self._state[slot] = _State.BUSY
-            self._fly(slot, [opening.call()], opening)
+            self._runner.start((self._board(slot, [opening.call()], opening),))
         else:
-            self._ready[slot] = begin()
+            self._ready[slot] = env.begin(start, reseed=reseed)
             self._state[slot] = _State.BUSY
 
-    def _fly(self, slot: int, prepared: list[Prepared], errand: _Errand, wake: bool = True) -> None:
+    def _board(self, slot: int, prepared: list[Prepared], errand: _Errand) -> Turn:
+        """What the slot waits for from now on; the runner has to start it."""
         turn = Turn(slot, prepared, self._inbox)
         self._out[slot] = turn, errand
-        self._runner.start(turn, wake=wake)
+        return turn
 
-    def _hear(self, until: float | None) -> bool:
-        """Wait for news and take it in; False where `until` came first."""
-        news, late = self._inbox.wait(until)
+    def _hear(self, until: float | None, count: int = 1) -> bool:
+        """Wait for news, of `count` slots if possible, and take it in; False where `until` came first."""
+        news, late = self._inbox.wait(until, min(count, _BATCH))
         if late is not None:
             self._late(late.turn, late.prepared)
             return True
@@ -187,6 +199,8 @@ class Slots:
         elif isinstance(errand, Closing):
             assert errand.event is not None
             self._ready[slot] = errand.event
+        elif isinstance(errand, Opening):
+            self._close_turn(slot, errand.event, turn.results())
         else:
             self._close_turn(slot, errand.event)
 
@@ -213,23 +227,23 @@ class Slots:
     def _record(self) -> None:
         """Turn the results that are in into events, in slot order."""
         for slot in sorted(self._settled):
-            self._close_turn(slot, partial(self.envs[slot].closing, self._settled.pop(slot)))
+            self._close_turn(slot, self.envs[slot].closing, self._settled.pop(slot))
 
-    def _close_turn(self, slot: int, close: Callable[[], Event | Verdict]) -> None:
+    def _close_turn(self, slot: int, close: Callable[..., Event | Verdict], *arguments: Any) -> None:
         """A step of the machine. Where an author's reward raises, the slot is free and the rest is kept."""
         self._state[slot] = _State.FREE
         try:
-            found = close()
+            found = close(*arguments)
         except BaseException:
             self._set_aside(slot)
             raise
         self._state[slot] = _State.BUSY
         env = self.envs[slot]
         if isinstance(found, Verdict):
-            self._fly(slot, [found.call()], found)
+            self._runner.start((self._board(slot, [found.call()], found),))
         elif found.ending is not None and self._errands and env._kits:
             closing = Closing(env._kits, found)
-            self._fly(slot, [closing.call(env.close_timeout)], closing)
+            self._runner.start((self._board(slot, [closing.call(env.close_timeout)], closing),))
         else:
             self._ready[slot] = found
 
@@ -259,14 +273,13 @@ class Slots:
             closing = Closing(kits)
             turn = Turn(slot, [closing.call(env.close_timeout)], self._inbox)
             self._aside[turn] = closing
-            self._runner.start(turn)
+            self._runner.start((turn,))
 
     def _clear(self, slot: int) -> bool:
         """Discard whatever the slot holds; True where toolkits are left to be closed."""
-        self._require_slot(slot)
-        turn, errand = self._out.pop(slot, (None, None))
-        if turn is not None:
-            self._replace(turn, errand)
+        flight = self._out.pop(slot, None)
+        if flight is not None:
+            self._replace(*flight)
         self._settled.pop(slot, None)
         self._ready.pop(slot, None)
         env = self.envs[slot]

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from palaestra.envs import Task, ToolEnv
+from palaestra.envs.data.problem_files import load_problems
 from palaestra.envs.rewards.mathematics import matches, number_matches, strictly_matches
 from palaestra.envs.suite import math_problems
-from palaestra.envs.data.problem_files import load_problems
 from palaestra.envs.tools.python import Python
 from palaestra.envs.tools.sandboxed import Where, in_sandbox
 from palaestra.episode import Attempt, Message

@@ -1,10 +1,11 @@
 """Tools: schemas and checks come from the signature, and what cannot work is refused when the class is made."""
 
+from dataclasses import replace
 from enum import Enum
 from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationError
 
 from palaestra import EnvironmentDefect, ToolError
 from palaestra.envs import ToolEnv, Toolkit, tool
@@ -342,3 +343,28 @@ def test_a_default_is_no_state_that_calls_share():
     first = typed.validate({"kind": "red", "spots": []})
     first["names"]["left"] = 1
     assert typed.validate({"kind": "red", "spots": []})["names"] == {}
+
+
+class Plain:
+    @tool
+    def take(self, text: str, count: int, share: float, flag: bool) -> str:
+        """Take plain values."""
+        return text
+
+
+@pytest.mark.parametrize("value", ["x", "é", "\ud800", "4", 1, 10**30, True, 1.5, float("inf"), None, [], {}])
+@pytest.mark.parametrize("name", ["text", "count", "share", "flag", "more"])
+def test_plain_arguments_come_out_as_pydantic_reads_them(name, value):
+    signature = collect(Plain)["take"].signature
+    assert signature.plain
+    given = {"text": "x", "count": 1, "share": 1.5, "flag": False, name: value}
+
+    def outcome(read):
+        try:
+            return [(key, type(found), found) for key, found in read(given).items()]
+        except ValidationError as error:
+            return str(error)
+
+    assert outcome(signature.read) == outcome(replace(signature, plain={}).read)
+    given = {key: found for key, found in given.items() if key != name}
+    assert outcome(signature.read) == outcome(replace(signature, plain={}).read)

@@ -6,8 +6,9 @@ import time
 import pytest
 import workshop
 
-from palaestra import Ending, EnvironmentDefect, Start
+from palaestra import Broken, Ending, EnvironmentDefect, Start
 from palaestra.envs import ToolVectorEnv
+from palaestra.envs.running import crew
 
 
 @pytest.fixture
@@ -164,6 +165,32 @@ def test_a_defect_that_shows_as_toolkits_start_is_raised(arena):
         opened.recv(1, 20)
 
 
+def test_an_environment_by_itself_waits_for_its_toolkits_no_longer_than_a_slot(arena, caplog):
+    env = workshop.Lit()
+    with pytest.raises(Broken, match=r"Lit slot 0: toolkits.start\(\) gave no result in 0.3 s"):
+        env.reset(options={"task": 1})
+    env.reset(options={"task": 0})
+    (lamp,) = env._kits
+    env.step(env.call("glow", mood="hang close"))
+    begun = time.monotonic()
+    _, reward, terminated, *_ = env.step("yes")
+    assert (reward, terminated) == (1.0, True)
+    assert "Lit: toolkits did not close within" in caplog.text
+    env.reset(options={"task": 0})
+    assert env._kits[0] is not lamp
+    assert time.monotonic() - begun < 15  # Of the 20 that it hangs.
+    env.close()
+
+
+def test_an_errand_that_no_thread_can_run_breaks_its_episode(arena, monkeypatch):
+    monkeypatch.setattr(crew, "MAX_LOST", 0)
+    opened = arena(workshop.Lit, 1)
+    opened.begin(0, Start(0, 0))
+    (event,) = opened.recv(1, 20)
+    assert event.ending is Ending.BROKEN
+    assert "0 threads hang" in event.fault
+
+
 def test_deadlines_that_are_none_are_refused():
     for name in ("start_timeout", "close_timeout"):
         with pytest.raises(EnvironmentDefect, match=name):
@@ -198,6 +225,9 @@ def test_the_lag_of_the_loop_is_measured_and_who_holds_it_is_named(arena, caplog
     opened.recv(1, 20)
     before = opened.loop_lag
     assert before.samples > 0
+    opened.send({0: call(opened, "hold", seconds=0.06)})
+    opened.recv(1, 20)
+    assert opened.loop_lag.max > 0.05, "a hold too short to be warned about shows as well"
     opened.send({0: call(opened, "nap", seconds=1.0), 1: call(opened, "hold", seconds=0.8)})
     opened.recv(2, 20)
     assert opened.loop_lag.max > 0.5

@@ -2,7 +2,8 @@
 
 The solver is raised on the game's own demonstrator, which uses its calculator three times in ten. Its greedy play is
 good from the start; what must rise is what it does when it is sampled. This shows that the loop trains one seat of
-several from games that are really played. It shows nothing of two seats that learn at once, nor of a critic that does.
+several from games that are really played. Two seats that learn at once are `test_two_seats`'; it shows nothing of a
+critic that learns.
 """
 
 from dataclasses import replace
