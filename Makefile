@@ -57,7 +57,7 @@ bench-envs: setup  ## a step of an environment, beside other suites, which it in
 
 bench-sandbox: setup  ## a program in the sandbox, beside a bare process and others' tools, which it installs
 	@$(PY) scripts/peers.py
-	@$(PY) benchmarks/sandbox.py
+	@$(PY) scripts/engine.py run -- $(PY) benchmarks/sandbox.py
 
 clean:  ## remove what tests and builds leave behind; .venv and runs/ stay
 	@rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -15,18 +15,17 @@ target is missed, or could not be judged because its peer is not there.
 Left out: verifiers and TRL, which cannot be stepped without a model.
 """
 
-import json
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import tyro
+from peers.findings import brief, show_targets, start_sides, target, write
 from peers.sides import Lost, Measured, Side, around, ratio
 
 from palaestra.trainers.run import versions
@@ -149,12 +148,6 @@ def measure(sides: dict[str, Side], case: Case, options: Options) -> Measured:
 def judge(timed: dict[Case, Measured], opened: Measured, idle: Measured, options: Options) -> Iterator[dict[str, Any]]:
     """Every target that was measured: what was found, what was wanted."""
 
-    def target(
-        name: str, found: float | None, *, most: float | None = None, least: float | None = None
-    ) -> dict[str, Any]:
-        met = found is not None and (most is None or found <= most) and (least is None or found >= least)
-        return {"name": name, "found": found, "most": most, "least": least, "met": met}
-
     for case, found in timed.items():
         peers = [found[way] for way in THREADS if way in found]
         if not case.latency and case.envs == 256:
@@ -175,26 +168,6 @@ def judge(timed: dict[Case, Measured], opened: Measured, idle: Measured, options
     if options.opened == 1024:
         yield target("CPU seconds to make 1024", opened[OURS, "step"].median("cpu_s"), most=OPEN_SECONDS)
     yield target("bytes of an idle environment", idle[OURS, "step"].median("bytes"), most=IDLE_BYTES)
-
-
-def start(options: Options, stack: ExitStack) -> tuple[dict[str, Side], dict[str, str]]:
-    """All sides that can be measured, and why the others cannot."""
-    sides: dict[str, Side] = {}
-    missing: dict[str, str] = {}
-    for name in (OURS, *options.peers):
-        python = Path(sys.executable) if name == OURS else INSTALLED / name / "bin" / "python"
-        if not python.exists():
-            reason = INSTALLED / f"{name}.reason"
-            missing[name] = reason.read_text().strip() if reason.is_file() else "not installed; run scripts/peers.py"
-            continue
-        try:
-            sides[name] = Side(name, python, DRIVERS / f"{name}_side.py")
-            stack.callback(sides[name].close)
-        except Lost as error:
-            if name == OURS:
-                raise
-            missing[name] = str(error)
-    return sides, missing
 
 
 def weigh(sides: dict[str, Side], options: Options) -> Measured:
@@ -228,17 +201,6 @@ def show(case: Case, found: Measured) -> None:
         print(f"  {label:<34}" + "".join(f"{cell:>15}" for cell in cells), flush=True)
 
 
-def brief(found: Measured) -> dict[str, Any]:
-    """For JSON: medians, and the rounds behind them."""
-    rows: dict[str, Any] = {}
-    for (name, way), figures in found.items():
-        keys = figures.rounds[0] if figures.rounds else {}
-        medians = {key: float(f"{figures.median(key):.4g}") for key in keys}
-        cpu = {"cpu_us_rounds": [round(one["cpu_us"], 2) for one in figures.rounds]} if "cpu_us" in keys else {}
-        rows[f"{name}, {way}"] = medians | cpu | ({"lost": figures.lost} if figures.lost else {})
-    return rows
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, write JSON."""
     options = tyro.cli(Options, args=arguments)
@@ -246,7 +208,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     timed: dict[Case, Measured] = {}
     try:
         with ExitStack() as stack:
-            sides, missing = start(options, stack)
+            sides, missing = start_sides((OURS, *options.peers), (OURS,), DRIVERS, "side", INSTALLED, stack)
             idle, opened = weigh(sides, options), opening(sides, options)
             for case in cases(options):
                 timed[case] = measure(sides, case, options)
@@ -260,26 +222,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             cells = [f"{figures.median('bytes'):,.0f}", f"{opened[name, way].median('cpu_s'):.4f}"]
             print(f"  {f'{name}, {way}':<34}{cells[0]:>15}{cells[1]:>20}")
     targets = list(judge(timed, opened, idle, options))
-    for one in targets:
-        found = "not measured" if one["found"] is None else f"{one['found']:.3g}"
-        limit = f"at most {one['most']:g}" if one["most"] is not None else f"at least {one['least']:g}"
-        print(f"{'met   ' if one['met'] else 'MISSED'} {one['name']}: {found} ({limit})")
-    for name, reason in missing.items():
-        print(f"{name} was not measured: {reason}")
+    show_targets(targets, missing)
     record = {
         "targets": targets,
-        "cases": {case.name: brief(found) for case, found in timed.items()},
-        "idle": brief(idle),
-        "opened": brief(opened),
+        "cases": {case.name: brief(found, "cpu_us") for case, found in timed.items()},
+        "idle": brief(idle, "cpu_us"),
+        "opened": brief(opened, "cpu_us"),
         "missing": missing,
         "seconds": round(time.monotonic() - began),
-        "load": {"before": load, "after": os.getloadavg(), "cores": os.cpu_count()},
         "options": {**asdict(options), "out": options.out.name},
-        "date": datetime.now(UTC).date().isoformat(),
         "versions": versions() | {name: side.versions for name, side in sides.items()},
     }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    write(options.out, record, load)
     return 1 if options.targets and not all(one["met"] for one in targets) else 0
 
 

@@ -10,18 +10,17 @@ Exit status 1 when a target is missed, or could not be judged. The Docker row ne
 Left out: peers whose sandbox is a service of somebody else.
 """
 
-import json
 import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import tyro
+from peers.findings import brief, show_targets, start_sides, target, write
 from peers.sides import Lost, Measured, Side, around, ratio
 
 from palaestra.trainers.run import versions
@@ -104,12 +103,6 @@ def cases() -> Iterator[Case]:
 def judge(timed: dict[Case, Measured], alone: dict[str, Any], options: Options) -> Iterator[dict[str, Any]]:
     """Every target: what was found, what was wanted."""
 
-    def target(
-        name: str, found: float | None, *, most: float | None = None, least: float | None = None
-    ) -> dict[str, Any]:
-        met = found is not None and (most is None or found <= most) and (least is None or found >= least)
-        return {"name": name, "found": found, "most": most, "least": least, "met": met}
-
     for case, found in timed.items():
         bare = [found[REFERENCE]]
         if case.workers == 1 and case.program in CPU_RATIO:
@@ -138,28 +131,6 @@ def judge(timed: dict[Case, Measured], alone: dict[str, Any], options: Options) 
         row = alone.get("docker", {})
         value = row["wall_ms"] / row["exec_ms"] if row else None
         yield target("Docker: wall time of a run, by that of `docker exec`", value, most=DOCKER_RATIO)
-
-
-def start(options: Options, stack: ExitStack) -> tuple[dict[str, Side], dict[str, str]]:
-    """All sides that can be measured, and why the others cannot."""
-    # The first `python` on everybody's path is the one that runs this.
-    os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    sides: dict[str, Side] = {}
-    missing: dict[str, str] = {}
-    for name in (OURS, BARE, *options.peers):
-        python = Path(sys.executable) if name in (OURS, BARE) else INSTALLED / name / "bin" / "python"
-        if not python.exists():
-            reason = INSTALLED / f"{name}.reason"
-            missing[name] = reason.read_text().strip() if reason.is_file() else "not installed; run scripts/peers.py"
-            continue
-        try:
-            sides[name] = Side(name, python, DRIVERS / f"{name}_programs.py")
-            stack.callback(sides[name].close)
-        except Lost as error:
-            if name in (OURS, BARE):
-                raise
-            missing[name] = str(error)
-    return sides, missing
 
 
 def measure(sides: dict[str, Side], case: Case, options: Options) -> Measured:
@@ -205,17 +176,6 @@ def show(case: Case, found: Measured) -> None:
         print(f"  {label:<34}" + "".join(f"{cell:>15}" for cell in cells), flush=True)
 
 
-def brief(found: Measured) -> dict[str, Any]:
-    """For JSON: medians, and the rounds behind them."""
-    rows: dict[str, Any] = {}
-    for (name, way), figures in found.items():
-        keys = figures.rounds[0] if figures.rounds else {}
-        medians = {key: float(f"{figures.median(key):.4g}") for key in keys}
-        cpu = {"cpu_ms_rounds": [round(one["cpu_ms"], 2) for one in figures.rounds]}
-        rows[f"{name}, {way}"] = medians | cpu | ({"lost": figures.lost} if figures.lost else {})
-    return rows
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, write JSON."""
     options = tyro.cli(Options, args=arguments)
@@ -223,7 +183,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     timed: dict[Case, Measured] = {}
     try:
         with ExitStack() as stack:
-            sides, missing = start(options, stack)
+            # The first `python` on everybody's path is the one that runs this.
+            os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+            names = (OURS, BARE, *options.peers)
+            sides, missing = start_sides(names, names[:2], DRIVERS, "programs", INSTALLED, stack)
             for case in cases():
                 timed[case] = measure(sides, case, options)
                 show(case, timed[case])
@@ -234,25 +197,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, row in alone.items():
         print(f"{name}: " + ", ".join(f"{key} {value:,.4g}" for key, value in row.items()))
     targets = list(judge(timed, alone, options))
-    for one in targets:
-        found = "not measured" if one["found"] is None else f"{one['found']:.3g}"
-        limit = f"at most {one['most']:.3g}" if one["most"] is not None else f"at least {one['least']:g}"
-        print(f"{'met   ' if one['met'] else 'MISSED'} {one['name']}: {found} ({limit})")
-    for name, reason in missing.items():
-        print(f"{name} was not measured: {reason}")
+    show_targets(targets, missing)
     record = {
         "targets": targets,
-        "cases": {case.name: brief(found) for case, found in timed.items()},
+        "cases": {case.name: brief(found, "cpu_ms") for case, found in timed.items()},
         "alone": alone,
         "missing": missing,
         "seconds": round(time.monotonic() - began),
-        "load": {"before": load, "after": os.getloadavg(), "cores": os.cpu_count()},
         "options": {**asdict(options), "out": options.out.name},
-        "date": datetime.now(UTC).date().isoformat(),
         "versions": versions() | {name: side.versions for name, side in sides.items()},
     }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    write(options.out, record, load)
     return 1 if options.targets and not all(one["met"] for one in targets) else 0
 
 

@@ -10,24 +10,22 @@ written: in each suite's own manner.
 import ast
 import asyncio
 import gc
-import json
 import operator
 import os
 import re
-import sys
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from functools import partial
 from itertools import count
 from typing import Any, Protocol
+
+from line import answer_requests
 
 PROBLEMS = tuple((17 + index, 23 + 7 * index % 61) for index in range(64))
 """The factors of environment `index % 64`."""
 WARM_ENVS = 64
-ANSWERS = "PALAESTRA_BENCH_ANSWERS"
-"""Names the file that answers are written to, by its number; standard output where it is absent."""
 _evaluated = count()
 TAG = re.compile(r"<calculator>(.*?)</calculator>", re.DOTALL)
 """A call as a suite's author writes and reads it where the suite itself reads none."""
@@ -151,23 +149,10 @@ def _step(env: Any, text: str) -> float:
 
 
 def serve(packages: tuple[str, ...], ways: Mapping[str, Callable[[Setting], Batch]]) -> None:
-    """Answer requests until the benchmark closes the line. What a suite prints is no answer: it goes elsewhere."""
-    answers = os.fdopen(int(os.environ.pop(ANSWERS, "1")), "w", closefd=False)
-
-    def tell(found: Mapping[str, Any]) -> None:
-        answers.write(json.dumps(found) + "\n")
-        answers.flush()
-
-    tell({"versions": {name: _version(name) for name in ("python", *packages)}, "ways": list(ways)})
+    """Answer requests until the benchmark closes the line."""
     kept: dict[Setting, Batch] = {}
     try:
-        for line in sys.stdin:
-            asked = json.loads(line)
-            verb = asked.pop("do")
-            try:
-                tell(_VERBS[verb](ways, kept, **asked))
-            except Exception as error:
-                tell({"error": f"{type(error).__name__}: {error}"})
+        answer_requests(packages, {verb: partial(do, ways, kept) for verb, do in _VERBS.items()}, ways=list(ways))
     finally:
         _forget(ways, kept)
 
@@ -260,12 +245,3 @@ def _cpu_of(processes: Any) -> float:
         with open(f"/proc/{number}/stat") as file:
             ticks += sum(int(field) for field in file.read().rpartition(")")[2].split()[11:13])
     return ticks / os.sysconf("SC_CLK_TCK")
-
-
-def _version(name: str) -> str:
-    if name == "python":
-        return sys.version.split()[0]
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "not installed"

@@ -1,4 +1,4 @@
-"""The other end of the line that `drive.serve` answers: starts sides, asks them in turn, and keeps what they found.
+"""The other end of the line of `line.answer_requests`: starts sides, asks them in turn, and keeps what they found.
 
 Knows nothing of what is measured. Whoever keeps silent, dies or talks nonsense is `Lost`, with the reason.
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from peers.drive import ANSWERS
+from peers.line import ANSWERS
 
 ANSWER_SECONDS = 120.0
 """Longest that a side may take to answer."""

@@ -191,9 +191,11 @@ def test_a_peer_that_dies_midway_is_left_out_and_the_others_go_on(script, driver
 
 def test_every_peer_has_a_driver_and_a_pinned_version(script):
     pinned = runpy.run_path(str(ROOT / "scripts" / "peers.py"))["PEERS"]
-    assert set(pinned) == set(script["PEERS"])
-    assert all("==" in requirement for requirements in pinned.values() for requirement in requirements)
-    assert all((BENCHMARKS / "peers" / f"{name}_side.py").is_file() for name in ("palaestra", *pinned))
+    sandbox = runpy.run_path(str(BENCHMARKS / "sandbox.py"), run_name="sandbox_benchmark")["PEERS"]
+    assert set(pinned) == {*script["PEERS"], *sandbox}
+    assert all("==" in requirements[0] for requirements in pinned.values())
+    for ending, names in (("side", script["PEERS"]), ("programs", ("subprocess", *sandbox))):
+        assert all((BENCHMARKS / "peers" / f"{name}_{ending}.py").is_file() for name in ("palaestra", *names))
 
 
 def test_a_peer_that_cannot_be_installed_leaves_its_reason_and_a_later_success_removes_it(tmp_path, monkeypatch):
