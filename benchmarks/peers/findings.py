@@ -1,4 +1,4 @@
-"""From sides to a verdict, for benchmarks beside peers: start them, judge targets, show and write what was found.
+"""From sides to a verdict, for benchmarks beside peers: start them, judge targets, show and write what was found."""
 
 import json
 import os
