@@ -232,9 +232,10 @@ def test_the_lag_of_the_loop_is_measured_and_who_holds_it_is_named(arena, caplog
     opened.recv(2, 20)
     assert opened.loop_lag.max > 0.5
     assert opened.loop_lag.max >= opened.loop_lag.mean > before.mean
-    (record,) = [record for record in caplog.records if "held the event loop" in record.message]
-    assert record.levelno == logging.WARNING
-    assert record.message.startswith("Loopy slot 1: tool hold has held")
+    said = [record for record in caplog.records if "held the event loop" in record.message]
+    assert {record.levelno for record in said} == {logging.WARNING}
+    # A machine that itself stood still for seconds makes the shorter hold long, and may have the loop replaced.
+    assert any(record.message.startswith("Loopy slot 1: tool hold has held") for record in said)
 
 
 def test_a_loop_that_was_held_serves_its_other_calls_before_it_ends(arena):
