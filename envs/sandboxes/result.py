@@ -1,4 +1,4 @@
-"""How a run went: measured outside the program, so that nothing it prints can change it."""
+"""How a run went. All but two fields are measured outside the program, so that nothing it does can change them."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -14,9 +14,10 @@ class Result:
     """Head and tail, with a line in the middle that says how much is missing; undecodable bytes are replaced."""
     stderr: str = ""
     value: str | None = None
-    """`repr` of the last expression, where the run asked for it and there was one. The program could have forged it."""
+    """`repr` of the last expression, where the run asked for it and there was one."""
     exit_code: int | None = 0
-    """None when a signal ended the process. In a session that goes on: 1 after an uncaught exception, else 0."""
+    """None when a signal ended the process. In a session that goes on: 1 after an uncaught exception, else 0; there
+    the program shares a process with what tells it, and could have forged this and `value`, and nothing else."""
     signal: int | None = None
     timed_out: bool = False
     oom: bool = False
