@@ -25,6 +25,11 @@ GRACE_SECONDS = 75.0
 SPARE_BYTES = 2**16
 """Of a reply's body, beside what the limits allow: the line that says how much is missing, names of files."""
 _LIMITED = ("", "seconds", "cpu_seconds", "memory", "processes", "scratch", "output", "code")
+_KINDS: dict[str, tuple[type, ...]] = {
+    "exit_code": (int, type(None)), "signal": (int, type(None)), "timed_out": (bool,), "oom": (bool,),
+    "limit_hit": (str,), "stdout_bytes": (int,), "stderr_bytes": (int,), "state_lost": (bool,),
+    "duration_s": (int, float), "cpu_s": (int, float), "max_rss_bytes": (int,),
+}  # fmt: skip
 T = TypeVar("T")
 __all__ = [
     "FramedSession",
@@ -103,12 +108,7 @@ def read_result(header: Header, body: bytes) -> Result:
     stdout, stderr, value = (int(size) for size in sizes if size is not None)
     if stdout < 0 or stderr < 0 or stdout + stderr + max(value, 0) != len(body):
         raise Broken("the sandbox's runner sent a result whose sizes do not fit")
-    kinds: dict[str, tuple[type, ...]] = {
-        "exit_code": (int, type(None)), "signal": (int, type(None)), "timed_out": (bool,), "oom": (bool,),
-        "limit_hit": (str,), "stdout_bytes": (int,), "stderr_bytes": (int,), "state_lost": (bool,),
-        "duration_s": (int, float), "cpu_s": (int, float), "max_rss_bytes": (int,),
-    }  # fmt: skip
-    for name, expected in kinds.items():
+    for name, expected in _KINDS.items():
         if type(fields_of.get(name)) not in expected:
             raise Broken(f"the sandbox's runner sent a result whose {name} is {fields_of.get(name)!r}")
     if fields_of["limit_hit"] not in _LIMITED:
@@ -118,7 +118,7 @@ def read_result(header: Header, body: bytes) -> Result:
         stdout=texts[0],
         stderr=texts[1],
         value=None if value < 0 else body[stdout + stderr :].decode("utf-8", "replace"),
-        **{name: fields_of[name] for name in kinds},
+        **{name: fields_of[name] for name in _KINDS},
     )
 
 
@@ -237,8 +237,11 @@ class FramedSession(Session):
         return Request(pack({"op": "listdir", "path": str(path)}), _names, most)
 
     def _call(self, request: Request[T]) -> T:
-        with self._using():
+        self._take()
+        try:
             return request.over(self._stream)
+        finally:
+            self._busy.release()
 
     async def _acall(self, request: Request[T]) -> T:
         with self._using():
@@ -246,14 +249,17 @@ class FramedSession(Session):
 
     @contextlib.contextmanager
     def _using(self) -> Generator[None]:
-        if self._closed:
-            raise UsageError("the session is closed")
-        if not self._busy.acquire(blocking=False):
-            raise UsageError("the session is in use: one call at a time, or a lock around them")
+        self._take()
         try:
             yield
         finally:
             self._busy.release()
+
+    def _take(self) -> None:
+        if self._closed:
+            raise UsageError("the session is closed")
+        if not self._busy.acquire(blocking=False):
+            raise UsageError("the session is in use: one call at a time, or a lock around them")
 
 
 def _plain(header: Header) -> Request[None]:

@@ -1,6 +1,7 @@
 """What a program may use. Every backend enforces all of it or says in its capabilities which it cannot."""
 
 from dataclasses import dataclass, fields
+from typing import Self
 
 from palaestra.errors import UsageError
 
@@ -37,3 +38,8 @@ class Limits:
                 raise UsageError(f"limit {field.name} is {value!r}; expected a positive number")
             if field.type is int and not isinstance(value, int):
                 raise UsageError(f"limit {field.name} is {value!r}; expected a whole number")
+
+    def within(self, most: Self) -> Self:
+        """These limits, each cut to what `most` allows."""
+        names = [field.name for field in fields(self)]
+        return type(self)(**{name: min(getattr(self, name), getattr(most, name)) for name in names})

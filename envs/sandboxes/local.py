@@ -38,7 +38,7 @@ from palaestra.errors import SandboxUnavailable, UsageError
 _MOST_IDLE = 32
 _ELSEWHERE = ("use the docker backend, which needs a container engine", "use the remote backend: a server on Linux")
 
-Preload = Literal["auto", "bare", "scientific"]
+Preload = Literal["auto", "bare", "numpy", "scientific"]
 Mode = Literal["auto", "root", "user", "fork_only"]
 
 
@@ -53,7 +53,7 @@ class LocalSandbox(Sandbox):
         if sys.platform != "linux":
             raise SandboxUnavailable("local", f"it needs Linux, this is {sys.platform}", _ELSEWHERE)
         for name, value, known in (
-            ("preload", preload, ("auto", "bare", "scientific")),
+            ("preload", preload, ("auto", "bare", "numpy", "scientific")),
             ("mode", mode, ("auto", "root", "user", "fork_only")),
         ):
             if value not in known:

@@ -114,7 +114,11 @@ class Sandbox(ABC):
         show_last: bool = False,
         limits: Limits | None = None,
     ) -> Result:
-        """Run one program in a fresh place that is gone when this returns."""
+        """Run one program in a fresh place that is gone when this returns.
+
+        With `show_last` the repr of its last expression is printed, as at the interactive prompt: a place that is gone
+        has nobody to tell a value, so `Result.value` stays None.
+        """
 
     @abstractmethod
     async def arun_once(

@@ -3,9 +3,11 @@
 import asyncio
 import contextlib
 import socket
+import struct
+import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 
 from palaestra.envs.sandboxes.runner.wire import FrameError, Header, Reader
 from palaestra.errors import Broken
@@ -34,30 +36,45 @@ class SocketStream(Stream):
 
     def __init__(self, near: socket.socket, why: Callable[[], str]) -> None:
         self._socket, self._why = near, why
+        self._patience = -1.0
+        """Seconds that the kernel waits in one call before it gives up; -1: the socket does not block."""
         self._in_use = False
         self.dropped = False
 
     def exchange(self, frame: bytes, body_bytes: int, seconds: float) -> tuple[Header, bytes]:
-        deadline = time.monotonic() + seconds
-        reader = Reader(body_bytes)
-        with self._using(seconds):
-            self._socket.settimeout(seconds)
+        self._in_use = True
+        try:
+            deadline = time.monotonic() + seconds
+            if self._patience != seconds:
+                self._block_for(seconds)
             self._socket.sendall(frame)
+            reader = Reader(body_bytes)
+            self._fed(reader, self._socket.recv(_RECEIVE_BYTES))
             while (reply := reader.take()) is None:
-                self._socket.settimeout(max(deadline - time.monotonic(), 0.001))
+                self._block_for(max(deadline - time.monotonic(), 0.001))
                 self._fed(reader, self._socket.recv(_RECEIVE_BYTES))
-        return reply
+            return reply
+        except BaseException as error:
+            raise self._lost(error, seconds) from None
+        finally:
+            self._used()
 
     async def aexchange(self, frame: bytes, body_bytes: int, seconds: float) -> tuple[Header, bytes]:
-        loop = asyncio.get_running_loop()
-        reader = Reader(body_bytes)
-        with self._using(seconds):
+        self._in_use = True
+        try:
+            loop = asyncio.get_running_loop()
+            reader = Reader(body_bytes)
             self._socket.setblocking(False)
+            self._patience = -1.0
             async with asyncio.timeout(seconds):
                 await loop.sock_sendall(self._socket, frame)
                 while (reply := reader.take()) is None:
                     self._fed(reader, await loop.sock_recv(self._socket, _RECEIVE_BYTES))
-        return reply
+            return reply
+        except BaseException as error:
+            raise self._lost(error, seconds) from None
+        finally:
+            self._used()
 
     def drop(self) -> None:
         self.dropped = True
@@ -71,23 +88,30 @@ class SocketStream(Stream):
         self.dropped = True
         self._socket.close()
 
-    @contextlib.contextmanager
-    def _using(self, seconds: float) -> Generator[None]:
-        """Whatever goes wrong, a Ctrl-C or a cancellation as well: this answer must not be taken for the next one's."""
-        self._in_use = True
-        try:
-            yield
-        except BaseException as error:
-            self.drop()
-            if isinstance(error, TimeoutError):
-                raise Broken(f"the sandbox's runner gave no answer in {seconds:.0f} s") from None
-            if isinstance(error, EOFError | OSError | FrameError):
-                raise Broken(f"the sandbox's runner is gone: {self._why() or error}") from None
-            raise
-        finally:
-            self._in_use = False
-            if self.dropped:
-                self._socket.close()
+    def _block_for(self, seconds: float) -> None:
+        """Where the kernel can keep the time, since for a time-out of Python's each call begins with a poll."""
+        if sys.platform != "linux" or type(self._socket) is not socket.socket:
+            self._socket.settimeout(seconds)
+            return
+        self._socket.setblocking(True)
+        limit = struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6))
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            self._socket.setsockopt(socket.SOL_SOCKET, option, limit)
+        self._patience = seconds
+
+    def _lost(self, error: BaseException, seconds: float) -> BaseException:
+        """Whatever went wrong, a Ctrl-C or a cancellation as well: this answer must not be taken for the next one's."""
+        self.drop()
+        if isinstance(error, TimeoutError | BlockingIOError):
+            return Broken(f"the sandbox's runner gave no answer in {seconds:.0f} s")
+        if isinstance(error, EOFError | OSError | FrameError):
+            return Broken(f"the sandbox's runner is gone: {self._why() or error}")
+        return error
+
+    def _used(self) -> None:
+        self._in_use = False
+        if self.dropped:
+            self._socket.close()
 
     def _fed(self, reader: Reader, data: bytes) -> None:
         if not data:

@@ -169,15 +169,10 @@ class SandboxedToolkit(Toolkit):
         return await self._session.arun(program, timeout=seconds, show_last=show_last)
 
     async def _run_alone(self, program: Program, seconds: float, show_last: bool) -> Result:
-        sandbox, files = self._opened(), self.files(self._stand.task)
-        if not show_last:
-            return await sandbox.arun_once(program, files=files, timeout=seconds, limits=self.limits)
-        # A one-shot program has nobody to tell its last value, so it gets a session of its own.
-        session = await sandbox.astart(files=files, limits=self.limits)
-        try:
-            return await session.arun(program, timeout=seconds, show_last=True)
-        finally:
-            await session.aclose()
+        files = self.files(self._stand.task)
+        return await self._opened().arun_once(
+            program, files=files, timeout=seconds, show_last=show_last, limits=self.limits
+        )
 
     async def _run(self, running: Any) -> Result:
         """Wait for a run. A refusal of the sandbox speaks of settings, which no agent can choose."""

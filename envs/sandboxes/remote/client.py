@@ -50,7 +50,7 @@ class RemoteSandbox(Sandbox):
         patience: float = 60.0,
         transport: "httpx.AsyncBaseTransport | None" = None,
     ) -> None:
-        """`limits` are the server's where none are given, and may only be tighter.
+        """`limits` may be as wide as the server's; where none are given they are the usual ones, within those.
 
         `token_env` names the environment variable that holds the server's token. `patience` is how long a server that
         is full or cannot be reached is asked again. `transport` replaces the network.
@@ -60,7 +60,7 @@ class RemoteSandbox(Sandbox):
         self._background = Background("palaestra-remote-sandbox")
         try:
             self._capabilities, theirs = self._background.wait(self._service.greet(), 2 * OPENING + GRACE)
-            self.limits = tighter(limits, theirs)
+            self.limits = Limits().within(theirs) if limits is None else tighter(limits, theirs)
         except Broken as error:
             self.close()
             raise SandboxUnavailable("remote", str(error), ["`palaestra serve sandbox` starts a server"]) from None

@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from palaestra.envs.sandboxes.limits import Limits
@@ -39,6 +39,8 @@ RETURN_SECONDS = 2.0
 KEPT_SECONDS = 60.0
 """How long an answer is kept for a client that may ask again."""
 KEPT_ANSWERS = 4096
+KEPT_BYTES = 256 * 2**20
+"""Of all kept answers together; the oldest are dropped first."""
 _READS = ("get", "listdir")
 _STEP_SECONDS = 60.0
 """Deadline of all that is no run."""
@@ -55,6 +57,8 @@ class _Place:
     """A session, or the room that is kept for one."""
 
     session: Session | None = None
+    limits: Limits | None = None
+    """The session's."""
     fleeting: bool = False
     """One run's: nothing but a name to end it by."""
     touched: float = field(default_factory=time.monotonic)
@@ -75,14 +79,22 @@ class _Work:
     since: float = field(default_factory=time.monotonic)
     farewell: asyncio.TimerHandle | None = None
 
+    def size(self) -> int:
+        """Bytes of the answer that is kept."""
+        answered = self.task.done() and not self.task.cancelled() and self.task.exception() is None
+        return len(self.task.result()[1]) if answered else 0
+
 
 class Places:
     """All sessions of one server. Everything happens on one event loop."""
 
     def __init__(self, sandbox: Sandbox, service: ServiceLimits) -> None:
         self.sandbox, self.service = sandbox, service
+        self.limits = replace(sandbox.limits, seconds=min(sandbox.limits.seconds, service.most_seconds))
+        """The widest that a client may ask for."""
         self._places: dict[str, _Place] = {}
         self._works: dict[str, _Work] = {}
+        self._kept_bytes = 0
         self._turnstile = Turnstile(service)
         self._sweeper: asyncio.Task[None] | None = None
         self._operations: Mapping[str, Callable[[str, Mapping[str, Any], bytes], Coroutine[Any, Any, Answer]]] = {
@@ -147,6 +159,7 @@ class Places:
     async def _start(self, name: str, header: Mapping[str, Any], body: bytes) -> Answer:
         files, limits = read_start(header, body), self._limits(header)
         async with self._room(name) as place, asyncio.timeout(_STEP_SECONDS):
+            place.limits = limits
             place.session = await self.sandbox.astart(files=files, limits=limits)
         return {}, b""
 
@@ -165,7 +178,8 @@ class Places:
 
     async def _run(self, name: str, header: Mapping[str, Any], body: bytes) -> Answer:
         given, _ = read_run(header, body)
-        seconds = self._seconds(given, None)
+        place = self._places.get(name)
+        seconds = self._seconds(given, (place and place.limits) or self.limits)
         async with (
             self._visit(name, header) as session,
             self._turnstile.passing(seconds_of(header, "patience")),
@@ -194,6 +208,7 @@ class Places:
     async def _fork(self, name: str, header: Mapping[str, Any], body: bytes) -> Answer:
         fork = identity_of(header, "fork")
         async with self._visit(name, header) as session, self._room(fork) as place, asyncio.timeout(_STEP_SECONDS):
+            place.limits = self._places[name].limits
             place.session = await session.afork()
         return {}, b""
 
@@ -248,16 +263,16 @@ class Places:
     def _sessions(self) -> int:
         return sum(not place.fleeting for place in self._places.values())
 
-    def _limits(self, header: Mapping[str, Any]) -> Limits | None:
-        limits = read_limits(header)
-        for one in fields(Limits) if limits is not None else ():
-            asked, most = getattr(limits, one.name), getattr(self.sandbox.limits, one.name)
+    def _limits(self, header: Mapping[str, Any]) -> Limits:
+        limits = read_limits(header) or Limits().within(self.limits)
+        for one in fields(Limits):
+            asked, most = getattr(limits, one.name), getattr(self.limits, one.name)
             if asked > most:
                 raise UsageError(f"limit {one.name} is {asked}; this server allows at most {most}")
         return limits
 
-    def _seconds(self, given: Mapping[str, Any], limits: Limits | None) -> float:
-        seconds: float = given["timeout"] or (limits or self.sandbox.limits).seconds
+    def _seconds(self, given: Mapping[str, Any], limits: Limits) -> float:
+        seconds: float = given["timeout"] or limits.seconds
         if seconds > self.service.most_seconds:
             raise UsageError(f"timeout is {seconds:g} s; this server allows at most {self.service.most_seconds:g}")
         return seconds
@@ -267,7 +282,11 @@ class Places:
         if task.cancelled() or isinstance(task.exception(), Full) or not keep:
             self._works.pop(request, None)
         elif request in self._works:
-            self._works[request].since = time.monotonic()
+            work = self._works[request]
+            work.since = time.monotonic()
+            self._kept_bytes += work.size()
+            if self._kept_bytes > KEPT_BYTES:
+                self._drop_old_answers()
 
     def _leave(self, name: str, work: _Work) -> None:
         """Nobody has come back for a request."""
@@ -299,8 +318,15 @@ class Places:
                 if not place.busy and now - place.touched > self.service.idle_seconds:
                     log.info("a session was not touched for %g s; it is ended", self.service.idle_seconds)
                     await self._end(name)
-            finished = [name for name, work in self._works.items() if work.task.done() and not work.listeners]
-            excess = len(finished) - KEPT_ANSWERS
-            for place_in_line, name in enumerate(finished):
-                if place_in_line < excess or now - self._works[name].since > KEPT_SECONDS:
-                    del self._works[name]
+            self._drop_old_answers()
+
+    def _drop_old_answers(self) -> None:
+        """Forget answers that are old, and the oldest where there are too many or they are too large together."""
+        now, kept, size = time.monotonic(), 0, 0
+        finished = [(name, work) for name, work in self._works.items() if work.task.done()]
+        for name, work in reversed(finished):
+            if kept >= KEPT_ANSWERS or size + work.size() > KEPT_BYTES or now - work.since > KEPT_SECONDS:
+                del self._works[name]  # Whoever listens still gets it: the task has it.
+            else:
+                kept, size = kept + 1, size + work.size()
+        self._kept_bytes = size

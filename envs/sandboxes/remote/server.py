@@ -24,10 +24,10 @@ from palaestra.envs.sandboxes.remote.turnstile import Full, ServiceLimits
 from palaestra.envs.sandboxes.remote.wire import (
     BODY_BYTES,
     CONTENT_TYPE,
-    HEADER_BYTES,
     OPERATIONS,
     PROTOCOL,
     TOKEN_ENV,
+    most_request,
     pack,
     unpack,
 )
@@ -76,10 +76,12 @@ class _Desk:
     def __init__(self, sandbox: Sandbox, service: ServiceLimits, token: str) -> None:
         self.places = Places(sandbox, service)
         self._token = token.encode()
-        limits = sandbox.limits
-        # The files of a start come at once; JSON and framing have room beside them.
-        most = limits.scratch_bytes + limits.file_bytes + 8 * limits.code_bytes + HEADER_BYTES + 2**16
-        self._most_bytes = min(most, BODY_BYTES)
+        self._most_bytes = most_request(self.places.limits)
+        if self._most_bytes > BODY_BYTES:
+            raise UsageError(
+                f"with these limits a request may have {self._most_bytes:,} bytes, and no body has more than "
+                f"{BODY_BYTES:,}; lower code_bytes, file_bytes or scratch_bytes"
+            )
 
     async def capabilities(self, request: "Request") -> "Response":
         """What the backend enforces, its limits, and how full this server is."""
@@ -90,7 +92,7 @@ class _Desk:
         header = {
             "protocol": PROTOCOL,
             "capabilities": asdict(sandbox.capabilities()),
-            "limits": asdict(sandbox.limits),
+            "limits": asdict(self.places.limits),
         }
         return _response(200, header | {"figures": self.places.figures()})
 

@@ -127,6 +127,7 @@ def run_request(
     words = None if isinstance(program, str) else list(program)
     most = limits.code_bytes + 1
     code = program[:most].encode("utf-8", "surrogatepass") if isinstance(program, str) else b""
+    code = code if len(code) < most else b"#" * most  # A cut might be inside a character.
     stdin = stdin[:most]
     held = dict(files or {})
     header = {
@@ -138,6 +139,11 @@ def run_request(
         "stdin_size": len(stdin),
     }
     return header, b"".join([*held.values(), code, stdin])
+
+
+def most_request(limits: Limits) -> int:
+    """Bytes of the largest request that fits these limits: all files of a place at once, a program and its stdin."""
+    return limits.scratch_bytes + limits.file_bytes + 2 * (limits.code_bytes + 1) + HEADER_BYTES + _SIZES.size
 
 
 def read_run(header: Mapping[str, Any], body: bytes) -> tuple[dict[str, Any], dict[str, bytes]]:

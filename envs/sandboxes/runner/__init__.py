@@ -8,7 +8,7 @@ import anything but the standard library and its siblings. The trainer's half is
     connections          a client's stream of requests
     sessions             what a connection can ask for
     runs, measures       one run, and what it came to
-    cells                what the supervisor knows of zygotes, cells and processes
+    zygotes, cells       what the supervisor knows of zygotes, of cells and of processes in them
     zygote               a warm interpreter that is forked for every cell; the init of a cell that stays
     console, orders      runs the agent's code inside its cell; what it is told and answers
     wire, output, files, preload                                       frames, capped output, files, warm imports

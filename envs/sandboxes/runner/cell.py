@@ -26,7 +26,6 @@ import ctypes
 import math
 import os
 import resource
-import shutil
 import signal
 import socket
 import stat
@@ -34,7 +33,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from . import landlock, root, seccomp
+from . import files, landlock, root, seccomp
 from .syscalls import (
     CLONE_NEWIPC,
     CLONE_NEWNET,
@@ -52,6 +51,7 @@ from .syscalls import (
     close_all_but,
     drop_capabilities,
     enter_namespace,
+    fork,
     mount,
     prctl,
     unshare,
@@ -102,15 +102,15 @@ def enter_zygote(settings: Settings) -> None:
 
 
 def fork_session(settings: Settings) -> int:
-    """`os.fork()`, whose child is PID 1 of a new pid namespace. A raw clone would skip what libraries do at a fork."""
+    """A fork whose child is PID 1 of a new pid namespace. A raw clone would skip what libraries do at a fork."""
     global _mapped
     _mapped = _address_space()
     if not _has_namespaces(settings):
-        return os.fork()
+        return fork()
     unshare(CLONE_NEWPID)
     pid = -1
     try:
-        pid = os.fork()
+        pid = fork()
     finally:
         if pid:
             enter_namespace(_own_pid_namespace, CLONE_NEWPID)  # or the next unshare would be refused
@@ -131,7 +131,7 @@ def enter_session(limits: Mapping[str, Any], slot: int, settings: Settings) -> i
         mount("tmpfs", scratch, "tmpfs", MS_NOSUID | MS_NODEV, options)
     else:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        _empty(scratch)
+        files.empty(scratch)
     user = _user(slot, settings)
     for name in ("0", "tmp"):
         path = f"{scratch}/{name}"
@@ -158,11 +158,11 @@ def confine(limits: Mapping[str, Any], slot: int, settings: Settings, keep: tupl
     with contextlib.suppress(PermissionError):  # it leads a session already
         os.setsid()
     if settings["mode"] == "user":
-        prctl(PR_SET_DUMPABLE, 1)  # or the maps would not be ours to write
         _unshare_with_user(0)  # before the limits: the number of processes bounds the namespace that is current
     _set_limits(limits, settings)
     if settings["mode"] == "fork_only":
         return
+    _be_first_to_go()
     if (user := _user(slot, settings)) is not None:
         _give_pipes(user)
         os.setgroups([])
@@ -209,6 +209,12 @@ def _user(slot: int, settings: Settings) -> int | None:
     return _AGENT if settings["mode"] == "container" and os.geteuid() == 0 else None
 
 
+def _be_first_to_go() -> None:
+    """Where memory runs out round us, the kernel is to take the agent's program, not a zygote or a trainer."""
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
+        file.write(b"1000")
+
+
 def _give_pipes(user: int) -> None:
     """Or /dev/stdout and its like could not be opened."""
     for descriptor in (0, 1, 2):
@@ -220,6 +226,7 @@ def _give_pipes(user: int) -> None:
 def _unshare_with_user(flags: int) -> None:
     """A user namespace in which we are the agent's user, and the only one."""
     user, group = os.geteuid(), os.getegid()
+    prctl(PR_SET_DUMPABLE, 1)  # or the maps would not be ours to write
     unshare(CLONE_NEWUSER | flags)
     for name, text in [("uid_map", f"{_AGENT} {user} 1"), ("setgroups", "deny"), ("gid_map", f"{_AGENT} {group} 1")]:
         with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
@@ -227,12 +234,16 @@ def _unshare_with_user(flags: int) -> None:
 
 
 def _continue_as_init() -> None:
-    """Fork: the child is the new pid namespace's first and goes on, this process waits for it and ends as it ends."""
+    """Fork: the child is the new pid namespace's first and goes on, this process waits for it and ends as it ends.
+
+    So whoever sends this process a SIGTERM and waits for it knows that all that lived in the namespace is gone.
+    """
     pid = os.fork()
     if pid == 0:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         return
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGTERM, lambda number, frame: os.kill(pid, signal.SIGKILL))  # then the end is seen below
     close_all_but(())  # or whoever waits for an end of file would wait for this process too
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if code < 0:
@@ -246,15 +257,6 @@ def _drop_bounding_set() -> None:
             prctl(PR_CAPBSET_DROP, capability)
         except OSError:
             return  # past the last one this kernel knows
-
-
-def _empty(folder: str) -> None:
-    for name in os.listdir(folder):
-        path = os.path.join(folder, name)
-        if os.path.isdir(path) and not os.path.islink(path):
-            shutil.rmtree(path)
-        else:
-            os.unlink(path)
 
 
 def _replace_environment(settings: Settings, packages: list[str]) -> None:
@@ -287,6 +289,18 @@ def _address_space() -> int:
         os.close(file)
 
 
+def _address_limits(limits: Mapping[str, Any], settings: Settings) -> tuple[int, int]:
+    """A zygote's libraries do not count. Where a group bounds the tree, this is so that Python can say MemoryError."""
+    most = _mapped + limits["memory_bytes"]
+    return most, resource.RLIM_INFINITY if settings.get("memory_tree") else most
+
+
+def free_address_space() -> None:
+    """For programs that reserve far more than they use, as Node does: as much as may be."""
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+
+
 def _set_limits(limits: Mapping[str, Any], settings: Settings) -> None:
     """Of one process; what is inherited and tighter stays."""
     seconds = math.ceil(limits["cpu_seconds"])
@@ -295,7 +309,7 @@ def _set_limits(limits: Mapping[str, Any], settings: Settings) -> None:
         resource.RLIMIT_CPU: (seconds, seconds + 1),
         resource.RLIMIT_FSIZE: (limits["file_bytes"],) * 2,
         resource.RLIMIT_NOFILE: (limits["open_files"],) * 2,
-        resource.RLIMIT_AS: (_mapped + limits["memory_bytes"],) * 2,  # a zygote's libraries do not count
+        resource.RLIMIT_AS: _address_limits(limits, settings),
         resource.RLIMIT_MEMLOCK: (0, 0),
     }
     if _has_namespaces(settings):  # elsewhere the count is of a user who has other processes too

@@ -1,4 +1,4 @@
-"""What the supervisor knows of what it started: zygotes, the places (cells) forked from them, processes in a place.
+"""What the supervisor knows of the places (cells) that were forked from zygotes, and of the processes in a place.
 
 Each object takes in what its socket says, keeps it as plain attributes, and wakes whoever waits. What comes from a
 zygote or an init is believed; what comes from a console is a few bytes, looked at by the session that asked for them.
@@ -7,19 +7,19 @@ zygote or an init is believed; what comes from a console is a few bytes, looked 
 import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import struct
-import sys
 from typing import Any, Protocol
 
 from . import zygote as child
 from .cgroups import Group
 from .orders import READY, REFUSED
+from .output import Pipe
 
 CONSOLE_BYTES = 2**17
 """The longest reply of a console that is read."""
-_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 Message = dict[str, Any]
 _buffer = bytearray(CONSOLE_BYTES)
@@ -51,10 +51,17 @@ class Process:
         self.pid = 0
         """As the supervisor sees it, 0 while unknown."""
         self.ready = False
-        self.replies: list[bytes] = []
+        self.awaited = b""
+        """How the reply begins that is waited for; whatever else it says is not heard."""
+        self.reply = b""
+        self.hung_up = False
+        """It has let go of its socket; its death is told by others."""
         self.died: Message | None = None
         self.refused = ""
+        self.outputs: tuple[Pipe, Pipe] | None = None
+        """What its stdout and stderr are, where it has them already."""
         self._status = -1
+        self._end: select.poll | None = None
 
     def listen(self) -> None:
         self.channel.setblocking(False)
@@ -62,26 +69,43 @@ class Process:
 
     def _hear(self) -> None:
         try:
-            said = bytes(_view[: self.channel.recv_into(_buffer)])
+            said = _view[: self.channel.recv_into(_buffer)].tobytes()
         except BlockingIOError:
             return
         except OSError:
             said = b""
-        if not said:  # it let go of the socket; its death is told by others
+        if not said:
+            self.hung_up = True
             self._loop.unwatch(self.channel.fileno())
         elif not self.ready and said[:1] == REFUSED:  # the first word is ours: no program has run yet
             self.refused = said[1:].decode(errors="replace")
-        elif not self.ready:
+        elif self.ready and self.awaited and not self.reply and said.startswith(self.awaited):
+            self.reply = said
+        else:
             self.ready = True
-            if said != READY:
-                self.replies.append(said)
-        elif len(self.replies) < 2:
-            self.replies.append(said)
+            return
         self._waiter.wake()
+
+    def awaits(self, beginning: bytes) -> None:
+        """From now on: a reply that begins like this."""
+        self.awaited, self.reply = beginning, b""
 
     def known(self, pidfd: int) -> None:
         self.pidfd, self.pid = pidfd, host_pid(pidfd)
+        self._end = select.poll()
+        self._end.register(pidfd, select.POLLIN)
         self._waiter.wake()
+
+    @property
+    def gone(self) -> bool:
+        """It has ended, whether or not that was told already."""
+        return self.died is not None or (self._end is not None and bool(self._end.poll(0)))
+
+    def drop_outputs(self) -> None:
+        for pipe in self.outputs or ():
+            self._loop.unwatch(pipe.reading)
+            pipe.close()
+        self.outputs = None
 
     def held(self) -> int:
         """The most memory it has held at once, in bytes; 0 where that cannot be read."""
@@ -97,9 +121,14 @@ class Process:
 
     def tell(self, order: bytes, *descriptors: int) -> None:
         """Send an order; one that cannot be taken shows in the death or the silence that follows."""
-        with contextlib.suppress(OSError):
+        try:
+            if not descriptors:
+                self.channel.send(order)
+                return
             rights = struct.pack(f"{len(descriptors)}i", *descriptors)
             self.channel.sendmsg([order], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+        except OSError:
+            pass  # see above
 
     def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
         if self.pidfd >= 0:
@@ -107,6 +136,7 @@ class Process:
                 signal.pidfd_send_signal(self.pidfd, number)
 
     def close(self) -> None:
+        self._end = None
         if self.channel.fileno() >= 0:
             self._loop.unwatch(self.channel.fileno())
             self.channel.close()
@@ -136,18 +166,13 @@ class Place:
         self._processes: dict[int, Process] = {}
         self._expected: list[Process] = []
 
-    def order(self, channel: socket.socket, group: Group | None) -> None:
-        """Ask the zygote for it. One-shot: its PID 1 joins the group by itself."""
+    def ordered(self, group: Group | None) -> tuple[Message, list[int]]:
+        """What to ask a zygote for, with descriptors to hand over. One-shot: its PID 1 joins the group by itself."""
         joining = group.join_descriptors() if group is not None and self.kind == "once" else []
-        order = {"place": self.number, "kind": self.kind, "slot": self.slot, "limits": self.limits}
-        try:
-            child.send(channel, order, self._far.fileno(), *joining)
-        finally:
-            self._far.close()
-            for descriptor in joining:
-                os.close(descriptor)
         self.channel.setblocking(False)
         self._loop.watch(self.channel.fileno(), self._hear)
+        order = {"place": self.number, "kind": self.kind, "slot": self.slot, "limits": self.limits}
+        return order, [self._far.detach(), *joining]
 
     def _hear(self) -> None:
         try:
@@ -234,72 +259,6 @@ class Place:
         if self.folder >= 0:
             os.close(self.folder)
             self.folder = -1
-
-
-class Zygote:
-    """A zygote's process and socket, and the places that were forked from it."""
-
-    def __init__(self, loop: Loop, settings: Message) -> None:
-        self._loop = loop
-        self.name: str = settings["preload"]
-        self.ready = False
-        self.failed = ""
-        self.remedies: list[str] = []
-        self.places: dict[int, Place] = {}
-        self.channel, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        script = os.path.dirname(os.path.abspath(__file__))
-        # Not -I: it would not listen to the hash seed. Nothing else is in this environment.
-        words = [sys.executable, "-s", "-S", "-P", "-B", script, "zygote"]
-        environment = {"PYTHONHASHSEED": "0", "PYTHONUTF8": "1", "LANG": "C.UTF-8", **dict.fromkeys(_THREADS, "1")}
-        with open(os.devnull, "r+b", buffering=0) as null:
-            moves = [(os.POSIX_SPAWN_DUP2, null.fileno(), 0), (os.POSIX_SPAWN_DUP2, null.fileno(), 1)]
-            moves.append((os.POSIX_SPAWN_DUP2, far.fileno(), child.CHANNEL))
-            self.pid = os.posix_spawn(sys.executable, words, environment, file_actions=moves)
-        far.close()
-        child.send(self.channel, settings)
-        self.channel.setblocking(False)
-        loop.watch(self.channel.fileno(), self._hear)
-
-    @property
-    def usable(self) -> bool:
-        return not self.failed
-
-    def _hear(self) -> None:
-        try:
-            message, descriptors = child.receive(self.channel)
-        except BlockingIOError:
-            return
-        except OSError:
-            message, descriptors = None, []
-        if message is None:
-            self.end("its process is gone")
-        elif "ready" in message:
-            self.ready = True
-            self._loop.wake_all()
-        elif "failed" in message:
-            self.remedies = message["remedies"]
-            self.end(message["failed"])
-        elif "born" in message:
-            self.places[message["born"]].born(descriptors[0])
-        elif "died" in message:
-            self.places.pop(message["died"]).ended(message)
-        elif "stillborn" in message:
-            self.places.pop(message["stillborn"]).ended({"status": 0, "cpu": 0.0, "rss": 0}, message["text"])
-
-    def end(self, reason: str) -> None:
-        """It is gone or has to go, and its places with it."""
-        if self.failed:
-            return
-        self.failed = reason
-        self._loop.unwatch(self.channel.fileno())
-        self.channel.close()
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
-        for place in [*self.places.values()]:
-            place.kill()
-            place.ended({"status": signal.SIGKILL, "cpu": 0.0, "rss": 0}, f"the {self.name} zygote failed: {reason}")
-        self.places.clear()
-        self._loop.wake_all()
 
 
 def host_pid(pidfd: int) -> int:

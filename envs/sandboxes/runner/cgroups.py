@@ -33,7 +33,9 @@ class Group:
         self._unified = len(self._folders) == 1
         self._kills = str(memory / ("memory.events" if self._unified else "memory.oom_control"))
         self._refusals = str(pids / "pids.events")
+        self._current = str(pids / "pids.current")
         self._opened: dict[str, int] = {}
+        self._read: dict[str, tuple[bytes, int]] = {}
 
     def join_descriptors(self) -> list[int]:
         """Opened files through which a process joins by itself: `join(descriptors)`.
@@ -62,6 +64,10 @@ class Group:
     def pids_hits(self) -> int:
         """How often a fork was refused here."""
         return self._field(self._refusals, b"max")
+
+    def alone(self) -> bool:
+        """At most one process with one thread is here."""
+        return self._text(self._current) in (b"0\n", b"1\n")
 
     def memory_peak(self) -> int:
         """Most bytes ever held, 0 where the kernel does not keep it."""
@@ -94,14 +100,54 @@ class Group:
         return all(outcomes)
 
     def _field(self, path: str, name: bytes) -> int:
-        """A counter. Its file stays open: it is read after every step of every session."""
+        """A counter. It seldom changes, and is asked for after every step of every session."""
+        text = self._text(path)
+        before = self._read.get(path)
+        if before is not None and before[0] == text:
+            return before[1]
+        found = text.split()
+        count = int(found[found.index(name) + 1]) if name in found else 0
+        self._read[path] = text, count
+        return count
+
+    def _text(self, path: str) -> bytes:
+        """What is in a file, which stays open."""
         try:
             if path not in self._opened:
                 self._opened[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            found = os.pread(self._opened[path], 4096, 0).split()
+            return os.pread(self._opened[path], 4096, 0)
         except OSError:
-            return 0
-        return int(found[found.index(name) + 1]) if name in found else 0
+            return b""
+
+
+class Around(Group):
+    """The group that a container runs in: the engine set its limits, only its counters are read here."""
+
+    def join_descriptors(self) -> list[int]:
+        return []
+
+    def add(self, pid: int) -> None:
+        """It is here already."""
+
+    def alone(self) -> bool:
+        """The runner is here as well."""
+        return False
+
+    def kill(self) -> None:
+        """Not from inside."""
+
+    def remove(self, seconds: float = 0.0) -> bool:
+        """It goes with the container."""
+        return True
+
+
+def around() -> Group | None:
+    """The group of the container that this process is in."""
+    top = Path("/sys/fs/cgroup")
+    for memory, pids, counter in ((top / "memory", top / "pids", "memory.oom_control"), (top, top, "memory.events")):
+        if (memory / counter).exists():
+            return Around(memory, pids)
+    return None
 
 
 class Cgroups:

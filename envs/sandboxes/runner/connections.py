@@ -28,7 +28,7 @@ class Owner(Host, Protocol):
 
     def want_to_write(self, descriptor: int, wanted: bool) -> None: ...
     def wake(self, connection: "Connection") -> None: ...
-    def wait(self, connection: "Connection", waits: bool) -> None: ...
+    def wait(self, connection: "Connection", deadline: float | None) -> None: ...
     def enrol(self, session: Session) -> int: ...
     def stop(self) -> None: ...
 
@@ -72,7 +72,6 @@ class Connection:
 
     def _begin(self, header: Message, body: bytes) -> None:
         self._steps = self._answer(header, body)
-        self._supervisor.wait(self, True)
         self.step()
 
     def step(self) -> None:
@@ -81,6 +80,7 @@ class Connection:
             return
         try:
             self.deadline = next(self._steps)
+            self._supervisor.wait(self, self.deadline)
             return
         except StopIteration as done:
             header, parts = done.value
@@ -91,8 +91,7 @@ class Connection:
         except OSError as error:
             header, parts = {"error": {"kind": "broken", "text": f"the supervisor could not go on: {error}"}}, ()
         self._steps = None
-        self.deadline = float("inf")
-        self._supervisor.wait(self, False)
+        self._supervisor.wait(self, None)
         self._out += wire.pack(header, *parts)
         self._flush()
 
@@ -170,7 +169,7 @@ class Connection:
     def end(self) -> None:
         """The client has let go: so does everything it had."""
         self._supervisor.unwatch(self._reading)
-        self._supervisor.wait(self, False)
+        self._supervisor.wait(self, None)
         if self._steps is not None:
             self._steps.close()
             self._steps = None

@@ -4,6 +4,8 @@ It takes orders from the supervisor over a socket (see `orders`); for a script o
 the code runs. What is not here: limits, time and measures, which are set and taken outside.
 """
 
+import _signal  # type: ignore[import-not-found]
+import _thread
 import ast
 import builtins
 import contextlib
@@ -24,6 +26,15 @@ from . import cell, orders
 from .orders import DONE, FORKED, READY, Order
 
 _COPY_CHUNK = 2**20
+_RIGHTS_BYTES = socket.CMSG_SPACE(orders.MOST_DESCRIPTORS * 4)
+# Without the enumerations that `signal` wraps round each call; the agent may have put something else in their place.
+_set_handler, _SIGINT, _IGNORE, _interrupt = (
+    _signal.signal,
+    int(signal.SIGINT),
+    _signal.SIG_IGN,
+    signal.default_int_handler,
+)
+_count_threads = _thread._count
 
 
 class Console:
@@ -34,6 +45,8 @@ class Console:
         self._pid = os.getpid()
         self._had_stdin = True
         self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+        self._outputs: tuple[int, ...] = ()
+        """The files that a run began with as its stdout and stderr."""
         self._folder = os.getcwd()
         self._main = ModuleType("__main__")
         self._main.__dict__["__builtins__"] = builtins
@@ -43,43 +56,61 @@ class Console:
         sys.modules["__main__"] = self._main
         sys.argv = ["main.py"]
         sys.path.insert(0, "")
-        if "numpy.random" in sys.modules:  # else every fork of one zygote would draw the same numbers
+        random.seed()  # else every fork of one zygote would draw the same numbers
+        if "numpy.random" in sys.modules:
             sys.modules["numpy.random"].seed()
         self._channel.send(READY)
         while True:
-            message, descriptors, _, _ = socket.recv_fds(self._channel, orders.ORDER_BYTES, orders.MOST_DESCRIPTORS)
-            if not message:
-                os._exit(0)
-            order = orders.unpack(message, descriptors)
+            order, descriptors = self._next()
             if order.kind == orders.FORK:
                 self._fork(order.text.decode(), socket.socket(fileno=descriptors[0]))
                 continue
-            self._adopt(descriptors, order.has_stdin)
+            self._adopt(descriptors, order)
             if order.kind == orders.RUN:
                 self._run(order)
                 continue
             self._channel.close()
+            os.close(self._null)
             if order.kind == orders.ARGV:
                 _execute(orders.words(order.text))
-            self._script(order.text)
+            self._script(order.text, order.show_last)
 
-    def _adopt(self, descriptors: list[int], has_stdin: bool) -> None:
+    def _next(self) -> tuple[Order, list[int]]:
+        try:
+            message, rights, _, _ = self._channel.recvmsg(orders.ORDER_BYTES, _RIGHTS_BYTES)
+        except BlockingIOError:  # the agent's doing
+            self._channel.setblocking(True)
+            return self._next()
+        if not message:
+            os._exit(0)
+        descriptors = list(memoryview(rights[0][2]).cast("i")) if rights else []
+        return orders.unpack(message, descriptors), descriptors
+
+    def _adopt(self, descriptors: list[int], order: Order) -> None:
         """Put stdin, stdout and stderr in place, with sound objects before them."""
-        targets = (0, 1, 2) if has_stdin else (1, 2)
-        for descriptor, target in zip(descriptors, targets, strict=True):
+        if order.has_stdin or self._had_stdin or sys.stdin is None or sys.stdin.closed:
+            os.dup2(descriptors[0] if order.has_stdin else self._null, 0)
+            if order.has_stdin:
+                os.close(descriptors.pop(0))
+            sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # type: ignore[misc]  # noqa: SIM115
+        self._had_stdin = order.has_stdin
+        for descriptor, target in zip(descriptors, (1, 2), strict=False):
             os.dup2(descriptor, target)
             os.close(descriptor)
-        if has_stdin or self._had_stdin or sys.stdin is None or sys.stdin.closed:
-            if not has_stdin:
-                os.dup2(self._null, 0)
-            sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # type: ignore[misc]  # noqa: SIM115
-        self._had_stdin = has_stdin
+        if descriptors:
+            self._outputs = _files(1, 2)
         sys.stdout = sys.__stdout__ = _stream(1)  # type: ignore[misc]
         sys.stderr = sys.__stderr__ = _stream(2)  # type: ignore[misc]
 
-    def _script(self, program: bytes) -> NoReturn:
-        """Behave as `python main.py` does, to the end of the process."""
-        self._leave(self._guarded(lambda: self._exec(program, "main.py")))
+    def _script(self, program: bytes, show_last: bool) -> NoReturn:
+        """Behave as `python main.py` does, to the end of the process; print the last value where that is wanted."""
+
+        def work() -> None:
+            value = self._exec(program, "main.py", show_last=show_last)
+            if value is not None:
+                print(repr(value))
+
+        self._leave(self._guarded(work))
 
     def _run(self, order: Order) -> None:
         """One run of a session, and its reply."""
@@ -96,9 +127,11 @@ class Console:
         if os.getpid() != self._pid:  # a child that the program forked, and that came all the way through
             self._leave(code)
         _flush()
-        for descriptor in (0, 1, 2) if order.has_stdin else (1, 2):
+        # The next run may have the same ones if they are as they were and no thread prints meanwhile.
+        intact = not _count_threads() and _files(1, 2) == self._outputs
+        for descriptor in (0,) * order.has_stdin + (() if intact else (1, 2)):
             os.dup2(self._null, descriptor)
-        self._channel.send(DONE + bytes((code, shown is not None)) + (shown or b""))
+        self._channel.send(DONE + order.token + bytes((code, intact, shown is not None)) + (shown or b""))
 
     def _exec(self, program: bytes, name: str, *, show_last: bool = False) -> object:
         """Compile and run in the session's variables; the last expression's value where that is wanted."""
@@ -118,10 +151,10 @@ class Console:
         """Do the agent's work; its exit code. What it raises is printed as Python would."""
         try:
             try:
-                signal.signal(signal.SIGINT, signal.default_int_handler)
+                _set_handler(_SIGINT, _interrupt)
                 work()
             finally:
-                signal.signal(signal.SIGINT, signal.SIG_IGN)  # one that comes late is meant for nobody
+                _set_handler(_SIGINT, _IGNORE)  # one that comes late is meant for nobody
         except SystemExit as error:
             return _exit_code(error)
         except BaseException as error:  # the agent's own errors, whatever they are: it reads them
@@ -158,6 +191,8 @@ class Console:
         random.setstate(dice)
         os.setsid()
         self._channel.close()
+        for descriptor in (1, 2):
+            os.dup2(self._null, descriptor)
         self._channel, self._pid = channel, os.getpid()
         folder = os.path.join(self._scratch, area, "0")
         _copy(self._folder, folder)
@@ -165,6 +200,14 @@ class Console:
         os.chdir(folder)
         self._folder = folder
         self._channel.send(FORKED + b"%d" % self._pid)
+
+
+def _files(*descriptors: int) -> tuple[int, ...]:
+    """What tells open files apart; a number of its own for one that does not block as it should."""
+    try:
+        return tuple(os.fstat(item).st_ino if os.get_blocking(item) else -1 for item in descriptors)
+    except OSError:
+        return ()
 
 
 _streams: dict[int, io.TextIOWrapper] = {}
@@ -178,10 +221,24 @@ def _stream(descriptor: int) -> io.TextIOWrapper:
     return _streams[descriptor]
 
 
+def prepare() -> None:
+    """In a zygote: make the objects for stdout and stderr, over a pipe, since those of a run are pipes."""
+    reading, writing = os.pipe()
+    for descriptor in (1, 2):
+        kept = os.dup(descriptor)
+        os.dup2(writing, descriptor)
+        _stream(descriptor)
+        os.dup2(kept, descriptor)
+        os.close(kept)
+    os.close(reading)
+    os.close(writing)
+
+
 def _execute(words: list[str]) -> NoReturn:
     """Become another program; the shell's codes where that fails."""
     for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
+    cell.free_address_space()
     try:
         os.execvp(words[0], words)
     except (OSError, ValueError) as error:  # no such program, or a word with a null byte

@@ -122,3 +122,34 @@ def listdir(root: int, path: str, most: int) -> list[str]:
                 break
             names.append(entry.name + "/" * entry.is_dir(follow_symlinks=False))
     return sorted(names)
+
+
+def empty(folder: str) -> None:
+    """Remove what is in a folder, also what a program has locked or nested: folders are opened and moved up."""
+    top = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    prefix, moved = os.urandom(8).hex(), 0
+    try:
+        while names := os.listdir(top):
+            for name in names:
+                if not _is_folder(name, top):
+                    os.unlink(name, dir_fd=top)
+                    continue
+                os.chmod(name, 0o700, dir_fd=top)
+                inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=top)
+                try:
+                    for child in os.listdir(inner):
+                        if _is_folder(child, inner):
+                            moved += 1
+                            os.chmod(child, 0o700, dir_fd=inner)
+                            os.rename(child, f"{prefix}.{moved}", src_dir_fd=inner, dst_dir_fd=top)
+                        else:
+                            os.unlink(child, dir_fd=inner)
+                finally:
+                    os.close(inner)
+                os.rmdir(name, dir_fd=top)
+    finally:
+        os.close(top)
+
+
+def _is_folder(name: str, parent: int) -> bool:
+    return stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)

@@ -4,7 +4,7 @@
     argv     become another program                 fork  become two; the text is the branch's folder
 
 The program comes inside the order if it is short, else as the first descriptor. After it come stdin, if there is one,
-and stdout and stderr; a fork brings the branch's socket.
+and stdout and stderr, unless those of the run before serve again; a fork brings the branch's socket.
 """
 
 import json
@@ -16,12 +16,17 @@ SCRIPT, RUN, ARGV, FORK = range(4)
 INLINE_BYTES = 2**15
 ORDER_BYTES = INLINE_BYTES + 64
 MOST_DESCRIPTORS = 4
-_LAYOUT = struct.Struct("<BBII")
-_SHOW_LAST, _HAS_STDIN, _IN_FILE = 1, 2, 4
+TOKEN_BYTES = 8
+_LAYOUT = struct.Struct(f"<BBII{TOKEN_BYTES}s")
+_SHOW_LAST, _HAS_STDIN, _IN_FILE, _HAS_OUTPUTS = 1, 2, 4, 8
 
 READY, REFUSED, DONE, FORKED = b"r", b"e", b"d", b"f"
-"""How an answer begins: the walls are up, or could not be built (why); a run is over (exit code, whether there is a
-value, the value); a branch lives (its pid)."""
+"""How an answer begins.
+
+The walls are up, or could not be built (why). A run is over: the order's token, exit code, whether stdout and stderr
+are as they were, whether there is a value, the value. A branch lives (its pid). The token keeps what a program wrote to
+the socket in an earlier run from being taken for the answer to a later one.
+"""
 
 
 class Order(NamedTuple):
@@ -33,21 +38,25 @@ class Order(NamedTuple):
     value_bytes: int = 0
     show_last: bool = False
     has_stdin: bool = False
+    has_outputs: bool = False
+    token: bytes = bytes(TOKEN_BYTES)
 
 
 def pack(order: Order, in_file: bool = False) -> bytes:
-    flags = order.show_last * _SHOW_LAST | order.has_stdin * _HAS_STDIN | in_file * _IN_FILE
-    return _LAYOUT.pack(order.kind, flags, order.number, order.value_bytes) + (b"" if in_file else order.text)
+    kind, text, number, value_bytes, show_last, has_stdin, has_outputs, token = order
+    flags = show_last * _SHOW_LAST | has_stdin * _HAS_STDIN | in_file * _IN_FILE | has_outputs * _HAS_OUTPUTS
+    return _LAYOUT.pack(kind, flags, number, value_bytes, token) + (b"" if in_file else text)
 
 
 def unpack(data: bytes, descriptors: list[int]) -> Order:
     """The order; the descriptor of its text, where there is one, is read and taken from the list."""
-    kind, flags, number, value_bytes = _LAYOUT.unpack_from(data)
+    kind, flags, number, value_bytes, token = _LAYOUT.unpack_from(data)
     text = data[_LAYOUT.size :]
     if flags & _IN_FILE:
         with open(descriptors.pop(0), "rb") as file:
             text = file.read()
-    return Order(kind, text, number, value_bytes, bool(flags & _SHOW_LAST), bool(flags & _HAS_STDIN))
+    has = bool(flags & _SHOW_LAST), bool(flags & _HAS_STDIN), bool(flags & _HAS_OUTPUTS)
+    return Order(kind, text, number, value_bytes, *has, token)
 
 
 def words(text: bytes) -> list[str]:

@@ -22,13 +22,15 @@ class Kept:
         self._tail = bytearray()
 
     def feed(self, data: bytes | memoryview) -> None:
-        self.size += len(data)
+        size = len(data)
+        self.size += size
         room = self._head_cap - len(self._head)
+        if size <= room:
+            self._head += data
+            return
         if room > 0:
             self._head += data[:room]
             data = data[room:]
-        if not len(data):
-            return
         self._tail += data[-self._tail_cap :] if self._tail_cap else b""
         if len(self._tail) > self._tail_cap + CHUNK:  # trimmed now and then, not at every piece
             del self._tail[: len(self._tail) - self._tail_cap]
@@ -49,26 +51,31 @@ class Kept:
 
 
 class Pipe:
-    """The reading end of a program's stdout or stderr."""
+    """The reading end of a program's stdout or stderr; it may serve several runs, one after another."""
 
     def __init__(self, cap: int) -> None:
         self.kept = Kept(cap)
         self.reading, self.writing = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self.reading, False)
 
-    def read(self) -> bool:
-        """Take what is there once; False when nothing was, or nothing more will come."""
+    def begin(self, cap: int) -> None:
+        """Another run: count from nothing."""
+        self.kept = Kept(cap)
+
+    def read(self) -> int:
+        """Take what is there once; 0 when nothing was, or nothing more will come."""
         try:
             size = os.readv(self.reading, [_buffer])
         except BlockingIOError:
-            return False
-        self.kept.feed(_view[:size])
-        return size > 0
+            return 0
+        if size:
+            self.kept.feed(_view[:size])
+        return size
 
     def drain(self) -> None:
         """Take what a program that is done has left; one that still writes is not waited for."""
         for _ in range(32):  # twice what the largest pipe holds
-            if not self.read():
+            if self.read() < CHUNK:
                 break
 
     def given(self) -> None:

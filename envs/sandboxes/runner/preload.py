@@ -1,31 +1,38 @@
 """What a zygote has imported before it is forked, and which zygote a program should be forked from.
 
-"bare" has the small modules of the standard library that programs use most; "scientific" has numpy and sympy as well,
-and has used them once, since their first use costs more than their import. A module that is not installed is left out,
-and one that is not here is imported by the program itself, as everywhere.
+"bare" has the small modules of the standard library that programs use most, "numpy" has numpy as well, "scientific" has
+sympy too: a fork costs by what there is to share. The libraries have been used once, since their first use costs more
+than their import. A module that is not installed is left out, and one that is not here is imported by the program
+itself, as everywhere.
 """
 
 import contextlib
 import io
 import re
 from importlib import import_module
+from typing import Any
 
 BARE = (
     "bisect", "collections", "contextlib", "dataclasses", "datetime", "fractions", "functools", "heapq", "itertools",
     "json", "math", "operator", "random", "re", "statistics", "string", "textwrap", "time", "traceback", "typing",
 )  # fmt: skip
-SCIENTIFIC = ("numpy", "sympy", "mpmath")
-WORTH = re.compile(rb"\b(?:numpy|sympy|mpmath|scipy|pandas|networkx|matplotlib|sklearn|statsmodels)\b")
-"""Names whose import needs numpy or sympy; one in a comment only costs a heavier fork."""
+LIBRARIES = {"bare": (), "numpy": ("numpy",), "scientific": ("numpy", "sympy", "mpmath")}
+SYMPY = re.compile(rb"\b(?:sympy|mpmath)\b")
+NUMPY = re.compile(rb"\b(?:numpy|scipy|pandas|networkx|matplotlib|sklearn|statsmodels)\b")
+"""Names whose import needs numpy; one in a comment only costs a heavier fork."""
 
-WARM = """
+WARM_NUMPY = """
 import numpy
-from sympy import *
-x, y = symbols("x y")
-for work in (
+work = (
     lambda: numpy.arange(9.0).sum() + numpy.random.default_rng(0).random() + numpy.linalg.det(numpy.eye(3)),
     lambda: numpy.linalg.solve(numpy.eye(3), numpy.ones(3)) @ numpy.ones((3, 2)),
     lambda: repr(numpy.random.rand(3)) + str(numpy.linalg.eigvals(numpy.diag([1.0, 2.0]))),
+)
+"""
+WARM_SYMPY = """
+from sympy import *
+x, y = symbols("x y")
+work = (
     lambda: str(factor(x**4 - 1)) + str(factor(x**12 - 1)) + str(expand((x + y) ** 5)) + latex(x**2 / y),
     lambda: str(simplify(sin(x) ** 2 + cos(x) ** 2)) + str(simplify((x**2 - 1) / (x - 1))),
     lambda: str(solve(x**2 - 5 * x + 6, x)) + str(solve([x + y - 3, x - y - 1], [x, y])),
@@ -34,25 +41,26 @@ for work in (
     lambda: str(summation(x, (x, 1, y))) + str(series(exp(x), x, 0, 4)) + str(sqrt(8)) + str(Rational(3, 6)),
     lambda: str(Matrix([[1, 2], [3, 4]]).inv()) + str(Matrix([[2, 0], [0, 3]]).eigenvals()) + str(pi.evalf(30)),
     lambda: str(factorint(360)) + str(isprime(10**9 + 7)) + str(gcd(12, 18)) + str(sympify("2*x + 1")) + str(N(E)),
-):
-    try:
-        work()
-    except Exception:
-        pass
+)
 """
+WARM = {"numpy": WARM_NUMPY, "sympy": WARM_SYMPY}
 """What agents ask of numpy and sympy; each line for itself, so that a version that lacks one loses that one."""
 
 
 def choose(program: bytes) -> str:
     """The name of the zygote that a program is best forked from."""
-    return "scientific" if WORTH.search(program) else "bare"
+    return "scientific" if SYMPY.search(program) else "numpy" if NUMPY.search(program) else "bare"
 
 
 def load(name: str) -> None:
-    """Import, and for "scientific" use, what this zygote is to have ready."""
-    for module in BARE if name == "bare" else BARE + SCIENTIFIC:
+    """Import and use what this zygote is to have ready."""
+    for module in BARE + LIBRARIES[name]:
         with contextlib.suppress(ImportError):
             import_module(module)
-    if name == "scientific":
+    for library in LIBRARIES[name]:
+        names: dict[str, Any] = {"__name__": "warm"}
         with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(ImportError):
-            exec(WARM, {"__name__": "warm"})
+            exec(WARM.get(library, "work = ()"), names)
+            for work in names["work"]:
+                with contextlib.suppress(Exception):  # it only warms; what fails is for a program to meet
+                    work()

@@ -97,7 +97,12 @@ def _notes(mode: str, found: dict[str, Any]) -> list[str]:
 
 
 def _try_session(mode: str, readonly: Iterable[str] = (), scratch: str = root.SCRATCH) -> dict[str, Any]:
-    """What a real session meets. A failure anywhere on the way is `Unavailable`."""
+    """What a real session meets. A failure anywhere on the way is `Unavailable`; a success is not tried twice."""
+    return dict(_tried(mode, tuple(readonly), scratch))
+
+
+@functools.cache
+def _tried(mode: str, readonly: tuple[str, ...], scratch: str) -> dict[str, Any]:
     settings = {"mode": mode, "readonly": list(readonly), "owner": os.getpid(), "scratch": scratch}
     outside = {"root": os.stat("/").st_dev, "user": os.geteuid()}
     answer = _in_child(lambda pipe: _zygote(settings, outside, pipe))

@@ -11,12 +11,13 @@ from collections.abc import Callable, Generator
 from typing import Any, NamedTuple, Protocol
 
 from . import orders
-from .cells import Loop, Message, Place, Process, Waiter, Zygote
+from .cells import Loop, Message, Place, Process, Waiter
 from .cgroups import Group
 from .measures import Meters
 from .orders import Order
 from .output import Pipe
 from .watching import tree, watched_memory
+from .zygotes import Zygote
 
 GRACE_SECONDS = 0.3
 """Between the interrupt at the time limit, which keeps the variables, and the kill."""
@@ -42,6 +43,7 @@ class Failure(Exception):
 class Host(Loop, Protocol):
     """The supervisor, as sessions and runs see it."""
 
+    mode: str
     namespaces: bool
 
     def zygote(self, name: str) -> Zygote: ...
@@ -79,65 +81,79 @@ def until(condition: Callable[[], object], deadline: float) -> Generator[float, 
 class Run:
     """One program in one process."""
 
-    def __init__(self, host: Host, place: Place, process: Process, group: Group | None, counted: list[int]) -> None:
+    def __init__(self, host: Host, place: Place, process: Process, group: Group | None, meters: Meters) -> None:
         self._host, self._place, self._process, self._group = host, place, process, group
-        self._limits = place.limits
-        self._meters = Meters(process, group, counted, float(self._limits["cpu_seconds"]))
+        self._limits, self._meters = place.limits, meters
 
-    def go(self, wanted: Asked, number: int, over: Callable[[], bool]) -> Generator[float, None, Reply]:
+    def go(self, wanted: Asked, number: int, over: Callable[[], object]) -> Generator[float, None, Reply]:
         """To its end, or to the end of its time."""
-        cap = int(self._limits["output_bytes"])
-        out, err = Pipe(cap), Pipe(cap)
+        process, reusable = self._process, False
         began = time.monotonic()
+        self._meters.begin(process)
         try:
-            self._hand_over(wanted, number, out, err)
+            out, err = self._hand_over(wanted, number)
             # Most runs are over before anything needs to be read: a pipe holds what they print.
             ended = yield from until(over, began + min(UNREAD_SECONDS, wanted.timeout))
             if not ended:
                 for pipe in (out, err):
                     self._host.watch(pipe.reading, _reader(self._host, pipe))
                 ended = yield from self._waited(over, began + wanted.timeout)
-            if not ended:
-                yield from self._stop(wanted.kind, over)
+                if not ended:
+                    yield from self._stop(wanted.kind, over)
+                for pipe in (out, err):
+                    self._host.unwatch(pipe.reading)
             duration = time.monotonic() - began
             if self._place.broken:
                 raise Failure("broken", self._place.broken)
-            if self._process.refused:
-                raise Failure("broken", f"the walls of a session could not be built: {self._process.refused}")
+            if process.refused:
+                raise Failure("broken", f"the walls of a session could not be built: {process.refused}")
+            # Nobody else can hold them, so nothing can come into them before the next run begins.
+            intact = process.died is None and process.reply[len(process.awaited) + 1 :][:1] == b"\1"
+            reusable = intact and self._group is not None and self._group.alone()
             out.drain()
             err.drain()
-            result, value = self._meters.result(not ended, out, err, self._full)
-            result["duration_s"] = duration
+            result, value = self._meters.result(process, not ended, duration, (out.kept, err.kept), self._full)
             texts = out.kept.text(), err.kept.text(), value or b""
-            sizes = {"stdout_size": len(texts[0]), "stderr_size": len(texts[1])}
-            sizes["value_size"] = -1 if value is None else len(value)
+            value_size = -1 if value is None else len(value)
+            sizes = {"stdout_size": len(texts[0]), "stderr_size": len(texts[1]), "value_size": value_size}
             return {"result": result, **sizes}, texts
         finally:
-            for pipe in (out, err):
-                self._host.unwatch(pipe.reading)
-                pipe.close()
+            if not reusable:
+                process.drop_outputs()
 
-    def _hand_over(self, wanted: Asked, number: int, out: Pipe, err: Pipe) -> None:
+    def _hand_over(self, wanted: Asked, number: int) -> tuple[Pipe, Pipe]:
         kind = orders.ARGV
         if wanted.kind == "python":
             kind = orders.SCRIPT if self._place.kind == "once" else orders.RUN
-        most = int(self._limits["output_bytes"])
-        order = Order(kind, wanted.program, number, most, wanted.show_last, bool(wanted.stdin))
+        process, most = self._process, int(self._limits["output_bytes"])
+        has_outputs = process.outputs is not None
+        if process.outputs is None:
+            process.outputs = Pipe(most), Pipe(most)
+        out, err = process.outputs
+        out.begin(most)
+        err.begin(most)
+        token = os.urandom(orders.TOKEN_BYTES)
+        process.awaits(orders.DONE + token)
+        stdin = wanted.stdin
+        order = Order(kind, wanted.program, number, most, wanted.show_last, bool(stdin), has_outputs, token)
         mine: list[int] = []
         try:
             in_file = len(wanted.program) > orders.INLINE_BYTES
             if in_file:
                 mine.append(orders.memory_file(wanted.program))
-            if order.has_stdin:
-                mine.append(orders.memory_file(wanted.stdin))
-            self._process.tell(orders.pack(order, in_file), *mine, out.writing, err.writing)
+            if stdin:
+                mine.append(orders.memory_file(stdin))
+            given = () if has_outputs else (out.writing, err.writing)
+            process.tell(orders.pack(order, in_file), *mine, *given)
         finally:
             for descriptor in mine:
                 os.close(descriptor)
-            out.given()
-            err.given()
+            if not has_outputs:
+                out.given()
+                err.given()
+        return out, err
 
-    def _waited(self, over: Callable[[], bool], deadline: float) -> Generator[float, None, bool]:
+    def _waited(self, over: Callable[[], object], deadline: float) -> Generator[float, None, bool]:
         """Wait for the end of a run; where nobody counts memory, look at it now and then."""
         if self._group is not None or not self._host.namespaces:
             return (yield from until(over, deadline))
@@ -152,7 +168,7 @@ class Run:
                     self._process.died["watched"] = True
         return True
 
-    def _stop(self, kind: str, over: Callable[[], bool]) -> Steps:
+    def _stop(self, kind: str, over: Callable[[], object]) -> Steps:
         """Time is up: interrupt, so that a session keeps its variables; then kill."""
         now = time.monotonic()
         if kind == "python":
@@ -165,7 +181,7 @@ class Run:
 
     def _full(self) -> bool:
         """The scratch folders are full, in bytes or in files."""
-        if self._place.folder < 0 or not self._host.namespaces:
+        if self._place.folder < 0 or self._host.mode == "fork_only":
             return False
         found = os.statvfs(self._place.folder)
         return found.f_bavail == 0 or found.f_favail == 0
@@ -173,7 +189,7 @@ class Run:
 
 def _reader(host: Host, pipe: Pipe) -> Callable[[], None]:
     def read() -> None:
-        if not pipe.read():
+        if pipe.read() == 0:
             host.unwatch(pipe.reading)
 
     return read

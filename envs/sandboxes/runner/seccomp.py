@@ -96,6 +96,8 @@ def _verdicts(memfd: bool, unix_sockets: bool) -> dict[int, Code]:
         (_EQUAL, 0, 1, _TIOCLINUX),
         *_refuse_else_allow(),
     ]
+    # Of oneself only: another process of the same user, an init say, has limits too. Of arguments the low half is seen.
+    named["prlimit64"] = [(_LOAD, 0, 0, _FIRST_ARGUMENT), (_EQUAL, 1, 0, 0), *_refuse_else_allow()]
     if not memfd:
         named["memfd_create"] = [(_RETURN, 0, 0, _REFUSE)]
     found = {number(name): verdict for name, verdict in named.items()}

@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Iterator
 from . import files, orders, preload
 from .cells import Message, Place, Process, Waiter
 from .cgroups import Group
+from .measures import Meters
 from .orders import FORKED, Order
 from .runs import DEATH_SECONDS, Asked, Failure, Host, Reply, Run, Steps, until
 
@@ -34,40 +35,49 @@ class Session:
         self._group: Group | None = None
         self._console: Process | None = None
         self._runs = 0
-        self._counted = [0, 0]
+        self._meters = Meters(float(limits["cpu_seconds"]))
         self.busy = False
 
     # --- a session that stays
 
     def start(self, given: list[tuple[str, bytes]]) -> Steps:
-        self._group = self._host.group(self.limits)
+        self._take_group()
         name = self._wanted if self._wanted != "auto" else "scientific"
         yield from self._enter(name, "stay", None)
         self._put_all(given)
 
     def run(self, wanted: Asked) -> Generator[float, None, Reply]:
-        place = self._living()
+        self._living()
         if wanted.kind == "argv":
             process = yield from self._spawned()
             try:
                 return (yield from self._go(process, wanted, lambda: process.died is not None))
             finally:
                 self._drop(process)
+        lost = self._console is not None and self._console.gone  # a thread of an earlier run may have ended it
+        if lost:
+            self._lose_console()
         if self._console is None:
             self._console = yield from self._spawned()
         console = self._console
-        console.replies.clear()
         self._runs += 1
-        reply = yield from self._go(console, wanted, lambda: bool(console.replies) or console.died is not None)
+        reply = yield from self._go(console, wanted, lambda: console.reply or console.died)
         if console.died is not None:
-            reply[0]["result"]["state_lost"] = True
-            self._console = None
-            console.close()
-            if self._host.namespaces and place.seats == 1:
-                place.tell({"op": "sweep"})
-            elif self._group is not None:
-                self._group.kill()
+            self._lose_console()
+            lost = True
+        reply[0]["result"]["state_lost"] = lost
         return reply
+
+    def _lose_console(self) -> None:
+        """It is dead: what it left running goes as well."""
+        console, self._console = self._console, None
+        if console is not None:
+            console.drop_outputs()
+            console.close()
+        if self._host.namespaces and self.place is not None and self.place.seats == 1:
+            self.place.tell({"op": "sweep"})
+        elif self._group is not None:
+            self._group.kill()
 
     def fork(self, original: "Session") -> Steps:
         """Become a second session with the variables and a copy of the files of another one."""
@@ -76,25 +86,27 @@ class Session:
             raise Failure("usage", "this backend cannot fork a session; see Capabilities.forks")
         if original.busy:
             raise Failure("usage", "a session cannot be forked while it runs")
-        self._group = self._host.group(self.limits)
+        self._take_group()
         self.place = place
         place.seats += 1
         self._area, place.branches = f"{original._area}/{place.branches}".lstrip("/"), place.branches + 1
         self._root = files.branch(place.folder, self._area, original._root)
+        if original._console is not None and original._console.gone:
+            original._lose_console()
         if original._console is None:
             original._console = yield from original._spawned(self._waiter)
         near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._console = branch = Process(self._host, self._waiter, near)
         branch.ready = True  # nothing that this process says is ours
+        branch.awaits(FORKED)
         branch.listen()
         original._console.tell(orders.pack(Order(orders.FORK, self._area.encode())), far.fileno())
         far.close()
         deadline = time.monotonic() + FORK_SECONDS
-        said = yield from until(lambda: branch.replies or original._gone(), deadline)
-        word = branch.replies[0] if said and branch.replies else b""
-        if word[:1] != FORKED or not word[1:12].isdigit():
+        yield from until(lambda: branch.reply or branch.hung_up or original._gone(), deadline)
+        word = branch.reply
+        if not word[1:12].isdigit():
             raise Failure("os", "the session's program did not fork: its process is busy, dead or was changed", 11)
-        branch.replies.clear()
         place.adopt(branch, int(word[1:12]))
         yield from until(lambda: branch.pid or branch.died or place.broken, deadline)
         if branch.died is not None or not branch.pid:
@@ -116,6 +128,7 @@ class Session:
                 if self._group is not None:
                     self._group.kill()
         if console is not None:
+            console.drop_outputs()
             console.close()
         if self._root >= 0:
             os.close(self._root)
@@ -132,7 +145,7 @@ class Session:
 
     def reset(self) -> Steps:
         yield from self.close()
-        self._area, self._runs, self._counted = "", 0, [0, 0]
+        self._area, self._runs = "", 0
         yield from self.start([])
 
     # --- one program
@@ -141,7 +154,7 @@ class Session:
         name = self._wanted
         if name == "auto":
             name = preload.choose(wanted.program) if wanted.kind == "python" else "bare"
-        self._group = self._host.group(self.limits)
+        self._take_group()
         try:
             place = yield from self._enter(name, "once", self._group)
             self._put_all(given)
@@ -180,8 +193,13 @@ class Session:
             raise Failure("broken", self.place.broken or "the session's first process is gone")
         return self.place
 
+    def _take_group(self) -> None:
+        self._group = self._host.group(self.limits)
+        self._meters.group = self._group
+
     def _gone(self) -> bool:
-        return self.place is None or self.place.dead or bool(self.place.broken) or self._console is None
+        console, place = self._console, self.place
+        return place is None or place.dead or bool(place.broken) or console is None or console.gone
 
     def _enter(self, name: str, kind: str, group: Group | None) -> Generator[float, None, Place]:
         """A new place from a zygote that is warm."""
@@ -211,10 +229,10 @@ class Session:
             process.kill()
         process.close()
 
-    def _go(self, process: Process, wanted: Asked, over: Callable[[], bool]) -> Generator[float, None, Reply]:
+    def _go(self, process: Process, wanted: Asked, over: Callable[[], object]) -> Generator[float, None, Reply]:
         self.busy = True
         try:
-            run = Run(self._host, self._living(), process, self._group, self._counted)
+            run = Run(self._host, self._living(), process, self._group, self._meters)
             return (yield from run.go(wanted, self._runs, over))
         finally:
             self.busy = False

@@ -18,17 +18,19 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from . import cgroups, probe, wire
-from .cells import Message, Place, Waiter, Zygote
+from .cells import Message, Place, Waiter
 from .cgroups import Cgroups, Group
 from .connections import Connection
 from .runs import Failure
 from .sessions import Session
 from .syscalls import PR_SET_DUMPABLE, Unavailable, prctl
+from .zygotes import Zygote
 
 SPARE_DESCRIPTORS = 64
 """Left free: a session needs about ten, and one that cannot be had must still be answered."""
 _BURIAL_SECONDS = 0.02
 _FAREWELL_SECONDS = 5.0
+_PRIORITY = -10
 
 
 class Supervisor:
@@ -36,16 +38,19 @@ class Supervisor:
 
     def __init__(self, settings: Message) -> None:
         self._settings = settings
-        self._mode: str = settings["mode"]
-        self.namespaces = self._mode in ("root", "user")
+        self.mode: str = settings["mode"]
+        self.namespaces = self.mode in ("root", "user")
         self.cgroups: Cgroups | None = cgroups.find() if self.namespaces else None
         if self.cgroups is not None:
             self.cgroups.sweep()
+        self._around = cgroups.around() if self.mode == "container" else None
         self._poll = select.epoll()
         self._handlers: dict[int, Callable[[], None]] = {}
         self._zygotes: dict[str, Zygote] = {}
         self._woken: dict[Connection, None] = {}
         self._waiting: set[Connection] = set()
+        self._alarm = float("inf")
+        """Nobody's deadline is earlier."""
         self.connections: set[Connection] = set()
         self.sessions: dict[int, Session] = {}
         self._slots: list[int] = []
@@ -65,9 +70,8 @@ class Supervisor:
                 handler = self._handlers.get(descriptor)
                 if handler is not None:
                     handler()
-            now = time.monotonic()
-            for connection in [item for item in self._waiting if item.deadline <= now]:
-                self._woken[connection] = None
+            if time.monotonic() >= self._alarm:
+                self._ring()
             while self._woken:
                 woken, self._woken = self._woken, {}
                 for connection in woken:
@@ -75,13 +79,20 @@ class Supervisor:
             if self._graves:
                 self._graves = [group for group in self._graves if not group.remove(0)]
 
+    def _ring(self) -> None:
+        """Wake those whose time has come. Most deadlines never come, so the others are looked at only now."""
+        now = time.monotonic()
+        self._woken.update((item, None) for item in self._waiting if item.deadline <= now)
+        self._alarm = min((item.deadline for item in self._waiting if item.deadline > now), default=float("inf"))
+
     def _pause(self) -> float:
         if self._woken:
             return 0.0
-        nearest = min((item.deadline for item in self._waiting), default=float("inf")) - time.monotonic()
-        if self._graves:
-            nearest = min(nearest, _BURIAL_SECONDS)
-        return -1.0 if nearest == float("inf") else max(nearest, 0.0)
+        if self._alarm == float("inf") and not self._graves:
+            return -1.0
+        now = time.monotonic()
+        nearest = min(self._alarm, now + _BURIAL_SECONDS) if self._graves else self._alarm
+        return max(nearest - now, 0.0)
 
     def watch(self, descriptor: int, handler: Callable[[], None]) -> None:
         self._handlers[descriptor] = handler
@@ -100,8 +111,13 @@ class Supervisor:
         if connection in self._waiting:
             self._woken[connection] = None
 
-    def wait(self, connection: Connection, waits: bool) -> None:
-        (self._waiting.add if waits else self._waiting.discard)(connection)
+    def wait(self, connection: Connection, deadline: float | None) -> None:
+        """Wake it when something it waits for has changed, and at the deadline; None: it waits no more."""
+        if deadline is None:
+            self._waiting.discard(connection)
+            return
+        self._waiting.add(connection)
+        self._alarm = min(self._alarm, deadline)
 
     def wake_all(self) -> None:
         self._woken.update(dict.fromkeys(self._waiting))
@@ -112,7 +128,11 @@ class Supervisor:
         """The zygote of this name, started anew where it has gone."""
         found = self._zygotes.get(name)
         if found is None or not found.usable:
-            settings = self._settings | {"preload": name, "owner": os.getpid(), "memory_tree": self.cgroups is not None}
+            settings = self._settings | {
+                "preload": name,
+                "owner": os.getpid(),
+                "memory_tree": (self.cgroups or self._around) is not None,
+            }
             found = self._zygotes[name] = Zygote(self, settings)
         return found
 
@@ -123,8 +143,7 @@ class Supervisor:
         else:
             slot, self._slots_used = self._slots_used, self._slots_used + 1
         place = Place(self, self._count, slot, kind, limits, waiter)
-        zygote.places[place.number] = place
-        place.order(zygote.channel, group)
+        zygote.fork(place, group)
         return place
 
     def gone(self, place: Place) -> None:
@@ -137,7 +156,7 @@ class Supervisor:
     def group(self, limits: Message) -> Group | None:
         self._check_room()
         if self.cgroups is None:
-            return None
+            return self._around
         self._count += 1
         return self.cgroups.create(str(self._count), limits)
 
@@ -200,7 +219,7 @@ class Supervisor:
 
     def _end_strays(self) -> None:
         """Without a pid namespace: what a session has left running. One session is served at a time then."""
-        if self._mode != "container" or any(zygote.places for zygote in self._zygotes.values()):
+        if self.mode != "container" or any(zygote.places for zygote in self._zygotes.values()):
             return
         spared = {os.getpid(), *(zygote.pid for zygote in self._zygotes.values())}
         for _ in range(100):
@@ -222,6 +241,9 @@ class Supervisor:
             while time.monotonic() < deadline:
                 if not os.waitpid(-1, os.WNOHANG)[0]:
                     time.sleep(0.001)
+            for zygote in self._zygotes.values():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(zygote.pid, signal.SIGKILL)
         if self.cgroups is not None:
             self.cgroups.close()
 
@@ -248,6 +270,8 @@ def main() -> NoReturn:
     control: int | None = settings.pop("control", None)
     with contextlib.suppress(OSError):
         prctl(PR_SET_DUMPABLE, 0)
+    with contextlib.suppress(OSError):  # where it may: programs that spin must not keep us from ending them
+        os.setpriority(os.PRIO_PROCESS, 0, _PRIORITY)
     try:
         if settings["mode"] == "auto":
             settings["mode"] = probe.best_mode(settings["readonly"])
@@ -263,7 +287,7 @@ def main() -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C at the trainer's terminal is the trainer's
     signal.signal(signal.SIGTERM, lambda number, frame: supervisor.stop())
     supervisor.watch(woken, lambda: supervisor.heard_children(woken))
-    supervisor.zygote("scientific" if settings["preload_wanted"] == "scientific" else "bare")
+    supervisor.zygote("bare" if settings["preload_wanted"] == "auto" else settings["preload_wanted"])
     ready = wire.pack({"ready": True, "mode": settings["mode"], "capabilities": supervisor.capabilities})
     if control is not None:
         supervisor.control(control)

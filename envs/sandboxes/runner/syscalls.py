@@ -23,6 +23,8 @@ _MOUNT_ATTR_RDONLY, _MOUNT_ATTR_NOSUID, _MOUNT_ATTR_NODEV = 1, 2, 4
 _AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 4, 22, 24, 38
+_FORK = ctypes.PyDLL(None, use_errno=True).fork
+_LAST_DESCRIPTOR = 2**31 - 1
 _CAPABILITY_HEADER = (ctypes.c_uint32 * 2)(0x20080522, 0)  # the third version, of this process
 _NO_CAPABILITIES = (ctypes.c_uint32 * 6)()
 _CAPSET = LIBC.capset  # looked up here, since a fork that is the first to look pays for it in page faults
@@ -48,7 +50,8 @@ NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "msgget": (68, 186), "msgrcv": (70, 188), "msgsnd": (69, 189), "name_to_handle_at": (303, 264),
     "nfsservctl": (180, 42), "open_by_handle_at": (304, 265), "open_tree": (428, 428),
     "perf_event_open": (298, 241), "personality": (135, 92), "pidfd_getfd": (438, 438), "pivot_root": (155, 41),
-    "process_madvise": (440, 440), "process_mrelease": (448, 448), "process_vm_readv": (310, 270),
+    "prlimit64": (302, 261), "process_madvise": (440, 440), "process_mrelease": (448, 448),
+    "process_vm_readv": (310, 270),
     "process_vm_writev": (311, 271), "ptrace": (101, 117), "putpmsg": (182, None), "query_module": (178, None),
     "quotactl": (179, 60), "quotactl_fd": (443, 443), "reboot": (169, 142), "request_key": (249, 218),
     "seccomp": (317, 277), "security": (185, None), "semctl": (66, 191), "semget": (64, 190), "semop": (65, 193),
@@ -94,6 +97,15 @@ def call(name: str, *arguments: object) -> int:
         raise Unavailable(f"{machine()} has no system call {name}")
     words = [ctypes.c_long(item) if isinstance(item, int) else item for item in arguments]
     return _checked(name, LIBC.syscall(ctypes.c_long(wanted), *words))
+
+
+def fork() -> int:
+    """For a process with one thread: `os.fork` without what modules of Python do in the child.
+
+    They give each lock and each thread a new life and draw new dice, at the cost of most of a MiB of pages that would
+    be shared else. What C libraries do at a fork is done. A child that runs programs calls `random.seed` itself.
+    """
+    return _checked("fork", _FORK())
 
 
 def unshare(flags: int) -> None:
@@ -153,9 +165,9 @@ def has_capability(which: int) -> bool:
 def close_all_but(keep: tuple[int, ...]) -> None:
     """Close every descriptor that is not kept, however high."""
     first = 0
-    for descriptor in [*sorted(set(keep)), 2**32 - 1]:
+    for descriptor in [*sorted(set(keep)), _LAST_DESCRIPTOR]:
         if descriptor > first:
-            call("close_range", first, descriptor - 1 if descriptor != 2**32 - 1 else descriptor, 0)
+            call("close_range", first, descriptor - 1 if descriptor != _LAST_DESCRIPTOR else descriptor, 0)
         first = descriptor + 1
 
 

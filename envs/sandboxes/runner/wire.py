@@ -14,6 +14,7 @@ HEADER_BYTES = 2**20
 
 Header = dict[str, Any]
 _encode = json.JSONEncoder(separators=(",", ":")).encode
+_decode = json.JSONDecoder().decode
 
 
 class FrameError(Exception):
@@ -58,7 +59,7 @@ class Reader:
         if len(self._data) < end:
             return None
         try:
-            header = json.loads(self._data[LENGTHS.size : LENGTHS.size + head])
+            header = _decode(str(self._data[LENGTHS.size : LENGTHS.size + head], "utf-8"))
         except (ValueError, RecursionError) as error:
             raise FrameError(f"a header that is not JSON: {error}") from None
         if not isinstance(header, dict):

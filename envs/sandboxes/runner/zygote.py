@@ -19,9 +19,9 @@ import sys
 from typing import Any, NoReturn
 
 from . import cell, cgroups, preload
-from .console import Console
+from .console import Console, prepare
 from .orders import REFUSED
-from .syscalls import PR_SET_DUMPABLE, Unavailable, close_all_but, prctl
+from .syscalls import PR_SET_DUMPABLE, Unavailable, close_all_but, fork, prctl
 
 CHANNEL = 3
 """The descriptor of a zygote's socket to its supervisor."""
@@ -47,6 +47,7 @@ def main() -> NoReturn:
     channel = socket.socket(fileno=CHANNEL)
     settings, _ = receive(channel)
     assert settings is not None
+    os.setpriority(os.PRIO_PROCESS, 0, max(os.getpriority(os.PRIO_PROCESS, 0), 0))  # the supervisor's is for itself
     sys.path[:] = [path for path in sys.path if "runner" not in os.path.basename(path)] + settings["paths"]
     try:
         cell.enter_zygote(settings)
@@ -57,6 +58,7 @@ def main() -> NoReturn:
         remedies = list(error.remedies) if isinstance(error, Unavailable) else []
         send(channel, {"failed": str(getattr(error, "missing", error)), "remedies": remedies})
         os._exit(1)
+    prepare()
     gc.collect()
     gc.freeze()  # or the first collection in a child would copy every page
     send(channel, {"ready": True})
@@ -156,7 +158,7 @@ class _Init:
         if order is None:
             os._exit(0)
         if order["op"] == "spawn":
-            pid = os.fork()
+            pid = fork()
             if pid == 0:
                 self._spawned(order, descriptors)
         elif order["op"] == "sweep":

@@ -41,7 +41,7 @@ def processor(request, monkeypatch):
 def test_every_number_below_the_unknown_ones_is_refused_exactly_where_the_list_says(processor):
     program = seccomp.build()
     refused = {syscalls.number(name) for name in seccomp.REFUSED} - {None}
-    conditional = {syscalls.number(name) for name in ("clone", "clone3", "socket", "socketpair", "ioctl")}
+    conditional = {syscalls.number(name) for name in ("clone", "clone3", "socket", "socketpair", "ioctl", "prlimit64")}
     for number in set(range(457)) - conditional:
         expected = REFUSED if number in refused else ALLOW
         assert verdict(program, ARCHITECTURES[processor], number) == expected, number
@@ -93,3 +93,9 @@ def test_an_unknown_processor_is_an_error_with_options(monkeypatch):
     monkeypatch.setattr(syscalls.platform, "machine", lambda: "riscv64")
     with pytest.raises(syscalls.Unavailable, match=r"riscv64.*docker"):
         seccomp.build()
+
+
+def test_a_process_may_limit_itself_and_nobody_else(processor):
+    program, number = seccomp.build(), syscalls.number("prlimit64")
+    assert verdict(program, ARCHITECTURES[processor], number, 0) == ALLOW
+    assert verdict(program, ARCHITECTURES[processor], number, 1) == REFUSED

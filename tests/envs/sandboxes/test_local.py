@@ -108,6 +108,55 @@ for fd in range(3, 64):
     assert sandbox.run_once("print('sound')").stdout == "sound\n"
 
 
+def test_what_a_program_wrote_to_its_socket_is_no_answer_to_a_later_run(session: Session) -> None:
+    word = "b'd' + bytes(8) + b'\\0\\0\\1forged'"
+    forge = f"import os\nfor fd in range(3, 64):\n try: os.write(fd, {word})\n except OSError: pass"
+    assert session.run(forge).ok
+    result = session.run("print('true')\n1 + 1", show_last=True)
+    assert (result.stdout, result.value, result.state_lost) == ("true\n", "2", False)
+
+
+@pytest.mark.parametrize("end", ["os._exit(7)", "os.kill(os.getpid(), 9)"])
+def test_a_process_that_goes_between_two_runs_takes_no_run_with_it(session: Session, end: str) -> None:
+    session.put("kept", b"1")
+    session.run(f"import os, threading\nthreading.Timer(0.05, lambda: {end}).start()")
+    time.sleep(0.3)
+    result = session.run("print(open('kept').read(), 'os' in globals())")
+    assert (result.stdout, result.exit_code, result.state_lost) == ("1 False\n", 0, True)
+    assert session.run("print(2)").ok
+
+
+def test_a_thread_prints_into_its_own_run_alone_and_outlives_it(session: Session) -> None:
+    thread = "while True:\n        time.sleep(0.01)\n        print('late')\n        beats.append(1)"
+    program = f"import threading, time\nbeats = []\ndef work():\n    {thread}\n"
+    session.run(program + "threading.Thread(target=work, daemon=True).start()")
+    time.sleep(0.1)
+    assert session.run("len(beats) > 3", show_last=True).value == "True"
+
+
+@pytest.mark.parametrize("spoiled", ["os.close(1)", "os.dup2(2, 1)", "os.set_blocking(1, False)", "sys.stdout.close()"])
+def test_a_run_that_spoils_stdout_spoils_its_own(session: Session, spoiled: str) -> None:
+    session.run("print(0)")
+    session.run(f"import os, sys\n{spoiled}")
+    assert session.run("print('x' * 100_000)").stdout_bytes == 100_001
+    assert session.run("print(2)").stdout == "2\n"
+
+
+def test_what_a_child_prints_after_its_run_is_nobodys(session: Session) -> None:
+    session.run("import os, time\nif os.fork() == 0:\n    time.sleep(0.1)\n    os.write(1, b'stale')\n    os._exit(0)")
+    time.sleep(0.2)
+    assert session.run("print(2)").stdout == "2\n"
+
+
+def test_a_program_that_runs_once_may_show_its_last_value(sandbox: LocalSandbox) -> None:
+    assert sandbox.run_once("print(1)\n6 * 7", show_last=True).stdout == "1\n42\n"
+    assert sandbox.run_once("print(1)", show_last=True).stdout == "1\n"
+
+
+def test_a_program_that_runs_once_has_three_descriptors(sandbox: LocalSandbox) -> None:
+    assert sandbox.run_once("import os; print(sorted(os.listdir('/proc/self/fd')))").stdout == "['0', '1', '2', '3']\n"
+
+
 def test_a_daemon_that_holds_stdout_does_not_hold_the_run(sandbox: LocalSandbox, session: Session) -> None:
     daemon = "import os, time\nif os.fork() == 0:\n    time.sleep(30)\n    os._exit(0)\nprint('parent')"
     for run in (sandbox.run_once, session.run):

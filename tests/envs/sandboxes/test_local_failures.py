@@ -1,5 +1,6 @@
 """What breaks is ours and says so: killed parts are replaced, nothing is left behind, nobody else is touched."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from palaestra.envs.sandboxes.local import LocalSandbox
+from palaestra.envs.sandboxes.runner.files import empty
 from palaestra.errors import Broken, SandboxUnavailable, UsageError
 
 
@@ -57,8 +59,10 @@ def gone_within(pids: list[int], seconds: float) -> bool:
     return not alive(pids)
 
 
-def groups_of(pid: int) -> list[Path]:
-    return list(Path("/sys/fs/cgroup").glob(f"**/palaestra-*-{pid}-*"))
+def groups_of(pid: int) -> list[str]:
+    """Its control groups; others come and go meanwhile, which a walk does not mind."""
+    walk = os.walk("/sys/fs/cgroup")
+    return [name for _, names, _ in walk for name in names if name.startswith("palaestra-") and f"-{pid}-" in name]
 
 
 def test_a_killed_zygote_is_broken_and_the_next_session_has_a_new_one(sandbox: LocalSandbox) -> None:
@@ -184,6 +188,38 @@ def test_closing_a_session_from_another_thread_ends_its_run(sandbox: LocalSandbo
     assert time.monotonic() - began < 5
     with pytest.raises(UsageError, match="closed"):
         session.run("1")
+
+
+def test_closing_the_sandbox_during_a_run_breaks_the_run_and_nothing_else(sandbox: LocalSandbox) -> None:
+    session, supervisor = sandbox.start(), sandbox._supervisor
+    assert supervisor is not None
+    threading.Timer(0.2, sandbox.close).start()
+    with pytest.raises(Broken, match="gone"):
+        session.run("import time; time.sleep(30)", timeout=30)
+    reader, writer = os.pipe()  # they take the numbers that were let go
+    assert supervisor.why() == "it ended with 0"
+    os.close(reader)
+    os.close(writer)
+
+
+def test_a_folder_is_emptied_whatever_was_put_into_it(tmp_path: Path) -> None:
+    folder = tmp_path
+    for _ in range(40):
+        folder = folder / ("d" * 200)
+        os.mkdir(folder) if len(str(folder)) < 4000 else None
+    (tmp_path / "locked").mkdir()
+    (tmp_path / "locked" / "file").write_text("x")
+    (tmp_path / "locked").chmod(0)
+    (tmp_path / "link").symlink_to("/etc")
+    empty(str(tmp_path))
+    assert os.listdir(tmp_path) == [] and os.path.isdir("/etc")
+
+
+def test_a_hundred_runs_at_once_are_all_answered(sandbox: LocalSandbox) -> None:
+    async def together() -> list[str]:
+        return [result.stdout for result in await asyncio.gather(*(sandbox.arun_once("print(1)") for _ in range(100)))]
+
+    assert asyncio.run(together()) == ["1\n"] * 100
 
 
 @pytest.mark.parametrize("path", ["../x", "/etc/passwd", "a/../../x", "link/x", "link", "way/x"])

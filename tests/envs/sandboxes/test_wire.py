@@ -104,5 +104,6 @@ def test_a_result_is_read_and_what_is_wrong_is_broken() -> None:
 
 
 def test_the_zygote_is_chosen_by_what_a_program_names() -> None:
-    assert choose(b"import numpy as np") == choose(b"from sympy import *") == "scientific"
+    assert choose(b"from sympy import *") == choose(b"import numpy, sympy") == "scientific"
+    assert choose(b"import numpy as np") == choose(b"import pandas") == "numpy"
     assert choose(b"print('hello')") == choose(b"import json, numpyro_like") == "bare"

@@ -127,7 +127,11 @@ class FakeSandbox(Sandbox):
         return self.start(files=files, limits=limits)
 
     def run_once(self, program, *, files=None, timeout=None, stdin=b"", show_last=False, limits=None):
-        return FakeSession(self, files, limits).run(program, timeout=timeout, show_last=show_last)
+        session = FakeSession(self, files, limits)
+        try:
+            return session.run(program, timeout=timeout, show_last=show_last)
+        finally:
+            session.close()
 
     async def arun_once(self, program, *, files=None, timeout=None, stdin=b"", show_last=False, limits=None):
         await asyncio.sleep(0.001)

@@ -1,0 +1,104 @@
+"""What the supervisor knows of a zygote: its process, the orders it has not taken yet, the places forked from it."""
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+from collections import deque
+
+from . import zygote as child
+from .cells import Loop, Message, Place
+from .cgroups import Group
+
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+class Zygote:
+    """A zygote's process and socket, and the places that were forked from it."""
+
+    def __init__(self, loop: Loop, settings: Message) -> None:
+        self._loop = loop
+        self.name: str = settings["preload"]
+        self.ready = False
+        self.failed = ""
+        self.remedies: list[str] = []
+        self.places: dict[int, Place] = {}
+        self._orders: deque[tuple[Message, list[int]]] = deque()
+        self.channel, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        script = os.path.dirname(os.path.abspath(__file__))
+        # Not -I: it would not listen to the hash seed. Nothing else is in this environment.
+        words = [sys.executable, "-s", "-S", "-P", "-B", script, "zygote"]
+        environment = {"PYTHONHASHSEED": "0", "PYTHONUTF8": "1", "LANG": "C.UTF-8", **dict.fromkeys(_THREADS, "1")}
+        with open(os.devnull, "r+b", buffering=0) as null:
+            moves = [(os.POSIX_SPAWN_DUP2, null.fileno(), 0), (os.POSIX_SPAWN_DUP2, null.fileno(), 1)]
+            moves.append((os.POSIX_SPAWN_DUP2, far.fileno(), child.CHANNEL))
+            self.pid = os.posix_spawn(sys.executable, words, environment, file_actions=moves)
+        far.close()
+        child.send(self.channel, settings)
+        self.channel.setblocking(False)
+        loop.watch(self.channel.fileno(), self._hear)
+
+    def fork(self, place: Place, group: Group | None) -> None:
+        """Order a place. While the zygote forks for others it may not be able to take one more order."""
+        self.places[place.number] = place
+        self._orders.append(place.ordered(group))
+        self._send_orders()
+
+    def _send_orders(self) -> None:
+        while self._orders and not self.failed:
+            order, descriptors = self._orders[0]
+            try:
+                child.send(self.channel, order, *descriptors)
+            except BlockingIOError:
+                return  # it will answer the earlier ones, and then there is room
+            except OSError:
+                pass  # it is gone, which its socket tells as well
+            self._orders.popleft()
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    @property
+    def usable(self) -> bool:
+        return not self.failed
+
+    def _hear(self) -> None:
+        try:
+            message, descriptors = child.receive(self.channel)
+        except BlockingIOError:
+            return
+        except OSError:
+            message, descriptors = None, []
+        if message is None:
+            self.end("its process is gone")
+        elif "ready" in message:
+            self.ready = True
+            self._loop.wake_all()
+        elif "failed" in message:
+            self.remedies = message["remedies"]
+            self.end(message["failed"])
+        elif "born" in message:
+            self.places[message["born"]].born(descriptors[0])
+        elif "died" in message:
+            self.places.pop(message["died"]).ended(message)
+        elif "stillborn" in message:
+            self.places.pop(message["stillborn"]).ended({"status": 0, "cpu": 0.0, "rss": 0}, message["text"])
+        self._send_orders()
+
+    def end(self, reason: str) -> None:
+        """It is gone or has to go, and its places with it."""
+        if self.failed:
+            return
+        self.failed = reason
+        self._loop.unwatch(self.channel.fileno())
+        self.channel.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGTERM)  # which ends all that it forked before it ends itself
+        for place in [*self.places.values()]:
+            place.kill()
+            place.ended({"status": signal.SIGKILL, "cpu": 0.0, "rss": 0}, f"the {self.name} zygote failed: {reason}")
+        self.places.clear()
+        while self._orders:
+            for descriptor in self._orders.popleft()[1]:
+                os.close(descriptor)
+        self._loop.wake_all()
