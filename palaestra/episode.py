@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from palaestra.frozen import statically_frozen
+
 Message = dict[str, Any]
 """A chat message in the OpenAI form: `{"role": ..., "content": ...}`."""
 
@@ -51,7 +53,7 @@ class Task:
     data: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@statically_frozen
 class Call:
     """What the agent asked for and its outcome. `text` is what the agent was told."""
 
@@ -90,7 +92,7 @@ class Start:
     """Messages placed after the task's prompt (an earlier attempt and its critique, say): context, never trained on."""
 
 
-@dataclass(frozen=True, slots=True)
+@statically_frozen
 class Event:
     """What a slot of an arena reports: messages that are new to the agent, or how its episode ended."""
 

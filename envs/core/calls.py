@@ -46,7 +46,7 @@ class Prepared:
     @property
     def mode(self) -> Mode:
         """Where it runs; an answered call needs no place."""
-        return Mode.INLINE if self.tool is None or self.call is not None else self.tool.mode
+        return Mode.INLINE if self.tool is None else self.tool.mode
 
     @property
     def limit(self) -> Limit | None:
@@ -87,17 +87,18 @@ def _unknown(name: str, tools: Sequence[str]) -> str:
 
 def run(prepared: Prepared, until: float = float("inf")) -> Call:
     """Run a plain tool in the calling thread. `until` ends the tries of one that failed by a transient error."""
-    if prepared.call is not None or prepared.tool is None:
+    tool = prepared.tool
+    if tool is None:
         assert prepared.call is not None
         return prepared.call
     begun = time.perf_counter()
     attempt = 0
     while True:
         try:
-            result = getattr(prepared.owner, prepared.tool.attribute)(**prepared.values)
+            result = getattr(prepared.owner, tool.attribute)(**prepared.values)
             return answered(prepared, result, time.perf_counter() - begun)
         except (Exception, SystemExit) as error:
-            pause = _pause(prepared.tool, error, attempt, until)
+            pause = _pause(tool, error, attempt, until)
             if pause is None:
                 return failed(prepared, error, time.perf_counter() - begun)
         attempt += 1

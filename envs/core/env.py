@@ -15,7 +15,7 @@ from palaestra.envs.core.machine import EpisodeMachine
 from palaestra.envs.core.scoring import check_declared, check_limits
 from palaestra.envs.core.tasks import check_split
 from palaestra.envs.core.tool import Mode, collect
-from palaestra.envs.core.toolkit import Toolkit, described, merge
+from palaestra.envs.core.toolkit import Toolkit, merge
 from palaestra.envs.core.transcript import fresh, joined, transcript
 from palaestra.envs.data.rows import require_file
 from palaestra.envs.data.task_files import load_tasks
@@ -118,8 +118,9 @@ class ToolEnv(EpisodeMachine):
     def drawn(self, seed: int | None, task: int | None) -> Start:
         """What `reset` opens: the seed, and the task where none is given, from `np_random`."""
         super().reset(seed=seed)
-        index = int(self.np_random.integers(len(self.tasks))) if task is None else int(task)
-        return Start(task=index, seed=int(self.np_random.random() * 2**31) if seed is None else seed)
+        rng = self.np_random
+        index = int(rng.integers(len(self.tasks))) if task is None else int(task)
+        return Start(index, int(rng.random() * 2**31) if seed is None else seed)
 
     def snapshot(self) -> Snapshot:
         """The running episode as it stands; a UsageError where one of the toolkits does not support it."""
@@ -140,7 +141,9 @@ class ToolEnv(EpisodeMachine):
 
     def info(self, event: Event, opening: bool = False) -> dict[str, Any]:
         """Gymnasium's info: fixed keys of fixed types, fresh objects, no timings."""
-        return {key: values[0] for key, values in infos((self,), (event,), opening).items()}
+        found = infos((self,), (event,), opening)
+        parts = {name: values[0] for name, values in found.pop("parts").items()}
+        return {key: values[0] for key, values in found.items()} | {"parts": parts}
 
     def take(self, action: str) -> Event:
         """One turn, with our deadlines, whatever kinds of tools it calls: what `step` is made of."""
@@ -158,20 +161,19 @@ class ToolEnv(EpisodeMachine):
         return super()._make_set() if self.tasks_file is None else load_tasks(self.tasks_file, self.split)
 
 
-def infos(envs: Sequence[ToolEnv], events: Sequence[Event], opening: bool) -> dict[str, list[Any]]:
-    """The infos of these environments of one class key by key, which is how Gymnasium's vectors want them."""
-    found: dict[str, list[Any]] = {
+def infos(envs: Sequence[ToolEnv], events: Sequence[Event], opening: bool) -> dict[str, Any]:
+    """The infos of these environments of one class key by key, and the reward parts part by part: how Gymnasium's
+    vectors want them."""
+    found: dict[str, Any] = {
         "messages": [fresh(event.messages) for event in events],
         "turn": [env.turns for env in envs],
         "ending": ["" if event.ending is None else str(event.ending) for event in events],
-        "parts": [
-            {name: event.parts.get(name, 0.0) for name in env.parts} for env, event in zip(envs, events, strict=True)
-        ],
+        "parts": {name: [event.parts.get(name, 0.0) for event in events] for name in envs[0].parts},
         "attempt": [event.attempt for event in events],
         "fault": [event.fault for event in events],
     }
     if opening:
-        found["tools"] = [described(tuple(env._table.values()))[1] for env in envs]
+        found["tools"] = [env._described for env in envs]
         found["system"] = [env.system for env in envs]
         found["task"] = [event.start.task for event in events]
     return found

@@ -35,6 +35,8 @@ class Equipped(Authored):
     _table: Mapping[str, Tool] = {}
     """The tools that are offered."""
     _schemas: tuple[Mapping[str, Any], ...] = ()
+    _described: str = ""
+    """The same as JSON."""
     _hidden: Mapping[str, Tool] = {}
     _found: Mapping[str, Tool] = {}
     """Hidden tools that this episode has found."""
@@ -105,7 +107,7 @@ class Equipped(Authored):
     def _offer(self, tools: Mapping[str, Tool]) -> None:
         """Offer these tools, without those that have to be found."""
         self._table, self._hidden = divide(type(self).__name__, tuple(tools.values()))
-        self._schemas = described(tuple(self._table.values()))[0]
+        self._schemas, self._described = described(tuple(self._table.values()))
         if self._hidden:
             self._owners = {**self._owners, FIND: Finder(self._hidden, self.max_result_chars)}
 

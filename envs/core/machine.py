@@ -95,13 +95,15 @@ class EpisodeMachine(Equipped):
         parsed = formats.get(self.format).parse(text, schemas)
         self._turns += 1
         self._messages.append({"role": "assistant", "content": text})
-        if parsed.is_answer:
+        calls, limit = parsed.calls, self.max_turn_calls
+        if not calls:
             self._answer = parsed.content
             return []
         self._answer = None
-        limit = self.max_turn_calls
-        prepared = [prepare(item, accepted, self._owners, self) for item in parsed.calls[:limit]]
-        if len(parsed.calls) > limit:
+        prepared: list[Prepared] = []
+        for item in calls[:limit]:
+            prepared.append(prepare(item, accepted, self._owners, self))
+        if len(calls) > limit:
             prepared.append(refused("", {}, f"only {limit} calls are run in a turn; the rest were not"))
         return prepared
 
@@ -117,17 +119,22 @@ class EpisodeMachine(Equipped):
         """`close_turn` for those who must not wait: a Verdict where the reward has to be awaited."""
         if self._answer is not None:
             return self._end(Ending.ANSWERED, ())
-        room = self.max_result_chars
-        messages = tuple([{"role": "tool", "name": call.name, "content": clip(call.text, room)} for call in calls])
-        self._messages += messages
-        self._calls += calls
-        accepted = self._accepted
+        accepted, room = self._accepted, self.max_result_chars
+        told: list[Message] = []
+        broken: Call | None = None
         final: Call | None = None
         for call in calls:
-            if call.status is Status.BROKEN:
-                return self._end(Ending.BROKEN, messages, f"{self._where()}: {call.text}")
-            if final is None and call.status is Status.OK and call.name in accepted and accepted[call.name].terminal:
-                final = call
+            told.append({"role": "tool", "name": call.name, "content": clip(call.text, room)})
+            if call.status is Status.OK:
+                if final is None and call.name in accepted and accepted[call.name].terminal:
+                    final = call
+            elif call.status is Status.BROKEN and broken is None:
+                broken = call
+        self._messages += told
+        self._calls += calls
+        messages = tuple(told)
+        if broken is not None:
+            return self._end(Ending.BROKEN, messages, f"{self._where()}: {broken.text}")
         if final is not None:
             self._answer = final.text
             return self._end(Ending.ANSWERED, messages)
@@ -192,8 +199,8 @@ class EpisodeMachine(Equipped):
         if self._found:
             self._found = {}
         self._calls: list[Call] = []
-        self._messages: list[Message] = [{"role": "system", "content": self.system}] if self.system else []
-        self._messages += [{"role": "user", "content": problem.prompt}, *start.prefix]
+        asked: list[Message] = [{"role": "user", "content": problem.prompt}, *start.prefix]
+        self._messages = [{"role": "system", "content": self.system}, *asked] if self.system else asked
 
     def _task_at(self, index: int) -> Task:
         tasks = self.tasks
@@ -227,7 +234,7 @@ class EpisodeMachine(Equipped):
             return self._broken(messages, f"{self._where()}: its reward could not be computed: {error}")
         finally:
             self._close_kits()
-        return Event(self.slot, self._start, messages, self.schemas, ending, reward, parts, attempt)
+        return Event(self.slot, self._start, messages, self._schemas, ending, reward, parts, attempt)
 
     def _broken(self, messages: tuple[Message, ...], fault: str) -> Event:
         """The last event of an episode that the infrastructure failed."""
@@ -235,7 +242,7 @@ class EpisodeMachine(Equipped):
         if self._ending is None:
             self._close_kits()
         self._ending = Ending.BROKEN
-        return Event(self.slot, self._start, messages, self.schemas, Ending.BROKEN, None, {}, self.attempt, fault)
+        return Event(self.slot, self._start, messages, self._schemas, Ending.BROKEN, None, {}, self.attempt, fault)
 
     def _waited(self, found: Event | Verdict) -> Event:
         if isinstance(found, Event):

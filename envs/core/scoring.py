@@ -64,13 +64,16 @@ def score(owner: str, declared: Mapping[str, RewardPart], returned: Any) -> tupl
         raise EnvironmentDefect(f"{owner}.reward returned {dict(given)!r} without 'success'; add that part")
     total, parts = 0.0, {}
     for name, part in declared.items():
-        value = parts[name] = _number(owner, name, part, given.get(name, 0.0))
+        value = given.get(name, 0.0)
+        if type(value) is not float or not part.low <= value <= part.high:
+            value = _number(owner, name, part, value)
+        parts[name] = value
         total += part.weight * value
     return total, parts
 
 
 def _number(owner: str, name: str, part: RewardPart, value: Any) -> float:
-    """One part's value, finite and within its range."""
+    """One part's value as a float, finite and within its range."""
     try:
         if isinstance(value, str):
             raise TypeError

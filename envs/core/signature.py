@@ -30,11 +30,15 @@ class Signature:
     plain: Mapping[str, type]
     """The types of the parameters, where each is required and of a plain type; else empty."""
 
-    def read(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    def read(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """The arguments as the method wants them; pydantic's ValidationError where they do not fit."""
-        # Most calls fit as they are; seeing that takes a quarter of the time in which pydantic says the same.
-        if self.plain and {name: type(value) for name, value in arguments.items()} == self.plain:
-            return dict(arguments)
+        if self.plain and len(arguments) == len(self.plain):
+            # Most calls fit as they are; seeing that takes a fifth of the time in which pydantic says the same.
+            for name, kind in self.plain.items():
+                if type(arguments.get(name)) is not kind:
+                    break
+            else:
+                return arguments
         valid = self.model.model_validate(arguments)
         return {parameter: getattr(valid, field) for field, parameter in self.fields}
 

@@ -153,7 +153,7 @@ class Tool:
     terminal: bool = False
     hidden: bool = False
 
-    def validate(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    def validate(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """The arguments as the method wants them; a ToolError in one line where they do not fit."""
         try:
             return self.signature.read(arguments)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from palaestra.episode import Message
 
 _INTEGERS = ("turn", "task")
+_INTEGER, _NUMBER, _OBJECT = np.dtype(np.int64), np.dtype(np.float64), np.dtype(object)
 
 
 def joined(messages: Iterable[Message]) -> str:
@@ -21,7 +22,7 @@ def joined(messages: Iterable[Message]) -> str:
 
 def fresh(messages: Iterable[Message]) -> tuple[Message, ...]:
     """Copies, so that who keeps an info cannot change the record."""
-    return tuple([message.copy() for message in messages])
+    return tuple(map(dict.copy, messages))
 
 
 def transcript(messages: Sequence[Message]) -> str:
@@ -41,27 +42,30 @@ def _label(message: Message) -> str:
     return f"{message['role']} ({visible(str(name))})" if name else str(message["role"])
 
 
-def stack(slots: Sequence[int], infos: Mapping[str, Sequence[Any]], size: int) -> dict[str, Any]:
-    """Infos of some slots, key by key, as one array a key with a mask `_key` of these slots.
+def stack(slots: Sequence[int], infos: Mapping[str, Any], size: int) -> dict[str, Any]:
+    """Infos of some slots, in ascending order, key by key, as one array a key with a mask `_key` of these slots.
 
-    The reward parts become a dict of such arrays. Types do not depend on who reports first.
+    The reward parts, which come part by part, become a dict of such arrays. Types do not depend on who reports first.
     """
     found: dict[str, Any] = {}
+    at = np.asarray(slots)
     said = np.zeros(size, bool)
-    said[slots] = True
-    for key, values in infos.items() if slots else ():
+    said[at] = True
+    for key, values in infos.items():
         if key == "parts":
-            parts = {name: [one[name] for one in values] for name in values[0]}
-            found[key] = {name: _column(slots, numbers, np.zeros(size)) for name, numbers in parts.items()}
-            found[key] |= {f"_{name}": said.copy() for name in parts}
+            found[key] = {name: _column(at, numbers, size, _NUMBER) for name, numbers in values.items()}
+            found[key] |= {f"_{name}": said.copy() for name in values}
         else:
-            empty = np.zeros(size, np.int64) if key in _INTEGERS else np.empty(size, dtype=object)
-            found[key] = _column(slots, values, empty)
+            found[key] = _column(at, values, size, _INTEGER if key in _INTEGERS else _OBJECT)
         found[f"_{key}"] = said.copy()
     return found
 
 
-def _column(slots: Sequence[int], values: Sequence[Any], empty: NDArray[Any]) -> NDArray[Any]:
+def _column(at: NDArray[np.int64], values: Sequence[Any], size: int, kind: "np.dtype[Any]") -> NDArray[Any]:
     """An array with these values in it; `fromiter`, since assignment would take a tuple of messages apart."""
-    empty[slots] = np.fromiter(values, empty.dtype, len(values))
-    return empty
+    column = np.fromiter(values, kind, len(values))
+    if len(column) == size:
+        return column
+    whole = np.empty(size, kind) if kind is _OBJECT else np.zeros(size, kind)
+    whole[at] = column
+    return whole

@@ -162,6 +162,7 @@ class Inbox:
                 turn.calls[job.index] = call
                 turn.left -= 1
                 if not turn.left:
+                    turn.jobs.clear()  # They know their turn: a circle would be left to the garbage collector.
                     self._done.append(turn)
             wake = 0 < self._wanted <= len(self._done)
             if wake:

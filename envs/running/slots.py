@@ -7,7 +7,7 @@ slot's episode BROKEN, and the slot gets a fresh environment. Left out: Gymnasiu
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import Any
 
@@ -103,22 +103,22 @@ class Slots:
 
     def send(self, actions: Mapping[int, str]) -> None:
         """Give each of these slots the agent's next turn. Inline tools run before this returns."""
-        envs, state = self.envs, self._state
+        self._require_waiting(actions, "send")
         for slot, action in actions.items():
-            self._require_waiting(slot, "send")
             if not isinstance(action, str):
                 raise UsageError(f"send: slot {slot} got {type(action).__name__}; expected str, the agent's whole turn")
+        envs, state, busy, inline = self.envs, self._state, _State.BUSY, Mode.INLINE
         turns: list[Turn] = []
         try:
             for slot, action in actions.items():
                 prepared = envs[slot].open_turn(action)
-                state[slot] = _State.BUSY
+                state[slot] = busy
                 for item in prepared:
-                    if item.mode is not Mode.INLINE:
+                    if item.mode is not inline:
                         turns.append(self._board(slot, prepared, None))
                         break
                 else:
-                    self._settled[slot] = [run(item) for item in prepared]
+                    self._settled[slot] = list(map(run, prepared))
                 if len(turns) == _BATCH:
                     boarded, turns = turns, []
                     self._runner.start(boarded)
@@ -144,15 +144,17 @@ class Slots:
                 if self.ordered:
                     return []
                 break
-        events = [self._ready.pop(slot) for slot in sorted(self._ready)]
+        ready, self._ready = self._ready, {}
+        events = [ready[slot] for slot in sorted(ready)]
         for event in events:
             self._state[event.slot] = _State.WAITING if event.ending is None else _State.FREE
         return events
 
     def finish(self, slot: int, ending: Ending, text: str = "") -> None:
         """Close an episode from outside; the event comes through `recv`."""
-        self._require_waiting(slot, "finish")
+        self._require_waiting((slot,), "finish")
         self._close_turn(slot, self.envs[slot].finishing, ending, text)
+        self._state[slot] = _State.BUSY
 
     # Inside.
 
@@ -209,7 +211,8 @@ class Slots:
         closing = self._aside.pop(turn, None)
         if closing is not None:
             self._runner.abandon(turn)
-            log.warning("%s: toolkits did not close within %g s", self._inbox.env_id, turn.jobs[0].seconds)
+            seconds = self.envs[turn.slot].close_timeout
+            log.warning("%s: toolkits did not close within %g s", self._inbox.env_id, seconds)
             return
         slot = turn.slot
         errand = self._out.pop(slot)[1]
@@ -231,17 +234,15 @@ class Slots:
 
     def _close_turn(self, slot: int, close: Callable[..., Event | Verdict], *arguments: Any) -> None:
         """A step of the machine. Where an author's reward raises, the slot is free and the rest is kept."""
-        self._state[slot] = _State.FREE
         try:
             found = close(*arguments)
         except BaseException:
+            self._state[slot] = _State.FREE
             self._set_aside(slot)
             raise
-        self._state[slot] = _State.BUSY
-        env = self.envs[slot]
         if isinstance(found, Verdict):
             self._runner.start((self._board(slot, [found.call()], found),))
-        elif found.ending is not None and self._errands and env._kits:
+        elif self._errands and found.ending is not None and (env := self.envs[slot])._kits:
             closing = Closing(env._kits, found)
             self._runner.start((self._board(slot, [closing.call(env.close_timeout)], closing),))
         else:
@@ -306,7 +307,10 @@ class Slots:
         if not 0 <= slot < len(self.envs):
             raise UsageError(f"slot {slot} does not exist; expected 0 to {len(self.envs) - 1}")
 
-    def _require_waiting(self, slot: int, verb: str) -> None:
-        self._require_slot(slot)
-        if self._state[slot] is not _State.WAITING:
-            raise UsageError(f"{verb}: slot {slot} is {self._state[slot].value}")
+    def _require_waiting(self, slots: Iterable[int], verb: str) -> None:
+        state, count, waiting = self._state, len(self._state), _State.WAITING
+        for slot in slots:
+            if not 0 <= slot < count:
+                self._require_slot(slot)
+            if state[slot] is not waiting:
+                raise UsageError(f"{verb}: slot {slot} is {state[slot].value}")

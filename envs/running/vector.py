@@ -109,22 +109,25 @@ class ToolVectorEnv(Slots, VectorEnv[tuple[str, ...], Sequence[str | None], NDAr
         return tuple(env.render() for env in self.envs) if self.render_mode == "ansi" else None
 
     def _receive(self, slots: Iterable[int]) -> list[Event]:
-        """Events of all these slots."""
+        """Events of all these slots, in ascending order."""
         wanted = set(slots)
         events: list[Event] = []
         while wanted:
             received = self.recv(self.num_envs)
             events += received
-            wanted.difference_update(event.slot for event in received)
-        return events
+            wanted -= {event.slot for event in received}
+        return events if self.ordered else sorted(events, key=lambda event: event.slot)
 
     def _texts(self, events: list[Event]) -> tuple[str, ...]:
         texts = [""] * self.num_envs
         for event in events:
-            texts[event.slot] = joined(event.messages)
+            if event.messages:
+                texts[event.slot] = joined(event.messages)
         return tuple(texts)
 
     def _infos(self, events: list[Event], opening: bool = False) -> dict[str, Any]:
+        if not events:
+            return {}
         slots = [event.slot for event in events]
         return stack(slots, infos([self.envs[slot] for slot in slots], events, opening), self.num_envs)
 

@@ -7,13 +7,14 @@ import re
 from collections.abc import Iterable
 
 from palaestra.formats.parsed import Parsed, ParsedCall, Schemas
-from palaestra.formats.scanning import THINK, Turn, before_calls, behind_fault, read_turn, skip_blank
+from palaestra.formats.scanning import BLANKS, THINK, Turn, before_calls, behind_fault, read_turn, skip_blank
 from palaestra.formats.values import as_call, decode, dump
 
 EXAMPLE = '<tool_call>{"name": "tool", "arguments": {"argument": "value"}}</tool_call>'
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
-_MARKERS = re.compile(rf"</?tool_call>|{THINK}")
+_MARKERS = re.compile(rf"<tool_call>{BLANKS}|</tool_call>|{THINK}")
+_END = re.compile(rf"{BLANKS}</tool_call>")
 
 
 def parse(text: str, tools: Schemas = ()) -> Parsed:
@@ -28,19 +29,19 @@ def render(calls: Iterable[ParsedCall], content: str = "") -> str:
 
 
 def _read(turn: Turn, marker: "re.Match[str]") -> int:
-    text, position = turn.text, marker.end()
+    text, begin = turn.text, marker.end()
     if marker[0] == _CLOSE:
         turn.fault(f"{_CLOSE} without {_OPEN} before it", marker.start())
-        return position
-    begin = skip_blank(text, position)
+        return begin
     value, end, reason, lenient = decode(text, begin)
     if reason:
         turn.fault(reason, end)
-        return behind_fault(text, position, _MARKERS, _CLOSE)
-    end = skip_blank(text, end)
-    if text.startswith(_CLOSE, end):
+        return behind_fault(text, begin, _MARKERS, _CLOSE)
+    closed = _END.match(text, end)
+    if closed is not None:
         turn.add(as_call(value, lenient), begin)
-        return end + len(_CLOSE)
+        return closed.end()
+    end = skip_blank(text, end)
     if end == len(text):  # A generation stopped by the closing tag, or cut right behind the JSON: nothing is missing.
         turn.add(as_call(value, True), begin)
         return end

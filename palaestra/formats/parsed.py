@@ -4,14 +4,16 @@ Left out: how any format reads or writes (one module each), and the table of for
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
+
+from palaestra.frozen import statically_frozen
 
 Schemas = Sequence[Mapping[str, Any]]
 """The tools' schemas in the OpenAI form, for dialects that write values as bare text."""
 
 
-@dataclass(frozen=True, slots=True)
+@statically_frozen
 class ParsedCall:
     """A well-formed call. Whether the tool exists and takes these arguments is not known yet."""
 
@@ -22,7 +24,7 @@ class ParsedCall:
     that teaches form looks here."""
 
 
-@dataclass(frozen=True, slots=True)
+@statically_frozen
 class Fault:
     """A call that could not be read. `text` names the fault, the position and a correct example."""
 
@@ -31,7 +33,7 @@ class Fault:
     """Index of the character in the turn where reading failed."""
 
 
-@dataclass(frozen=True, slots=True)
+@statically_frozen
 class Parsed:
     """What a turn says: `content` is its text without calls and thinking, stripped."""
 

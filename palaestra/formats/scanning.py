@@ -19,6 +19,8 @@ MAX_NAME = 128
 MAX_QUOTED = 20
 """Characters of the turn that a fault quotes."""
 
+BLANKS = r"[ \t\r\n]*+"
+"""Blanks between the parts of a call, if any."""
 THINK = "</?think>"
 """For the markers of every format: thinking is recognized only where the pattern finds it."""
 NAME = rf"[^\s<>{{}}\[\]`|｜]{{1,{MAX_NAME}}}"
@@ -27,9 +29,10 @@ NAME = rf"[^\s<>{{}}\[\]`|｜]{{1,{MAX_NAME}}}"
 _NAME = re.compile(NAME)
 _THINKING = {"<think>": "</think>", "[THINK]": "[/THINK]"}
 _UNTHINKING = frozenset(_THINKING.values())
+_THINK_TAGS = frozenset((*_THINKING, *_UNTHINKING))
 _THINK = re.compile(THINK)
 _BLANK = " \t\r\n"
-_BLANKS = re.compile(rf"[{_BLANK}]*+")
+_BLANKS = re.compile(BLANKS)
 
 
 class Turn:
@@ -77,7 +80,9 @@ def read_turn(text: str, example: str, markers: "re.Pattern[str]", read: Reader)
     while marker is not None:
         content.append(text[position : marker.start()])
         found = marker[0]
-        if found in _THINKING:
+        if found not in _THINK_TAGS and len(calls) < MAX_CALLS:
+            position = read(turn, marker)
+        elif found in _THINKING:
             thought = True
             end = text.find(_THINKING[found], marker.end())
             if end < 0:  # Thinking that never ended: nothing after it was said aloud.
@@ -89,13 +94,11 @@ def read_turn(text: str, example: str, markers: "re.Pattern[str]", read: Reader)
                 calls.clear()
             thought = True
             position = marker.end()
-        elif len(calls) >= MAX_CALLS:
+        else:
             del calls[MAX_CALLS:]
             turn.fault(f"more than {MAX_CALLS} calls in one turn; the rest was not read", marker.start())
             break
-        else:
-            position = read(turn, marker)
-        marker = markers.search(text, position)
+        marker = markers.search(text, position) if position < len(text) else None
     else:
         content.append(text[position:])
     return Parsed("".join(content).strip(), tuple(calls))

@@ -91,6 +91,8 @@ def as_call(value: Any, lenient: bool = False, spelling: str = "arguments") -> P
 
 def with_arguments(name: str, arguments: Any, lenient: bool = False) -> ParsedCall | str:
     """A call of `name`. Nothing means no arguments; JSON inside a string is decoded once."""
+    if isinstance(arguments, dict):
+        return ParsedCall(name, arguments, lenient)
     if isinstance(arguments, str):
         inner = arguments
         arguments, end, reason, _ = decode(inner, skip_blank(inner, 0))

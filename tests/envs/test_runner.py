@@ -1,6 +1,7 @@
 """Runner: what was given up stays given up, and a lost thread costs no later call its place."""
 
 import asyncio
+import gc
 import os
 import threading
 import time
@@ -77,6 +78,19 @@ def test_a_late_result_reaches_nobody():
     assert inbox.wait(time.monotonic() + 0.1) == ([], None)
     assert turn.calls == [None]
     runner.close()
+
+
+def test_turns_that_are_over_leave_nothing_to_the_garbage_collector():
+    prepared = [Prepared("quick", tool=collect(Stubborn)["quick"], owner=Stubborn())]
+    take_turn("world", 0, prepared)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(200):
+            take_turn("world", 0, prepared)
+        assert gc.collect() < 100
+    finally:
+        gc.enable()
 
 
 def test_a_lost_thread_is_written_off_once():
