@@ -108,6 +108,7 @@ def test_a_game_that_a_tool_broke_is_run_as_far_as_it_got():
 
 def test_a_game_that_a_hanging_tool_broke_is_run_as_far_as_it_got():
     call = '<tool_call>{"name": "hang"}</tool_call>'
+    game_worlds.gate.clear()  # Others open it, so that their threads may end.
     records = recorded(DUEL, lambda messages, rng: call if messages[0]["role"] == "system" else "well", games=1)
     game_worlds.gate.set()
     assert {record.episode.ending for record in records} == {Ending.BROKEN}
