@@ -1,7 +1,8 @@
 """The nouns that cross rooms: what a problem is, what happened, and the record of it.
 
-Plain frozen data (see `palaestra.frozen` for two kinds of it), standard library and numpy only. Left out on purpose: advantages (they belong to a group,
-not to an episode), chat templates and tokenizers (`agents.chat`), and how a reward is computed (`envs`).
+Plain frozen data, of two kinds (`palaestra.frozen`); standard library and numpy only. Left out on purpose: advantages
+(they belong to a group, not to an episode), chat templates and tokenizers (`agents.chat`), and how a reward is computed
+(`envs`).
 """
 
 from collections.abc import Mapping
