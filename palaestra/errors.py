@@ -56,7 +56,7 @@ class TaskFileError(UsageError):
         self.summary, self.faults, self.count = summary, tuple(faults), max(count, len(faults))
         lines = [f"{path}: {summary}", *(f"  {fault}" for fault in self.faults[: self.SHOWN])]
         if self.count > self.SHOWN:
-            lines.append(f"  and {self.count - self.SHOWN} more; 'palaestra data {path}' lists them")
+            lines.append(f"  and {self.count - self.SHOWN} more; 'palaestra data {path} --env ID' lists them")
         super().__init__("\n".join(lines))
 
 

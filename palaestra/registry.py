@@ -3,11 +3,13 @@
 Only strings are stored, so that importing palaestra imports no environment, and specs survive `to_json`.
 """
 
+import copy
 import os
 import re
 import traceback
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from importlib import import_module
 from sysconfig import get_paths
@@ -147,6 +149,26 @@ def arena(env_id: str, slots: int, **kwargs: Any) -> Arena:
     opened = gymnasium.make_vec(spec.id, num_envs=slots, **kwargs)
     assert isinstance(opened, Arena), "palaestra.register writes the entry point of a ToolVectorEnv"
     return opened
+
+
+@contextmanager
+def preset(env_id: str, options: Mapping[str, Any]) -> Iterator[None]:
+    """For a while, whoever opens this id by itself gets it with these options beside those it was registered with."""
+    if is_game(env_id):
+        known = _game_id(env_id.rpartition(":")[2])
+        registry: dict[str, Any] = _games
+        before: Any = _games[known]
+        changed: Any = replace(before, options={**before.options, **options})
+    else:
+        known, registry = env_id.rpartition(":")[2], gymnasium.registry
+        before = gymnasium.spec(known)
+        changed = copy.copy(before)
+        changed.kwargs = {**before.kwargs, **options}
+    registry[known] = changed
+    try:
+        yield
+    finally:
+        registry[known] = before
 
 
 def demonstrator(env_id: str) -> Demonstrator:

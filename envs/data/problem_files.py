@@ -11,7 +11,7 @@ from typing import Any
 
 from palaestra.envs.core.tasks import split_of
 from palaestra.envs.data.rows import Row, read_rows
-from palaestra.envs.data.task_files import load_tasks
+from palaestra.envs.data.task_files import MAX_FAULTS, load_tasks
 from palaestra.episode import Task
 from palaestra.errors import TaskFileError, UsageError
 
@@ -26,12 +26,13 @@ def load_problems(
     """The tasks of a split. `finish` completes a task from its data, or raises a ValueError that says what is wrong."""
     unit, rows = read_rows(path)
     first = next(iter(rows), None)
+    faults: list[str] = []
     if first is None or "prompt" in first.columns or first.fault:
         found = [(str(at), task, split) for at, task in enumerate(load_tasks(path, split), start=1)]
         unit = "task"
     else:
-        found = list(_published(path, unit, questions))
-    tasks, faults = [], []
+        found = _published(path, unit, questions, faults)
+    known, tasks = len(found) + len(faults), []
     for number, task, where in found:
         if where == split:
             try:
@@ -39,15 +40,16 @@ def load_problems(
             except ValueError as error:
                 faults.append(f"{unit} {number} ({task.id or task.prompt[:40]!r}): {error}")
     if faults:
-        raise TaskFileError(path, f"{len(faults)} of {len(tasks) + len(faults)} tasks cannot be judged", faults)
+        plural = f"{unit}s are" if known > 1 else f"{unit} is"
+        raise TaskFileError(path, f"{len(faults)} of {known} {plural} wrong", faults[:MAX_FAULTS], len(faults))
     if not tasks:
-        raise UsageError(f"{path}: none of its {len(found)} questions is for the {split!r} split; add a column 'split'")
+        raise UsageError(f"{path}: none of its {known} questions is for the {split!r} split; add a column 'split'")
     return tasks
 
 
-def _published(path: str, unit: str, questions: Sequence[str]) -> list[tuple[str, Task, str]]:
-    """The rows as tasks, each with its number and its split."""
-    found, faults = [], []
+def _published(path: str, unit: str, questions: Sequence[str], faults: list[str]) -> list[tuple[str, Task, str]]:
+    """The rows as tasks, each with its number and its split; what is wrong with the others is added to `faults`."""
+    found = []
     for row in read_rows(path)[1]:
         name = _first(row.columns, questions)
         prompt = row.columns.get(name)
@@ -61,8 +63,6 @@ def _published(path: str, unit: str, questions: Sequence[str]) -> list[tuple[str
         label = row.columns.get("split")
         split = split_of(str(prompt)) if label is None else "eval" if str(label).lower() in _EVAL else "train"
         found.append((str(row.number), Task(prompt=str(prompt), answer=answer, id=task_id, data=data), split))
-    if faults:
-        raise TaskFileError(path, f"{len(faults)} of {len(found) + len(faults)} rows are wrong", faults)
     return found
 
 

@@ -37,10 +37,17 @@ class Question:
     subject: str = ""
 
 
+def holds_questions(path: str) -> bool:
+    """Whether a file is one of these, and none of tasks, by its first row."""
+    rows = _rows(path)[1]
+    first = next(rows, None)
+    return first is not None and "prompt" not in first.columns and bool({"Question", "question"} & set(first.columns))
+
+
 def read_questions(path: str, split: str) -> list[Question]:
     """The questions of one split."""
     check_split(split)
-    unit, rows = _csv_rows(path) if path.lower().endswith(".csv") else read_rows(path)
+    unit, rows = _rows(path)
     found: list[Question] = []
     faults: list[str] = []
     for row in rows:
@@ -94,9 +101,10 @@ def _name(file: str, row: Row, column: str) -> str:
     return str(row.columns.get(column) or f"{file}:{row.number}")
 
 
-def _csv_rows(path: str) -> tuple[str, Iterator[Row]]:
-    require_file(path)
-    return "row", _read_csv(path)
+def _rows(path: str) -> tuple[str, Iterator[Row]]:
+    if not path.lower().endswith(".csv"):
+        return read_rows(path)
+    return "row", _read_csv(require_file(path))
 
 
 def _read_csv(path: str) -> Iterator[Row]:

@@ -11,10 +11,12 @@ from palaestra.envs.rewards.answer import MARK
 from palaestra.envs.rewards.mathematics import boxed, plain
 
 LETTERS = "ABCD"
-_BOXES = re.compile(r"\\f?boxed\{")
+_BOXES = re.compile(r"\\(?:boxed|fbox)\{")
 _MARKED = re.compile(rf"{MARK}\**\s*([^\n]*)", re.IGNORECASE)
+_BOX_OF_A_BOX = re.compile(r"(?:\\(?:boxed|fbox)\{\s*)+(?=\\(?:boxed|fbox)\{)")
 _ALONE = re.compile(r"[\s(\[*\"']*([A-Z])[\s)\]*\"']*(?:[.:)]\s.*|[.])?", re.DOTALL)
 _ANOTHER = re.compile(r"[(\[][A-Z][)\]]|(?:\bor\b|\band\b|[/,&])\s*[(\[]?[A-Z]\b")
+_ARTICLE = re.compile(r"A\s+(?!or\b|and\b)[a-z]")
 _AT_THE_END = re.compile(r"(?:^|[\s(\[*:])([A-Z])[)\]*]*[.!]?\s*$")
 
 
@@ -25,7 +27,7 @@ def chosen(text: str | None, letters: str = LETTERS) -> str | None:
     places = [_in_boxes(text), [found[1] for found in _MARKED.finditer(text)]]
     for named in places:
         if named:
-            picked = {_letter(one) for one in named}
+            picked = {_letter(one, letters) for one in named}
             return _among(picked.pop() if len(picked) == 1 else None, letters)
     lines = text.strip().splitlines()
     last = lines[-1] if lines else ""
@@ -40,16 +42,24 @@ def chose(text: str | None, expected: str, letters: str = LETTERS) -> bool:
 
 
 def _in_boxes(text: str) -> list[str]:
-    """What stands in every box, each text up to the next one."""
+    """What stands in every box, each text up to the next one; a box around a box is one."""
+    text = _BOX_OF_A_BOX.sub("", text)
     edges = [*(found.start() for found in _BOXES.finditer(text)), len(text)]
     return [boxed(text[start:end]) or "" for start, end in pairwise(edges)]
 
 
-def _letter(named: str) -> str | None:
-    """The one letter that a box or a marked line names, perhaps with the option's words behind it."""
+def _letter(named: str, letters: str) -> str | None:
+    """The one letter that a box or a marked line names, perhaps with the option's words behind it.
+
+    Another option's letter among those words makes it two, but for a unit behind a number (40 C) and the article.
+    """
     text = re.sub(r"\\(?:text|textbf|mathrm|mathbf)\s*\{([^{}]*)\}", r"\1", named).strip().strip("$")
     found = _ALONE.fullmatch(text) or _ALONE.fullmatch(plain(named).upper() if len(plain(named)) == 1 else "")
-    return found[1] if found and not _ANOTHER.search(text, found.end(1) + 1) else None
+    if found is None or _ANOTHER.search(text, found.end(1) + 1):
+        return None
+    others = re.finditer(rf"(?<![\w'])(?<![\d°])(?<![\d°] )[{letters}](?![\w'])", text[found.end(1) :])
+    named_too = {one[0] for one in others if not _ARTICLE.match(one.string, one.start())}
+    return found[1] if named_too <= {found[1]} else None
 
 
 def _among(letter: str | None, letters: str) -> str | None:

@@ -40,17 +40,21 @@ COMPILE_SECONDS = 20.0
 MAX_CALLS = 5000
 """Calls that tests in Python may make."""
 _SLACK_CHARS = 4096
-_FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[ \t]*([\w+-]*)[^\n]*\n(.*?)(?:^[ \t]*\1[ \t]*$)", re.DOTALL | re.MULTILINE)
+_FENCE = re.compile(r"^([ \t]*)(`{3,}|~{3,})[ \t]*([\w+-]*)[^\n]*\n(.*?)(?:^[ \t]*\2[ \t]*$)", re.DOTALL | re.MULTILINE)
 _PYTHON = ("python", "py", "python3")
 
 
 def program_of(text: str | None) -> str | None:
-    """The last block that is fenced as Python, or the last without a language; None where there is none."""
-    blocks = _FENCE.findall(text or "")
+    """The last block that is fenced as Python, or the last without a language; None where there is none.
+
+    A fence that stands indented, as in a list, has its lines indented as far: that much is taken off them.
+    """
+    blocks = _FENCE.findall((text or "").replace("\r\n", "\n"))
     for languages in (_PYTHON, ("",)):
-        named = [body for _, language, body in blocks if language.lower() in languages]
+        named = [(indent, body) for indent, _, language, body in blocks if language.lower() in languages]
         if named:
-            return str(named[-1])
+            indent, body = named[-1]
+            return re.sub(rf"^[ \t]{{0,{len(indent)}}}", "", body, flags=re.MULTILINE) if indent else str(body)
     return None
 
 

@@ -4,24 +4,32 @@ r"""Whether two mathematical answers are the same: the last \boxed{} of each tex
     same(r"2\sqrt{2}", r"\sqrt{8}")                 two answers
 
 Most comparisons are settled here, in microseconds: equal text once spelling is evened out, or two numbers (whole,
-decimal, fraction, percent, with thousands marks), which are compared exactly. The rest goes to math-verify in a
-process of its own (`symbolic`), which is awaited. Left out: units that change a value, and a tolerance for rounding.
+decimal, fraction, percent, with thousands marks), which are compared exactly. Where a number is expected, what has
+still to be worked out or says several things is no answer (`structure.names_a_number`). The rest goes to math-verify in
+a process of its own (`symbolic`), which is awaited. Left out: units that change a value, and a tolerance for rounding.
 """
 
+import asyncio
 import json
 import re
 from fractions import Fraction
 from typing import Any
 
-from palaestra.envs.rewards import symbolic
+from palaestra.envs.rewards import structure, symbolic
 
 MAX_ANSWER_CHARS = 300
 """Longest answer that is looked at; a longer one is right only if it is the expected text."""
 _SPACES = re.compile(r"\\[,;:! ]|\\q?quad\b|~|\s+|\\(?:left|right|displaystyle)\b(?![a-zA-Z])")
+_GROUPS = re.compile(r"(?<![\d.])\d{1,3}(?:(?:\\,|\s)\d{3})+(?!\d)")
+_BETWEEN_DIGITS = re.compile(r"(?<=\d)\s+(?=\d)")
+_APART = ";"
+"""Stands for a blank between digits, which are two numbers then; 1 000 is one."""
 _WORDS = re.compile(r"\\(?:text|textbf|mathrm|mathbf|operatorname|mbox)\s*\{([^{}]*)\}")
 _SHORT_FRACTION = re.compile(r"\\frac(?:(\d)(\d)|(\d)\{(-?\d+)\}|\{(-?\d+)\}(\d))(?!\d)")
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 _DECIMAL = re.compile(r"([+-]?)(\d+\.?\d*|\.\d+)(?:[eE]([+-]?\d{1,3}))?")
+_NAMED = re.compile(r"\\?[a-zA-Z]+(?:_(?:\w|\{\w+\}))?(?:\([^()=]*\))?(?:\+[a-zA-Z])*=(?=[^=])")
+"""What an answer may be said to be: x=, f(2)=, S_n=, a+b=."""
 _FRACTION = re.compile(r"([+-]?)(?:\\frac\{([+-]?\d+)\}\{([+-]?\d+)\}|(\d+)/(\d+))")
 
 
@@ -68,11 +76,17 @@ def alternatives(expected: Any) -> list[str]:
     return [] if expected is None else [str(expected)]
 
 
+def unwrapped(text: str) -> str:
+    r"""A text without \text{} and its like around words."""
+    return _WORDS.sub(r"\1", text)
+
+
 def plain(answer: str) -> str:
     """An answer with the spelling evened out."""
     text = answer.strip().strip("$").removeprefix("\\(").removesuffix("\\)").strip().rstrip(".").rstrip()
-    text = _WORDS.sub(r"\1", text.replace("{,}", ",").replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac"))
-    text = _SPACES.sub("", text)
+    text = unwrapped(text.replace("{,}", ",").replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac"))
+    text = _GROUPS.sub(lambda found: re.sub(r"\D", "", found[0]), text)
+    text = _SPACES.sub("", _BETWEEN_DIGITS.sub(_APART, text))
     for spelled, meant in (("\\%", "%"), ("^{\\circ}", ""), ("^\\circ", ""), ("\\$", ""), ("\u2212", "-")):
         text = text.replace(spelled, meant)
     return _SHORT_FRACTION.sub(lambda found: "\\frac{{{}}}{{{}}}".format(*filter(None, found.groups())), text)
@@ -96,7 +110,11 @@ def number(text: str) -> Fraction | None:
 
 
 def settled(answer: str, expected: str) -> bool | None:
-    """Whether they are the same, where text and numbers alone can tell; else None."""
+    """Whether they are the same, where the text alone can tell; else None, and math-verify has to be asked.
+
+    Percent: 10% is 0.1. Besides, since "What percent?" is answered with 10 and with 10%, a found 10% is an expected
+    10, and a found 10 an expected 10%.
+    """
     if answer.strip() == expected.strip():
         return bool(answer.strip())
     if max(len(answer), len(expected)) > MAX_ANSWER_CHARS:
@@ -107,10 +125,16 @@ def settled(answer: str, expected: str) -> bool | None:
     if not ours or not theirs:
         return False
     found, wanted = number(ours), number(theirs)
-    if found is None or wanted is None:
-        return None
-    if ours.endswith("%") != theirs.endswith("%"):  # "What percent?" is answered with 10 and with 10 %.
-        return found == wanted or found * 100 == wanted or found == wanted * 100
+    if found is None and wanted is not None:
+        ours = _NAMED.sub("", ours, count=1) if _NAMED.match(ours) else ours
+        found = number(ours)
+    if wanted is None or found is None:
+        hopeless = structure.explodes(ours) or (wanted is not None and not structure.names_a_number(ours))
+        return False if hopeless else None
+    if ours.endswith("%") and not theirs.endswith("%"):
+        return wanted in (found, found * 100)
+    if theirs.endswith("%") and not ours.endswith("%"):
+        return found in (wanted, wanted * 100)
     return found == wanted
 
 
@@ -128,10 +152,7 @@ async def matches(text: str | None, expected: Any) -> bool:
     wanted = alternatives(expected)
     if any(settled(found, one) for one in wanted):
         return True
-    for one in wanted:
-        if await same(found, one):
-            return True
-    return False
+    return any(await asyncio.gather(*(same(found, one) for one in wanted)))  # At once: they wait in line but once.
 
 
 def number_matches(text: str | None, expected: Any) -> bool:

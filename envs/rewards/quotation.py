@@ -24,8 +24,11 @@ def normalised(text: str) -> str:
 
 
 def exact_match(answer: str | None, expected: str | Iterable[str]) -> bool:
-    """Whether the answer is one of the expected ones."""
-    return answer is not None and any(normalised(answer) == normalised(one) for one in _each(expected))
+    """Whether the answer is one of the expected ones. For words: signs and decimal points are punctuation here."""
+    return answer is not None and any(
+        normalised(answer) == normalised(one) and (normalised(one) != "" or answer.strip() == one.strip())
+        for one in _each(expected)
+    )
 
 
 def token_f1(answer: str | None, expected: str | Iterable[str]) -> float:

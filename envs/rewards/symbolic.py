@@ -2,12 +2,17 @@
 
 What is compared was written by an agent and may take sympy minutes and gigabytes; a process that passes its limit is
 killed, and the answers count as different. Only a process that cannot be started, or that cannot load math-verify, is
-Broken. Verdicts are kept, since the attempts of a group often give the same answer. Left out: deciding what goes here
-(`mathematics`).
+Broken. Verdicts are kept, since the attempts of a group often give the same answer.
+
+There are two lines, so that what others wrote costs nobody a verdict, and a flood of hard answers is no way out of
+one. Answers that are quick by their text (`structure.light`) have processes of their own: they wait for each other
+alone, a fraction of a second each. Any other answer that has waited QUEUE_SECONDS counts as different, without being
+looked at; a comparison takes SECONDS at most, from its own start. Left out: deciding what goes here (`mathematics`).
 """
 
 import asyncio
 import atexit
+import math
 import os
 import threading
 import time
@@ -16,25 +21,30 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 
 from palaestra.envs.core.tool import tool
+from palaestra.envs.rewards import structure
 from palaestra.envs.running.process_child import STARTED
 from palaestra.envs.running.processes import START_SECONDS, Child
 from palaestra.episode import Status
 from palaestra.errors import Broken, MissingExtra
 
 SECONDS = 2.0
-"""How long one comparison may take."""
+"""How long one comparison may take; its time in line is not counted."""
+QUEUE_SECONDS = 20.0
+"""How long an answer that may be slow waits for a process; well below what any environment gives its reward."""
 MEMORY_BYTES = 2 * 2**30
 """Address space of a process; sympy alone maps a few hundred megabytes."""
 MAX_CHARS = 300
 """Longest answer that is compared."""
 PROCESSES = min(4, os.cpu_count() or 1)
+"""For each of the two lines; they start when they are needed."""
 KEPT_VERDICTS = 4096
 
 _verdicts: OrderedDict[tuple[str, str], bool] = OrderedDict()
 _lock = threading.Lock()
-_pool: ThreadPoolExecutor | None = None
+_pools: dict[bool, ThreadPoolExecutor] = {}
+"""The line of the answers that are light, and that of the others."""
 _children: dict[int, Child] = {}
-"""The process of each thread of the pool."""
+"""The process of each thread of the pools."""
 
 
 async def equal(answer: str, expected: str) -> bool:
@@ -48,7 +58,11 @@ async def equal(answer: str, expected: str) -> bool:
             return _verdicts[key]
     if find_spec("math_verify") is None:
         raise MissingExtra("math-verify", "code", "comparing answers that are no plain numbers")
-    verdict = await asyncio.wrap_future(_threads().submit(_compared, answer, expected))
+    light = structure.light(answer)
+    until = math.inf if light else time.monotonic() + QUEUE_SECONDS
+    verdict = await asyncio.wrap_future(_threads(light).submit(_compared, answer, expected, until))
+    if verdict is None:  # Nothing was found out, so nothing is kept.
+        return False
     with _lock:
         _verdicts[key] = verdict
         while len(_verdicts) > KEPT_VERDICTS:
@@ -85,8 +99,13 @@ class _Lost(Exception):
     """The process is gone before it was asked anything: no agent's doing."""
 
 
-def _compared(answer: str, expected: str) -> bool:
-    """In a thread of the pool: ask its process. One that died while it was idle is started again, once."""
+def _compared(answer: str, expected: str, until: float) -> bool | None:
+    """In a thread of a pool: ask its process. One that died while it was idle is started again, once.
+
+    None where its turn came after `until`.
+    """
+    if time.monotonic() > until:
+        return None
     for _ in range(2):
         try:
             child = _children.get(threading.get_ident())
@@ -148,10 +167,10 @@ def _forget() -> None:
 
 def close() -> None:
     """End the processes; the next comparison starts others."""
-    global _pool
     with _lock:
-        pool, _pool = _pool, None
-    if pool is not None:
+        pools = list(_pools.values())
+        _pools.clear()
+    for pool in pools:
         pool.shutdown()
     while _children:
         _, child = _children.popitem()
@@ -159,19 +178,19 @@ def close() -> None:
         child.ended()
 
 
-def _threads() -> ThreadPoolExecutor:
-    """The pool's threads; the kernel ends a process with the thread that started it, so they stay."""
-    global _pool
+def _threads(light: bool) -> ThreadPoolExecutor:
+    """A line's threads; the kernel ends a process with the thread that started it, so they stay."""
     with _lock:
-        if _pool is None:
-            _pool = ThreadPoolExecutor(PROCESSES, "palaestra-math")
-        return _pool
+        if light not in _pools:
+            _pools[light] = ThreadPoolExecutor(PROCESSES, "palaestra-math")
+        return _pools[light]
 
 
 def _after_fork() -> None:
     """A forked copy of us has none of the threads, and the processes are not its children."""
-    global _pool, _lock
-    _pool, _lock = None, threading.Lock()
+    global _lock
+    _lock = threading.Lock()
+    _pools.clear()
     for child in _children.values():
         child.socket.close()
         child.process.returncode = 0  # Keeps Popen from complaining.

@@ -25,6 +25,8 @@ HELD_SECONDS = 0.2
 """A tool that holds the loop longer is warned about."""
 BLOCKED_SECONDS = 1.0
 """A loop that has not moved for so long when a call is late is given up, whoever holds it."""
+STARVED = 0.15
+"""Where the thread that looks got its turns late for such a share of the time, the loop's thread probably did too."""
 _LOOK = 0.1
 _IDLE = 5.0
 
@@ -76,6 +78,7 @@ class LoopThread:
         self._warned: set[tuple[str, str]] = set()
         self._thread = threading.Thread(target=self._run_loop, name="palaestra-loop", daemon=True)
         self._thread.start()
+        self._clock = time.pthread_getcpuclockid(self._thread.ident or 0)
         threading.Thread(target=self._watch, name="palaestra-loop-watch", daemon=True).start()
 
     @property
@@ -161,13 +164,20 @@ class LoopThread:
 
     def _watch(self) -> None:
         """A thread: while there is work, look whether the loop moves, and what holds it where it does not."""
+        seen = late = worked = 0.0
+        """The loop's round by its beginning, how late our looks came in it, its thread's processor time before it."""
         while not self.loop.is_closed():
             if not self._alive:
                 self._work.clear()
                 self._work.wait(_IDLE)
+            looked, worked_before = time.monotonic(), self._worked()
             time.sleep(_LOOK)
-            still = time.monotonic() - self._rounds.busy_since
-            if still > HELD_SECONDS and (job := self._holder()) is not None:
+            now, busy_since = time.monotonic(), self._rounds.busy_since
+            if busy_since != seen:
+                seen, late, worked = busy_since, 0.0, worked_before
+            late += now - looked - _LOOK
+            still = now - busy_since
+            if _held(still, late, self._worked() - worked) and (job := self._holder()) is not None:
                 key = (job.turn.inbox.env_id, job.prepared.name)
                 if key not in self._warned:
                     self._warned.add(key)
@@ -175,6 +185,13 @@ class LoopThread:
                         "%s has held the event loop for %.2f s, and every other async call with it; await inside it, "
                         "or make it a plain method with @tool(blocking=True) (said once)", _name(job), still,
                     )  # fmt: skip
+
+    def _worked(self) -> float:
+        """Seconds of a processor that the loop's thread has had."""
+        try:
+            return time.clock_gettime(self._clock)
+        except OSError:  # The thread has ended.
+            return 0.0
 
     def _holder(self) -> Job | None:
         """The job whose code the loop's thread is in. Looked up in its frames: nothing is spent where all is well."""
@@ -201,6 +218,11 @@ class LoopThread:
 
 
 _SERVE = LoopThread._serve.__code__
+
+
+def _held(still: float, late: float, worked: float) -> bool:
+    """Whether a round of `still` seconds is its tool's doing: it computed itself, or could have gone on at any time."""
+    return still > HELD_SECONDS and (worked > still / 2 or late < STARVED * still)
 
 
 def _name(job: Job) -> str:

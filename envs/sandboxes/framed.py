@@ -5,14 +5,15 @@
 field: the runner is ours, but it lives next to programs that are not.
 """
 
+import asyncio
 import contextlib
 import json
-import os
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Generic, TypeVar
 
+from palaestra.envs.sandboxes import arguments
 from palaestra.envs.sandboxes.limits import Limits
 from palaestra.envs.sandboxes.result import Result
 from palaestra.envs.sandboxes.runner.wire import Header, pack
@@ -85,13 +86,11 @@ def _run_request(
     before: Sequence[bytes] = (),
 ) -> Request[Result] | Result:
     kind, content = _program(program)
-    for what, size in (("program", len(content)), ("stdin", len(stdin))):
+    seconds = arguments.seconds_of(timeout) or limits.seconds
+    for what, size in (("program", len(content)), ("stdin", len(arguments.content("stdin", stdin)))):
         if size > limits.code_bytes:
             text = f"the {what} is {size} bytes; at most {limits.code_bytes} are taken\n"
             return Result(exit_code=1, limit_hit="code", stderr=text, stderr_bytes=len(text))
-    seconds = limits.seconds if timeout is None else float(timeout)
-    if not 0 < seconds < float("inf"):
-        raise UsageError(f"timeout is {timeout!r}; expected a positive number of seconds")
     header = {"op": name, "kind": kind, "timeout": seconds, "show_last": show_last, "program_size": len(content)}
     if name == "once":
         header["limits"] = asdict(limits)
@@ -141,6 +140,7 @@ def tighter(limits: Limits | None, ceiling: Limits) -> Limits:
     """The limits of a session, which may only be tighter than the sandbox's."""
     if limits is None:
         return ceiling
+    limits = Limits.of(limits)
     for field in fields(ceiling):
         asked, most = getattr(limits, field.name), getattr(ceiling, field.name)
         if asked > most:
@@ -154,7 +154,7 @@ class FramedSession(Session):
     def __init__(self, stream: Stream, limits: Limits) -> None:
         self._stream, self._limits = stream, limits
         self._busy = threading.Lock()
-        self._closed = False
+        self._closed = self._interrupted = False
 
     def run(
         self, program: Program, *, timeout: float | None = None, stdin: bytes = b"", show_last: bool = False
@@ -224,28 +224,37 @@ class FramedSession(Session):
         self._stream.drop()
 
     def _put_request(self, path: str, data: bytes) -> Request[None]:
-        if len(data) > self._limits.file_bytes:
+        if len(arguments.content("data", data)) > self._limits.file_bytes:
             raise OSError(27, f"{len(data)} bytes; a file may have {self._limits.file_bytes}", path)
-        return Request(pack({"op": "put", "path": str(path)}, data), _nothing)
+        return Request(pack({"op": "put", "path": arguments.path_of(path)}, data), _nothing)
 
     def _get_request(self, path: str) -> Request[bytes]:
         most = self._limits.file_bytes + SPARE_BYTES
-        return Request(pack({"op": "get", "path": str(path)}), lambda header, body: (checked(header), body)[1], most)
+        return Request(
+            pack({"op": "get", "path": arguments.path_of(path)}), lambda header, body: (checked(header), body)[1], most
+        )
 
     def _list_request(self, path: str) -> Request[list[str]]:
         most = self._limits.scratch_files * 2048 + SPARE_BYTES
-        return Request(pack({"op": "listdir", "path": str(path)}), _names, most)
+        return Request(pack({"op": "listdir", "path": arguments.path_of(path)}), _names, most)
 
     def _call(self, request: Request[T]) -> T:
         self._take()
         try:
             return request.over(self._stream)
+        except KeyboardInterrupt:
+            self._interrupted = True
+            raise
         finally:
             self._busy.release()
 
     async def _acall(self, request: Request[T]) -> T:
         with self._using():
-            return await request.aover(self._stream)
+            try:
+                return await request.aover(self._stream)
+            except asyncio.CancelledError:
+                self._interrupted = True
+                raise
 
     @contextlib.contextmanager
     def _using(self) -> Generator[None]:
@@ -258,6 +267,8 @@ class FramedSession(Session):
     def _take(self) -> None:
         if self._closed:
             raise UsageError("the session is closed")
+        if self._interrupted:
+            raise UsageError("an earlier call was cancelled, which ended this session; start another one")
         if not self._busy.acquire(blocking=False):
             raise UsageError("the session is in use: one call at a time, or a lock around them")
 
@@ -279,14 +290,11 @@ def _names(header: Header, body: bytes) -> list[str]:
 
 
 def _files(files: Mapping[str, bytes] | None) -> tuple[list[tuple[str, int]], list[bytes]]:
-    given = files or {}
-    return [(os.fspath(path), len(data)) for path, data in given.items()], list(given.values())
+    given = arguments.files_of(files)
+    return [(path, len(data)) for path, data in given.items()], list(given.values())
 
 
 def _program(program: Program) -> tuple[str, bytes]:
     if isinstance(program, str):
         return "python", program.encode("utf-8", "surrogatepass")
-    words = list(program)
-    if not words or not all(isinstance(word, str) for word in words):
-        raise UsageError(f"a command is {words!r}; expected at least one word, each a string")
-    return "argv", json.dumps(words).encode()
+    return "argv", json.dumps(arguments.words_of(program)).encode()

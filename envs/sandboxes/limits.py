@@ -5,6 +5,9 @@ from typing import Self
 
 from palaestra.errors import UsageError
 
+LEAST = {"memory_bytes": 4 * 2**20, "open_files": 16}
+"""Below these no interpreter begins, or the walls round it cannot be built."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -38,6 +41,17 @@ class Limits:
                 raise UsageError(f"limit {field.name} is {value!r}; expected a positive number")
             if field.type is int and not isinstance(value, int):
                 raise UsageError(f"limit {field.name} is {value!r}; expected a whole number")
+            if value < LEAST.get(field.name, 0):
+                raise UsageError(
+                    f"limit {field.name} is {value!r}; expected at least {LEAST[field.name]}, which Python itself needs"
+                )
+
+    @classmethod
+    def of(cls, given: Self | None) -> Self:
+        """Limits as a caller gives them; the usual ones where none are given."""
+        if given is not None and not isinstance(given, cls):
+            raise UsageError(f"limits is {given!r}; expected Limits, as in Limits(seconds=5)")
+        return given or cls()
 
     def within(self, most: Self) -> Self:
         """These limits, each cut to what `most` allows."""

@@ -58,7 +58,7 @@ class LocalSandbox(Sandbox):
         ):
             if value not in known:
                 raise UsageError(f"{name} is {value!r}; expected one of {', '.join(known)}")
-        self.limits = limits or Limits()
+        self.limits = Limits.of(limits)
         packages = [path for path in _site_packages() if os.path.isdir(path)]
         self._settings: dict[str, Any] = {
             "mode": mode,

@@ -1,8 +1,9 @@
 """`open_sandbox`: a backend by name. There is no fall-back: what cannot be had is an error that names the options."""
 
 import atexit
+import inspect
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
@@ -29,13 +30,28 @@ def open_sandbox(backend: str = "local", *, require: Sequence[str] = (), **optio
         hint = f"did you mean {close[0]!r}? " if close else ""
         raise UsageError(f"no sandbox backend is named {backend!r}; {hint}known: {', '.join(BACKENDS)}")
     module, _, name = BACKENDS[backend].partition(":")
-    opened: Sandbox = getattr(import_module(module), name)(**options)
+    made: type[Sandbox] = getattr(import_module(module), name)
+    _check_options(backend, made, options)
+    opened = made(**options)
     try:
         opened.capabilities().require(*require)
     except BaseException:
         opened.close()
         raise
     return opened
+
+
+def _check_options(backend: str, made: type[Sandbox], options: Mapping[str, Any]) -> None:
+    """Names only; a value is for the backend to judge."""
+    known = inspect.signature(made).parameters
+    for name in options:
+        if name not in known:
+            close = get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]!r}? " if close else ""
+            raise UsageError(f"the {backend} sandbox has no option {name!r}; {hint}known: {', '.join(known)}")
+    for name, parameter in known.items():
+        if parameter.default is parameter.empty and name not in options:
+            raise UsageError(f"the {backend} sandbox needs {name!r}: open_sandbox({backend!r}, {name}=...)")
 
 
 def shared_sandbox(backend: str = "local", **options: Any) -> Sandbox:

@@ -27,6 +27,7 @@ from palaestra.envs.suite import program_problems
 from palaestra.envs.tools.python import Python
 from palaestra.envs.tools.sandboxed import Where, in_sandbox
 from palaestra.episode import Attempt, Message
+from palaestra.errors import UsageError
 from palaestra.formats import ParsedCall, hermes
 
 QUESTIONS = ("question_content", "question", "description")
@@ -62,6 +63,10 @@ class CodeContest(ToolEnv):
     ) -> None:
         """`seconds` is what a test may take (ten times as much all of them), `tolerance` how far numbers may be off."""
         super().__init__(split, render_mode, tasks)
+        seconds, tolerance = _number("seconds", seconds), _number("tolerance", tolerance)
+        if not seconds or 10 * seconds > self.reward_timeout / 2:
+            most = self.reward_timeout / 20
+            raise UsageError(f"seconds is {seconds:g}; expected more than 0 and at most {most:g}, so that grading ends")
         self.allowance = Allowance(seconds, 10 * seconds, tolerance)
         self.sandbox = sandbox
         self.toolkits = in_sandbox(sandbox, Python)
@@ -80,6 +85,12 @@ class CodeContest(ToolEnv):
     async def reward(self, attempt: Attempt) -> dict[str, float]:
         """Run the tests. Without a program nothing runs."""
         return scored(await graded(attempt, self.allowance, self.sandbox))
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        raise UsageError(f"{name} is {value!r}; expected a number that is not negative")
+    return float(value)
 
 
 async def graded(attempt: Attempt, allowance: Allowance, sandbox: Where) -> Grade:

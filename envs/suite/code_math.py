@@ -40,7 +40,7 @@ class CodeMath(ToolEnv):
 
     max_turns = 16
     system = AGENTIC
-    reward_timeout = 300.0  # Hard comparisons of many episodes stand in one line.
+    reward_timeout = 300.0  # A comparison ends sooner by far, once its process has started.
 
     def __init__(
         self,

@@ -23,6 +23,7 @@ from palaestra.envs import Task, ToolEnv
 from palaestra.envs.rewards.answer import MARK, final_answer
 from palaestra.envs.rewards.mathematics import settled
 from palaestra.envs.rewards.quotation import exact_match
+from palaestra.envs.rewards.structure import holds_mathematics
 from palaestra.envs.suite.data_table_world import CATEGORIES, CITIES, MONTHS, PRODUCTS, World, draw_world
 from palaestra.envs.tools.python import Python
 from palaestra.envs.tools.sandboxed import Where, in_sandbox
@@ -206,9 +207,11 @@ class DataTable(ToolEnv):
         return Task(prompt=prompt, answer=str(answer), data={"world": number})
 
     def reward(self, attempt: Attempt) -> float:
-        """The value, bare or after "Answer:"; numbers may be written in another form."""
-        answer, expected = final_answer(attempt.answer), str(attempt.task.answer)
-        return float(answer is not None and (settled(answer, expected) is True or exact_match(answer, expected)))
+        """The value, bare or after "Answer:"; numbers may be written in another form, names in another case."""
+        answer, expected = (final_answer(attempt.answer) or "").strip(" *`"), str(attempt.task.answer)
+        if holds_mathematics(expected):
+            return float(settled(answer, expected) is True)
+        return float(exact_match(answer, expected))
 
 
 _LOOK = (

@@ -11,6 +11,7 @@ Success is what the generator's own verifier calls right; its partial credit is 
 verifiers hand some of it out for nothing. Which generators are fit, and why some are not, says `reasoning_items`.
 """
 
+import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -37,6 +38,7 @@ class Reasoning(ToolEnv):
         "in the form that the problem asks for."
     )
     max_turns = 10
+    reward_timeout = 600.0  # Answers that have to be killed may stand in line before an honest one.
     parts: Mapping[str, RewardPart] = {"success": RewardPart(), "credit": RewardPart(weight=0.0)}
 
     def __init__(
@@ -64,12 +66,13 @@ class Reasoning(ToolEnv):
         item = self.items.item(number)
         return Task(prompt=item["question"], answer=item["answer"], data={"generator": self.generator, "item": number})
 
-    def reward(self, attempt: Attempt) -> Mapping[str, float]:
+    async def reward(self, attempt: Attempt) -> Mapping[str, float]:
         """The verifier's word on what stands between the tags, or after "Answer:"."""
-        item = self.items.item(int(attempt.task.data["item"]))
+        items = await asyncio.to_thread(lambda: self.items)  # Some are slow to open, and some to draw from.
+        item = await asyncio.to_thread(items.item, int(attempt.task.data["item"]))
         if item["question"] != attempt.task.prompt:
             raise Broken(f"{self.generator} draws another item for {attempt.task.data['item']} here than it did there")
-        credit = self.items.score(answer_of(attempt.answer), item)
+        credit = await items.judge(answer_of(attempt.answer), item)
         return {"success": float(credit >= 1), "credit": credit}
 
 

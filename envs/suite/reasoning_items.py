@@ -3,20 +3,25 @@
 Some verifiers pay for nonsense, some hand what the agent wrote to `eval`. So a generator is looked at before it is used
 (the same number must give the same item, its own answer must be right, nonsense and the answers of other items must
 not), a few are refused with a reason, and where a verifier evaluates text it is shown only what cannot run: a literal,
-plain arithmetic, or bare words. Left out: the episode (`reasoning`), and a time limit for a verifier.
+plain arithmetic, or words that are no expression. What an agent wrote meets a verifier in a process that is killed when
+it takes too long (`killable`). Left out: the episode (`reasoning`).
 """
 
 import ast
+import base64
 import inspect
 import json
-import math
+import pickle
 import re
 import sys
+import warnings
 from collections.abc import Mapping
 from difflib import get_close_matches
 from functools import cached_property, lru_cache
 from typing import Any
 
+from palaestra.envs.core.tool import tool
+from palaestra.envs.rewards.killable import Killable
 from palaestra.errors import MissingExtra, UsageError
 
 _NO_ANSWER = "its items have no reference answer"
@@ -48,12 +53,23 @@ SAMPLE = 6
 MOST_FOR_NONSENSE = 0.05
 MOST_FOR_OTHERS = 0.2
 """Share of other items' answers that may be right; some boards share a solution."""
-NONSENSE = ("zzz wrong", "", "0", "yes and no")
+NONSENSE = (
+    *("zzz wrong", "", "0", "yes and no"),
+    *("nan", "-NaN", "nan+nani", "inf", "-Infinity", "inf-infi", "1e999", "9" * 400),
+)
 MAX_CHARS = 20_000
 """Longest answer that is judged; a longer one is wrong."""
+SECONDS = 2.0
+"""How long a verifier may take; honest ones take less than a millisecond."""
+MEGABYTES = 2048
+"""Address space of a verifier's process; reasoning-gym and what it loads map a few hundred."""
 _EVALUATES = re.compile(r"\b(eval|exec|parse_expr|sympify)\(")
 _ARITHMETIC = re.compile(r"(?!.*\*\s*\*)[0-9+\-*/(). ]{1,300}")
 _WORDS = re.compile(r"[A-Za-z0-9_, \n-]*")
+_NO_NUMBER = r"s?nan|inf(?:inity)?"
+_NOT_FINITE = re.compile(rf"(?=.*(?:{_NO_NUMBER}))(?:{_NO_NUMBER}|[ije]|[\W\d_])*", re.IGNORECASE | re.DOTALL)
+_LONG_EXPONENT = re.compile(r"(?<![\w.])[\d_.]+[eE][+-]?[\d_]{4,}")
+_POWER_OF_TEN = re.compile(r"(?<![\w.])[\d_.]+[eE]\+?[\d_]+(?!\w)")
 
 
 class Items:
@@ -64,7 +80,6 @@ class Items:
         self._config = dict(config)
         self._dataset = _made(generator, self._config)
         self._last: tuple[int, Mapping[str, Any]] = (-1, {})
-        self._check()
 
     def item(self, number: int) -> Mapping[str, Any]:
         """The item of a number."""
@@ -74,15 +89,26 @@ class Items:
             kept = self._last = number, self._dataset[number]
         return kept[1]
 
-    def score(self, answer: str | None, item: Mapping[str, Any]) -> float:
-        """What the verifier says of an answer, from 0 to 1; 0 where it raises."""
-        if answer is None or len(answer) > MAX_CHARS or (self._evaluates and not harmless(answer)):
+    async def judge(self, answer: str | None, item: Mapping[str, Any]) -> float:
+        """What the verifier says of an agent's answer, from 0 to 1; 0 where it cannot say so in time."""
+        if answer is None or len(answer) > MAX_CHARS:
+            return 0.0
+        if answer == item["answer"]:
+            return 1.0
+        sent = json.dumps([answer, base64.b64encode(pickle.dumps(item)).decode()])
+        found = await _verifiers.ask(_key(self.generator, self._config), sent)
+        return 0.0 if found is None else _bounded(float(found))
+
+    def score(self, answer: str, item: Mapping[str, Any]) -> float:
+        """The same, here and without a limit of time: for what no agent wrote, and for the process that has one."""
+        if answer != item["answer"] and (not_finite(answer) or (self._evaluates and not harmless(answer))):
             return 0.0
         try:
-            found = float(self._dataset.score_answer(answer, item))
+            return _bounded(float(self._dataset.score_answer(answer, item)))
+        except MemoryError:  # Its process is worn out, and replaced.
+            raise
         except Exception:  # Verifiers raise anything at an answer of another form, and such an answer is wrong.
             return 0.0
-        return min(max(found, 0.0), 1.0) if math.isfinite(found) else 0.0
 
     @cached_property
     def _evaluates(self) -> bool:
@@ -97,7 +123,7 @@ class Items:
                     return True
         return False
 
-    def _check(self) -> None:
+    def check(self) -> None:
         """Refuse a generator that a reward cannot stand on."""
         numbers = [at * (len(self._dataset) // SAMPLE) for at in range(SAMPLE)]
         items = [self._dataset[number] for number in numbers]
@@ -120,20 +146,77 @@ class Items:
         raise UsageError(f"generator {self.generator!r} with {self._config} is not used: {reason}; choose another one")
 
 
+class _Verifier:
+    """What a process does that may be killed: score an agent's answer to an item that it is handed."""
+
+    @tool(process=True, timeout=SECONDS)
+    def load(self, setting: str) -> str:
+        """Load a generator, which was looked at by the process that asks."""
+        _unchecked(setting)
+        return "loaded"
+
+    @tool(process=True, timeout=SECONDS)
+    def answer(self, setting: str, question: str) -> str:
+        """Score. The item comes from the generator in the process that asks: no agent wrote what is unpickled."""
+        text, item = json.loads(question)
+        return repr(_unchecked(setting).score(text, pickle.loads(base64.b64decode(item))))
+
+
+_verifiers = Killable(_Verifier, SECONDS, MEGABYTES)
+
+
 @lru_cache(maxsize=16)
-def _opened(generator: str, config: str) -> Items:
-    return Items(generator, json.loads(config))
+def _unchecked(key: str) -> Items:
+    generator, config = json.loads(key)
+    return Items(generator, config)
+
+
+@lru_cache(maxsize=16)
+def _opened(key: str) -> Items:
+    generator, config = json.loads(key)
+    items = Items(generator, config)
+    with warnings.catch_warnings(action="ignore"):  # Verifiers grumble at nonsense.
+        items.check()
+    return items
+
+
+def _key(generator: str, config: Mapping[str, Any]) -> str:
+    return json.dumps([generator, dict(config)], sort_keys=True)
 
 
 def open_items(generator: str, config: Mapping[str, Any]) -> Items:
     """The items of a generator; opened and looked at once in this process."""
-    return _opened(generator, json.dumps(config, sort_keys=True))
+    return _opened(_key(generator, config))
+
+
+def _bounded(score: float) -> float:
+    """A verifier's score; one that is no share of anything, as NaN is, counts for nothing."""
+    return score if 0 <= score <= 1 else 0.0
+
+
+def not_finite(answer: str) -> bool:
+    """Whether a text reads as an infinite number or as none, which verifiers that compare numbers may take for any."""
+    return bool(_NOT_FINITE.fullmatch(answer)) or any(
+        float(power) == float("inf") for power in _POWER_OF_TEN.findall(answer) if _is_number(power)
+    )
 
 
 def harmless(answer: str) -> bool:
-    """Whether evaluating this text could do nothing: a literal, arithmetic without powers, or words and numbers."""
-    if _WORDS.fullmatch(answer) or _ARITHMETIC.fullmatch(answer):
+    """Whether evaluating this text could do nothing: a literal, arithmetic without powers, or words that name nothing.
+
+    A bare word is a variable to `eval`, of the verifier's own; words in a row are an error in its grammar. Sympy works
+    out 1e-999999999 in full.
+    """
+    if _LONG_EXPONENT.search(answer):
+        return False
+    if _ARITHMETIC.fullmatch(answer):
         return True
+    try:
+        ast.parse(answer.strip(), mode="eval")
+    except SyntaxError:
+        return bool(_WORDS.fullmatch(answer))
+    except (ValueError, MemoryError, RecursionError):
+        return False
     try:
         ast.literal_eval(answer.strip())
     except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
@@ -143,6 +226,8 @@ def harmless(answer: str) -> bool:
 
 def require_known(generator: str, config: Mapping[str, Any]) -> None:
     """Refuse, cheaply, what can be refused before reasoning-gym is loaded."""
+    if not isinstance(generator, str):
+        raise UsageError(f"generator is {generator!r}; expected the name of one, as 'countdown'")
     if generator in DENIED:
         raise UsageError(f"generator {generator!r} is not used: {DENIED[generator]}; choose another one")
     if not isinstance(config, Mapping):
@@ -169,6 +254,14 @@ def _made(generator: str, config: Mapping[str, Any]) -> Any:
         raise UsageError(
             f"generator {generator!r} with {dict(config)}: {error}; it takes {', '.join(known)}"
         ) from error
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _differ(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

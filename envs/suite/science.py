@@ -24,10 +24,11 @@ import numpy as np
 
 from palaestra.envs import Task, ToolEnv
 from palaestra.envs.data.rows import require_file
-from palaestra.envs.data.science_files import Question, read_questions
+from palaestra.envs.data.science_files import Question, holds_questions, read_questions
 from palaestra.envs.rewards.choice import LETTERS, chosen
-from palaestra.envs.rewards.mathematics import boxed, matches
+from palaestra.envs.rewards.mathematics import boxed, matches, unwrapped
 from palaestra.envs.rewards.quotation import exact_match
+from palaestra.envs.rewards.structure import holds_mathematics
 from palaestra.envs.sandboxes import Limits
 from palaestra.envs.suite.science_families import FAMILIES
 from palaestra.envs.tools.python import CodeInterpreter
@@ -67,13 +68,25 @@ class Science(ToolEnv):
         prompt: str = "agentic",
         sandbox: Where = "local",
     ) -> None:
-        """`questions` is a file with the columns of GPQA or MegaScience, `prompt` agentic or self-contained."""
+        """`questions` is a file with the columns of GPQA or MegaScience, `prompt` agentic or self-contained.
+
+        `tasks` takes such a file too, beside those of tasks.
+        """
         super().__init__(split, render_mode, tasks)
-        if prompt not in PROMPTS:
+        if tasks is not None and questions is not None:
+            raise UsageError("tasks and questions both name a file; expected one of them")
+        if prompt not in tuple(PROMPTS):
             raise UsageError(f"prompt is {prompt!r}; expected {' or '.join(map(repr, PROMPTS))}")
         self.questions = None if questions is None else require_file(questions)
         self.system = PROMPTS[prompt]
         self.toolkits = in_sandbox(sandbox, Interpreter) if prompt == "agentic" else ()
+
+    @property
+    def tasks(self) -> Sequence[Task]:
+        """Those of the file, or generated ones."""
+        if self._set is None and self.tasks_file is not None and holds_questions(self.tasks_file):
+            self._set = _questions(self.tasks_file, self.split)
+        return super().tasks
 
     def task(self, rng: np.random.Generator) -> Task:
         """A question of one family."""
@@ -83,9 +96,7 @@ class Science(ToolEnv):
 
     def task_set(self, split: str) -> Sequence[Task]:
         """Generated questions, or those of the file."""
-        if self.questions is None:
-            return super().task_set(split)
-        return [_asked(question) for question in read_questions(self.questions, split)]
+        return super().task_set(split) if self.questions is None else _questions(self.questions, split)
 
     def reward(self, attempt: Attempt) -> float | Awaitable[float]:
         """The right letter and no other; a short answer in other words or another form counts too."""
@@ -103,6 +114,10 @@ def lettered(question: str, options: Sequence[str], rng: np.random.Generator, **
     return Task(prompt=text, answer=LETTERS[order.index(0)], data={"kind": "choice", **data})
 
 
+def _questions(path: str, split: str) -> list[Task]:
+    return [_asked(question) for question in read_questions(path, split)]
+
+
 def _asked(question: Question) -> Task:
     """A task of a question from a file: its options stand in the same order whenever it is read."""
     if not question.wrong:
@@ -114,13 +129,11 @@ def _asked(question: Question) -> Task:
 
 
 async def _same(answer: str | None, expected: str) -> float:
-    """Words are compared as words, what holds a digit or a sign also as mathematics."""
-    if exact_match(boxed(answer), expected):
-        return 1.0
-    return float(_MATHEMATICS.search(expected) is not None and await matches(answer, expected))
-
-
-_MATHEMATICS = re.compile(r"[\d\\=^+*/]")
+    """Words are compared as words; what holds a digit or an operator as mathematics alone, for there marks count."""
+    if holds_mathematics(expected):
+        return float(await matches(answer, expected))
+    words = unwrapped(boxed(answer) or "")
+    return float(not holds_mathematics(words) and exact_match(words, expected))
 
 
 _OPTION = re.compile(r"^([A-D])\) ([\d.e+-]+)", re.MULTILINE)

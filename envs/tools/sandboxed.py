@@ -20,6 +20,7 @@ from palaestra.envs.core.toolkit import Toolkit
 from palaestra.envs.sandboxes import BACKENDS, Limits, Result, Sandbox, Session
 from palaestra.envs.sandboxes.opening import shared_sandbox
 from palaestra.envs.sandboxes.sandbox import Program
+from palaestra.envs.tools.laid_out import checked
 from palaestra.envs.tools.telling import tell
 from palaestra.episode import Task
 from palaestra.errors import Broken, ToolError, UsageError
@@ -78,12 +79,15 @@ class SandboxedToolkit(Toolkit):
         self._guard = threading.Lock()
 
     def files(self, task: Task) -> Mapping[str, bytes]:
-        """What lies in the working folder when a session starts, by path. Asked for at the first call."""
+        """What lies in the working folder when a session starts, by path. Asked for as an episode begins."""
         return {}
 
     def start(self, task: Task, rng: np.random.Generator) -> None:
-        """Open the sandbox; a session starts with the first call."""
-        self._begin(_Stand(task), None)
+        """Open the sandbox; a session starts with the first call.
+
+        Files are asked for here: what is wrong with them is no reply to an agent, and they may take their time.
+        """
+        self._begin(_Stand(checked(self.files(task), type(self).__name__, self.limits)), None)
 
     def close(self) -> None:
         """End the session and all that runs in it."""
@@ -159,7 +163,7 @@ class SandboxedToolkit(Toolkit):
     async def _run_in_session(self, program: Program, seconds: float, show_last: bool) -> Result:
         if self._session is None:
             episode = self._episode
-            session = await self._opened().astart(files=self.files(self._stand.task), limits=self.limits)
+            session = await self._opened().astart(files=self._stand.files, limits=self.limits)
             with self._guard:
                 if self._episode is episode:
                     self._session = session
@@ -169,9 +173,8 @@ class SandboxedToolkit(Toolkit):
         return await self._session.arun(program, timeout=seconds, show_last=show_last)
 
     async def _run_alone(self, program: Program, seconds: float, show_last: bool) -> Result:
-        files = self.files(self._stand.task)
         return await self._opened().arun_once(
-            program, files=files, timeout=seconds, show_last=show_last, limits=self.limits
+            program, files=self._stand.files, timeout=seconds, show_last=show_last, limits=self.limits
         )
 
     async def _run(self, running: Any) -> Result:
@@ -184,9 +187,9 @@ class SandboxedToolkit(Toolkit):
 
 
 class _Stand(NamedTuple):
-    """What an episode has used of its budgets."""
+    """What an episode began with, and what it has used of its budgets."""
 
-    task: Task
+    files: Mapping[str, bytes]
     calls: int = 0
     seconds: float = 0.0
 

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from palaestra import formats
-from palaestra.errors import UsageError
+from palaestra.errors import UnknownId, UsageError
 from palaestra.registry import chosen_format, demonstrator
 
 if TYPE_CHECKING:
     from palaestra.agents import Agent
+    from palaestra.registry import Demonstrator
 
 DEMONSTRATOR, HUMAN = "demonstrator", "human"
 _MAX_TURN_TOKENS, _MAX_EPISODE_TOKENS = 4096, 23_040
@@ -145,12 +146,25 @@ def _opened(options: AgentOptions, format: str, env_id: str, slots: int, seed: i
             raise
         return Agent(policy)
     if options.model == DEMONSTRATOR:
-        return Agent(ScriptedPolicy(demonstrator(env_id), seed, format))
+        return Agent(ScriptedPolicy(_script(env_id), seed, format))
     if options.model == HUMAN:
         return Agent(HumanPolicy(format=format))
     from palaestra.agents.local_model import load
 
     return load(options.model, slots=slots, seed=seed, device=options.device).agent
+
+
+def _script(env_id: str) -> "Demonstrator":
+    """The environment's own script, which plays where nobody is named."""
+    try:
+        return demonstrator(env_id)
+    except UnknownId:
+        raise
+    except UsageError as error:
+        raise UsageError(
+            f"{env_id} has no demonstrator, which plays by default; name who plays with --model: a folder or hub name, "
+            "a model of the server at --base-url, or human for you at the keyboard"
+        ) from error
 
 
 def _config(options: AgentOptions) -> Any:

@@ -3,8 +3,10 @@
 Left out: what a turn does, and the questions that depend on it (`desk`, `game_desk`).
 """
 
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -79,6 +81,18 @@ class Asking:
         call = formats.ParsedCall(words[0], typed)
         self._turn(formats.get(self._format).render([call]), echo=True)
 
+    def _do_file(self, rest: str) -> None:
+        if not rest:
+            raise UsageError("expected /file PATH: its text is the turn, a .py file's as a fenced program")
+        path = Path(rest).expanduser()
+        try:
+            if not path.is_file():
+                raise UsageError(f"/file {rest}: there is no such file")
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"/file {rest} cannot be read as text: {error}") from error
+        self._turn(_fenced(text) if path.suffix == ".py" else text, echo=True)
+
     def _do_tools(self, rest: str) -> None:
         for name, tool in self._tools().items():
             parameters = tool.get("parameters", {})
@@ -111,6 +125,12 @@ def _kind(schema: Mapping[str, Any]) -> str:
     if "anyOf" in schema:
         return " | ".join(_kind(one) for one in schema["anyOf"])
     return str(schema.get("type", "any"))
+
+
+def _fenced(program: str) -> str:
+    """A program as an agent hands it in, in a fence that is longer than any within it."""
+    fence = "`" * max(3, *(len(found) + 1 for found in re.findall("`+", program)), 0)
+    return f"{fence}python\n{program.rstrip()}\n{fence}"
 
 
 def number_in(text: str, command: str) -> int | None:

@@ -1,8 +1,8 @@
 """`palaestra data FILE`: a file of tasks as an environment would get it, or the rows that are wrong.
 
-With `--env` its first tasks are also opened in an environment: every tool is called once with stand-in arguments and
-an empty answer is given, to see whether the environment asks for a column that the file lacks. Left out: playing
-well, which needs an agent, and changing the file.
+With `--env` the environment reads the file itself, which may know the columns of its makers, and its first tasks are
+opened there: every tool is called once with stand-in arguments and an empty answer is given, to see whether the
+environment asks for a column that the file lacks. Left out: playing well, which needs an agent, and changing the file.
 """
 
 import json
@@ -50,17 +50,20 @@ class Options:
 def run(arguments: Sequence[str]) -> int:
     """Show the file; 1 when rows are wrong or the environment misses something."""
     options = tyro.cli(Options, args=list(arguments), prog="palaestra data")
-    env_id = None if options.env is None else resolve(options.env)
     try:
-        file = read_tasks(options.file)
+        if options.env is None:
+            _show(read_tasks(options.file))
+            return 0
+        env_id = resolve(options.env)
+        file = _read_by(env_id, str(options.file))
     except TaskFileError as error:
         print(f"{options.file}: {error.summary}", *(f"  {fault}" for fault in error.faults), sep="\n")
         if error.count > len(error.faults):
             print(f"  and {error.count - len(error.faults)} more")
+        if options.env is None:
+            print("with --env ENV-ID it is read by that environment, which may know other columns")
         return 1
     _show(file)
-    if env_id is None:
-        return 0
     missed = list(_missed(file, env_id))
     print(f"\nIn {env_id.rpartition(':')[2]}", *(f"  {line}" for line in missed), sep="\n")
     if not missed:
@@ -68,11 +71,45 @@ def run(arguments: Sequence[str]) -> int:
     return 1 if missed else 0
 
 
+def _read_by(env_id: str, path: str) -> TaskFile:
+    """The file with the tasks that the environment makes of it; a TaskFileError names the rows that it refuses."""
+    found: dict[str, Sequence[Task]] = {}
+    refused: dict[str, TaskFileError] = {}
+    empty: list[UsageError] = []
+    for split in ("train", "eval"):
+        env = _open(env_id, path, split)
+        try:
+            found[split] = env.tasks
+        except TaskFileError as error:
+            refused[split] = error
+        except UsageError as error:  # The file has nothing for this split.
+            empty.append(error)
+        finally:
+            env.close()
+    if refused:
+        faults = tuple(dict.fromkeys(fault for error in refused.values() for fault in error.faults))
+        told = {error.summary for error in refused.values()}
+        said = told if len(told) == 1 else (f"for {split!r} {error.summary}" for split, error in refused.items())
+        # A row that is no task is refused for both splits; a task that cannot be judged, for its own.
+        all_told = all(error.count == len(error.faults) for error in refused.values())
+        count = len(faults) if all_told else max(error.count for error in refused.values())
+        raise TaskFileError(path, "; ".join(said), faults, count)
+    if not found:
+        raise empty[0]
+    tasks = [(task, split) for split, tasks in found.items() for task in tasks]
+    try:
+        plain = read_tasks(path)
+    except TaskFileError:  # Columns of its makers, which the environment alone knows.
+        columns = Counter(name for task, _ in tasks for name in task.data)
+        plain = TaskFile(path, (), (), labelled="", only="", columns=columns, read_as={})
+    return replace(plain, tasks=tuple(task for task, _ in tasks), splits=tuple(split for _, split in tasks))
+
+
 def _show(file: TaskFile) -> None:
     counts = Counter(file.splits)
     plural = "s" if len(file.tasks) > 1 else ""
     print(f"{file.path}: {len(file.tasks):,} task{plural}, {counts['train']:,} train and {counts['eval']:,} eval")
-    print("\nRead as")
+    print("\nRead as" if file.read_as else "\nRead by the environment")
     for part, sources in file.read_as.items():
         _line(part, "; ".join(_source(file, part, source, count) for source, count in sources.items()))
     first = file.tasks[0]
@@ -134,9 +171,9 @@ def _remarks(file: TaskFile) -> Iterator[str]:
     empty = sum(task.answer in ("", [], {}) for task in file.tasks)
     if empty:
         yield f"empty answers: {empty:,}; saying nothing may be right there"
-    if set(file.read_as["answer"]) == {""}:
+    if all(task.answer is None for task in file.tasks) and file.read_as:
         yield "no task has an answer: the reward has to find one elsewhere"
-    messages = sum("system" in task.data for task in file.tasks) if "messages" in file.read_as["prompt"] else 0
+    messages = sum("system" in task.data for task in file.tasks) if "messages" in file.read_as.get("prompt", ()) else 0
     if messages:
         yield f"system messages: {messages:,}, kept in Task.data['system']; the agent gets the environment's own"
     for split in ("train", "eval"):

@@ -17,7 +17,9 @@ from palaestra.record import Recorder, read
 
 HELP = """\
 TEXT            your whole turn; a turn without a call is the answer
+                a ``` fence, or lines of three quotes, hold a turn of several lines
 /call NAME K=V  a turn that calls a tool: /call search query="Deka born"
+/file PATH      the text of a file as your turn; a .py file is handed in as a fenced program
 /tools          the tools: names, arguments, what they do
 /raw            the new messages exactly, as JSON; /raw TEXT sends TEXT as it stands, a slash included
 /show           the whole transcript

@@ -14,15 +14,14 @@ import tyro
 from palaestra.cli.finding import Finding, probe, say, show
 from palaestra.cli.libraries import BASIC_EXTRA, findable, library_findings
 from palaestra.cli.machine import (
-    KERNEL_SECONDS,
     TORCH_SECONDS,
-    container_findings,
+    limit_findings,
     memory_findings,
     place_findings,
-    sandbox_findings,
     terminal_findings,
     torch_findings,
 )
+from palaestra.cli.sandbox_check import DOCKER, DOCKER_SECONDS, LOCAL, LOCAL_SECONDS, docker_findings, local_findings
 from palaestra.errors import MissingExtra
 from palaestra.trainers.config import GRPOConfig, config_from, tiny_config
 
@@ -95,8 +94,9 @@ def machine() -> list[Finding]:
         *probe("torch", torch_findings, TORCH_SECONDS + 5, vital=True),
         *probe("runs", lambda: place_findings(Path("runs")), vital=True),
         *probe("memory", memory_findings),
-        *probe("sandbox", sandbox_findings, KERNEL_SECONDS + 1),
-        *probe("containers", container_findings, 5.0),
+        *probe("process limits", limit_findings),
+        *probe(LOCAL, local_findings, LOCAL_SECONDS + 2),
+        *probe(DOCKER, docker_findings, DOCKER_SECONDS + 2),
         *probe("terminal", terminal_findings),
     ]
 

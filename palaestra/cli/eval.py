@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -112,7 +112,9 @@ class Measured:
 
     def figures(self, way: str) -> dict[str, Any]:
         """A report for JSON, with what happened in each task."""
-        return self.reports[way].as_dict() | {"per_task": _per_task(self.episodes[way])}
+        from palaestra.cli.results import report_figures
+
+        return report_figures(self.reports[way]) | {"per_task": _per_task(self.episodes[way])}
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -252,11 +254,13 @@ def _write(
     path: Path, measured: Sequence[Measured], compared: Mapping[str, Any], options: Options, env_id: str
 ) -> None:
     """The figures of the agent, and below them those of greedy play, of the other agent and of the comparison."""
+    from palaestra.cli.results import comparison_figures
+
     figures: dict[str, Any] = {"env_id": env_id, "split": options.split, "seed": options.seed}
     figures |= ({"others": options.others} if options.seats else {}) | _agent(measured[0])
     if compared:
         figures["against"] = _agent(measured[1])
-        figures["comparison"] = {way: asdict(found) for way, found in compared.items()}
+        figures["comparison"] = {way: comparison_figures(found) for way, found in compared.items()}
     try:
         path.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
     except OSError as error:

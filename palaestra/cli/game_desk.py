@@ -13,8 +13,10 @@ from palaestra.record import Recorder
 
 HELP = """\
 TEXT            the whole turn of the seat that is asked; a turn without a call is what it says
+                a ``` fence, or lines of three quotes, hold a turn of several lines
 /call NAME K=V  a turn that calls a tool: /call calculator expression="2 * 3"
 /script         let the game's own script take this turn
+/file PATH      the text of a file as your turn; a .py file is handed in as a fenced program
 /tools          the tools of the seat that is asked: names, arguments, what they do
 /raw TEXT       send TEXT as it stands, a slash included
 /show [SEAT]    the whole transcript of a seat, of the one that is asked by default

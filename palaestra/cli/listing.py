@@ -14,8 +14,8 @@ from palaestra.cli.display import table
 from palaestra.cli.ids import short_names
 from palaestra.registry import game_class, games, load_author, registered
 
-NARROW = 80
-"""Columns below which a table would break words; each environment is a paragraph there."""
+BESIDE = 52
+"""Columns that a table needs beside the longest id; where there are fewer, each environment is a paragraph."""
 
 
 @dataclass(frozen=True)
@@ -29,17 +29,20 @@ def run(arguments: Sequence[str]) -> int:
     console = Console()
     rows = {env_id: (", ".join(_tools(env_id)) or "none", _about(env_id)) for env_id in registered()}
     rows |= {name: (f"seats: {', '.join(game_class(name).seats)}", _first_line(game_class(name))) for name in games()}
-    names = ", ".join(short_names())
-    if console.width >= NARROW:
-        console.print(table("", rows, ("tools", "task"), justify="left"))
-        console.print(f"commands know the suite's as {names}", markup=False, highlight=False, soft_wrap=True)
+    known = f"commands know the suite's as {', '.join(short_names())}"
+    names = textwrap.fill(known, max(20, console.width), break_on_hyphens=False, break_long_words=False)
+    if console.width >= max(map(len, rows)) + BESIDE:
+        drawn = table("", rows, ("tools", "task"), justify="left")
+        drawn.columns[0].no_wrap = True  # An id in two pieces can be neither searched for nor copied.
+        console.print(drawn)
+        console.print(names, markup=False, highlight=False, soft_wrap=True)
         return 0
     for env_id, (tools, about) in rows.items():
         console.print(env_id, style="bold", markup=False, highlight=False, soft_wrap=True)
         for text in (about, tools if tools.startswith("seats") else f"tools: {tools}"):
             said = textwrap.fill(text, max(20, console.width), initial_indent="  ", subsequent_indent="  ")
             console.print(said, markup=False, highlight=False, soft_wrap=True)
-    console.print(f"commands know the suite's as {names}", markup=False, highlight=False)
+    console.print(names, markup=False, highlight=False, soft_wrap=True)
     return 0
 
 

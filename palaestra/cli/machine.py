@@ -1,8 +1,7 @@
-"""What this machine offers: torch and its devices, memory, disk, terminal, and what a sandbox could be built from.
+"""What this machine offers: torch and its devices, memory, disk, limits and terminal.
 
-Everything only looks. Two things are tried rather than read, each in a process of its own that ends by itself: torch,
-whose import or driver may hang or crash, and the kernel's means of isolation, which are asked for and given back.
-Left out: other operating systems than Linux beyond saying so.
+Everything only looks. One thing is tried rather than read, in a process of its own that ends by itself: torch, whose
+import or driver may hang or crash. Left out: where agents' programs can run (`sandbox_check`).
 """
 
 import json
@@ -10,7 +9,6 @@ import locale
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,7 +20,6 @@ from palaestra.cli.libraries import BASIC_EXTRA, findable
 
 TORCH_SECONDS = 90.0
 """How long torch may take to be imported, to find its devices and to make one step of the tiny agent."""
-KERNEL_SECONDS = 5.0
 _GIB = 2**30
 _LOW_DISK = 2 * _GIB
 """A run of the tiny agent needs megabytes, one of a model of four billion parameters 16 GB."""
@@ -58,22 +55,6 @@ if not found["failed"]:
         found["step_fault"] = type(error).__name__ + ": " + str(error).strip().split(chr(10))[0]
 print(json.dumps(found))
 """
-_KERNEL_CHILD = """
-import ctypes, errno, json, os, signal
-signal.alarm({seconds})
-libc = ctypes.CDLL(None, use_errno=True)
-found = {{}}
-# With no attribute and this flag the call only says which version of Landlock the kernel has.
-found["landlock"] = libc.syscall(444, None, 0, 1)
-# A filter at address 0: EFAULT where filters exist, EINVAL where they do not.
-libc.prctl(22, 2, None, 0, 0)
-found["seccomp"] = ctypes.get_errno() == errno.EFAULT
-ctypes.set_errno(0)
-NEWUSER, REST = 0x10000000, 0x00020000 | 0x20000000 | 0x40000000
-found["user"] = "" if libc.unshare(NEWUSER) == 0 else os.strerror(ctypes.get_errno())
-found["rest"] = "" if libc.unshare(REST) == 0 else os.strerror(ctypes.get_errno())
-print(json.dumps(found))
-"""
 
 
 def torch_findings() -> Iterator[Finding]:
@@ -83,7 +64,7 @@ def torch_findings() -> Iterator[Finding]:
         yield Finding("basic path", "needs torch and transformers", "missing", remedy, vital=True)
         return
     try:
-        found = _ask(_TORCH_CHILD, TORCH_SECONDS)
+        found = ask(_TORCH_CHILD, TORCH_SECONDS)
     except subprocess.TimeoutExpired:
         text = f"importing torch and finding its devices took longer than {TORCH_SECONDS:g} s"
         yield Finding("torch", text, "broken", "look at the GPU's driver; CUDA_VISIBLE_DEVICES= hides it", vital=True)
@@ -164,29 +145,8 @@ def available_memory() -> int:
     return free
 
 
-def sandbox_findings() -> Iterator[Finding]:
-    """What a sandbox could be built from here. Nothing in palaestra needs any of it yet."""
-    who = "users of their own" if hasattr(os, "geteuid") and os.geteuid() == 0 else "our user"
-    yield Finding(
-        "python tool",
-        f"runs programs as {who}, with limits on time, memory, output, files and processes: it is no sandbox",
-        "warning",
-        "let no strong model at it on a machine you care about",
-    )
-    if sys.platform != "linux":
-        yield Finding("sandbox", f"{sys.platform}: the python tool needs Linux", "missing")
-        return
-    try:
-        found = _ask(_KERNEL_CHILD, KERNEL_SECONDS)
-    except (subprocess.TimeoutExpired, ChildProcessError) as error:
-        yield Finding("sandbox", f"the kernel could not be asked: {error}", "warning")
-    else:
-        yield _fact("user namespaces", not found["user"], "can be opened", found["user"])
-        yield _fact("other namespaces", not found["rest"], "mount, process and network: can be opened", found["rest"])
-        yield _fact("seccomp filters", found["seccomp"], "can be set", "the kernel has none")
-        version = found["landlock"]
-        yield _fact("Landlock", version > 0, f"version {version} of its interface", "the kernel has it not, or off")
-    yield from _control_group_findings()
+def limit_findings() -> Iterator[Finding]:
+    """What this process and its children may use."""
     import resource  # Not there on every system.
 
     limits = {"processes": resource.RLIMIT_NPROC, "open files": resource.RLIMIT_NOFILE, "memory": resource.RLIMIT_AS}
@@ -195,20 +155,6 @@ def sandbox_findings() -> Iterator[Finding]:
     files = shown["open files"]
     few = files != resource.RLIM_INFINITY and files < 1024
     yield Finding("process limits", text, "warning" if few else "ok", "ulimit -n 4096" if few else "")
-
-
-def container_findings() -> Iterator[Finding]:
-    """Whether Docker or Podman answer. Nothing in palaestra needs them yet."""
-    named = os.environ.get("DOCKER_HOST", "")
-    own = os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
-    places = [("docker", named.removeprefix("unix://"))] if named.startswith("unix://") else []
-    places += [("docker", "/var/run/docker.sock"), ("docker", f"{own}/docker.sock")]
-    places += [("podman", f"{own}/podman/podman.sock"), ("podman", "/run/podman/podman.sock")]
-    for name in ("docker", "podman"):
-        tried = {path: _ping(path) for kind, path in places if kind == name and os.path.exists(path)}
-        answering = [path for path, reason in tried.items() if not reason]
-        reason = "; ".join(f"{path}: {reason}" for path, reason in tried.items()) or "no socket of its daemon here"
-        yield _fact(name, bool(answering), f"answers at {''.join(answering[:1])}", reason)
 
 
 def terminal_findings() -> Iterator[Finding]:
@@ -224,7 +170,7 @@ def terminal_findings() -> Iterator[Finding]:
         yield Finding("terminal", "output is no terminal: long stages print plain lines")
 
 
-def _ask(program: str, seconds: float) -> dict[str, Any]:
+def ask(program: str, seconds: float) -> dict[str, Any]:
     """Run a child that prints one JSON object; ChildProcessError says how it ended instead."""
     done = subprocess.run(
         [sys.executable, "-P", "-c", program.format(seconds=int(seconds))],
@@ -240,23 +186,6 @@ def _ask(program: str, seconds: float) -> dict[str, Any]:
     return found
 
 
-def _fact(about: str, there: bool, text: str, reason: str) -> Finding:
-    return Finding(about, text) if there else Finding(about, reason, "missing")
-
-
-def _control_group_findings() -> Iterator[Finding]:
-    """Version of control groups, and whether groups of our own may be made."""
-    group = _control_group()
-    if group is None:
-        old = Path("/sys/fs/cgroup/memory").is_dir()
-        yield Finding("control groups", "version 1 only" if old else "not mounted", "missing")
-        return
-    controllers = (group / "cgroup.controllers").read_text().split()
-    mine = os.access(group, os.W_OK) and os.access(group / "cgroup.procs", os.W_OK)
-    text = f"version 2, {'delegated to us' if mine else 'not delegated to us'}: {' '.join(controllers) or 'none'}"
-    yield Finding("control groups", text, "ok" if mine else "missing")
-
-
 def _control_group() -> Path | None:
     """Our group of version 2, as far as its folder can be seen from here."""
     root = Path("/sys/fs/cgroup")
@@ -269,19 +198,6 @@ def _control_group() -> Path | None:
         return None
     group = root / named.lstrip("/")
     return group if (group / "cgroup.controllers").is_file() else root
-
-
-def _ping(path: str) -> str:
-    """Ask a container daemon whether it is there; empty when it is, else the reason."""
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
-            line.settimeout(0.5)
-            line.connect(path)
-            line.sendall(b"GET /_ping HTTP/1.0\r\nHost: localhost\r\n\r\n")
-            answer = line.recv(64)
-    except OSError as error:
-        return error.strerror or str(error)
-    return "" if answer.startswith(b"HTTP/") and b" 200 " in answer else "it answers something else"
 
 
 def _meminfo() -> dict[str, int]:

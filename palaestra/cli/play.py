@@ -1,13 +1,15 @@
 """`palaestra play ID`: step an environment by hand. A line is the agent's whole turn; a line that starts with / asks.
 
-Turns come from standard input as well: `palaestra play two-hop --seed 1 < turns.txt`.
+A line that opens a Markdown fence goes on to the line that closes it, so that a program can be handed in. Turns come
+from standard input as well: `palaestra play two-hop --seed 1 < turns.txt`.
 """
 
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from palaestra.cli.asking import Asking
 
 QUOTES = '"""'
+_OPENING = re.compile(r'\s*("""(?=\s*$)|`{3,}(?!.*`)|~{3,})')
+"""A line that opens a turn of several lines: three quotes alone, or a Markdown fence."""
 
 
 @dataclass(frozen=True)
@@ -33,14 +37,20 @@ class Options:
     """The environment's own randomness, and the task where none is given; drawn by default."""
     task: int | None = None
     """Which task."""
-    split: str = "train"
-    """Of the tasks: train or eval."""
+    split: Literal["train", "eval"] | None = None
+    """Which tasks; by default what the environment itself takes, which is train for most."""
     env_options: tuple[str, ...] = ()
     """KEY=VALUE for the environment: tasks=problems.jsonl, or what its class takes."""
     episode: str | None = None
     """FILE or FILE:N: begin where the N-th recorded episode of a file ended; /undo leads back from there."""
     model: str | None = None
     """Folder or hub name whose tokens /tokens shows."""
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        """What was asked for of the environment."""
+        chosen = {} if self.split is None else {"split": self.split}
+        return {**chosen, **from_pairs(self.env_options, "env_options")}
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -55,9 +65,8 @@ def _play(options: Options, env_id: str, console: Console) -> int:
     from palaestra.envs.core.opening import open_env
     from palaestra.envs.records.by_hand import ByHand
 
-    chosen = {"split": options.split, **from_pairs(options.env_options, "env_options")}
-    env = open_env(env_id, chosen)
-    desk = Desk(ByHand(env, env_id, chosen), console, options.model, typed=sys.stdin.isatty())
+    env = open_env(env_id, options.environment)
+    desk = Desk(ByHand(env, env_id, options.environment), console, options.model, typed=sys.stdin.isatty())
     try:
         if options.episode is not None:
             desk.load(*_place(options.episode))
@@ -75,8 +84,7 @@ def _play_game(options: Options, env_id: str, console: Console) -> int:
     from palaestra.cli.game_desk import GameDesk
     from palaestra.envs.records.game_by_hand import GameByHand
 
-    chosen = {"split": options.split, **from_pairs(options.env_options, "env_options")}
-    desk = GameDesk(GameByHand(env_id, chosen), console, typed=sys.stdin.isatty())
+    desk = GameDesk(GameByHand(env_id, options.environment), console, typed=sys.stdin.isatty())
     try:
         desk.open(options.seed, options.task)
         _converse(desk, console)
@@ -96,34 +104,51 @@ def _converse(desk: "Asking", console: Console) -> None:
 
 
 def turns(console: Console) -> Iterator[str]:
-    """What is typed or piped: a line, or several between lines of three quotes."""
+    """What is typed or piped: a line, or several within a Markdown fence or between lines of three quotes."""
+    block: list[str] = []
+    """A turn of several lines, with the line that opened it."""
+    closing = ""
+    for line in _lines(console, block):
+        if block:
+            block.append(line)
+            if _closes(line, closing):
+                yield "\n".join(block[1:-1] if closing == QUOTES else block)
+                block.clear()
+        elif opened := _OPENING.match(line):
+            closing = opened[1]
+            block.append(line)
+        elif line.strip():
+            yield line
+    if block:
+        raise UsageError(f"the input ended inside {closing}: {len(block) - 1} lines were not taken as a turn")
+
+
+def _closes(line: str, opening: str) -> bool:
+    """Three quotes close three quotes; as many signs as opened a fence, or more, close it."""
+    if opening == QUOTES:
+        return line.strip() == QUOTES
+    return len(line.strip()) >= len(opening) and not line.strip().strip(opening[0])
+
+
+def _lines(console: Console, block: Sequence[str]) -> Iterator[str]:
+    """The lines that are typed or piped; while there is a `block` the prompt says that it goes on."""
     interactive = sys.stdin.isatty()
     if interactive:
         import readline  # noqa: F401  (gives input() a history and keys to edit)
 
-        console.print(f"a line is your whole turn; {QUOTES} begins and ends one of several lines; /help, /quit")
-    block: list[str] | None = None
+        console.print(f"a line is your whole turn; {QUOTES} or a ``` fence holds several; /help, /quit", markup=False)
     while True:
         try:
-            line = input("... " if block is not None else "> ") if interactive else sys.stdin.readline()
+            line = input("... " if block else "> ") if interactive else sys.stdin.readline()
         except EOFError:
-            break
+            return
         except UnicodeDecodeError as error:
             raise UsageError(f"standard input is not text in {sys.stdin.encoding}: {error}") from error
         if not interactive:
             if not line:
-                break
+                return
             line = line.removesuffix("\n")
-        if line.strip() == QUOTES:
-            if block is not None:
-                yield "\n".join(block)
-            block = [] if block is None else None
-        elif block is not None:
-            block.append(line)
-        elif line.strip():
-            yield line
-    if block is not None:
-        raise UsageError(f"the input ended inside {QUOTES}: {len(block)} lines were not taken as a turn")
+        yield line
 
 
 def _place(text: str) -> tuple[Path, int]:

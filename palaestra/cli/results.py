@@ -1,6 +1,11 @@
-"""Measured agents as tables: one that fits 80 columns for several agents, and those of `eval`, which fit 40."""
+"""Measured agents as tables: one that fits 80 columns for several agents, and those of `eval`, which fit 40.
 
-from collections.abc import Mapping
+Where every episode broke there is no figure: a dash in a table, null in JSON.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any
 
 from rich.table import Table
 
@@ -8,11 +13,21 @@ from palaestra.cli.display import table
 from palaestra.trainers.evaluate import Both, Report
 from palaestra.trainers.statistics import Comparison, powers_of_two
 
+_ABSENT = "-"
+_OF_SCORED = ("success", "low", "high", "reward", "calls", "failed_calls", "success_with_tool", "tool_share", "tokens")
+"""Figures of a report that are means over scored episodes."""
+_OF_PAIRS = ("difference", "low", "high", "p_value")
+"""Figures of a comparison that need a task which both agents were scored in."""
+
 
 def result_table(title: str, measured: Mapping[str, Both]) -> Table:
     """Success with its 95 % interval, sampled and greedy, and tool calls an episode; fits 80 columns."""
     rows = {
-        name: (_interval(both.sampled), _interval(both.greedy), f"{both.sampled.calls:.2f}")
+        name: (
+            _of_scored(both.sampled, _interval),
+            _of_scored(both.greedy, _interval),
+            _of_scored(both.sampled, lambda report: f"{report.calls:.2f}"),
+        )
         for name, both in measured.items()
     }
     return table(title, rows, ("sampled", "greedy", "calls"))
@@ -25,15 +40,9 @@ def report_table(title: str, reports: Mapping[str, Report]) -> Table:
         "tasks": [str(report.tasks) for report in shown],
         "samples": [str(report.samples) for report in shown],
         "temperature": [f"{report.temperature:g}" for report in shown],
-        "success": [f"{report.success:.3f}" for report in shown],
-        "  95 %": [_range(report.low, report.high) for report in shown],
-        "reward": [f"{report.reward:.3f}" for report in shown],
-        "calls": [f"{report.calls:.2f}" for report in shown],
-        "  failed": [f"{report.failed_calls:.1%}" for report in shown],
-        "tool used": [f"{report.tool_share:.1%}" for report in shown],
-        "  success": [f"{report.success_with_tool:.3f}" for report in shown],
-        "tokens": [f"{report.tokens:.1f}" for report in shown],
     }
+    for name, form in _FORMS.items():
+        rows[name] = [_of_scored(report, form) for report in shown]
     for ending in shown[0].endings:
         rows[ending.replace("_", " ")] = [str(report.endings[ending]) for report in shown]
     return table(title, {name: tuple(values) for name, values in rows.items()}, tuple(reports))
@@ -45,7 +54,7 @@ def k_table(report: Report, title: str = "") -> Table:
     for k in powers_of_two(report.samples):
         passed, voted = report.at_k[f"pass@{k}"], report.at_k[f"maj@{k}"]
         figures = (f"{passed['value']:.3f}", _range(passed["low"], passed["high"]), f"{voted['value']:.3f}")
-        rows[str(k)] = figures if passed["tasks"] else ("-", "-", "-")
+        rows[str(k)] = figures if passed["tasks"] else (_ABSENT,) * 3
     return table(title, rows, ("pass@k", "95 %", "maj@k"))
 
 
@@ -53,16 +62,43 @@ def comparison_table(title: str, compared: Mapping[str, Comparison]) -> Table:
     """How much better the first of two agents is: a column for each way they played."""
     shown = list(compared.values())
     rows = {
-        "difference": [f"{found.difference:+.3f}" for found in shown],
-        "  95 % low": [f"{found.low:+.3f}" for found in shown],
-        "  95 % high": [f"{found.high:+.3f}" for found in shown],
-        "p": [_chance(found.p_value) for found in shown],
+        "difference": [f"{found.difference:+.3f}" if found.tasks else _ABSENT for found in shown],
+        "  95 % low": [f"{found.low:+.3f}" if found.tasks else _ABSENT for found in shown],
+        "  95 % high": [f"{found.high:+.3f}" if found.tasks else _ABSENT for found in shown],
+        "p": [_chance(found.p_value) if found.tasks else _ABSENT for found in shown],
         "tasks won": [str(found.wins) for found in shown],
         "  tied": [str(found.ties) for found in shown],
         "  lost": [str(found.losses) for found in shown],
         "  unscored": [str(found.unscored) for found in shown],
     }
     return table(title, {name: tuple(values) for name, values in rows.items()}, tuple(compared))
+
+
+def report_figures(report: Report) -> dict[str, Any]:
+    """A report for JSON."""
+    figures = report.as_dict()
+    if not _has_scored(report):
+        figures |= dict.fromkeys(_OF_SCORED)
+    of_k = {name: _known(found, ("value", "low", "high")) for name, found in report.at_k.items()}
+    return figures | {"at_k": of_k}
+
+
+def comparison_figures(found: Comparison) -> dict[str, Any]:
+    """A comparison for JSON."""
+    return _known(asdict(found), _OF_PAIRS)
+
+
+def _known(figures: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    """Figures of so many `tasks`; of none, these are nothing."""
+    return dict(figures) if figures["tasks"] else {**figures, **dict.fromkeys(names)}
+
+
+def _has_scored(report: Report) -> bool:
+    return sum(report.endings.values()) > report.broken
+
+
+def _of_scored(report: Report, form: Callable[[Report], str]) -> str:
+    return form(report) if _has_scored(report) else _ABSENT
 
 
 def _interval(report: Report) -> str:
@@ -75,3 +111,16 @@ def _range(low: float, high: float) -> str:
 
 def _chance(p_value: float) -> str:
     return f"{p_value:.3f}" if p_value >= 0.001 else "< 0.001"
+
+
+_FORMS: Mapping[str, Callable[[Report], str]] = {
+    "success": lambda report: f"{report.success:.3f}",
+    "  95 %": lambda report: _range(report.low, report.high),
+    "reward": lambda report: f"{report.reward:.3f}",
+    "calls": lambda report: f"{report.calls:.2f}",
+    "  failed": lambda report: f"{report.failed_calls:.1%}",
+    "tool used": lambda report: f"{report.tool_share:.1%}",
+    "  success": lambda report: f"{report.success_with_tool:.3f}",
+    "tokens": lambda report: f"{report.tokens:.1f}",
+}
+"""The rows of a report that are about scored episodes."""

@@ -6,18 +6,25 @@ Left out: how a client asks (`palaestra.envs.sandboxes.remote`).
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from palaestra.errors import UsageError
+
+if TYPE_CHECKING:
+    from palaestra.envs.sandboxes import Limits
 
 TOKEN_ENV = "PALAESTRA_SANDBOX_TOKEN"
 
 
 @dataclass(frozen=True)
 class Options:
-    """Serve a sandbox over HTTP, for `open_sandbox("remote", url=...)` on another machine."""
+    """Serve a sandbox over HTTP, for `open_sandbox("remote", url=...)` on another machine.
+
+    What a session may have is at most what is set here, which is enough for the tools and graders of palaestra; a
+    client that asks for nothing gets the usual limits, within these.
+    """
 
     what: Annotated[Literal["sandbox"], tyro.conf.Positional]
     """What is served."""
@@ -41,8 +48,14 @@ class Options:
     """The longest time that a run may ask for."""
     idle_seconds: float = 900.0
     """A session that nobody has touched for so long is ended."""
-    memory_mb: int = 512
+    cpu_seconds: float = 600.0
+    """CPU time of one process of a session."""
+    memory_mb: int = 2048
     """Memory of one session."""
+    output_mb: int = 8
+    """Kept of each of a run's two streams: what graders compare."""
+    code_mb: int = 64
+    """Size of one program, and of what it is given on stdin: tests may be large."""
     certificate: Path | None = None
     """PEM file, for https."""
     key: Path | None = None
@@ -54,19 +67,30 @@ class Options:
         if self.key is not None and self.certificate is None:
             raise UsageError("key belongs to a certificate; add --certificate")
 
+    def limits(self) -> "Limits":
+        """The widest that a client may ask for."""
+        from palaestra.envs.sandboxes import Limits
+
+        return Limits(
+            seconds=self.most_seconds,
+            cpu_seconds=self.cpu_seconds,
+            memory_bytes=self.memory_mb * 2**20,
+            output_bytes=self.output_mb * 2**20,
+            code_bytes=self.code_mb * 2**20,
+        )
+
 
 def run(arguments: Sequence[str]) -> int:
     """Answer until interrupted; every session ends with it."""
     options = tyro.cli(Options, args=list(arguments), prog="palaestra serve")
-    from palaestra.envs.sandboxes import Limits, open_sandbox
+    from palaestra.envs.sandboxes import open_sandbox
     from palaestra.envs.sandboxes.remote.server import find_token, serve
     from palaestra.envs.sandboxes.remote.turnstile import ServiceLimits
 
     token = find_token(options.token_env, options.host)
     chosen: dict[str, Any] = {field.name: getattr(options, field.name) for field in fields(ServiceLimits)}
     service = ServiceLimits(**chosen)
-    limits = Limits(memory_bytes=options.memory_mb * 2**20)
-    with open_sandbox(options.backend, require=options.require, limits=limits) as sandbox:
+    with open_sandbox(options.backend, require=options.require, limits=options.limits()) as sandbox:
         for note in sandbox.capabilities().notes:
             print(f"note: {note}", flush=True)
         if not token:

@@ -138,6 +138,41 @@ def test_the_environments_are_listed_with_their_tools(capsys):
     assert "search" in out
 
 
+@pytest.mark.parametrize("columns", [40, 76, 80, 100])
+def test_no_id_is_broken_in_a_list(capsys, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    _, out, _ = run(capsys, "list")
+    ids = [*palaestra.registered(), *palaestra.registry.games()]
+    assert all(env_id in out for env_id in ids)
+    assert all(re.search(rf"[ \n]{name}[,\n]", out) for name in ("two-hop", "code-contest", "solver-critic"))
+    table = [line for line in out.splitlines() if "│" in line]
+    assert bool(table) == (columns > 76)
+
+
+def test_check_gives_an_environment_its_options(capsys, monkeypatch):
+    from palaestra.envs.checks import check, game_check
+    from palaestra.envs.checks.trials import make
+
+    def plays_alone(env_id):
+        """Which options it was made with."""
+        assert make(env_id).toolkits == (), "it has a tool"
+
+    monkeypatch.setattr(check, "CHECKS", {"plays alone": plays_alone})
+    monkeypatch.setattr(game_check, "GAME_CHECKS", {})
+    assert run(capsys, "check", "code-math", "--env-options", "mode=self-contained")[0] == 0
+    assert run(capsys, "check", "code-math")[0] == 1
+    assert run(capsys, "check", "debate", "--env-options", "split=eval")[0] == 0
+    for wrong in (["code-math", "--env-options", "mode=x"], ["debate", "--env-options", "x=1"]):
+        assert run(capsys, "check", *wrong)[0] == 2
+    assert "and none is" in run(capsys, "check", "--env-options", "mode=x")[2]
+
+
+def test_without_a_demonstrator_eval_asks_who_plays(capsys):
+    status, _, err = run(capsys, "eval", "human-eval")
+    assert status == 2
+    assert "name who plays with --model" in err
+
+
 @pytest.mark.parametrize(
     "name", ["two-hop", "TwoHop", "two_hop", "palaestra/TwoHop-v0", "palaestra:palaestra/TwoHop-v0"]
 )

@@ -88,7 +88,7 @@ def test_wrong_rows_are_listed_and_the_exit_status_is_1(said):
     assert (status, err) == (1, "")
     assert "60 of 62 rows are wrong line 3 column 'prompt' is the number 0; expected text" in out
     assert "line 52 " in out
-    assert out.endswith("and 10 more")
+    assert " and 10 more with --env ENV-ID it is read by that environment" in out
     status, out, _ = said([])
     assert status == 1
     assert "it holds no task" in out
@@ -191,6 +191,49 @@ def test_what_else_fails_in_the_environment_is_told_with_the_task(said, world):
     assert status == 1
     assert "task t" in out
     assert "ValueError: invalid literal for int()" in out
+
+
+PUBLISHED = {
+    "code-math": {"ID": "2024-I-{n}", "Problem": "Find {n}.", "Answer": "{n}"},
+    "code-contest": {
+        "question_content": "Print {n}.", "starter_code": "class Solution:",
+        "public_test_cases": '[{{"input": "1", "output": "{n}", "testtype": "stdin"}}]',
+    },
+    "science": {"question": "What is {n} + 1?", "reference_answer": "{n}1"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("env_id", "row"), PUBLISHED.items(), ids=PUBLISHED)
+def test_a_published_file_is_read_as_the_environment_reads_it(said, env_id, row):
+    rows = [{name: value.format(n=n) for name, value in row.items()} for n in range(30)]
+    status, out, err = said(rows, "--env", env_id)
+    assert (status, err) == (0, "")
+    assert "30 tasks, " in out
+    assert "Read by the environment" in out
+    assert "its tools and its reward find what they need" in out
+    assert ("Begin with this code" in out) == (env_id == "code-contest")
+    status, out, _ = said(rows)
+    assert status == 1
+    assert "has no 'prompt'" in out
+
+
+def test_the_options_of_gpqa_are_tasks_of_science(said, tmp_path):
+    rows = "".join(f"Q{n}?,a,b,c,d\n" for n in range(3))
+    header = "Question,Correct Answer,Incorrect Answer 1,Incorrect Answer 2,Incorrect Answer 3\n"
+    (tmp_path / "gpqa.csv").write_text(header + rows)
+    assert main(["data", str(tmp_path / "gpqa.csv"), "--env", "science"]) == 0
+
+
+def test_every_row_that_the_environment_refuses_is_told_at_once(said):
+    rows = [{"problem": "Unanswered?"}, {"x": 1}, *({"problem": f"{n}?"} for n in range(60))]
+    status, out, _ = said([*rows, {"problem": "?", "answer": "2"}], "--env", "code-math")
+    assert status == 1
+    assert "line 1 ('line 1'): it has no answer" in out
+    assert "line 2 has no question; expected one of the columns 'prompt', 'problem'" in out
+    assert "line 62 ('line 62'): it has no answer" in out
+    status, out, _ = said([{"prompt": f"{n}?", "answer": "no tests"} for n in range(9)], "--env", "code-contest")
+    assert status == 1
+    assert "the answer is no JSON" in out
 
 
 def test_an_environment_that_takes_no_file_says_so(said, world):

@@ -8,11 +8,13 @@ import os
 import shutil
 import signal
 import socket
+import socketserver
 import subprocess
 import sys
 import threading
 import time
 import tomllib
+from dataclasses import asdict
 from pathlib import Path
 
 import families
@@ -22,8 +24,10 @@ from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 
 from palaestra.agents.local_model import export
-from palaestra.cli import libraries, machine, main, model_check
+from palaestra.cli import libraries, machine, main, model_check, sandbox_check
 from palaestra.cli.finding import Finding, probe, show
+from palaestra.envs.sandboxes import Capabilities
+from palaestra.envs.sandboxes.docker import images
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -43,9 +47,16 @@ def model(sound, tmp_path):
     return Path(shutil.copytree(sound, tmp_path / "model"))
 
 
+GUARDS = asdict(Capabilities("local", files=True, memory="watched", landlock=7, notes=("watched only: delegate",)))
+
+
 @pytest.fixture
 def quick(monkeypatch):
-    """The machine's checks without the child that imports torch, which other tests look at."""
+    """The machine's checks without the children that import torch and open sandboxes, which other tests look at."""
+    said = {"_LOCAL_CHILD": {"guards": GUARDS}, "_DOCKER_CHILD": {"refused": ["sandbox 'docker': nobody", "  buy one"]}}
+    for name, found in said.items():
+        text = json.dumps(found).replace("{", "{{").replace("}", "}}")
+        monkeypatch.setattr(sandbox_check, name, f"print({text!r})")
     monkeypatch.setattr(machine, "_TORCH_CHILD", 'print("{{\\"failed\\": {{}}, \\"step\\": true}}")')
 
 
@@ -84,10 +95,13 @@ def test_here_the_basic_path_works(capsys):
         "torch build",
         "runs",
         "memory",
-        "python tool",
+        "process limits",
+        "local sandbox",
+        "docker sandbox",
     ):
         assert about in found
-    assert "no sandbox" in found["python tool"]["text"]
+    local = found["local sandbox"]
+    assert "guards: files, network" in local["text"] or (local["state"], bool(local["remedy"])) == ("missing", True)
 
 
 @pytest.mark.usefixtures("quick")
@@ -148,7 +162,7 @@ def test_it_works_where_no_optional_library_can_be_imported():
     assert {"torch", "transformers", "jinja2", "extra train", "basic path"} <= set(fatal(found))
     assert found["extra train"]["remedy"] == "pip install 'palaestra[train]'"
     assert found["numpy"]["state"] == "ok"
-    assert found["python tool"]["state"] == "warning"
+    assert found["local sandbox"]["state"] != "broken"
 
 
 def test_a_model_cannot_be_looked_at_without_torch_and_the_extra_is_named():
@@ -192,10 +206,10 @@ def test_a_crash_of_torch_is_told(monkeypatch, child, said):
     assert (finding.state, said in finding.text) == ("broken", True)
 
 
-@pytest.mark.parametrize("program", ["_TORCH_CHILD", "_KERNEL_CHILD"])
-def test_a_child_ends_by_itself_when_nobody_waits_for_it(program, monkeypatch):
+@pytest.mark.parametrize("program", [machine._TORCH_CHILD, sandbox_check._LOCAL_CHILD, sandbox_check._DOCKER_CHILD])
+def test_a_child_ends_by_itself_when_nobody_waits_for_it(program):
     """We may be killed while it runs."""
-    code = getattr(machine, program).format(seconds=1 if program == "_KERNEL_CHILD" else -4)
+    code = program.format(seconds=-4 if "torch" in program else 1)
     first = next(line for line in code.splitlines() if line.startswith("signal.alarm"))
     child = subprocess.Popen([sys.executable, "-c", f"import signal, time\n{first}\ntime.sleep(600)"])
     try:
@@ -314,52 +328,119 @@ def test_results_need_a_folder_that_can_be_written(tmp_path, monkeypatch):
     assert not (tmp_path / "new").exists()
 
 
-@contextlib.contextmanager
-def daemon(path, answer):
-    """A container daemon that says `answer`, or nothing at all where it is None."""
-    with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(str(path))
-        listening.listen()
+@pytest.mark.usefixtures("quick")
+def test_a_sandbox_is_told_with_its_guards_its_weaknesses_or_what_would_bring_it(capsys, monkeypatch):
+    _, found, _ = report(capsys)
+    local, weaker = found["local sandbox"], found["local sandbox, weaker"]
+    assert local["text"].startswith("runs programs; guards: files, memory watched, landlock 7; without network, ")
+    assert (local["state"], weaker["state"], weaker["text"]) == ("warning", "warning", "watched only: delegate")
+    docker = found["docker sandbox"]
+    assert (docker["state"], docker["text"], docker["remedy"]) == ("missing", "nobody", "buy one")
+    assert "warning" not in [finding.state for finding in told(monkeypatch, {**GUARDS, "notes": []})]
 
-        def serve():
-            with contextlib.suppress(OSError):
-                line, _ = listening.accept()
-                with line:
-                    line.recv(1000)
-                    if answer is None:
-                        line.recv(1000)
-                    line.sendall(answer or b"")
 
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        yield
-        listening.close()
-        thread.join(5)
+def told(monkeypatch, guards):
+    text = json.dumps({"guards": guards}).replace("{", "{{").replace("}", "}}")
+    monkeypatch.setattr(sandbox_check, "_LOCAL_CHILD", f"print({text!r})")
+    return list(sandbox_check.local_findings())
 
 
 @pytest.mark.parametrize(
-    ("answer", "state", "said"),
+    ("child", "said"),
     [
-        (b"HTTP/1.0 200 OK\r\n\r\nOK", "ok", "answers at"),
-        (b"SSH-2.0-OpenSSH", "missing", "something else"),
-        (None, "missing", "timed out"),
+        ("import os; os.kill(os.getpid(), 31)", "killed by SIGSYS"),
+        ("raise ValueError('a strange kernel')", "a strange kernel"),
+        ("import time; time.sleep(60)", "did not answer within 1 s"),
     ],
-    ids=["docker", "a liar", "a mute"],
 )
-def test_a_container_daemon_has_to_answer(monkeypatch, tmp_path, answer, state, said):
+def test_a_sandbox_that_hangs_or_crashes_is_told(monkeypatch, child, said):
+    monkeypatch.setattr(sandbox_check, "_LOCAL_CHILD", child)
+    monkeypatch.setattr(sandbox_check, "LOCAL_SECONDS", 1.0)
+    (finding,) = sandbox_check.local_findings()
+    assert (finding.about, finding.state, said in finding.text) == ("local sandbox", "warning", True)
+
+
+class Engine(http.server.BaseHTTPRequestHandler):
+    """A container engine, as far as it is asked: its version, and one image of ours."""
+
+    def do_GET(self):
+        has = images.tag("runner")
+        answers = {
+            "/version": {"ApiVersion": "1.44", "Components": []},
+            "/info": {"ServerVersion": "25.0", "Runtimes": {"runsc": {}, "runc": {}}},
+            f"/images/{has}/json": {"Config": {"Labels": {images.LABEL: images.runner_version()}}},
+        }
+        answer = answers.get(self.path.removeprefix("/v1.44"))
+        body = json.dumps(answer or {"message": f"No such image: {self.path}"}).encode()
+        self.send_response(200 if answer else 404)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def address_string(self):
+        return "here"
+
+    def log_message(self, *_):
+        pass
+
+
+class Liar(socketserver.BaseRequestHandler):
+    def handle(self):
+        self.request.recv(1000)
+        self.request.sendall(b"SSH-2.0-OpenSSH\r\n")
+
+
+class Mute(socketserver.BaseRequestHandler):
+    def handle(self):
+        while self.request.recv(1000):
+            pass
+
+
+@contextlib.contextmanager
+def engine(path, handler):
+    """Something that listens where an engine would."""
+    with socketserver.ThreadingUnixStreamServer(str(path), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        thread.start()
+        yield
+        server.shutdown()
+        thread.join(5)
+
+
+def test_a_container_engine_tells_its_runtimes_and_which_images_it_has(monkeypatch, tmp_path):
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/sock")
-    with daemon(tmp_path / "sock", answer):
-        finding = next(machine.container_findings())
-    assert (finding.about, finding.state) == ("docker", state)
+    with engine(tmp_path / "sock", Engine):
+        found = {finding.about: finding for finding in sandbox_check.docker_findings()}
+    assert found["docker sandbox"].text == "Docker 25.0 answers; runtimes: runc, runsc"
+    assert {name: found[f"docker image {name}"].state for name in images.PURPOSES} == {
+        "runner": "ok",
+        "python": "missing",
+        "judge": "missing",
+    }
+    assert images.COMMAND in found["docker image python"].remedy
+
+
+@pytest.mark.parametrize(
+    ("handler", "state", "said"),
+    [(Liar, "missing", "no engine answers"), (Mute, "warning", "did not answer"), (None, "missing", "refused")],
+    ids=["a liar", "a mute", "nobody"],
+)
+def test_what_is_no_engine_is_told(monkeypatch, tmp_path, handler, state, said):
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/sock")
+    monkeypatch.setattr(sandbox_check, "DOCKER_SECONDS", 2.0)
+    with engine(tmp_path / "sock", handler) if handler else dead(tmp_path / "sock"):
+        (finding,) = sandbox_check.docker_findings()
+    assert (finding.about, finding.state) == ("docker sandbox", state)
     assert said in finding.text
 
 
-def test_a_socket_that_nobody_listens_on_is_told(monkeypatch, tmp_path):
-    with socket.socket(socket.AF_UNIX) as dead:
-        dead.bind(str(tmp_path / "sock"))
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/sock")
-    finding = next(machine.container_findings())
-    assert (finding.state, "refused" in finding.text) == ("missing", True)
+@contextlib.contextmanager
+def dead(path):
+    """A socket that nobody listens on."""
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(path))
+        yield
 
 
 # A model.

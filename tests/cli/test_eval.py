@@ -224,10 +224,26 @@ def test_broken_episodes_are_counted_and_told(capsys, monkeypatch, tmp_path, bro
     found, out, err = run(capsys, "--tasks", "4", "--samples", "2", "--json", str(path))
     assert found == status, err
     assert f"{8 if status else 2} of 8 episodes broke and count in no figure" in words(out)
-    rows = json.loads(path.read_text())["per_task"]
+    figures = json.loads(path.read_text())
+    rows = figures["per_task"]
     assert [row["broken"] for row in rows] == ([2] * 4 if status else [0, 2, 0, 0])
     assert rows[1]["success"] == []
     assert arena.closed
+    if status:
+        assert "success - 95 % - reward - calls - failed - tool used - success - tokens - answered 0" in words(out)
+        assert [figures[name] for name in ("success", "low", "high", "reward", "tokens")] == [None] * 5
+        assert figures["at_k"]["pass@2"] == {"value": None, "low": None, "high": None, "tasks": 0}
+    else:
+        assert 0 <= figures["low"] <= figures["success"] <= figures["high"]
+
+
+def test_agents_without_a_task_that_both_were_scored_in_have_no_difference(capsys, monkeypatch, tmp_path):
+    arena, path = families.Talk(2, broken=lambda start, tries: True), tmp_path / "figures.json"
+    monkeypatch.setattr("palaestra.cli.tables.arena", lambda *_, **__: arena)
+    monkeypatch.setattr("palaestra.cli.eval.open_agent", lambda *_: closing_agent())
+    assert run(capsys, "--tasks", "2", "--against", "other", "--json", str(path))[0] == 1
+    found = json.loads(path.read_text())["comparison"]["sampled"]
+    assert [found[name] for name in ("difference", "low", "high", "p_value", "tasks")] == [None] * 4 + [0]
 
 
 @contextmanager

@@ -36,18 +36,18 @@ def play(monkeypatch, capsys):
 
 def test_an_episode_is_played_to_its_reward(play):
     status, out = play(
-        '/call search query="Deka born"', '/call search query="Kegi river"', "Answer: Bado", args=(ENV, "--seed", "1")
+        '/call search query="Moka born"', '/call search query="Tila river"', "Answer: Momu", args=(ENV, "--seed", "1")
     )
     assert status == 0
-    assert "tool (search): Kegi" in out
-    assert "tool (search): Bado" in out
+    assert "tool (search): Tila" in out
+    assert "tool (search): Momu" in out
     assert "[answered: reward 1]" in out
 
 
 def test_a_turn_written_out_in_full_is_the_same_as_call(play):
-    turn = '<tool_call>{"name": "search", "arguments": {"query": "Deka born"}}</tool_call>'
+    turn = '<tool_call>{"name": "search", "arguments": {"query": "Moka born"}}</tool_call>'
     _, out = play('"""', *turn.split(" ", 1)[:1], turn.split(" ", 1)[1], '"""')
-    assert "tool (search): Kegi" in out
+    assert "tool (search): Tila" in out
 
 
 def test_tools_are_listed_with_their_arguments(play):
@@ -56,12 +56,12 @@ def test_tools_are_listed_with_their_arguments(play):
 
 
 def test_the_reward_says_every_part_and_what_it_was_computed_from(play):
-    _, out = play("/reward", '/call search query="Deka born"', "Answer: Kegi", "/reward")
+    _, out = play("/reward", '/call search query="Moka born"', "Answer: Tila", "/reward")
     assert "reward 0, if the episode were cut off now" in out
     for said in (
         "success = 0, times 1 (from 0 to 1)",
-        "answer    Answer: Kegi",
-        "expected  Bado",
+        "answer    Answer: Tila",
+        "expected  Momu",
         "calls     search ok",
     ):
         assert said in out
@@ -74,9 +74,9 @@ def test_undo_leads_back_by_recorded_outcomes_and_runs_no_tool_again(play, monke
     ran = []
     search = TwoHop.search
     monkeypatch.setattr(TwoHop, "search", lambda self, query: ran.append(query) or search(self, query))
-    call = '/call search query="Deka born"'
-    _, out = play(call, '/call search query="Kegi river"', "Answer: no", "/undo", "/undo 1", "Answer: Bado")
-    assert ran == ["Deka born", "Kegi river"]
+    call = '/call search query="Moka born"'
+    _, out = play(call, '/call search query="Tila river"', "Answer: no", "/undo", "/undo 1", "Answer: Momu")
+    assert ran == ["Moka born", "Tila river"]
     assert "[answered: reward 1]" in out
     assert "1 taken back; turn 2" in out
     _, out = play(call, "/undo 2")
@@ -102,18 +102,18 @@ def test_raw_shows_messages_exactly_and_sends_text_with_a_slash(play):
 
 def test_an_episode_is_saved_open_or_ended_and_replays(play, tmp_path):
     file = tmp_path / "mine.jsonl"
-    play('/call search query="Deka born"', f"/save {file}", "Answer: Bado", f"/save {file}")
+    play('/call search query="Moka born"', f"/save {file}", "Answer: Momu", f"/save {file}")
     assert [str(record.episode.ending) for record in read(file)] == ["length_limit", "answered"]
     assert main(["replay", str(file)]) == 0
 
 
 def test_a_recorded_episode_is_taken_up_where_it_ended(play, tmp_path):
     file = tmp_path / "mine.jsonl"
-    play('/call search query="Deka born"', "Answer: no", f"/save {file}", "/undo", f"/save {file}")
-    _, out = play("/undo", "Answer: Bado", args=(ENV, "--episode", f"{file}:1"))
-    assert "tool (search): Kegi" in out
+    play('/call search query="Moka born"', "Answer: no", f"/save {file}", "/undo", f"/save {file}")
+    _, out = play("/undo", "Answer: Momu", args=(ENV, "--episode", f"{file}:1"))
+    assert "tool (search): Tila" in out
     assert "[answered: reward 1]" in out
-    _, out = play("Answer: Bado", args=(ENV, "--episode", f"{file}:2"))
+    _, out = play("Answer: Momu", args=(ENV, "--episode", f"{file}:2"))
     assert "[answered: reward 1]" in out
     assert play(args=(ENV, "--episode", f"{file}:3"))[0] == 2
     assert play(args=("calculator", "--episode", f"{file}"))[0] == 2
@@ -122,7 +122,7 @@ def test_a_recorded_episode_is_taken_up_where_it_ended(play, tmp_path):
 def test_tokens_show_what_a_model_would_see(play, tmp_path):
     families.TOKENIZERS["tiny"].save_pretrained(tmp_path)
     (tmp_path / "config.json").write_text("{}")
-    _, out = play('/call search query="Deka born"', f"/tokens {tmp_path}", "/tokens", "/tokens ./absent")
+    _, out = play('/call search query="Moka born"', f"/tokens {tmp_path}", "/tokens", "/tokens ./absent")
     assert "of them the agent's" in out
     assert "‹<tool_call>" in out
     assert "which model's tokens?" in out
@@ -145,7 +145,7 @@ def test_tokens_show_what_a_model_would_see(play, tmp_path):
     ],
 )
 def test_a_wrong_line_is_answered_and_the_episode_goes_on(play, line, said):
-    status, out = play(line, "Answer: Bado")
+    status, out = play(line, "Answer: Momu")
     assert said in out
     assert "[answered: reward" in out
     assert status == 0
@@ -158,15 +158,44 @@ def test_after_its_end_an_episode_takes_no_turn_but_can_be_begun_again(play):
 
 
 def test_text_that_would_move_the_cursor_is_shown_not_obeyed(play):
-    _, out = play("\x1b[2J\x07 Answer: [red]Bado[/red]")
+    _, out = play("\x1b[2J\x07 Answer: [red]Momu[/red]")
     assert "\x1b[2J" not in out
-    assert "[red]Bado[/red]" in out
+    assert "[red]Momu[/red]" in out
 
 
 def test_an_open_block_at_the_end_of_input_is_an_error(play):
     status, out = play('"""', "half a turn")
     assert status == 2
     assert "the input ended inside" in out
+
+
+PROGRAM = ("```python", "def f(x):", "", "    return '/call'", "```")
+
+
+def test_a_program_in_a_fence_is_one_turn(play):
+    status, out = play(*PROGRAM, "/reset 1", "~~~~", "~~~", "```", "~~~~ ", "/reset 1", "```x``` is code")
+    assert status == 0
+    assert out.count("[answered: reward 0]") == 3
+    assert "\n".join(PROGRAM) in out
+    assert "assistant: ~~~~\n~~~\n```\n~~~~" in out
+    assert play("```python", "half a turn")[0] == 2
+
+
+def test_a_file_is_a_turn_and_a_program_of_python_is_fenced(play, tmp_path):
+    program, text = tmp_path / "mine.py", tmp_path / "said.txt"
+    program.write_text('"""```\nno end\n```"""\n')
+    text.write_text("Answer: Momu")
+    _, out = play(f"/file {program}", "/reset 1", f"/file {text}", "/file", f"/file {tmp_path}")
+    assert 'assistant: ````python\n"""```\nno end\n```"""\n````\n' in out
+    assert "[answered: reward" in out.rpartition("assistant: Answer: Momu")[2]
+    assert "expected /file PATH" in out
+    assert "there is no such file" in out
+
+
+def test_the_split_is_the_environments_own_unless_it_is_named(play):
+    """HumanEval is a benchmark: by default it is played, and not the problems to train on."""
+    assert "id      HumanEval/0\n" in play("/task", args=("human-eval", "--task", "0"))[1]
+    assert "id      train/0\n" in play("/task", args=("human-eval", "--task", "0", "--split", "train"))[1]
 
 
 def test_input_that_is_not_text_is_an_error_and_no_traceback():
@@ -192,7 +221,7 @@ def test_it_can_be_played_at_a_terminal_of_forty_columns():
         env={**os.environ, "COLUMNS": "40", "TERM": "xterm"},
     )
     os.close(slave)
-    os.write(master, b'/call search query="Deka born"\nAnswer: Bado\n/quit\n')
+    os.write(master, b'/call search query="Moka born"\nAnswer: Momu\n/quit\n')
     seen, until = b"", time.monotonic() + 60
     while select.select([master], [], [], max(0.0, until - time.monotonic()))[0]:
         try:
@@ -204,7 +233,7 @@ def test_it_can_be_played_at_a_terminal_of_forty_columns():
         seen += part
     os.close(master)
     assert process.wait(timeout=30) == 0
-    assert b"Kegi" in seen
+    assert b"Tila" in seen
     assert b"[answered: reward 1]" in seen
     assert b"Traceback" not in seen
 

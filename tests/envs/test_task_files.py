@@ -224,7 +224,7 @@ def test_all_bad_rows_are_counted_and_the_first_are_shown_in_order(lines):
     shown = str(error).splitlines()
     assert shown[0].endswith("400 of 500 rows are wrong")
     assert [line.split()[1] for line in shown[1:6]] == ["1", "2", "3", "4", "5"]
-    assert shown[6] == f"  and 395 more; 'palaestra data {path}' lists them"
+    assert shown[6] == f"  and 395 more; 'palaestra data {path} --env ID' lists them"
 
 
 def test_a_row_without_what_other_rows_have_is_wrong(lines):

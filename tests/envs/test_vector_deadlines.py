@@ -8,7 +8,7 @@ import workshop
 
 from palaestra import Broken, Ending, EnvironmentDefect, Start
 from palaestra.envs import ToolVectorEnv
-from palaestra.envs.running import crew
+from palaestra.envs.running import crew, loop
 
 
 @pytest.fixture
@@ -236,6 +236,19 @@ def test_the_lag_of_the_loop_is_measured_and_who_holds_it_is_named(arena, caplog
     assert {record.levelno for record in said} == {logging.WARNING}
     # A machine that itself stood still for seconds makes the shorter hold long, and may have the loop replaced.
     assert any(record.message.startswith("Loopy slot 1: tool hold has held") for record in said)
+
+
+@pytest.mark.parametrize(
+    ("still", "late", "worked", "held"),
+    [
+        (0.5, 0.0, 0.0, True),  # It sleeps, and nobody else was in the way.
+        (0.5, 0.2, 0.0, False),  # Other threads have the processor.
+        (0.5, 0.4, 0.4, True),  # It has the processor itself, and lets nobody else have it.
+        (0.1, 0.0, 0.1, False),
+    ],
+)
+def test_a_loop_that_others_keep_from_a_processor_is_not_its_tools_doing(still, late, worked, held):
+    assert loop._held(still, late, worked) is held
 
 
 def test_a_loop_that_was_held_serves_its_other_calls_before_it_ends(arena):

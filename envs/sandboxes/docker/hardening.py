@@ -12,8 +12,17 @@ from palaestra.envs.sandboxes.runner import seccomp, syscalls
 
 RUNNER_BYTES = 192 * 2**20
 """Memory of the runner itself (supervisor and warm interpreters), beyond what a session may use."""
-RUNNER_PROCESSES = 16
-"""Processes and threads of the runner itself."""
+RUNNER_PROCESSES = 6
+"""The runner itself: a supervisor, three warm interpreters, an init, and one more while it forks. The engine counts all
+processes of a container together, so a program can have what of these is not there."""
+LEAST_PROCESSES = 16
+"""The engine's own program, which becomes the supervisor, begins with this many threads at most."""
+MASKED = (
+    "/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
+    "/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats", "/sys/devices/virtual/powercap",
+    "/sys/firmware", "/dev/pts",
+)  # fmt: skip
+"""What engines mask by themselves, which naming any replaces; and terminals, which no program here needs."""
 RUNNER_INODES = 4
 """Entries of the scratch folders that are the runner's: the root, the two folders, and one that tmpfs keeps."""
 RLIMITS = {"core": 0, "nofile": 4096, "nproc": 4096}
@@ -70,7 +79,7 @@ def host_config(
         security_opt=["no-new-privileges:true", f"seccomp={profile}"],
         mem_limit=memory,
         memswap_limit=memory,
-        pids_limit=limits.processes + RUNNER_PROCESSES,
+        pids_limit=max(limits.processes + RUNNER_PROCESSES, LEAST_PROCESSES),
         nano_cpus=int(cpus * 1e9),
         # /work is a link to it (the image has it), so that both count together.
         tmpfs={"/tmp": scratch} | (dict.fromkeys(("/run", "/var/tmp"), "ro,size=4096") if podman else {}),
@@ -80,4 +89,5 @@ def host_config(
         runtime=runtime,
         init=False,  # the supervisor is PID 1 and reaps
     )
+    made["MaskedPaths"] = list(MASKED)  # no argument of the library's
     return made

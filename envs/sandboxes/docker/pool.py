@@ -10,8 +10,10 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from typing import Any
 
 from palaestra.envs.sandboxes.docker.containers import Container
 from palaestra.envs.sandboxes.limits import Limits
@@ -38,11 +40,28 @@ class Policy:
     """How long a caller waits when all are taken."""
 
     def __post_init__(self) -> None:
-        for name in ("most", "runs", "seconds", "wait_seconds"):
-            if not getattr(self, name) > 0:
-                raise UsageError(f"{name} is {getattr(self, name)!r}; expected a positive number")
+        for field in fields(self):
+            value, whole = getattr(self, field.name), field.type is int
+            if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
+                raise UsageError(f"{field.name} is {value!r}; expected a {'whole ' * whole}number")
+            if field.name != "warm" and not value > 0:
+                raise UsageError(f"{field.name} is {value!r}; expected a positive number")
         if not 0 <= self.warm <= self.most:
             raise UsageError(f"warm is {self.warm!r}; expected 0 to {self.most} (most)")
+
+    @classmethod
+    def of(cls, given: "Policy | Mapping[str, Any] | None") -> "Policy":
+        """A policy as a caller gives it; the fields that a mapping leaves out keep their defaults."""
+        if given is None or isinstance(given, Policy):
+            return given or cls()
+        known = [field.name for field in fields(cls)]
+        if not isinstance(given, Mapping):
+            raise UsageError(f"policy is {given!r}; expected a Policy, or a mapping with {', '.join(known)}")
+        for name in given:
+            if name not in known:
+                close = get_close_matches(str(name), known, n=1, cutoff=0.0)[0]
+                raise UsageError(f"policy has no {name!r}; did you mean {close!r}? known: {', '.join(known)}")
+        return cls(**given)
 
 
 class Pool:

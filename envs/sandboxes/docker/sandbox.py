@@ -16,6 +16,7 @@ import contextlib
 import os
 import weakref
 from collections.abc import Mapping
+from typing import Any
 
 from palaestra.envs.sandboxes.capabilities import Capabilities
 from palaestra.envs.sandboxes.docker import guards, owners
@@ -65,7 +66,7 @@ class DockerSandbox(Sandbox):
 
     `image`: "python", "runner", "judge", or one of your own built on these. `engine`: its address, else DOCKER_HOST or
     the usual socket. `runtime`: "runsc" for gVisor. `cpus`: how many a container may use, 0 for all. `policy`: how many
-    containers there are and how long each is used.
+    containers there are and how long each is used, as a `Policy` or a mapping with some of its fields.
     """
 
     def __init__(
@@ -77,9 +78,10 @@ class DockerSandbox(Sandbox):
         runtime: str | None = None,
         cpus: float = 0.0,
         preload: Preload = "auto",
-        policy: Policy | None = None,
+        policy: Policy | Mapping[str, Any] | None = None,
     ) -> None:
-        self.limits = limits or Limits()
+        self.limits = Limits.of(limits)
+        policy = Policy.of(policy)
         self._closed = False
         self._connection = Connection(engine)
         self._launcher = Launcher.open(self._connection, image, runtime, cpus, preload)
@@ -92,7 +94,7 @@ class DockerSandbox(Sandbox):
         self._capabilities = guards.capabilities(
             first.found, self._connection.info, podman=self._connection.is_podman, runtime=runtime
         )
-        self._pool = Pool(self._launch, self._end, self.limits, policy or Policy())
+        self._pool = Pool(self._launch, self._end, self.limits, policy)
         self._pool.add(first)
         _open.add(self)
 

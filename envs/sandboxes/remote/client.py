@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
 from palaestra.endpoint.reply import Unreadable
+from palaestra.envs.sandboxes import arguments
 from palaestra.envs.sandboxes.capabilities import Capabilities
 from palaestra.envs.sandboxes.limits import Limits
 from palaestra.envs.sandboxes.remote.background import Background
@@ -150,7 +151,7 @@ class RemoteSession(Session):
         self.limits = limits
         self._service = service
         self._background = background
-        self._closed = False
+        self._closed = self._interrupted = False
 
     def __repr__(self) -> str:
         return f"RemoteSession({self.name[:8]} at {self._service.exchange.address})"
@@ -221,18 +222,20 @@ class RemoteSession(Session):
         try:
             return await ask_run(self._service, "run", header, body, seconds, self.limits)
         except asyncio.CancelledError:
-            self._closed = True
+            self._closed = self._interrupted = True
             raise
 
     async def _put(self, path: str, data: bytes) -> None:
-        await self._service.ask("put", {"session": self._open(), "path": path}, data)
+        await self._service.ask(
+            "put", {"session": self._open(), "path": arguments.path_of(path)}, arguments.content("data", data)
+        )
 
     async def _get(self, path: str) -> bytes:
-        header = {"session": self._open(), "path": path}
+        header = {"session": self._open(), "path": arguments.path_of(path)}
         return (await self._service.ask("get", header, most=self.limits.file_bytes))[1]
 
     async def _listdir(self, path: str) -> list[str]:
-        header = {"session": self._open(), "path": path}
+        header = {"session": self._open(), "path": arguments.path_of(path)}
         return read_names((await self._service.ask("listdir", header, most=most_names(self.limits)))[1])
 
     async def _reset(self) -> None:
@@ -248,6 +251,8 @@ class RemoteSession(Session):
         return fork
 
     def _open(self) -> str:
+        if self._interrupted:
+            raise UsageError("an earlier call was cancelled, which ended this session; start another one")
         if self._closed:
             raise UsageError("the session is closed; start another one")
         return self.name
@@ -274,6 +279,7 @@ def tighter(limits: Limits | None, outer: Limits) -> Limits:
     """The limits that were asked for, none of them wider than the outer ones."""
     if limits is None:
         return outer
+    limits = Limits.of(limits)
     for field in fields(Limits):
         asked, most = getattr(limits, field.name), getattr(outer, field.name)
         if asked > most:

@@ -24,6 +24,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from palaestra.endpoint.reply import Unreadable, parse
+from palaestra.envs.sandboxes import arguments
 from palaestra.envs.sandboxes.capabilities import Capabilities
 from palaestra.envs.sandboxes.limits import Limits
 from palaestra.envs.sandboxes.remote.background import Background
@@ -43,6 +44,24 @@ _ANSWER_BYTES = 16 * 2**20
 _NO_SESSIONS = (
     "a SandboxFusion server has no sessions: each program runs in a fresh place; use run_once, or another backend"
 )
+_SHOWING = """\
+def _show_last(source, name="main.py"):
+    import ast, linecache, sys, traceback
+    variables = globals()
+    del variables["_show_last"]
+    linecache.cache[name] = (len(source), None, source.splitlines(True), name)
+    try:
+        tree = compile(source, name, "exec", ast.PyCF_ONLY_AST, True)
+        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+        exec(compile(tree, name, "exec", 0, True), variables)
+        value = last and eval(compile(ast.Expression(last.value), name, "eval", 0, True), variables)
+        if value is not None:
+            print(repr(value))
+    except Exception as error:
+        traceback.print_exception(type(error), error, error.__traceback__.tb_next)
+        sys.exit(1)
+_show_last("""
+"""What comes before a program, as a literal, whose last value is to be printed; there it runs as it would alone."""
 _AGAIN = {408, 425, 429, 502, 503, 504}
 
 
@@ -118,10 +137,8 @@ class FusionSandbox(Sandbox):
         show_last: bool,
         limits: Limits,
     ) -> Result:
-        if show_last:
-            raise UsageError("a SandboxFusion server does not tell the value of the last expression; print it")
         seconds = run_seconds(timeout, limits)
-        asked = request_of(program, files, seconds, stdin, limits)
+        asked = request_of(program, files, seconds, stdin, limits, show_last)
         if asked is None:
             return Result(exit_code=1, limit_hit="code", stderr=f"the program is larger than {limits.code_bytes} bytes")
 
@@ -146,20 +163,29 @@ class FusionSandbox(Sandbox):
 
 
 def request_of(
-    program: Program, files: Mapping[str, bytes] | None, seconds: float, stdin: bytes, limits: Limits
+    program: Program,
+    files: Mapping[str, bytes] | None,
+    seconds: float,
+    stdin: bytes,
+    limits: Limits,
+    show_last: bool = False,
 ) -> bytes | None:
     """The body of a request; None for a program that is too large."""
-    code = program if isinstance(program, str) else shlex.join(program)
+    code = program if isinstance(program, str) else shlex.join(arguments.words_of(program) or ())
+    stdin = arguments.content("stdin", stdin)
     if len(code.encode("utf-8", "replace")) > limits.code_bytes or len(stdin) > limits.code_bytes:
         return None
+    code = code.encode("utf-8", "replace").decode()
+    if show_last and isinstance(program, str):
+        code = f"{_SHOWING}{code!r})\n"
     asked: dict[str, Any] = {
-        "code": code.encode("utf-8", "replace").decode(),
+        "code": code,
         "language": "python" if isinstance(program, str) else "bash",
         "run_timeout": seconds,
         "compile_timeout": seconds,
         "memory_limit_MB": max(limits.memory_bytes // 2**20, 1),
         "stdin": stdin.decode("utf-8", "replace") if stdin else None,
-        "files": {path: base64.b64encode(data).decode() for path, data in (files or {}).items()},
+        "files": {path: base64.b64encode(data).decode() for path, data in arguments.files_of(files).items()},
         "fetch_files": [],
     }
     return json.dumps(asked).encode()

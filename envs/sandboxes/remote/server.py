@@ -76,12 +76,14 @@ class _Desk:
     def __init__(self, sandbox: Sandbox, service: ServiceLimits, token: str) -> None:
         self.places = Places(sandbox, service)
         self._token = token.encode()
-        self._most_bytes = most_request(self.places.limits)
-        if self._most_bytes > BODY_BYTES:
+        limits = self.places.limits
+        most = most_request(limits)
+        if most - limits.scratch_bytes > BODY_BYTES:  # Many files can come in several requests, a program cannot.
             raise UsageError(
-                f"with these limits a request may have {self._most_bytes:,} bytes, and no body has more than "
-                f"{BODY_BYTES:,}; lower code_bytes, file_bytes or scratch_bytes"
+                f"code_bytes is {limits.code_bytes:,} and file_bytes {limits.file_bytes:,}, but a program and its "
+                f"stdin come in one request, of which none has more than {BODY_BYTES:,} bytes; lower them"
             )
+        self._most_bytes = min(most, BODY_BYTES)
 
     async def capabilities(self, request: "Request") -> "Response":
         """What the backend enforces, its limits, and how full this server is."""

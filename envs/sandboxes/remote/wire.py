@@ -16,6 +16,7 @@ from math import isfinite
 from typing import Any, get_args
 
 from palaestra.endpoint.reply import Unreadable, plain
+from palaestra.envs.sandboxes import arguments
 from palaestra.envs.sandboxes.capabilities import Capabilities
 from palaestra.envs.sandboxes.limits import Limits
 from palaestra.envs.sandboxes.result import Limited, Result
@@ -108,11 +109,7 @@ def cut(body: bytes, sizes: Sequence[int]) -> list[bytes]:
 
 def run_seconds(timeout: float | None, limits: Limits) -> float:
     """The wall time that a run may take."""
-    if timeout is None:
-        return limits.seconds
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < float("inf"):
-        raise UsageError(f"timeout is {timeout!r}; expected seconds above 0")
-    return float(timeout)
+    return arguments.seconds_of(timeout) or limits.seconds
 
 
 def run_request(
@@ -124,12 +121,12 @@ def run_request(
     files: Mapping[str, bytes] | None = None,
 ) -> tuple[dict[str, Any], bytes]:
     """A program with what it is given, as a header and a body. One byte too many says as much as a million."""
-    words = None if isinstance(program, str) else list(program)
+    words = arguments.words_of(program)
     most = limits.code_bytes + 1
     code = program[:most].encode("utf-8", "surrogatepass") if isinstance(program, str) else b""
     code = code if len(code) < most else b"#" * most  # A cut might be inside a character.
-    stdin = stdin[:most]
-    held = dict(files or {})
+    stdin = arguments.content("stdin", stdin)[:most]
+    held = arguments.files_of(files)
     header = {
         "argv": words,
         "timeout": timeout,
@@ -166,7 +163,7 @@ def read_run(header: Mapping[str, Any], body: bytes) -> tuple[dict[str, Any], di
 
 def start_request(files: Mapping[str, bytes] | None, limits: Limits | None) -> tuple[dict[str, Any], bytes]:
     """The files and limits of a new session."""
-    held = dict(files or {})
+    held = arguments.files_of(files)
     header: dict[str, Any] = {"files": [[path, len(data)] for path, data in held.items()]}
     return header | {"limits": limits and asdict(limits)}, b"".join(held.values())
 

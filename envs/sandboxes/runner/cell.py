@@ -162,13 +162,13 @@ def confine(limits: Mapping[str, Any], slot: int, settings: Settings, keep: tupl
     _set_limits(limits, settings)
     if settings["mode"] == "fork_only":
         return
-    _be_first_to_go()
     if (user := _user(slot, settings)) is not None:
         _give_pipes(user)
         os.setgroups([])
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
-    prctl(PR_SET_DUMPABLE, 1)  # or /proc/self would belong to root, and /dev/stdin could not be opened
+    prctl(PR_SET_DUMPABLE, 1)  # or /proc/self would belong to root, and not even what is ours could be opened
+    _be_first_to_go()
     prctl(PR_SET_NO_NEW_PRIVS, 1)
     drop_capabilities()
     landlock.restrict(read=["/"], write=[_scratch(settings)], devices="/dev")

@@ -14,6 +14,7 @@ import linecache
 import os
 import random
 import signal
+import site
 import socket
 import sys
 import threading
@@ -222,7 +223,13 @@ def _stream(descriptor: int) -> io.TextIOWrapper:
 
 
 def prepare() -> None:
-    """In a zygote: make the objects for stdout and stderr, over a pipe, since those of a run are pipes."""
+    """In a zygote: make the objects for stdout and stderr, over a pipe, since those of a run are pipes.
+
+    And `exit`, `quit`, `help` and the like, which scripts expect and an interpreter that starts without `site` lacks.
+    """
+    site.setquit()
+    site.setcopyright()
+    site.sethelper()
     reading, writing = os.pipe()
     for descriptor in (1, 2):
         kept = os.dup(descriptor)

@@ -9,6 +9,7 @@ told with what the kernel measured. What is not here: the walls (`cell`), the ag
 """
 
 import contextlib
+import ctypes
 import gc
 import json
 import os
@@ -28,6 +29,8 @@ CHANNEL = 3
 MESSAGE_BYTES = 2**16
 _MOST_DESCRIPTORS = 8
 _PR_SET_CHILD_SUBREAPER = 36
+_M_ARENA_MAX, _ARENAS = -8, 2
+"""GNU's malloc reserves 64 MiB of address space for each of so many threads: a few would use up a session's."""
 
 Message = dict[str, Any]
 
@@ -58,6 +61,8 @@ def main() -> NoReturn:
         remedies = list(error.remedies) if isinstance(error, Unavailable) else []
         send(channel, {"failed": str(getattr(error, "missing", error)), "remedies": remedies})
         os._exit(1)
+    with contextlib.suppress(AttributeError):  # another C library
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _ARENAS)
     prepare()
     gc.collect()
     gc.freeze()  # or the first collection in a child would copy every page

@@ -39,6 +39,13 @@ def test_the_last_python_block_is_the_program():
     assert program_of(None) is None
 
 
+def test_a_fence_in_a_list_or_with_windows_line_ends_holds_the_program_too():
+    assert program_of("1. So:\n   ```python\n   def f():\n       return 1\n\n   ```\n") == "def f():\n    return 1\n\n"
+    assert program_of("- x\n\n\t```\n\ta\n\t```") == "a\n"
+    assert program_of('  ```python\n  s = """\nflush"""\n  ```') == 's = """\nflush"""\n'
+    assert program_of("So:\r\n```python\r\na\r\nb\r\n```\r\n") == "a\nb\n"
+
+
 def test_a_program_is_run_once_a_case_and_what_it_prints_is_compared():
     assert grade("print(sum(map(int, input().split())))", ADDS) == Grade(True, (True, True, True))
     some = grade("print(3)", ADDS)

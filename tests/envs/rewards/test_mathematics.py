@@ -3,6 +3,7 @@
 import asyncio
 import random
 import time
+from collections import OrderedDict
 from fractions import Fraction
 
 import pytest
@@ -109,6 +110,58 @@ def test_math_verify_decides_what_text_and_numbers_cannot():
 
     pairs = [(r"2\sqrt{2}", r"\sqrt{8}"), ("x=5", "5"), (r"\{1,2\}", r"\{2,1\}"), (r"\sqrt{2}", "1.41"), ("x", "y")]
     assert asyncio.run(all_of_them()) == [True, True, True, False, False]
+
+
+def test_percent_means_what_its_own_side_says():
+    same_ones = [("10%", "10"), ("10", "10%"), ("10%", "0.1"), ("0.1", "10%"), ("4200%", "42.00"), ("10.0%", "10%")]
+    others = [("100000%", "10"), ("0.001", "10%"), ("420000%", "42.00"), ("1000", "10%"), ("0.1%", "10"), ("1%", "10%")]
+    assert [settled(*pair) for pair in same_ones] == [True] * len(same_ones)
+    assert [settled(*pair) for pair in others] == [False] * len(others)
+
+
+def test_a_blank_between_digits_parts_numbers_unless_it_groups_thousands():
+    for text in ("1 5", "1 5/1", "1  5.0", "15 000", "0.001 500"):
+        assert settled(text, "15") is False, text
+    for text in ("15 000", r"15\,000", "15 000.0", "15{,}000"):
+        assert settled(text, "15000") is True, text
+    assert settled("1 1/2", "11/2") is False
+    assert settled("1  2", "1 2") is True
+
+
+def test_what_the_number_is_called_may_stand_before_it():
+    for text in ("x=5", "x = 5.0", "f(2)=5", "S_{10}=5", "a+b=5", r"\theta=5"):
+        assert settled(text, "5") is True, text
+    for text in ("1=5", "5=x", "x=y=5", "x==5", "x=6", "2x=5"):
+        assert settled(text, "5") is False, text
+
+
+def test_slow_answers_of_others_cost_a_quick_one_nothing_and_none_waits_for_long(monkeypatch):
+    """Not one process is started: what is asked here is who waits for whom, and how long."""
+
+    def ask(_, answer, expected):
+        time.sleep(0.5 if answer.startswith(slow) else 0)
+        return True
+
+    async def all_of_them():
+        begun = time.monotonic()
+        line = [asyncio.ensure_future(symbolic.equal(f"{slow}{n}", "x")) for n in range(5 * symbolic.PROCESSES)]
+        await asyncio.sleep(0)
+        quick = await symbolic.equal("x+1", "x")
+        verdicts = await asyncio.gather(*line)
+        return quick, verdicts, time.monotonic() - begun, await symbolic.equal(f"{slow}{len(line) - 1}", "x")
+
+    slow = r"\int x dx + "
+    for name, value in {"_children": {}, "_pools": {}, "_verdicts": OrderedDict(), "QUEUE_SECONDS": 0.4}.items():
+        monkeypatch.setattr(symbolic, name, value)
+    monkeypatch.setattr(symbolic, "_started", object)
+    monkeypatch.setattr(symbolic, "_ask", ask)
+    quick, verdicts, took, alone = asyncio.run(all_of_them())
+    symbolic._children.clear()
+    symbolic.close()
+    assert quick
+    assert verdicts == [True] * symbolic.PROCESSES + [False] * 4 * symbolic.PROCESSES
+    assert took < 2, "five rounds take 2.5 s"
+    assert alone, "what was not looked at is not remembered as wrong"
 
 
 def test_what_takes_too_long_is_different_and_the_next_comparison_is_served(monkeypatch):

@@ -16,6 +16,11 @@ def test_case_punctuation_articles_and_blanks_do_not_matter():
     assert not exact_match("theatre", "atre"), "an article is a word"
 
 
+def test_a_mark_alone_is_no_other_mark():
+    assert not exact_match("+", "-")
+    assert exact_match(" - ", "-")
+
+
 def test_f1_is_that_of_the_best_expected_answer():
     assert token_f1("Barack Obama", ["Obama", "Barack Hussein Obama"]) == pytest.approx(0.8)
     assert token_f1("one two two", "two two three") == pytest.approx(2 / 3)

@@ -3,6 +3,8 @@
 import asyncio
 import base64
 import json
+import subprocess
+import sys
 import time
 
 import httpx
@@ -10,6 +12,7 @@ import pytest
 
 from palaestra.envs.sandboxes import Limits, open_sandbox
 from palaestra.envs.sandboxes.remote import FusionSandbox
+from palaestra.envs.tools.python import Python
 from palaestra.errors import Broken, SandboxUnavailable, UsageError
 
 
@@ -153,15 +156,53 @@ def test_a_server_that_never_answers_has_a_deadline(monkeypatch):
     assert time.monotonic() - began < 5.0
 
 
+@pytest.mark.parametrize(
+    ("program", "printed", "error"),
+    [
+        ("x = 6\nx * 7", "42\n", ""),
+        ("'é\\n'", "'é\\n'\n", ""),
+        ("None", "", ""),
+        ("x = 6", "", ""),
+        ("", "", ""),
+        ("print('a')\nsorted(n for n in globals() if n[0] != '_')", "a\n[]\n", ""),
+        ("from __future__ import annotations\ndef f(x: missing): pass\n__name__", "'__main__'\n", ""),
+        (
+            "def f():\n    return 1 / 0\n\nf()",
+            "",
+            'Traceback (most recent call last):\n  File "main.py", line 4, in <module>\n    f()\n'
+            '  File "main.py", line 2, in f\n    return 1 / 0\n',
+        ),
+        ("if:", "", '  File "main.py", line 1\n    if:\n'),
+    ],
+)
+def test_the_last_value_is_printed_there_and_the_program_notices_nothing(program, printed, error):
+    server = Server(said())
+    run(server, program, show_last=True, sandbox_limits=Limits(code_bytes=80))
+    done = subprocess.run(
+        [sys.executable, "-I", "-X", "utf8", "-c", server.asked[0][1]["code"]], capture_output=True, timeout=20
+    )
+    assert (done.stdout.decode(), done.returncode) == (printed, 1 if error else 0)
+    assert done.stderr.decode().startswith(error)
+    assert bool(done.stderr) is bool(error)
+    run(server, ["echo", "1"], show_last=True)
+    assert server.asked[1][1]["code"] == "echo 1"
+
+
+def test_a_stateless_toolkit_plays_on_it_as_it_is():
+    toolkit = type("Stateless", (Python,), {"stateful": False})
+    server = Server(said(stdout="42\n"))
+    kit = toolkit({"backend": "fusion", "url": "http://localhost:1", "transport": server})
+    kit.start(None, None)
+    assert asyncio.run(kit.run("6 * 7", show_last=kit.show_last)) == "42"
+
+
 def test_what_it_cannot_do_is_said():
     with open_sandbox("fusion", url="http://localhost:1/run_code/", transport=Server(said())) as sandbox:
         with pytest.raises(UsageError, match="no sessions"):
             sandbox.start()
         with pytest.raises(UsageError, match="no sessions"):
             asyncio.run(sandbox.astart())
-        with pytest.raises(UsageError, match="last expression"):
-            sandbox.run_once("1", show_last=True)
-        with pytest.raises(UsageError, match="above 0"):
+        with pytest.raises(UsageError, match="positive number of seconds"):
             sandbox.run_once("1", timeout=0)
         assert not sandbox.capabilities().files
         assert asyncio.run(sandbox.arun_once("1")).ok

@@ -49,6 +49,16 @@ def test_sys_exit_with_words_prints_them(sandbox: LocalSandbox) -> None:
     assert (result.exit_code, result.stderr) == (1, "no luck\n")
 
 
+def test_what_scripts_are_used_to_is_there(sandbox: LocalSandbox, session: Session) -> None:
+    result = sandbox.run_once("print(input()); exit(); print('not reached')", stdin=b"given\n")
+    assert (result.stdout, result.exit_code, result.stderr) == ("given\n", 0, "")
+    assert sandbox.run_once("quit(7)").exit_code == 7
+    assert "len(obj, /)" in sandbox.run_once("help(len); copyright, credits, license").stdout
+    session.run("x = 5")
+    assert session.run("exit(3)").exit_code == 3
+    assert session.run("print(input(), x)", stdin=b"given\n").stdout == "given 5\n"
+
+
 def test_variables_and_files_stay_from_run_to_run(session: Session) -> None:
     assert session.run("x = 5\nopen('f', 'w').write('kept')").ok
     result = session.run("print(open('f').read())\nx + 1", show_last=True)

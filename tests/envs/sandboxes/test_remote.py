@@ -7,12 +7,14 @@ import socket
 import sys
 import threading
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import httpx
 import pytest
 
+from palaestra.cli.serve import Options
+from palaestra.envs.rewards.code import GRADING
 from palaestra.envs.sandboxes import Limits, open_sandbox
 from palaestra.envs.sandboxes.remote import RemoteSandbox
 from palaestra.envs.sandboxes.remote import places as places_module
@@ -20,6 +22,8 @@ from palaestra.envs.sandboxes.remote.server import application, find_token, serv
 from palaestra.envs.sandboxes.remote.turnstile import ServiceLimits
 from palaestra.envs.sandboxes.remote.wire import TOKEN_ENV, pack, result_answer, unpack
 from palaestra.envs.sandboxes.result import Result
+from palaestra.envs.tools.python import CodeInterpreter
+from palaestra.envs.tools.shell import Shell
 from palaestra.errors import Broken, ConfigError, SandboxUnavailable, UsageError
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -159,21 +163,81 @@ def test_failures_come_through_as_what_they_are():
 
 
 def test_limits_are_only_ever_tighter():
-    with joined(MemorySandbox(Limits(seconds=3.0, memory_bytes=2**20))) as sandbox:
-        with sandbox.start(limits=Limits(seconds=1.0, memory_bytes=2**19)):
+    with joined(MemorySandbox(Limits(seconds=3.0, memory_bytes=2**26))) as sandbox:
+        with sandbox.start(limits=Limits(seconds=1.0, memory_bytes=2**25)):
             assert sandbox.inner.sessions[-1].limits.seconds == 1.0
         with pytest.raises(UsageError, match=r"seconds is 4\.0; the sandbox allows"):
-            sandbox.start(limits=Limits(seconds=4.0, memory_bytes=2**19))
+            sandbox.start(limits=Limits(seconds=4.0, memory_bytes=2**25))
         with pytest.raises(UsageError, match="allows at most 600"):
             sandbox.run_once("count", timeout=601.0)
-        with pytest.raises(UsageError, match="seconds above 0"):
+        with pytest.raises(UsageError, match="positive number of seconds"):
             sandbox.run_once("count", timeout=float("nan"))
+
+
+def test_who_asks_for_no_limits_gets_the_usual_ones_within_the_servers():
+    wide = Limits(seconds=900.0, memory_bytes=2**40, processes=4, code_bytes=2**25)
+    with joined(MemorySandbox(wide), service=ServiceLimits(most_seconds=60.0)) as sandbox:
+        assert sandbox.limits == Limits(processes=4)
+        sandbox.start()
+        assert sandbox.inner.sessions[-1].limits == Limits(processes=4)
+        with pytest.raises(UsageError, match="processes is 32"):
+            sandbox.start(limits=Limits())
+    asked = Limits(seconds=60.0, memory_bytes=2**40, processes=4)
+    with joined(MemorySandbox(wide), service=ServiceLimits(most_seconds=60.0), limits=asked) as sandbox:
+        sandbox.start()
+        assert sandbox.inner.sessions[-1].limits == asked
+    with (
+        pytest.raises(UsageError, match=r"seconds is 60\.5"),
+        joined(MemorySandbox(wide), service=ServiceLimits(most_seconds=60.0), limits=replace(asked, seconds=60.5)),
+    ):
+        pass
+
+
+def test_a_run_waits_no_longer_than_the_limits_of_its_session_and_of_the_fork(monkeypatch):
+    monkeypatch.setattr(places_module, "_RUN_GRACE", 0.1)
+    with joined(MemorySandbox(Limits(seconds=60.0))) as sandbox:
+        session = sandbox.start(limits=Limits(seconds=0.1))
+        for place in (session.fork(), session):
+            began = time.monotonic()
+            with pytest.raises(Broken, match="did not answer in time"):
+                place.run("wait 30")
+            assert time.monotonic() - began < 5
+
+
+def test_the_command_serves_what_the_tools_and_graders_ask_for():
+    options = Options("sandbox")
+    for asked in (Limits(), GRADING, CodeInterpreter.limits, Shell.limits):
+        assert asked.within(options.limits()) == asked
+        with joined(MemorySandbox(options.limits()), limits=asked) as sandbox:
+            program, stdin = "é" * (asked.code_bytes // 2), b"x" * asked.code_bytes
+            assert sandbox.run_once(program, stdin=stdin).limit_hit == ""
+            assert sandbox.inner.ran == [program]
+
+
+def test_a_server_whose_programs_would_not_fit_into_a_request_does_not_start():
+    with pytest.raises(UsageError, match="lower them"):
+        application(MemorySandbox(Limits(code_bytes=2**27)), ServiceLimits())
+    application(MemorySandbox(Limits(scratch_bytes=2**40)), ServiceLimits())
+
+
+def test_kept_answers_have_a_largest_size_together(monkeypatch):
+    monkeypatch.setattr(places_module, "KEPT_BYTES", 10_000)
+    with joined() as sandbox, sandbox.start() as session:
+        places = sandbox.line.inner.app.routes[-1].endpoint.__self__.places
+        for _ in range(8):
+            assert session.run("bytes 2000").stdout_bytes == 4000
+            assert sum(work.size() for work in places._works.values()) <= 10_000
+        assert sum(work.size() for work in places._works.values()) == 8000
+        assert session.run("bytes 9000").stdout_bytes == 18_000
+        assert session.run("count").stdout == "10"
 
 
 def test_a_program_that_is_too_large_is_judged_by_the_backend_without_being_sent_whole():
     with joined(MemorySandbox(Limits(code_bytes=1000))) as sandbox:
         sandbox.run_once("say " + "x" * 10_000_000)
         assert len(sandbox.inner.ran[-1]) == 1001
+        sandbox.run_once("é" * 1000)
+        assert len(sandbox.inner.ran[-1].encode()) == 1001
 
 
 # What the network does.
@@ -500,7 +564,7 @@ def test_cancelling_a_run_ends_it_there(monkeypatch):
             while sandbox.inner.busy:
                 await asyncio.sleep(0.01)
             assert time.monotonic() - began < places_module.RETURN_SECONDS / 2  # It was told, and has not just waited.
-        with pytest.raises(UsageError, match="closed"):
+        with pytest.raises(UsageError, match="cancelled, which ended this session"):
             await session.arun("count")
 
     with joined() as sandbox:

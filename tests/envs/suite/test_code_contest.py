@@ -15,7 +15,7 @@ from palaestra.envs.core.tasks import split_of
 from palaestra.envs.records.rescore import find_scorer
 from palaestra.envs.rewards.code_tests import read_tests
 from palaestra.envs.suite import code_contest, program_problems
-from palaestra.errors import TaskFileError
+from palaestra.errors import TaskFileError, UsageError
 
 ID = "palaestra/CodeContest-v0"
 pytestmark = pytest.mark.usefixtures("bare")
@@ -149,3 +149,12 @@ def test_a_recorded_attempt_is_rescored_to_the_same():
     again, parts = find_scorer(ID)(info["attempt"])
     assert (again, parts) == (reward, info["parts"])
     assert reward == 1.0
+
+
+@pytest.mark.parametrize("options", [
+    *({"seconds": value} for value in ("abc", float("nan"), float("inf"), -1, 0, True, 60)),
+    *({"tolerance": value} for value in ("abc", float("nan"), float("inf"), -1, None)),
+], ids=str)  # fmt: skip
+def test_an_option_that_makes_no_sense_is_refused_as_it_is_given(options):
+    with pytest.raises(UsageError, match=f"{next(iter(options))} is "):
+        gymnasium.make(ID, **options)

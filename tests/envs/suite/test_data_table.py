@@ -65,7 +65,9 @@ def test_worlds_differ_and_repeat():
     ("expected", "right", "wrong"),
     [
         ("1200", ("Answer: 1,200", "1200", "Answer: 1200.0"), ("12000", "about 1200", "")),
-        ("17.50", ("Answer: 17.5",), ("17", "17.51")),
+        ("17.50", ("Answer: 17.5", "**Answer:** 17.50", "Answer: **17.5**"), ("17", "17.51")),
+        ("35.33", ("Answer: 35.330",), ("-35.33", "3533", "35,33", "3.533")),
+        ("42.00", ("Answer: 42", "Answer: 42%"), ("-42.00", "4200", "420000%", "0.42")),
         ("Ada Frost", ("Answer: ada frost", "Ada Frost."), ("Ada", "Ada Frost or Ben Hale", None)),
     ],
 )

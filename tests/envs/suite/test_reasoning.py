@@ -1,9 +1,12 @@
 """Reasoning: verifiers that cannot be trusted are refused, and nothing that an agent writes is run by one."""
 
+import asyncio
 import sys
+import time
 
 import pytest
 
+from palaestra.envs.rewards import killable
 from palaestra.envs.suite import reasoning_items
 from palaestra.envs.suite.reasoning import Reasoning, answer_of
 from palaestra.envs.suite.reasoning_items import DENIED, harmless, open_items
@@ -18,8 +21,23 @@ def opened_anew():
     reasoning_items._opened.cache_clear()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_process():
+    """Each takes a second or two to start."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(killable, "PROCESSES", 1)
+        reasoning_items._verifiers.close()
+        yield
+        reasoning_items._verifiers.close()
+
+
 def judged(env, task, text):
     return env.judge(Attempt(task, (), text, (), 1))[1]
+
+
+def credit(generator, text):
+    items = open_items(generator, {})
+    return asyncio.run(items.judge(text, items.item(3)))
 
 
 def test_an_item_is_right_by_its_own_answer_and_by_no_nonsense():
@@ -87,6 +105,7 @@ def test_the_look_at_a_generator_finds_what_the_list_holds():
     ("options", "said"),
     [
         ({"generator": "cuntdown"}, "did you mean countdown"),
+        ({"generator": 5}, "generator is 5; expected the name"),
         ({"config": {"max_number": 3}}, "it takes .*max_numbers"),
         ({"config": {"min_numbers": 9, "max_numbers": 3}}, "number_sorting"),
         ({"config": {"seed": 3}}, "'seed'"),
@@ -97,25 +116,34 @@ def test_wrong_options_are_said(options, said):
         _ = Reasoning(**options).tasks[0]
 
 
-RUNS = "__import__('os').mkdir('ran')"
-"""An expression with an effect."""
-
-
 @pytest.mark.parametrize("generator", ["n_queens", "spiral_matrix", "string_insertion", "binary_matrix", "countdown"])
-def test_what_an_agent_writes_is_never_run(generator, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_what_an_agent_writes_is_never_run(generator, tmp_path):
+    runs = f"__import__('os').mkdir({str(tmp_path / 'ran')!r})"
     env = Reasoning(generator=generator)
-    for text in (RUNS, f"[{RUNS}]", f"1 + {RUNS}", f"['a', {RUNS}]"):
+    for text in (runs, f"[{runs}]", f"1 + {runs}", f"['a', {runs}]"):
         assert judged(env, env.tasks[0], f"<answer>{text}</answer>")["success"] == 0.0
     assert not (tmp_path / "ran").exists()
     # The verifier itself does run it, else this test would prove nothing.
     items = open_items(generator, {})
-    items._dataset.score_answer(RUNS, items.item(0))
+    items._dataset.score_answer(runs, items.item(0))
     assert (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize(
-    "text", ["12", "(3 + 4)*5/2.5", "['1', '2']", "[[1, 0], [0, 1]]", "_ Q _\nQ _ _", "x, y", "-7", ""]
+    "text",
+    [
+        "12",
+        "(3 + 4)*5/2.5",
+        "['1', '2']",
+        "[[1, 0], [0, 1]]",
+        "_ Q _\nQ _ _",
+        "A B C",
+        "-7",
+        "0x1F",
+        "0x12e4567",
+        "2.5e-3",
+        "",
+    ],
 )
 def test_honest_answers_are_harmless(text):
     assert harmless(text)
@@ -123,10 +151,74 @@ def test_honest_answers_are_harmless(text):
 
 @pytest.mark.parametrize(
     "text",
-    ["9**9**9**9", "9 * * 9", "f()", "().__class__", "x.y", "[f() for f in g]", "a[0]", "lambda: 1", "{**x}", "'a'*9"],
+    [
+        "self",
+        "entry",
+        "x, y",
+        "not self",
+        "-answer",
+        "9**9**9**9",
+        "1e-999999999",
+        "[1E99999]",
+        "9 * * 9",
+        "f()",
+        "().__class__",
+        "x.y",
+        "[f() for f in g]",
+        "a[0]",
+        "lambda: 1",
+        "{**x}",
+        "'a'*9",
+    ],
 )
 def test_what_could_do_something_is_not(text):
     assert not harmless(text)
+
+
+@pytest.mark.parametrize("text", ["nan", "NaN", "-nan", "nan+nani", "nan - 2i", "[nan]", "inf", "inf-infi", "1e999"])
+def test_what_reads_as_no_finite_number_is_worth_nothing(text):
+    assert credit("complex_arithmetic", text) == 0.0
+    assert reasoning_items.not_finite(text)
+
+
+@pytest.mark.parametrize("text", ["12.5e3 - 2i", "nancy", "info", "0x12e4567", "in", "fin", "", "1e-999", "9" * 20_000])
+def test_what_reads_as_anything_else_is_left_to_the_verifier(text):
+    assert not reasoning_items.not_finite(text)
+
+
+@pytest.mark.parametrize("score", [float("nan"), float("inf"), -1.0, 1.5])
+def test_a_score_that_is_no_share_is_worth_nothing(score, monkeypatch):
+    items = open_items("chain_sum", {})
+    monkeypatch.setattr(items._dataset, "score_answer", lambda answer, item: score)
+    assert items.score("1", items.item(3)) == 0.0
+
+
+@pytest.mark.parametrize("generator", ["binary_matrix", "string_insertion", "spiral_matrix", "n_queens"])
+def test_a_bare_word_is_no_variable_of_the_verifier(generator):
+    begun = time.monotonic()
+    assert [credit(generator, word) for word in ("self", "entry", "answer", "not self")] == [0.0] * 4
+    assert time.monotonic() - begun < reasoning_items.SECONDS
+
+
+def test_a_power_that_would_take_for_ever_is_not_worked_out():
+    begun = time.monotonic()
+    assert [credit("countdown", power) for power in ("1E999999999", "1e-999999999", "[1e-99999]")] == [0.0] * 3
+    assert time.monotonic() - begun < reasoning_items.SECONDS
+
+
+def test_the_reference_itself_needs_no_process(monkeypatch):
+    monkeypatch.setattr(reasoning_items._verifiers, "ask", None)
+    assert credit("countdown", open_items("countdown", {}).item(3)["answer"]) == 1.0
+
+
+def test_a_process_that_cannot_start_is_broken_and_not_wrong(monkeypatch):
+    def refuse():
+        raise OSError("no more processes")
+
+    reasoning_items._verifiers.close()
+    monkeypatch.setattr(killable, "Child", refuse)
+    with pytest.raises(Broken, match="no process could be started"):
+        credit("countdown", "1 + 2 + 3")
 
 
 def test_an_item_that_is_another_one_here_is_broken_and_not_wrong():

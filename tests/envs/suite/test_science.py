@@ -109,6 +109,28 @@ def test_megascience_asks_for_short_answers_and_shares_none_between_splits(tmp_p
 
 
 @pytest.mark.parametrize(
+    ("expected", "right", "wrong"),
+    [
+        ("5", ("5", "5.0", "x=5"), ("-5", "0.5")),
+        ("15", ("15",), ("1.5", "1 5/1")),
+        ("23", ("23",), ("2/3", "2.3")),
+        ("105", ("105",), ("10^5", "10.5")),
+        ("40 C", ("40 C", "40C"), ("-40 C", "4.0 C")),
+        ("a < b", ("a<b",), ("a > b",)),
+        ("-", ("-",), ("+", "")),
+        ("x", ("x",), ("-x", "x+")),
+        ("X-ray", ("x-ray", r"\text{X-ray}"), ("ray",)),
+    ],
+)
+def test_signs_and_decimal_points_count_where_mathematics_is_expected(expected, right, wrong):
+    env = Science()
+    task = type(env.tasks[0])(prompt="?", answer=expected, id="x", data={"kind": "short"})
+    for texts, reward in ((right, 1.0), (wrong, 0.0)):
+        for text in texts:
+            assert judged(env, task, rf"\boxed{{{text}}}") == reward, text
+
+
+@pytest.mark.parametrize(
     ("rows", "said"),
     [
         ([{"Question": "Q?"}], "'Correct Answer'"),

@@ -2,10 +2,13 @@
 
 import asyncio
 
+import gymnasium
 import pytest
 
-from palaestra import Broken, ToolError, UsageError
+import palaestra
+from palaestra import Broken, EnvironmentDefect, ToolError, UsageError
 from palaestra.envs import Task, ToolEnv
+from palaestra.envs.checks.check import check
 from palaestra.envs.sandboxes import Limits, Result
 from palaestra.envs.tools.python import CodeInterpreter, Python, without_fence
 from palaestra.envs.tools.sandboxed import in_sandbox
@@ -123,6 +126,54 @@ def test_the_working_folder_is_laid_out_for_the_task(desk, fake):
     for kit in (Sheets, FreshSheets):
         say(desk(kit), "1")
         assert fake.sessions[-1].files == {"sheet.csv": b"1,2"}
+
+
+class Odd(Python):
+    """Lays out what it is told to."""
+
+    laid_out = None
+
+    def files(self, task):
+        return self.laid_out
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        (None, "Odd.files gave a NoneType; expected a dict"),
+        ({"a.txt": "text"}, r"'a.txt' holds a str; expected bytes; encode the text"),
+        ({"a.txt": 3}, "holds a int"),
+        ({3: b""}, "is a int; expected the path as text"),
+        ({"": b""}, "is no path of a file"),
+        ({"/etc/a": b""}, "is no path of a file"),
+        ({"b/": b""}, "is no path of a file"),
+        ({"b/../../a": b""}, "is no path of a file"),
+        ({"a\0": b""}, "is no path of a file"),
+        ({"é" * 200: b""}, "is too long"),
+        ({"a/" * 40 + "b": b""}, "is too long"),
+        ({"a": b"", "a/b": b""}, "'a/b' lies in another file"),
+        ({"a": b"12345"}, "has 5 bytes; limits.file_bytes is 4"),
+        ({"a": b"1234", "b": b"1234"}, "gave 2 files of 8 bytes together; .* limits.scratch_bytes is 6"),
+    ],
+    ids=str,
+)
+def test_a_mistake_in_the_files_is_the_authors_and_no_agent_hears_of_it(desk, monkeypatch, files, said):
+    monkeypatch.setattr(Odd, "laid_out", files)
+    monkeypatch.setattr(Odd, "limits", Limits(file_bytes=4, scratch_bytes=6))
+    with pytest.raises(EnvironmentDefect, match=said):
+        desk(Odd)
+
+
+def test_check_finds_a_mistake_in_the_files(fake, monkeypatch):
+    monkeypatch.setattr(Odd, "laid_out", {"/etc/a": b""})
+    monkeypatch.setitem(globals(), "Wrong", type("Wrong", (Desk,), {"toolkits": (Odd,)}))
+    palaestra.register("test/Wrong-v0", f"{__name__}:Wrong")
+    try:
+        found = {finding.name: finding for finding in check("test/Wrong-v0")}
+    finally:
+        gymnasium.registry.pop("test/Wrong-v0")
+    assert not found["tool schemas"].passed
+    assert "Odd.files: '/etc/a' is no path" in found["tool schemas"].message
 
 
 def test_budgets_have_names_and_are_answers(desk, fake):

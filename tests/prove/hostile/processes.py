@@ -5,13 +5,13 @@ from palaestra.envs.sandboxes import Result
 from .program import hostile
 
 
-def few(result: Result) -> str:
-    """At most as many as the limit allows were alive at once."""
-    counts = [int(line.split()[1]) for line in result.stdout.splitlines() if line.startswith("alive")]
-    return "" if counts and counts[-1] <= 32 else f"it said {result.stdout!r}; expected a line `alive N` of at most 32"
+def counted(result: Result) -> str:
+    """It has come to an end of them, and said how many there were."""
+    said = any(line.startswith("alive") for line in result.stdout.splitlines())
+    return "" if said else f"it said {result.stdout!r}; expected a line `alive N`"
 
 
-@hostile("process_count", check=few, seconds=5.0)
+@hostile("process_count", check=counted, seconds=5.0)
 def fork_many(given):
     """Two hundred children that stay."""
     import os
@@ -29,11 +29,11 @@ def fork_many(given):
             os._exit(0)
         alive += 1
     print("alive", alive, flush=True)
-    if alive == 200:
+    if alive > given["processes"]:
         print(given["token"], flush=True)
 
 
-@hostile("process_count", check=few, seconds=5.0)
+@hostile("process_count", check=counted, seconds=5.0)
 def thread_many(given):
     """Two hundred threads that stay."""
     import threading
@@ -48,7 +48,7 @@ def thread_many(given):
             break
         alive += 1
     print("alive", alive, flush=True)
-    if alive == 200:
+    if alive > given["processes"]:
         print(given["token"], flush=True)
 
 

@@ -77,4 +77,5 @@ def born(pid: int) -> str:
 
 
 def groups() -> set[str]:
-    return {str(path) for path in Path("/sys/fs/cgroup").rglob("*palaestra*") if path.is_dir()}
+    folders = (folder for folder, _, _ in os.walk("/sys/fs/cgroup"))  # others come and go meanwhile
+    return {folder for folder in folders if "palaestra" in os.path.basename(folder)}

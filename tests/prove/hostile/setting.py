@@ -23,6 +23,8 @@ class Setting:
         self.secret = f"SECRET-{secrets.token_hex(12)}"
         self.token = f"TOKEN-{secrets.token_hex(12)}"
         self.mark = f"hostile-{secrets.token_hex(3)}"
+        self.processes = 32
+        """How many a program may have."""
         self.reached: list[str] = []
         """Servers that somebody has spoken to."""
 
@@ -86,6 +88,7 @@ class Setting:
             "disks": [(int(row[0]), int(row[1])) for row in rows][:4],
             "victim": self.victim.pid,
             "channels": 0,
+            "processes": self.processes,
         }
 
     def harm(self) -> list[str]:

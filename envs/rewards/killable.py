@@ -1,0 +1,196 @@
+"""Questions whose answers may take for ever, asked in processes that are killed when they do.
+
+What a grader computes on was written by an agent: one C call may hold a process for hours, whatever its signals and
+threads. So a kind of question (a class with two process tools, `load` and `answer`) has a few processes, each with a
+hard limit of time and one of memory; one that passes either is killed and replaced, and its question has no answer.
+That is the agent's doing and never Broken; a process that cannot start, or cannot load what it needs, is. Answers are
+kept, since the attempts of a group often repeat each other. Left out: what no answer is worth, and a sandbox: the
+process has our rights, so what it is asked must not be code.
+"""
+
+import asyncio
+import atexit
+import os
+import threading
+import time
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from weakref import WeakSet
+
+from palaestra.envs.core.tool import tool
+from palaestra.envs.running.process_child import STARTED
+from palaestra.envs.running.processes import START_SECONDS, Child
+from palaestra.episode import Status
+from palaestra.errors import Broken
+
+PROCESSES = min(4, os.cpu_count() or 1)
+KEPT_ANSWERS = 4096
+
+
+class Killable:
+    """The processes of one kind of question."""
+
+    def __init__(self, kind: type, seconds: float, megabytes: int) -> None:
+        """`kind.load(setting)` readies a process for a setting, without counting; `kind.answer(setting, question)`
+        has so many seconds, and so many megabytes of address space."""
+        self.kind, self.seconds, self.megabytes = kind, seconds, megabytes
+        self._kept: OrderedDict[tuple[str, str], str | None] = OrderedDict()
+        self._workers: dict[int, _Worker] = {}
+        self._lock = threading.Lock()
+        self._pool: ThreadPoolExecutor | None = None
+        _all.add(self)
+
+    async def ask(self, setting: str, question: str) -> str | None:
+        """The answer, or None where it took too much. Both texts are ASCII, such as JSON."""
+        key = (setting, question)
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+        answer = await asyncio.wrap_future(self._threads().submit(self._answered, setting, question))
+        with self._lock:
+            self._kept[key] = answer
+            while len(self._kept) > KEPT_ANSWERS:
+                self._kept.popitem(last=False)
+        return answer
+
+    def close(self) -> None:
+        """End the processes; the next question starts others."""
+        with self._lock:
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(cancel_futures=True)
+        while self._workers:
+            self._workers.popitem()[1].end()
+
+    def forget_threads(self) -> None:
+        """In a process that was forked: it has none of the threads, and the processes are not its children."""
+        self._lock, self._pool = threading.Lock(), None
+        for worker in self._workers.values():
+            worker.child.socket.close()
+            worker.child.process.returncode = 0  # Keeps Popen from complaining.
+        self._workers.clear()
+
+    def _threads(self) -> ThreadPoolExecutor:
+        """A thread for each process. They stay: the kernel ends a process with the thread that started it."""
+        with self._lock:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(PROCESSES, f"palaestra-{self.kind.__name__}")
+            return self._pool
+
+    def _answered(self, setting: str, question: str) -> str | None:
+        """In a thread: ask its process. One that died while it was idle is started again, once."""
+        mine = threading.get_ident()
+        for _ in range(2):
+            try:
+                worker = self._workers.get(mine)
+                if worker is None:
+                    worker = self._workers[mine] = _Worker(self.kind, self.megabytes)
+                if setting not in worker.ready:
+                    worker.load(setting)
+                answer = worker.answer(setting, question, self.seconds)
+                if answer is None:
+                    self._workers.pop(mine).end()
+                return answer
+            except (_Lost, Broken) as error:
+                if worker := self._workers.pop(mine, None):
+                    worker.end()
+                if isinstance(error, Broken):
+                    raise
+                lost = error
+        raise Broken(f"the process of {self.kind.__name__} {lost} before it was asked anything") from lost
+
+
+class _Lost(Exception):
+    """The process is gone before it began to work: no agent's doing."""
+
+
+class _Worker:
+    """One process, and the settings that it is ready for."""
+
+    def __init__(self, kind: type, megabytes: int) -> None:
+        self.kind, self.megabytes = kind, megabytes
+        self.ready: set[str] = set()
+        try:
+            self.child = Child()
+        except OSError as error:
+            raise Broken(f"no process could be started for {kind.__name__}: {error}") from error
+
+    def load(self, setting: str) -> None:
+        """Ready it for a setting, then bound its memory."""
+        steps = ((self.kind, "load", {"setting": setting}), (_Bounds, "bound", {"megabytes": self.megabytes}))
+        for kind, name, arguments in steps:
+            self._begin(kind, name, arguments)
+            try:
+                found = self.child.message(time.monotonic() + START_SECONDS)
+                failure = "" if found.get("status") == Status.OK else f"cannot load: {found.get('text')}"
+            except (OSError, EOFError, ValueError):
+                failure = f"{self.child.ended()} as it loaded"
+            if failure and self.ready:  # What it was asked before may have worn it out.
+                raise _Lost(failure)
+            if failure:
+                raise Broken(f"the process of {self.kind.__name__} for {setting} {failure}")
+        self.ready.add(setting)
+
+    def answer(self, setting: str, question: str, seconds: float) -> str | None:
+        """Its answer; None where it is out of time, or dead or short of memory by what it was asked."""
+        self._begin(self.kind, "answer", {"setting": setting, "question": question})
+        try:
+            found = self.child.message(time.monotonic() + seconds)
+        except (OSError, EOFError, ValueError):  # TimeoutError is an OSError.
+            return None
+        return str(found.get("text")) if found.get("status") == Status.OK else None
+
+    def end(self) -> None:
+        """Make sure that it is gone."""
+        self.child.kill()
+        self.child.ended()
+
+    def _begin(self, kind: type, name: str, arguments: dict[str, Any]) -> None:
+        """Send a request, up to the point where its work begins."""
+        request = {
+            "module": kind.__module__, "function": f"{kind.__qualname__}.{name}", "attribute": name,
+            "owner": kind.__name__, "name": name, "arguments": arguments,
+        }  # fmt: skip
+        until = time.monotonic() + START_SECONDS
+        try:
+            self.child.send(request, START_SECONDS)
+            if self.child.receive(1, until) != STARTED:
+                raise Broken(f"the process of {kind.__name__} cannot begin: {self.child.message(until).get('text')}")
+        except (OSError, EOFError, ValueError) as error:
+            raise _Lost(self.child.ended()) from error
+
+
+class _Bounds:
+    """What every process is told once it has loaded."""
+
+    @tool(process=True, timeout=START_SECONDS)
+    def bound(self, megabytes: int) -> str:
+        """Bound the memory, and let libraries grumble to nobody."""
+        import logging
+        import resource
+        import warnings
+
+        logging.disable(logging.CRITICAL)
+        warnings.simplefilter("ignore")
+        _, most = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (megabytes * 2**20, most))
+        return "bounded"
+
+
+_all: WeakSet[Killable] = WeakSet()
+
+
+def _close_all() -> None:
+    for one in list(_all):
+        one.close()
+
+
+def _after_fork() -> None:
+    for one in list(_all):
+        one.forget_threads()
+
+
+atexit.register(_close_all)
+os.register_at_fork(after_in_child=_after_fork)

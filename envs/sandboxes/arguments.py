@@ -1,0 +1,61 @@
+"""What a caller hands to a sandbox, looked at before it is sent: every backend refuses the same in the same words."""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from palaestra.envs.sandboxes.sandbox import Program
+from palaestra.errors import UsageError
+
+
+def words_of(program: Program) -> list[str] | None:
+    """The words of a command; None where the program is Python source."""
+    if isinstance(program, str):
+        return None
+    if isinstance(program, bytes | bytearray) or not isinstance(program, Sequence):
+        raise _unexpected("program", program, "Python source as a str, or a command as a list of words")
+    words = list(program)
+    if not words or not all(isinstance(word, str) for word in words):
+        raise UsageError(f"a command is {words!r}; expected at least one word, each a string")
+    return words
+
+
+def content(what: str, data: Any) -> bytes:
+    """Bytes that are bytes."""
+    if isinstance(data, bytes | bytearray):
+        return bytes(data)
+    hint = "; encode the text" if isinstance(data, str) else ""
+    raise _unexpected(what, data, f"bytes{hint}")
+
+
+def path_of(path: Any) -> str:
+    """The path of a file in a session."""
+    found = os.fspath(path) if isinstance(path, str | os.PathLike) else path
+    if not isinstance(found, str):
+        raise _unexpected("path", path, "a str or a Path, relative to the session's folder")
+    return found
+
+
+def files_of(files: Mapping[str, bytes] | None) -> dict[str, bytes]:
+    """Files to begin with."""
+    if files is None:
+        return {}
+    if not isinstance(files, Mapping):
+        raise _unexpected("files", files, "a mapping of paths to bytes")
+    return {path_of(path): content(f"file {path}", data) for path, data in files.items()}
+
+
+def seconds_of(timeout: Any) -> float | None:
+    """A run's own time; None where it takes the limits'."""
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < float("inf"):
+        raise UsageError(f"timeout is {timeout!r}; expected a positive number of seconds")
+    return float(timeout)
+
+
+def _unexpected(what: str, found: object, expected: str) -> UsageError:
+    shown = repr(found)
+    return UsageError(
+        f"{what} is {shown[:60]}{'...' * (len(shown) > 60)} ({type(found).__name__}); expected {expected}"
+    )

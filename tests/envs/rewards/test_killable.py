@@ -1,0 +1,89 @@
+"""Killable: a question that takes too much has no answer, and the next one has."""
+
+import asyncio
+import os
+import time
+
+import pytest
+
+from palaestra.envs.core.tool import tool
+from palaestra.envs.rewards import killable
+from palaestra.envs.rewards.killable import Killable
+from palaestra.errors import Broken
+
+
+class Power:
+    """Nines, as many as are asked for, which C code works out without looking up."""
+
+    @tool(process=True)
+    def load(self, setting: str) -> str:
+        """Refuse one setting."""
+        if setting == "missing":
+            raise ImportError("no such library")
+        return "loaded"
+
+    @tool(process=True)
+    def answer(self, setting: str, question: str) -> str:
+        """Answer with the size of a number, the process, or its death."""
+        if question == "die":
+            os._exit(3)
+        if question == "who":
+            return str(os.getpid())
+        if question == "grow":
+            return str(len(bytearray(2**40)))
+        return setting + str((9 ** int(question)).bit_length())
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Ask questions at once, of one process, a second each."""
+    monkeypatch.setattr(killable, "PROCESSES", 1)
+    made = Killable(Power, 0.5, 1024)
+
+    def ask(*questions, setting="x"):
+        async def all_of_them():
+            return await asyncio.gather(*(made.ask(setting, question) for question in questions))
+
+        return asyncio.run(all_of_them())
+
+    ask.killable = made
+    yield ask
+    made.close()
+
+
+def test_what_takes_too_much_has_no_answer_and_the_next_has(asked):
+    begun = time.monotonic()
+    assert asked("10", "1" + "0" * 9, "11") == ["x32", None, "x35"]  # A power that takes hours.
+    assert time.monotonic() - begun < 15
+    begun = time.monotonic()
+    assert asked("1" + "0" * 9) == [None]  # Kept.
+    assert time.monotonic() - begun < 0.2
+
+
+@pytest.mark.prove
+def test_a_process_that_dies_of_a_question_or_lacks_memory_is_replaced(asked):
+    assert asked("grow", "die", "12") == [None, None, "x39"]
+
+
+@pytest.mark.prove
+def test_a_process_that_died_while_it_was_idle_is_started_again(asked):
+    (process,) = asked("who")
+    for worker in asked.killable._workers.values():
+        worker.child.kill()
+    assert asked("10") == ["x32"]
+    assert not os.path.exists(f"/proc/{process}")
+
+
+@pytest.mark.prove
+def test_what_cannot_load_is_broken(asked):
+    with pytest.raises(Broken, match="cannot load: Error: ImportError: no such library"):
+        asked("10", setting="missing")
+
+
+def test_what_cannot_start_is_broken(asked, monkeypatch):
+    def refuse():
+        raise OSError("no more processes")
+
+    monkeypatch.setattr(killable, "Child", refuse)
+    with pytest.raises(Broken, match="no process could be started for Power"):
+        asked("10")

@@ -1,0 +1,91 @@
+"""Wrong options and arguments are refused before anything is sent, in words that say what was expected."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from palaestra.envs.sandboxes import Limits, Sandbox, Session, open_sandbox
+from palaestra.envs.sandboxes.local import LocalSandbox
+from palaestra.errors import SandboxUnavailable, UsageError
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Sandbox]:
+    try:
+        opened = LocalSandbox(preload="bare")
+    except SandboxUnavailable as error:
+        pytest.skip(str(error))
+    with opened:
+        yield opened
+
+
+@pytest.mark.parametrize(
+    ("backend", "options", "words"),
+    [
+        ("remote", {}, "the remote sandbox needs 'url'"),
+        ("local", {"limit": 1}, "no option 'limit'; did you mean 'limits'.* known: limits, preload, mode"),
+        ("docker", {"polcy": 1}, "did you mean 'policy'"),
+        ("local", {"limits": {"seconds": 5}}, r"expected Limits, as in Limits\(seconds=5\)"),
+        ("locl", {}, "did you mean 'local'"),
+    ],
+)
+def test_an_option_that_a_backend_does_not_have(backend: str, options: dict[str, object], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        open_sandbox(backend, **options)
+
+
+@pytest.mark.parametrize("values", [{"memory_bytes": 10}, {"open_files": 3}])
+def test_limits_in_which_no_program_could_begin(values: dict[str, int]) -> None:
+    with pytest.raises(UsageError, match=r"expected at least .*, which Python itself needs"):
+        Limits(**values)  # type: ignore[arg-type]
+
+
+def test_the_least_limits_let_a_program_begin(sandbox: Sandbox) -> None:
+    tight = Limits(memory_bytes=4 * 2**20, open_files=16, processes=1)
+    assert sandbox.run_once("print(open('/dev/null').read() + 'ran')", limits=tight).stdout == "ran\n"
+
+
+REFUSED: dict[str, tuple[Callable[[Session], object], str]] = {
+    "a program that is a number": (lambda session: session.run(5), "Python source as a str, or a command"),  # type: ignore[arg-type]
+    "a program in bytes": (lambda session: session.run(b"1"), "Python source as a str"),  # type: ignore[arg-type]
+    "a command without words": (lambda session: session.run([]), "at least one word"),
+    "stdin as text": (lambda session: session.run("1", stdin="text"), "stdin is 'text'.* expected bytes; encode"),  # type: ignore[arg-type]
+    "a time that is none": (lambda session: session.run("1", timeout="5"), "positive number of seconds"),  # type: ignore[arg-type]
+    "a file of text": (lambda session: session.put("a", "text"), "data is 'text'.* expected bytes"),  # type: ignore[arg-type]
+    "a path that is a number": (lambda session: session.get(5), "path is 5"),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_an_argument_of_another_type(sandbox: Sandbox, name: str) -> None:
+    attempt, words = REFUSED[name]
+    with sandbox.start() as session:
+        with pytest.raises(UsageError, match=words):
+            attempt(session)
+        assert session.run("print(1)").ok, "the session is as it was"
+
+
+@pytest.mark.parametrize("files", [["a"], {"a": "text"}, {5: b""}])
+def test_files_that_are_no_bytes(sandbox: Sandbox, files: object) -> None:
+    with pytest.raises(UsageError, match="expected"):
+        sandbox.start(files=files)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="expected"):
+        sandbox.run_once("1", files=files)  # type: ignore[arg-type]
+
+
+def test_a_session_says_that_a_cancelled_call_ended_it(sandbox: Sandbox) -> None:
+    async def cancelled() -> Session:
+        session = await sandbox.astart()
+        run = asyncio.create_task(session.arun("while True: pass"))
+        await asyncio.sleep(0.05)
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+        return session
+
+    session = asyncio.run(cancelled())
+    for again in (lambda: session.run("1"), session.fork, session.reset):
+        with pytest.raises(UsageError, match="an earlier call was cancelled, which ended this session"):
+            again()
+    session.close()
