@@ -105,14 +105,16 @@ class HumanPolicy:
                 self._say(f"{visible(str(error))}; type the turn again")
 
     def _lines(self) -> list[str] | None:
-        """The lines up to an empty one or the end; None where there are none before the end."""
+        """The lines up to an empty one outside a fence, or the end; None where there are none before the end."""
         lines: list[str] = []
+        fenced = False
         while True:
             line = self._read.readline()
             if not line:
                 return lines or None
             line = line.rstrip("\r\n").encode("utf-8", "replace").decode("utf-8")
-            if line.strip():
+            fenced ^= line.lstrip().startswith(("```", "~~~"))
+            if line.strip() or fenced:
                 lines.append(line)
             elif lines:
                 return lines
@@ -121,7 +123,7 @@ class HumanPolicy:
         """The turn as typed, its `/call` lines in the environment's format."""
         said, calls = [], []
         for line in lines:
-            if line.split(maxsplit=1)[0] == "/call":
+            if line.split(maxsplit=1)[:1] == ["/call"]:
                 calls.append(_call(line, tools))
             else:
                 said.append(line)

@@ -57,6 +57,11 @@ def test_a_turn_ends_with_an_empty_line_or_the_end_of_input(typed, turn):
     assert turns(typed) == [turn]
 
 
+def test_an_empty_line_inside_a_fence_ends_no_turn():
+    program = "Here:\n```python\na = 1\n\nprint(a)\n```"
+    assert turns(program + "\n\nnext\n", 2) == [program, "next"]
+
+
 def test_piped_paragraphs_are_the_turns():
     assert turns("one\n\n\ntwo\nand more\n\nthree", 4) == ["one", "two\nand more", "three", None]
 
