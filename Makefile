@@ -26,7 +26,7 @@ test-chromium: setup  ## the viewer in a headless Chromium, which is installed i
 	@CHROMIUM="$$($(PY) scripts/chromium.py)" && export CHROMIUM && $(PY) -m pytest -m chromium -q
 
 test-docker: setup  ## the docker sandbox on an engine of its own, which is installed if there is none
-	@$(PY) scripts/engine.py run -- $(PY) -m pytest -m docker -q
+	@$(PY) scripts/engine.py run -- $(PY) -m pytest -m docker -q tests/docker tests/prove/test_hostile.py
 
 prove: setup  ## the long proofs: learning, killing, hostile programs
 	@$(PY) -m pytest -m "prove and not docker" -q -n 2 --dist loadgroup

@@ -43,9 +43,11 @@ def open_sandbox(backend: str = "local", *, require: Sequence[str] = (), **optio
 
 def _check_options(backend: str, made: type[Sandbox], options: Mapping[str, Any]) -> None:
     """Names only; a value is for the backend to judge."""
-    known = inspect.signature(made).parameters
+    found = inspect.signature(made).parameters.values()
+    known = {one.name: one for one in found if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)}
+    takes_any = any(one.kind is one.VAR_KEYWORD for one in found)
     for name in options:
-        if name not in known:
+        if name not in known and not takes_any:
             close = get_close_matches(name, known, n=1)
             hint = f"did you mean {close[0]!r}? " if close else ""
             raise UsageError(f"the {backend} sandbox has no option {name!r}; {hint}known: {', '.join(known)}")

@@ -29,7 +29,7 @@ class Options:
     named."""
     all: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """All registered ones, beside those that are named."""
-    env_options: tuple[str, ...] = ()
+    env_options: Annotated[tuple[str, ...], tyro.conf.arg(metavar="[KEY=VALUE ...]")] = ()
     """KEY=VALUE for the environments that are named: tasks=problems.jsonl, or what their classes take."""
 
 

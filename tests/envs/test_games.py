@@ -48,8 +48,9 @@ def test_pettingzoos_own_tests_pass(game):
 
 
 def test_games_are_in_both_registries_and_under_both_spellings():
-    assert palaestra.games() == [game.replace("_v0", "-v0") for game in GAMES]
-    for game in palaestra.games():
+    ours = [game for game in palaestra.games() if game.startswith("palaestra/")]
+    assert ours == [game.replace("_v0", "-v0") for game in GAMES]
+    for game in ours:
         assert game in pettingzoo.aec_registry
         assert game in pettingzoo.parallel_registry
         palaestra.arena(game, 3).close()

@@ -109,7 +109,7 @@ class Console:
         def work() -> None:
             value = self._exec(program, "main.py", show_last=show_last)
             if value is not None:
-                print(repr(value))
+                sys.stdout.write(repr(value) + "\n")
 
         self._leave(self._guarded(work))
 
