@@ -22,6 +22,7 @@ WHOLE_MACHINE = {"test_hostile.py", "test_remote_command.py", "test_sandbox_kill
 """Proofs that look at everything this machine runs; they would see each other's processes."""
 
 
+@pytest.hookimpl(tryfirst=True)  # The one that deals out reads the marks in the same hook.
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """How `make prove` deals the proofs out: a file stays together for its fixtures, and so do the ones above."""
     for item in items:

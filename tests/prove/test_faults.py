@@ -47,6 +47,7 @@ def played(share):
 
 
 def test_a_fifth_of_faults_stops_no_run_and_is_never_scored_as_the_agents(caplog):
+    before = set(threading.enumerate())
     calm, injected, calm_seconds = played(0.0)
     assert [episode.reward for episode in calm] == [1.0] * EPISODES
     assert not injected
@@ -70,7 +71,7 @@ def test_a_fifth_of_faults_stops_no_run_and_is_never_scored_as_the_agents(caplog
     storm.gate.set()
     until = time.monotonic() + 20
     while time.monotonic() < until:
-        left = [thread.name for thread in threading.enumerate() if thread.name.startswith("palaestra-")]
+        left = [thread.name for thread in threading.enumerate() if thread not in before]
         if not left:
             break
         time.sleep(0.05)
