@@ -29,7 +29,7 @@ test-docker: setup  ## the docker sandbox on an engine of its own, which is inst
 	@$(PY) scripts/engine.py run -- $(PY) -m pytest -m docker -q tests/docker tests/prove/test_hostile.py
 
 prove: setup  ## the long proofs: learning, killing, hostile programs
-	@$(PY) -m pytest -m "prove and not docker" -q -n 2 --dist loadgroup
+	@$(PY) -m pytest -m "prove and not docker" -q -n 2 --dist loadfile
 
 check: setup  ## lint, format and types
 	@$(PY) -m ruff check
