@@ -199,7 +199,7 @@ class _Grading:
         try:
             source = f"{_HARNESS}\nprogram = Program({self.program!r}, {self.tests.context!r})\nsay(True)"
             result = await session.arun(source, timeout=COMPILE_SECONDS)
-        except BaseException:
+        except BaseException:  # close the session whatever ended its opening, then raise it again
             await session.aclose()
             raise
         return session, _said(result) == "true"

@@ -9,8 +9,8 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -83,11 +83,11 @@ def cgroups(owners: set[int]) -> set[str]:
     return {path for path, words in ours.items() if words[2:3] and words[2].isdigit() and int(words[2]) in owners}
 
 
-def traces() -> dict[str, object]:
-    """What a sandbox might leave on the host: mounts, temporary files."""
+def traces(temporary: Path) -> dict[str, object]:
+    """What a sandbox might leave on the host: mounts, and files in the folder for temporary ones."""
     return {
         "mounts": Path("/proc/self/mountinfo").read_text().count("\n"),
-        "files": sorted(path.name for path in Path("/tmp").iterdir() if "palaestra" in path.name),
+        "files": sorted(path.name for path in temporary.iterdir()),
     }
 
 
@@ -100,20 +100,18 @@ def settles(question: object, expected: object, seconds: float = DEADLINE) -> ob
 
 
 @pytest.fixture
-def busy(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A trainer whose threads use the sandbox all the time."""
-    trainer = subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE, text=True, cwd=tmp_path)
-    assert trainer.stdout is not None
-    assert trainer.stdout.readline() == "busy\n"
-    yield trainer
-    trainer.kill()
-    trainer.wait()
-    trainer.stdout.close()
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for the temporary files of this test and its trainers: no other process writes here."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", None)  # read the variable anew
+    return folder
 
 
-def test_a_killed_trainer_leaves_no_process_mount_cgroup_or_file(tmp_path: Path) -> None:
+def test_a_killed_trainer_leaves_no_process_mount_cgroup_or_file(tmp_path: Path, temporary: Path) -> None:
     rng = random.Random(1)
-    before = traces()
+    before = traces(temporary)
     for _ in range(KILLS):
         trainer = subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE, text=True, cwd=tmp_path)
         assert trainer.stdout is not None
@@ -126,13 +124,14 @@ def test_a_killed_trainer_leaves_no_process_mount_cgroup_or_file(tmp_path: Path)
         trainer.stdout.close()
         assert settles(lambda below=below, born=born: still_there(below, born), set()) == set()
         assert settles(lambda below=below: cgroups(below), set()) == set()
-        assert traces() == before
+        assert traces(temporary) == before
 
 
 @pytest.mark.parametrize("victim", ["supervisor", "zygote", "session"])
-def test_a_killed_part_is_replaced_and_nothing_of_it_is_left(victim: str) -> None:
+def test_a_killed_part_is_replaced_and_nothing_of_it_is_left(victim: str, temporary: Path) -> None:
     rng = random.Random(victim)
-    before = traces()
+    before = traces(temporary)
+    others = processes_below(os.getpid())  # of sandboxes that this process keeps open all its life
     owners: set[int] = set()
     broken = too_late = 0
     with open_sandbox() as sandbox:
@@ -140,8 +139,9 @@ def test_a_killed_part_is_replaced_and_nothing_of_it_is_left(victim: str) -> Non
             sandbox.run_once("print(1)")
             session = sandbox.start()
             session.run("x = 1")
-            number = part(sandbox, victim)
-            owners |= processes_below(os.getpid())
+            supervisor = the_supervisor(others)
+            owners.add(supervisor)
+            number = part(supervisor, victim)
             below = processes_below(number) | {number}
             born = {one: birth(one) for one in below}
             time.sleep(rng.uniform(0.0, 0.05))
@@ -158,7 +158,7 @@ def test_a_killed_part_is_replaced_and_nothing_of_it_is_left(victim: str) -> Non
             assert settles(lambda below=below, born=born: still_there(below, born), set()) == set()
             assert recovered(sandbox), "the next run answers"
     assert settles(lambda: cgroups(owners), set()) == set()
-    assert traces() == before
+    assert traces(temporary) == before
     if victim != "session":
         assert broken >= too_late > 0, "a session whose keeper is gone is Broken, and never an answer"
 
@@ -173,10 +173,15 @@ def recovered(sandbox: Sandbox) -> bool:
     return False
 
 
-def part(sandbox: Sandbox, victim: str) -> int:
-    """The process to kill, by its place below us: supervisor, zygote and its keeper, init of a session, console."""
-    level = {number for number in processes_below(os.getpid()) if parent(number) == os.getpid()}
-    supervisor = max(number for number in level if b"runner" in Path(f"/proc/{number}/cmdline").read_bytes())
+def the_supervisor(others: set[int]) -> int:
+    """The one supervisor below us that is not one of the `others`."""
+    level = {number for number in processes_below(os.getpid()) - others if parent(number) == os.getpid()}
+    (supervisor,) = (number for number in level if b"runner" in Path(f"/proc/{number}/cmdline").read_bytes())
+    return supervisor
+
+
+def part(supervisor: int, victim: str) -> int:
+    """The process to kill, by its place: supervisor, zygote and its keeper, init of a session, console."""
     if victim == "supervisor":
         return supervisor
     (console,) = (number for number in processes_below(supervisor) if depth(number, supervisor) == 4)
