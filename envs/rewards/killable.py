@@ -10,6 +10,7 @@ process has our rights, so what it is asked must not be code.
 
 import asyncio
 import atexit
+import math
 import os
 import threading
 import time
@@ -41,14 +42,21 @@ class Killable:
         self._pool: ThreadPoolExecutor | None = None
         _all.add(self)
 
-    async def ask(self, setting: str, question: str) -> str | None:
-        """The answer, or None where it took too much. Both texts are ASCII, such as JSON."""
+    async def ask(self, setting: str, question: str, patience: float = math.inf) -> str | None:
+        """The answer, or None where it took too much or stood in line for longer than `patience` seconds.
+
+        Both texts are ASCII, such as JSON.
+        """
         key = (setting, question)
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)
                 return self._kept[key]
-        answer = await asyncio.wrap_future(self._threads().submit(self._answered, setting, question))
+        until = time.monotonic() + patience
+        try:
+            answer = await asyncio.wrap_future(self._threads().submit(self._answered, setting, question, until))
+        except _TooLate:  # Nothing was found out, so nothing is kept.
+            return None
         with self._lock:
             self._kept[key] = answer
             while len(self._kept) > KEPT_ANSWERS:
@@ -79,8 +87,10 @@ class Killable:
                 self._pool = ThreadPoolExecutor(PROCESSES, f"palaestra-{self.kind.__name__}")
             return self._pool
 
-    def _answered(self, setting: str, question: str) -> str | None:
+    def _answered(self, setting: str, question: str, until: float) -> str | None:
         """In a thread: ask its process. One that died while it was idle is started again, once."""
+        if time.monotonic() > until:
+            raise _TooLate
         mine = threading.get_ident()
         for _ in range(2):
             try:
@@ -100,6 +110,10 @@ class Killable:
                     raise
                 lost = error
         raise Broken(f"the process of {self.kind.__name__} {lost} before it was asked anything") from lost
+
+
+class _TooLate(Exception):
+    """A question's turn came when nobody waited for it any longer."""
 
 
 class _Lost(Exception):

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from palaestra.envs.rewards import symbolic
+from palaestra.envs.rewards import killable, symbolic
 from palaestra.envs.rewards.mathematics import same
 
 pytestmark = pytest.mark.prove
@@ -39,7 +39,7 @@ def test_a_hostile_expression_ends_in_time_and_the_next_comparison_is_served(ans
     begun = time.monotonic()
     assert asyncio.run(same(answer, r"\sqrt{7}+x")) is False
     assert time.monotonic() - begun < symbolic.SECONDS + 3
-    symbolic._verdicts.clear()
+    symbolic._others._kept.clear()
 
 
 def test_many_hostile_expressions_at_once_end_in_as_many_rounds_as_there_are_processes_for():
@@ -48,14 +48,14 @@ def test_many_hostile_expressions_at_once_end_in_as_many_rounds_as_there_are_pro
 
     begun = time.monotonic()
     assert not any(asyncio.run(all_of_them()))
-    assert time.monotonic() - begun < 8 / symbolic.PROCESSES * (symbolic.SECONDS + 3)
+    assert time.monotonic() - begun < 8 / killable.PROCESSES * (symbolic.SECONDS + 3)
 
 
 def test_a_process_that_died_while_it_was_idle_is_started_again():
     async def kill_and_ask():
         assert await same(r"2\sqrt{2}", r"\sqrt{8}")
-        for child in symbolic._children.values():
-            child.kill()
+        for worker in symbolic._light._workers.values():
+            worker.child.kill()
         return await same(r"4\sqrt{2}", r"\sqrt{32}")
 
     assert asyncio.run(kill_and_ask())

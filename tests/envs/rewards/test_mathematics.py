@@ -1,16 +1,17 @@
 """Mathematical answers: what is settled by text and numbers, and what a process of math-verify says of the rest."""
 
 import asyncio
+import json
 import random
 import time
-from collections import OrderedDict
 from fractions import Fraction
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palaestra.envs.rewards import mathematics, symbolic
+from palaestra.envs.rewards import killable, mathematics, symbolic
+from palaestra.envs.rewards.killable import Killable
 from palaestra.envs.rewards.mathematics import boxed, matches, number_matches, same, settled, strictly_matches
 from palaestra.errors import Broken
 
@@ -135,42 +136,53 @@ def test_what_the_number_is_called_may_stand_before_it():
         assert settled(text, "5") is False, text
 
 
+class Pretended:
+    """A process that compares nothing: what is slow by its text takes half a second."""
+
+    def __init__(self, *_):
+        self.ready = {"math-verify"}
+
+    def answer(self, _, question, __):
+        time.sleep(0.5 if SLOW in json.loads(question)[0] else 0)
+        return "True"
+
+    def end(self):
+        pass
+
+
+SLOW = r"\int x dx + "
+
+
 def test_slow_answers_of_others_cost_a_quick_one_nothing_and_none_waits_for_long(monkeypatch):
     """Not one process is started: what is asked here is who waits for whom, and how long."""
 
-    def ask(_, answer, expected):
-        time.sleep(0.5 if answer.startswith(slow) else 0)
-        return True
-
     async def all_of_them():
         begun = time.monotonic()
-        line = [asyncio.ensure_future(symbolic.equal(f"{slow}{n}", "x")) for n in range(5 * symbolic.PROCESSES)]
+        line = [asyncio.ensure_future(symbolic.equal(f"{SLOW}{n}", "x")) for n in range(5 * killable.PROCESSES)]
         await asyncio.sleep(0)
         quick = await symbolic.equal("x+1", "x")
         verdicts = await asyncio.gather(*line)
-        return quick, verdicts, time.monotonic() - begun, await symbolic.equal(f"{slow}{len(line) - 1}", "x")
+        return quick, verdicts, time.monotonic() - begun, await symbolic.equal(f"{SLOW}{len(line) - 1}", "x")
 
-    slow = r"\int x dx + "
-    for name, value in {"_children": {}, "_pools": {}, "_verdicts": OrderedDict(), "QUEUE_SECONDS": 0.4}.items():
-        monkeypatch.setattr(symbolic, name, value)
-    monkeypatch.setattr(symbolic, "_started", object)
-    monkeypatch.setattr(symbolic, "_ask", ask)
+    for name in ("_light", "_others"):
+        monkeypatch.setattr(symbolic, name, Killable(symbolic.Comparison, 2.0, 100))
+    monkeypatch.setattr(symbolic, "QUEUE_SECONDS", 0.4)
+    monkeypatch.setattr(killable, "_Worker", Pretended)
     quick, verdicts, took, alone = asyncio.run(all_of_them())
-    symbolic._children.clear()
     symbolic.close()
     assert quick
-    assert verdicts == [True] * symbolic.PROCESSES + [False] * 4 * symbolic.PROCESSES
+    assert verdicts == [True] * killable.PROCESSES + [False] * 4 * killable.PROCESSES
     assert took < 2, "five rounds take 2.5 s"
     assert alone, "what was not looked at is not remembered as wrong"
 
 
 def test_what_takes_too_long_is_different_and_the_next_comparison_is_served(monkeypatch):
     assert asyncio.run(same(r"2\sqrt{2}", r"\sqrt{8}"))
-    monkeypatch.setattr(symbolic, "SECONDS", 0.3)
+    monkeypatch.setattr(symbolic._others, "seconds", 0.3)
     begun = time.monotonic()
     assert asyncio.run(same("(" * 60 + "1" + ")" * 60, "1+x")) is False
     assert time.monotonic() - begun < 5
-    monkeypatch.setattr(symbolic, "SECONDS", 20.0)
+    monkeypatch.setattr(symbolic._light, "seconds", 20.0)
     assert asyncio.run(same(r"3\sqrt{2}", r"\sqrt{18}"))
 
 
@@ -179,6 +191,6 @@ def test_processes_that_cannot_be_started_are_broken_and_not_a_wrong_answer(monk
         raise OSError("no process left")
 
     symbolic.close()
-    monkeypatch.setattr(symbolic, "Child", refuse)
+    monkeypatch.setattr(killable, "Child", refuse)
     with pytest.raises(Broken, match="no process left"):
         asyncio.run(same("x+1", f"y+{random.random()}"))
