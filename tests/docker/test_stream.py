@@ -2,11 +2,13 @@
 
 import contextlib
 import itertools
+import queue
 import socket
 import struct
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given, settings
@@ -115,6 +117,40 @@ def test_a_used_container_goes_to_one_shot_runs_only() -> None:
         two = made.take(fresh=True)
         assert two is not one
         assert made.take(fresh=False) is one
+
+
+def test_a_pool_that_closes_while_its_keeper_looks_ends_every_container(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(queue.SimpleQueue[object]):
+        def empty(self) -> bool:
+            found = super().empty()
+            time.sleep(0.05)
+            return found
+
+    monkeypatch.setattr(queue, "SimpleQueue", Slow)
+    with pool() as (farm, made):
+        made.take(fresh=False)
+        made.add(farm.launch(Limits()))
+        time.sleep(0.02)  # The keeper was woken by what was added, and found nothing to do.
+
+
+def test_a_container_that_was_being_made_when_the_pool_closed_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pool() as (farm, made):
+        going, closed, launch = threading.Event(), threading.Event(), made._launch
+
+        def slow(limits: Limits) -> Container:
+            going.set()
+            assert closed.wait(5)
+            return launch(limits)
+
+        monkeypatch.setattr(made, "_launch", slow)
+        with ThreadPoolExecutor() as threads:
+            taken = threads.submit(made.take, fresh=True)
+            assert going.wait(5)
+            made.close()
+            closed.set()
+            with pytest.raises(UsageError, match="closed meanwhile"):
+                taken.result()
+        assert farm.made == 1
 
 
 def test_there_are_never_more_than_most_and_whoever_waits_is_told() -> None:

@@ -80,6 +80,7 @@ class Pool:
         self._closed = False
         self._ends: queue.SimpleQueue[Container | None] = queue.SimpleQueue()
         """What the keeper is to end; None only wakes it."""
+        self._kept = True
         self._keeper = threading.Thread(target=self._keep, name="palaestra-docker-pool", daemon=True)
         self._keeper.start()
 
@@ -142,9 +143,14 @@ class Pool:
         """End a container: the stream at once, which kills what runs in it, the rest in the background."""
         container.socket.let_go()
         with self._change:
-            self._taken.discard(container)
+            if container not in self._taken:  # The pool was closed, and ended it.
+                return
+            self._taken.remove(container)
             self._change.notify()
-        self._ends.put(container)
+            if self._kept:
+                self._ends.put(container)
+                return
+        self._finish(container)  # One that was still being made when the pool closed.
 
     def close(self) -> None:
         """End them all; returns when they are gone. May come twice."""
@@ -157,11 +163,11 @@ class Pool:
             self._used.clear()
             self._taken.clear()
             self._change.notify_all()
-        for container in left:  # first all the streams: then they die side by side
-            container.socket.let_go()
-        for container in left:
-            self._ends.put(container)
-        self._ends.put(None)
+            for container in left:  # first all the streams: then they die side by side
+                container.socket.let_go()
+            for container in left:
+                self._ends.put(container)
+            self._ends.put(None)
         self._keeper.join(CLOSE_SECONDS)
 
     def forget(self) -> None:
@@ -172,7 +178,7 @@ class Pool:
         self._used.clear()
         self._taken.clear()
         self._change = threading.Condition()
-        self._closed = True
+        self._closed, self._kept = True, False
 
     def _refuse_when_closed(self) -> None:
         if self._closed:
@@ -230,20 +236,24 @@ class Pool:
             except queue.Empty:
                 container = None
             if container is not None:
-                container.socket.end()
-                with contextlib.suppress(Broken):  # an engine that fails; the container has lost its stream, and dies
-                    self._end(container)
+                self._finish(container)
                 continue  # ends first: they are quick, and they make room
-            if not self._ends.empty():
-                continue
             with self._change:
+                if not self._ends.empty():
+                    continue
                 if self._closed:
+                    self._kept = False
                     return
                 spent = [one for one in self._used if self._is_spent(one)]
                 self._used = [one for one in self._used if one not in spent]
             for one in spent:
                 self._ends.put(one)
             self._refill()
+
+    def _finish(self, container: Container) -> None:
+        container.socket.end()
+        with contextlib.suppress(Broken):  # an engine that fails; the container has lost its stream, and dies
+            self._end(container)
 
     def _refill(self) -> None:
         """Make one container if one is wanted, and come again for the next."""
