@@ -14,10 +14,11 @@ import numpy as np
 from gymnasium.utils.env_checker import check_env
 
 from palaestra import formats
-from palaestra.envs.checks.cheats import CHEATS, arguments, crashing_calls
+from palaestra.envs.checks.cheats import CHEATS, arguments, common_answer, crashing_calls, dressed, hedged, says
 from palaestra.envs.checks.findings import HOSTILE, Finding, Skipped, measured, require
 from palaestra.envs.checks.trials import (
     EPISODES,
+    FEWEST,
     Opened,
     cheats_of,
     has_demonstrator,
@@ -27,6 +28,7 @@ from palaestra.envs.checks.trials import (
     scripted,
     success,
 )
+from palaestra.envs.core.env import ToolEnv
 from palaestra.envs.rewards.answer import MARK
 from palaestra.envs.running.blocking import PATIENCE, blocking_line
 from palaestra.envs.running.vector import ToolVectorEnv
@@ -174,20 +176,45 @@ def cheats_fail(env_id: str) -> None:
     """No cheat succeeds more often than the declared `chance`, or is paid more than the declared `ceiling`."""
     with Opened(env_id) as env:
         for name, cheat in CHEATS.items():
-            played = cheats_of(env, cheat)
-            # Luck may win one of a few.
-            allowed = max(1.0 if len(played) < EPISODES else 0.0, CHEAT_MARGIN * len(played)) + env.chance * len(played)
-            won = sum(won for won, _ in played)
-            require(
-                won <= allowed,
-                f"the cheat {name!r} succeeds in {won / len(played):.0%}, and {type(env).__name__}.chance is "
-                f"{env.chance:.0%}; reward only what was asked for, or declare the chance of guessing",
-            )
-            paid = max((reward for won, reward in played if not won), default=0.0)
-            require(
-                env.ceiling is None or paid <= env.ceiling,
-                f"the cheat {name!r} was paid {paid:g} without success; {type(env).__name__}.ceiling is {env.ceiling}",
-            )
+            _require_little(env, name, cheats_of(env, cheat))
+
+
+def constant_answers_fail(env_id: str) -> None:
+    """What most tasks are answered with is right no more often than the declared `chance`."""
+    with Opened(env_id) as env:
+        answer = common_answer(env.tasks)
+        for said in () if answer is None else (answer, dressed(answer)):
+            _require_little(env, f"always answer {answer!r:.40}", cheats_of(env, says(said)))
+
+
+def hedged_answers_fail(env_id: str) -> None:
+    """The right answer amid wrong ones is no answer."""
+    with Opened(env_id) as env:
+        taken = []
+        for index in range(min(len(env.tasks), FEWEST)):
+            for said in hedged(env.tasks, index):
+                env.begin_drawn(0, index)
+                taken.append((env.take(said).parts.get("success", 0.0) == 1.0, said))
+        lucky = sum(won for won, _ in taken) > (CHEAT_MARGIN + env.chance) * len(taken)
+        said = next((said for won, said in taken if won), "")
+        require(not lucky, f"the answer {said[:80]!r} hides the right one among others and succeeds; compare the whole")
+
+
+def _require_little(env: ToolEnv, name: str, played: list[tuple[float, float]]) -> None:
+    """No success beyond chance, no pay beyond the ceiling, in what a cheat played."""
+    # Luck may win one of a few.
+    allowed = max(1.0 if len(played) < EPISODES else 0.0, CHEAT_MARGIN * len(played)) + env.chance * len(played)
+    won = sum(won for won, _ in played)
+    require(
+        won <= allowed,
+        f"the cheat {name!r} succeeds in {won / len(played):.0%}, and {type(env).__name__}.chance is "
+        f"{env.chance:.0%}; reward only what was asked for, or declare the chance of guessing",
+    )
+    paid = max((reward for won, reward in played if not won), default=0.0)
+    require(
+        env.ceiling is None or paid <= env.ceiling,
+        f"the cheat {name!r} was paid {paid:g} without success; {type(env).__name__}.ceiling is {env.ceiling}",
+    )
 
 
 def crashing_is_no_escape(env_id: str) -> None:
@@ -249,6 +276,8 @@ CHECKS: Mapping[str, Callable[[str], None]] = {
         demonstrator_succeeds,
         unanswered_episodes_are_scored,
         cheats_fail,
+        constant_answers_fail,
+        hedged_answers_fail,
         crashing_is_no_escape,
     )
 }

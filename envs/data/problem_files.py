@@ -50,6 +50,7 @@ def load_problems(
 def _published(path: str, unit: str, questions: Sequence[str], faults: list[str]) -> list[tuple[str, Task, str]]:
     """The rows as tasks, each with its number and its split; what is wrong with the others is added to `faults`."""
     found = []
+    asked: dict[str, tuple[int, str]] = {}
     for row in read_rows(path)[1]:
         name = _first(row.columns, questions)
         prompt = row.columns.get(name)
@@ -62,6 +63,11 @@ def _published(path: str, unit: str, questions: Sequence[str], faults: list[str]
         data = {key: value for key, value in row.columns.items() if key != name}
         label = row.columns.get("split")
         split = split_of(str(prompt)) if label is None else "eval" if str(label).lower() in _EVAL else "train"
+        before, other = asked.setdefault(str(prompt), (row.number, split))
+        if split != other:
+            said = f"is for {split!r}, but {unit} {before} asks the same for {other!r}: what is trained on is no test"
+            faults.append(f"{unit} {row.number} {said}")
+            continue
         found.append((str(row.number), Task(prompt=str(prompt), answer=answer, id=task_id, data=data), split))
     return found
 

@@ -14,7 +14,8 @@ import asyncio
 import json
 import re
 import secrets
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from inspect import getsource
 from typing import Any
@@ -40,7 +41,7 @@ COMPILE_SECONDS = 20.0
 MAX_CALLS = 5000
 """Calls that tests in Python may make."""
 _SLACK_CHARS = 4096
-_FENCE = re.compile(r"^([ \t]*)(`{3,}|~{3,})[ \t]*([\w+-]*)[^\n]*\n(.*?)(?:^[ \t]*\2[ \t]*$)", re.DOTALL | re.MULTILINE)
+_FENCE = re.compile(r"([ \t]*)(`{3,}|~{3,})[ \t]*([\w+-]*)")
 _PYTHON = ("python", "py", "python3")
 
 
@@ -49,13 +50,34 @@ def program_of(text: str | None) -> str | None:
 
     A fence that stands indented, as in a list, has its lines indented as far: that much is taken off them.
     """
-    blocks = _FENCE.findall((text or "").replace("\r\n", "\n"))
-    for languages in (_PYTHON, ("",)):
-        named = [(indent, body) for indent, _, language, body in blocks if language.lower() in languages]
-        if named:
-            indent, body = named[-1]
-            return re.sub(rf"^[ \t]{{0,{len(indent)}}}", "", body, flags=re.MULTILINE) if indent else str(body)
-    return None
+    named = {language: (indent, body) for indent, language, body in _blocks((text or "").replace("\r\n", "\n"))}
+    found = named.get("python", named.get(""))
+    if found is None:
+        return None
+    indent, body = found
+    return re.sub(rf"^[ \t]{{0,{len(indent)}}}", "", body, flags=re.MULTILINE) if indent else body
+
+
+def _blocks(text: str) -> Iterator[tuple[str, str, str]]:
+    """Indent, language and content of each fenced block. Every line is looked at once: an agent writes thousands."""
+    lines = text.split("\n")
+    closing: dict[str, list[int]] = {}
+    """Where each fence stands alone, the last line first."""
+    for at in range(len(lines) - 1, 0, -1):
+        if set(alone := lines[at].strip(" \t")) in ({"`"}, {"~"}):
+            closing.setdefault(alone, []).append(at)
+    begins = 0
+    for at, line in enumerate(lines):
+        if at < begins or (opened := _FENCE.match(line)) is None:
+            continue
+        ends = closing.get(opened[2], [])
+        while ends and ends[-1] <= at:
+            ends.pop()
+        if ends:
+            begins = ends[-1] + 1
+            language = opened[3].lower()
+            content = "".join(f"{one}\n" for one in lines[at + 1 : ends[-1]])
+            yield opened[1], "python" if language in _PYTHON else language, content
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +160,10 @@ class _Grading:
         try:
             for case in self.tests.cases:
                 if session is None and self.left > 0:
+                    begun = time.monotonic()
                     session, compiled = await self._load()
+                    if passed:  # The first time is free; a program that ended its session pays for another one.
+                        self.left -= time.monotonic() - begun
                     if not compiled:
                         return Grade(why="the program does not compile")
                     await self._spend(session.arun, _DEFINE)

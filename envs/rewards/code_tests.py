@@ -55,6 +55,7 @@ def read_tests(columns: Mapping[str, Any], answer: Any = None) -> HiddenTests:
     if "private_test_cases" in columns or "public_test_cases" in columns:
         return _livecodebench(columns)
     if isinstance(columns.get("test"), str) and isinstance(columns.get("entry_point"), str):
+        _parsed(columns["test"])
         return HiddenTests(
             code=columns["test"], function=columns["entry_point"], context=str(columns.get("context") or "")
         )
@@ -139,10 +140,7 @@ def _typed_cases(found: Sequence[Mapping[str, Any]], function: str) -> HiddenTes
 
 def _assertions(listed: Any, context: str) -> HiddenTests:
     code = "\n".join(map(str, listed))
-    try:
-        nodes = list(ast.walk(ast.parse(code)))
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ValueError(f"its assertions are no Python: {str(error)[:80]}") from None
+    nodes = _parsed(code)
     called = [node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
     name = next((name for name in called if not hasattr(builtins, name)), None)
     if name is None:
@@ -150,9 +148,31 @@ def _assertions(listed: Any, context: str) -> HiddenTests:
     return HiddenTests(code=code, function=name, context=context)
 
 
+def _parsed(code: str) -> list[ast.AST]:
+    """The nodes of tests in Python; a ValueError where none of them could ever fail."""
+    try:
+        nodes = list(ast.walk(ast.parse(code)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ValueError(f"its assertions are no Python: {str(error)[:80]}") from None
+    if not any(map(_can_fail, nodes)):
+        raise ValueError("its tests assert nothing, so every program would pass them; expected `assert f(1) == 2`")
+    return nodes
+
+
+def _can_fail(node: ast.AST) -> bool:
+    """Whether a node asserts something. `assert (f(1) == 2, "why")` and `assert True` hold whatever happens."""
+    if isinstance(node, ast.Assert):
+        return not isinstance(node.test, ast.Tuple | ast.Constant)
+    if isinstance(node, ast.Attribute):  # self.assertEqual, numpy.testing.assert_allclose
+        return node.attr.startswith("assert")
+    return isinstance(node, ast.Raise) or (isinstance(node, ast.Name) and node.id.startswith("assert"))
+
+
 def _checked(tests: HiddenTests) -> HiddenTests:
     if not tests.cases:
         raise ValueError("it has no test case")
+    if all(str("" if case.accepted[0] is None else case.accepted[0]).strip() == "" for case in tests.cases):
+        raise ValueError("none of its test cases expects any output, so a program that does nothing would pass them")
     if len(tests.cases) > MAX_CASES:
         raise ValueError(f"it has {len(tests.cases)} test cases; at most MAX_CASES, {MAX_CASES}, are run")
     return tests

@@ -149,7 +149,7 @@ class Proceeding:
             exec(parts[0], scope)
             scope[name] = self._call
             exec(parts[1], scope)
-            if callable(check := scope.get("check")):
+            if callable(check := scope.get("check")) and check != self._call:  # The program's may be named so.
                 check(self._call)
         except BaseException as error:  # A failed assertion, or anything else that is not passing.
             self.asked.put({"passed": False, "why": f"{type(error).__name__}: {error}"[:500]})
@@ -165,8 +165,9 @@ class Proceeding:
 
 
 def _exception(name: str) -> Exception:
+    """An exception of that name. One that ends an iteration would end the tests' own, `for x in map(candidate, xs)`."""
     kind: Callable[[str], Any] | None = getattr(builtins, name, None)
-    if isinstance(kind, type) and issubclass(kind, Exception):
+    if isinstance(kind, type) and issubclass(kind, Exception) and kind not in (StopIteration, StopAsyncIteration):
         try:
             return kind("raised by the program")
         except TypeError:  # UnicodeDecodeError wants five arguments.

@@ -9,7 +9,9 @@ An episode:  <tool_call>{"name": "python", "arguments": {"code": "print(pow(27, 
 arXiv 2510.11701 in substance; `mode="self-contained"` is that paper's play without tools.
 """
 
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -33,6 +35,13 @@ MODES = ("agentic", "self-contained")
 COMPARISONS = ("value", "text")
 QUESTIONS = ("problem", "question", "Problem", "Question")
 """Columns that hold the question in files without a `prompt`."""
+
+_OTHER_FORM = re.compile(
+    r"\s*Solve the following math problem step by step\. The last line of your response should be of the form "
+    r"\"?answer:[^\n]*\n+(.*?)\n+Remember to put your answer on its own line [^\n]*\s*",
+    re.DOTALL | re.IGNORECASE,
+)
+"""What DAPO-Math's prompts put round every problem, and simple-evals before them: they ask for a line "Answer: ..."."""
 
 
 class CodeMath(ToolEnv):
@@ -82,9 +91,11 @@ class CodeMath(ToolEnv):
 
 
 def _with_answer(task: Task) -> Task:
+    """A task that has an answer, without a request for it in a form that is not the one scored here."""
     if task.answer is None or not str(task.answer).strip():
         raise ValueError("it has no answer; expected one in a column answer, ground_truth or solution")
-    return task
+    wrapped = _OTHER_FORM.fullmatch(task.prompt)
+    return task if wrapped is None else replace(task, prompt=wrapped[1])
 
 
 def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate: float = 1.0) -> str:

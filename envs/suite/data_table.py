@@ -182,7 +182,7 @@ class DataTable(ToolEnv):
 
     system = "The files lie in the folder where your Python code runs. End with Answer: VALUE"
     max_turns = 10
-    chance = 0.05
+    chance = 0.08  # Months, and small counts: guessing what is most common.
 
     def __init__(
         self,

@@ -22,7 +22,9 @@ FIRST = ("Ada", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gia", "Hugo", "Ines", "Jon
 LAST = ("Abbot", "Brook", "Carver", "Dale", "Ellery", "Frost", "Gale", "Hale")
 CUSTOMERS = 24
 ORDERS = 160
-CANCELLED_SHARE = 0.06
+MOST_UNITS = 60
+"""Of an order. This many, and as many cancelled orders, so that amounts are hard to guess."""
+CANCELLED_SHARE = 0.2
 
 
 class Order(NamedTuple):
@@ -95,7 +97,7 @@ def draw_world(number: int) -> World:
         rng.integers(1, 29, size=ORDERS).tolist(),
         rng.integers(CUSTOMERS, size=ORDERS).tolist(),
         rng.integers(len(PRODUCTS), size=ORDERS).tolist(),
-        rng.integers(1, 13, size=ORDERS).tolist(),
+        rng.integers(1, MOST_UNITS + 1, size=ORDERS).tolist(),
         (rng.random(ORDERS) < CANCELLED_SHARE).tolist(),
     )
     orders = tuple(

@@ -8,7 +8,9 @@ An episode:  <tool_call>{"name": "python", "arguments": {"code": "sorted(['-80.8
     gymnasium.make("palaestra/Reasoning-v0", generator="countdown", config={"max_numbers": 5})
 
 Success is what the generator's own verifier calls right; its partial credit is reported as `credit` and not paid, since
-verifiers hand some of it out for nothing. Which generators are fit, and why some are not, says `reasoning_items`.
+verifiers hand some of it out for nothing. Where answers are few, one of them is often right: "Yes" in seven of ten
+items of `syllogism`, "True" in half of `ransom_note`, `course_schedule` and `isomorphic_strings`. Which generators are
+fit, and why some are not, says `reasoning_items`.
 """
 
 import asyncio
@@ -26,8 +28,6 @@ from palaestra.envs.tools.sandboxed import Where, in_sandbox
 from palaestra.episode import Attempt, Message
 from palaestra.errors import Broken
 from palaestra.formats import ParsedCall, hermes
-
-_TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 
 class Reasoning(ToolEnv):
@@ -78,8 +78,9 @@ class Reasoning(ToolEnv):
 
 def answer_of(text: str | None) -> str | None:
     """What the agent hands in."""
-    tagged = _TAGGED.findall(text or "")
-    return tagged[-1].strip() if tagged else final_answer(text)
+    before, closed, _ = (text or "").rpartition("</answer>")
+    _, opened, tagged = before.rpartition("<answer>")
+    return tagged.strip() if opened and closed else final_answer(text)
 
 
 _COUNTDOWN = '''

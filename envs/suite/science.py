@@ -2,10 +2,10 @@ r"""Science questions with four options, computed with Python and answered by a 
 
 A task:      A wind of 72.5 km/h is how fast in metres per second?
 
-             A) 261 m/s
-             B) 1.21 m/s
+             A) 9 m/s
+             B) 6 m/s
              C) 20.1 m/s
-             D) 45.1 m/s
+             D) 13.4 m/s
 An episode:  <tool_call>{"name": "code_interpreter", "arguments": {"code": "print(72.5 / 3.6)"}}</tool_call>
              20.13888888888889
              \boxed{C}
@@ -17,7 +17,6 @@ with the tool and without one, the two settings that arXiv:2510.11701 compares; 
 
 import re
 from collections.abc import Awaitable, Sequence
-from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -30,7 +29,7 @@ from palaestra.envs.rewards.mathematics import boxed, matches, unwrapped
 from palaestra.envs.rewards.quotation import exact_match
 from palaestra.envs.rewards.structure import holds_mathematics
 from palaestra.envs.sandboxes import Limits
-from palaestra.envs.suite.science_families import FAMILIES
+from palaestra.envs.suite.science_families import FAMILIES, keyed
 from palaestra.envs.tools.python import CodeInterpreter
 from palaestra.envs.tools.sandboxed import Where, in_sandbox
 from palaestra.episode import Attempt, Message
@@ -92,7 +91,7 @@ class Science(ToolEnv):
         """A question of one family."""
         family = FAMILIES[rng.integers(len(FAMILIES))]
         question, options = family.draw(rng)
-        return lettered(question, options, rng, subject=family.subject)
+        return lettered(question, options, subject=family.subject)
 
     def task_set(self, split: str) -> Sequence[Task]:
         """Generated questions, or those of the file."""
@@ -106,9 +105,9 @@ class Science(ToolEnv):
         return float(chosen(attempt.answer) == task.answer)
 
 
-def lettered(question: str, options: Sequence[str], rng: np.random.Generator, **data: Any) -> Task:
-    """A task of a question whose first option is right, in an order of the generator's."""
-    order = [int(at) for at in rng.permutation(len(options))]
+def lettered(question: str, options: Sequence[str], **data: Any) -> Task:
+    """A task of a question whose first option is right; they stand in the same order whenever it is asked."""
+    order = [int(at) for at in keyed(question).permutation(len(options))]
     lines = [f"{letter}) {options[at]}" for letter, at in zip(LETTERS, order, strict=True)]
     text = "\n".join((question, "", *lines))
     return Task(prompt=text, answer=LETTERS[order.index(0)], data={"kind": "choice", **data})
@@ -119,12 +118,11 @@ def _questions(path: str, split: str) -> list[Task]:
 
 
 def _asked(question: Question) -> Task:
-    """A task of a question from a file: its options stand in the same order whenever it is read."""
+    """A task of a question from a file."""
     if not question.wrong:
         data = {"kind": "short", "subject": question.subject}
         return Task(prompt=question.text, answer=question.right, id=question.id, data=data)
-    key = int.from_bytes(blake2b(question.text.encode("utf-8", "replace"), digest_size=8).digest(), "big")
-    made = lettered(question.text, (question.right, *question.wrong), np.random.default_rng(key))
+    made = lettered(question.text, (question.right, *question.wrong))
     return Task(made.prompt, made.answer, question.id, {"kind": "choice", "subject": question.subject})
 
 

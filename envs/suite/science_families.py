@@ -1,21 +1,28 @@
 """Families of science questions with numbers drawn anew: what is asked, what is right, and what common mistakes give.
 
-A family is data: `right` and `wrong` are expressions over the drawn numbers and the functions of `math`. Left out: the
-episode around a question (`science`), and questions from files (`science_files`).
+A family is data: `right` and `wrong` are expressions over the drawn numbers and the functions of `math`. Options say
+nothing of which is right. Were they the right value and its mistakes, their order of size would say it nine times in
+ten; so they are 1, a, b and ab times something, where a and b are what mistakes multiply the right value by, and which
+of the four is the right value is drawn. A question always has the same options, so that no split has it twice. Left
+out: the episode around a question (`science`), and questions from files (`science_files`).
 """
 
 import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import combinations
 
 import numpy as np
 
 OPTIONS = 4
 LEAST_APART = 0.04
 """Options differ by at least this share, so that the one nearest to a computed value is the one meant."""
-_SPARE = (0.5, 2.0, 1.5, 0.75, 3.0, 0.1)
-"""What the right value is multiplied by where the mistakes give too few options."""
+MOST_APART = 4.0
+"""A mistake that is off by more than this factor is left out: who knows the usual size would see it at a glance."""
+_SPARE = (0.5, 2.0, 1.5, 0.75, 3.0, 0.4)
+"""What the right value is multiplied by where the mistakes are too few."""
 
 
 @dataclass(frozen=True)
@@ -32,18 +39,32 @@ class Family:
     def draw(self, rng: np.random.Generator) -> tuple[str, list[str]]:
         """A question and its options, the right one first."""
         chosen = {name: values[int(rng.integers(len(values)))] for name, values in self.numbers.items()}
+        question = self.question.format(**chosen)
+        values = self._options(chosen, keyed(f"options: {question}"))
+        return question, [f"{shown(value)} {self.unit}".rstrip() for value in values]
+
+    def _options(self, chosen: Mapping[str, float], rng: np.random.Generator) -> list[float]:
+        """The right value first. Where it stands among the four is drawn, whatever they are."""
         right = value_of(self.right, chosen)
-        values = [right]
-        for other in (*(value_of(one, chosen) for one in self.wrong), *(right * factor for factor in _SPARE)):
-            if len(values) < OPTIONS and other > 0 and all(_apart(other, one) for one in values):
-                values.append(other)
-        return self.question.format(**chosen), [f"{shown(value)} {self.unit}".rstrip() for value in values]
+        mistakes = [value_of(one, chosen) / right for one in self.wrong]
+        factors = [one for one in mistakes if 1 / MOST_APART < one < MOST_APART]
+        factors = [*rng.permutation(factors).tolist(), *rng.permutation(_SPARE).tolist()]
+        fours = ((1.0, a, b, a * b) for a, b in combinations(factors, 2))
+        four = next(one for one in fours if all(_apart(*pair) for pair in combinations(one, 2)))
+        at = int(rng.integers(OPTIONS))
+        return [right, *(right * factor / four[at] for factor in four[:at] + four[at + 1 :])]
 
     def expression(self, question: str) -> str | None:
         """What a question of this family asks for, with its numbers put in; None for any other question."""
         pattern = re.sub(r"\\{(\w+)\\}", r"(?P<\1>[\\d.]+)", re.escape(self.question))
         match = re.fullmatch(pattern, question)
         return None if match is None else _put_in(self.right, match.groupdict())
+
+
+def keyed(text: str) -> np.random.Generator:
+    """A generator of the text's own: what it decides about a question is the same whenever the question is met."""
+    digest = blake2b(text.encode("utf-8", "replace"), digest_size=8).digest()
+    return np.random.default_rng(int.from_bytes(digest, "big"))
 
 
 def value_of(expression: str, numbers: Mapping[str, float]) -> float:

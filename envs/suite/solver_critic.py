@@ -7,7 +7,8 @@ A game:      solver_0   <tool_call>{"name": "calculator", "arguments": {"express
              solver_0   943
 
 The solver is rewarded for its last answer, the critic for a verdict that fits the first one: it gains nothing by
-pleasing the solver.
+pleasing the solver. A critic who always agrees succeeds as often as first answers are right, which its part `first`
+says: beside a solver that is nearly always right, compare the two.
 """
 
 import re

@@ -17,7 +17,8 @@ class Base(ToolEnv):
     max_turns = 3
 
     def task(self, rng):
-        return Task(prompt=f"What is {rng.integers(10**6)} + 1?", answer="never")
+        number = rng.integers(10**6)
+        return Task(prompt=f"What is {number} + 1?", answer=f"never {number}")
 
     @tool
     def add(self, a: int) -> int:
@@ -36,7 +37,8 @@ class Undescribed(Base):
 
 class Random(Base):
     def task(self, rng):
-        return Task(prompt=f"What is {next(counter)} + 1?", answer="never")
+        number = next(counter)
+        return Task(prompt=f"What is {number} + 1?", answer=f"never {number}")
 
 
 class Leaky(Base):

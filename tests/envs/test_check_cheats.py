@@ -18,6 +18,8 @@ from palaestra.envs import RewardPart, ToolEnv, Toolkit, tool
 from palaestra.envs.checks import check as checks
 from palaestra.envs.checks.cheats import CHEATS, arguments, crashing_calls
 from palaestra.envs.checks.check import CHECKS, check
+from palaestra.envs.rewards.code import program_of
+from palaestra.envs.rewards.mathematics import boxed
 from palaestra.envs.running.blocking import blocking_line
 
 
@@ -79,6 +81,56 @@ class Containing(Sound):
 class Lenient(Sound):
     def reward(self, attempt):
         return float("correct" in (attempt.answer or "") or attempt.answer == attempt.task.answer)
+
+
+class Listing(Sound):
+    """Finds the answer wherever it stands, and nobody can list a million."""
+
+    def reward(self, attempt):
+        return float(attempt.task.answer in (attempt.answer or "").replace(",", " ").split())
+
+
+class Boxing(Sound):
+    """The same in a box."""
+
+    def reward(self, attempt):
+        return float(attempt.task.answer in (boxed(attempt.answer) or "").split())
+
+
+class Mostly(Sound):
+    """Four answers of five are the same."""
+
+    def task(self, rng):
+        return Task(prompt=f"Is {rng.integers(10**9)} rare?", answer=["it is not", "it is"][int(rng.integers(5)) // 4])
+
+
+class Near(Sound):
+    """A comparison that no number fails whose difference is none."""
+
+    def reward(self, attempt):
+        try:
+            return float(not abs(float(attempt.answer) - float(attempt.task.answer)) > 1e-6)
+        except (TypeError, ValueError):
+            return 0.0
+
+
+class Relative(Sound):
+    """A comparison that infinity passes."""
+
+    def reward(self, attempt):
+        try:
+            found = float(boxed(attempt.answer) or "none")
+        except ValueError:
+            return 0.0
+        return float(abs(found - float(attempt.task.answer)) <= 0.01 * abs(found))
+
+
+class Exiting(Sound):
+    """A program is right that ends well."""
+
+    def reward(self, attempt):
+        program = program_of(attempt.answer)
+        return float(program is not None and compile(program, "<x>", "exec") is not None)
 
 
 class Absent(Sound):
@@ -213,12 +265,22 @@ def test_what_keeps_its_promises_has_no_findings(cls):
     ("cls", "cheat"),
     [(Evaluating, "by a name in the tool's scope"), (Formatting, "by a field of a template"),
      (Running, "by a program over all objects"), (Containing, "every number or name seen"),
-     (Lenient, "claim success"), (Absent, "do nothing"), (Undeclared, "claim success")],
+     (Lenient, "claim success"), (Absent, "do nothing"), (Undeclared, "claim success"),
+     (Near, "guess nan"), (Relative, "guess inf, dressed"), (Exiting, "a program that does nothing")],
 )  # fmt: skip
 def test_a_cheat_that_wins_is_named(cls, cheat):
     said = found(cls, "cheats fail")["cheats fail"]
     assert cheat in said
     assert "declare the chance of guessing" in said
+
+
+@pytest.mark.parametrize("cls", [Listing, Boxing])
+def test_a_reward_for_the_right_answer_among_others_is_found(cls):
+    assert "hides the right one among others" in found(cls, "hedged answers fail")["hedged answers fail"]
+
+
+def test_an_answer_that_is_right_for_most_tasks_is_found():
+    assert "always answer 'it is not'" in found(Mostly, "constant answers fail")["constant answers fail"]
 
 
 def test_an_expression_reaches_what_a_closed_scope_hides():

@@ -1,6 +1,7 @@
 """Grading programs by hidden tests, over a sandbox without walls; attacks are in tests/prove/test_grader_attacks.py."""
 
 import asyncio
+import time
 
 import pytest
 from bare_sandbox import BareSandbox, BareSession
@@ -46,6 +47,14 @@ def test_a_fence_in_a_list_or_with_windows_line_ends_holds_the_program_too():
     assert program_of("So:\r\n```python\r\na\r\nb\r\n```\r\n") == "a\nb\n"
 
 
+def test_fences_that_nobody_closes_cost_no_more_than_their_length():
+    begun = time.process_time()
+    for opened in ("```x\n", "```\n~~~\n", "~~~~\n````\n", "`", " ```\n"):
+        program_of(opened * 10_000)
+    assert program_of("```x\n" * 10_000 + "```\n```python\na\n```") == "a\n"
+    assert time.process_time() - begun < 1.5
+
+
 def test_a_program_is_run_once_a_case_and_what_it_prints_is_compared():
     assert grade("print(sum(map(int, input().split())))", ADDS) == Grade(True, (True, True, True))
     some = grade("print(3)", ADDS)
@@ -83,6 +92,20 @@ def test_a_function_out_of_time_fails_and_all_stop_when_the_time_is_spent():
     assert (len(found.passed), found.fraction) == (300, 0)
 
 
+def test_starting_a_program_again_uses_up_its_time(monkeypatch):
+    load, loaded = code._Grading._load, []
+
+    async def slowly(self):
+        loaded.append(self.left)
+        await asyncio.sleep(0.2)
+        return await load(self)
+
+    monkeypatch.setattr(code._Grading, "_load", slowly)
+    program = "import os\ndef double(x):\n    os._exit(0)"
+    assert len(grade(program, HiddenTests(DOUBLES.cases * 20, "double"), total_seconds=0.5).passed) == 60
+    assert len(loaded) <= 4
+
+
 def test_assertions_call_the_program_across_sessions():
     assert grade("def scale(x, by=2):\n    return x * by", CHECKS).all_passed
     found = grade("def scale(x, by=2):\n    return x * by + 1", CHECKS)
@@ -94,6 +117,22 @@ def test_what_a_program_raises_is_raised_in_the_test():
     assert grade("def f(x):\n    return {}[x]", tests).all_passed
     assert not grade("def f(x):\n    return [][x]", tests).all_passed
     assert not grade("def f(x):\n    return x", tests).all_passed
+
+
+def test_no_exception_of_a_program_ends_the_tests_own_iteration():
+    iterating = (
+        "assert all(map(lambda x: f(x) == x + 1, range(3)))",
+        "for found, wanted in zip(map(f, [1, 2]), [2, 3]):\n    assert found == wanted",
+    )
+    assert grade("def f(x):\n    return x + 1", HiddenTests(code="\n".join(iterating), function="f")).all_passed
+    for one in iterating:
+        assert not grade("def f(x):\n    raise StopIteration", HiddenTests(code=one, function="f")).all_passed
+
+
+def test_a_function_may_be_called_check():
+    tests = HiddenTests(code="assert check(2) == 4", function="check")
+    assert grade("def check(x):\n    return x + x", tests).all_passed
+    assert not grade("def check(x):\n    return x", tests).all_passed
 
 
 def test_tests_that_fail_before_they_ask_are_broken_and_not_the_programs_fault():

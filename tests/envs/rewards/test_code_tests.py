@@ -51,7 +51,7 @@ def test_assertions_say_what_they_call():
     assert read_tests({"test_list": ["assert set(similar((3, 4), (5, 4))) == {4}"]}).function == "similar"
     tests = read_tests({"test_list": ["assert not (is_odd(2))", "assert is_odd(3)"]})
     assert (tests.function, tests.code.count("assert")) == ("is_odd", 2)
-    assert read_tests({"test": "def check(c): ...", "entry_point": "f"}).function == "f"
+    assert read_tests({"test": "def check(c): assert c(1)", "entry_point": "f"}).function == "f"
     assert read_tests({}, json.dumps(["assert f(1) == 2"])).function == "f"
     assert read_tests({}, json.dumps({"inputs": ["1"], "outputs": ["2"]})).cases == (Case("1", ("2",)),)
 
@@ -89,10 +89,15 @@ def test_bytes_that_are_no_pickle_are_refused(raw):
         ({"input_output": "{"}, "no JSON"),
         ({"input_output": '{"inputs": [1], "outputs": []}'}, "same length"),
         ({"input_output": '{"fn_name": "f", "inputs": [1], "outputs": [1]}'}, "list of arguments"),
-        ({"test_list": ["x = 1"]}, "no assertion"),
+        ({"test_list": ["assert x == 1"]}, "no assertion"),
         ({"test_list": ["assert f("]}, "no Python"),
         ({"input_output": "5"}, "neither"),
         (livecodebench("functional"), "no func_name"),
+        ({"test_list": ["f(1) == 2", "f(2) == 3"]}, "assert nothing"),
+        ({"test_list": ['assert (f(1) == 2, "one and one")']}, "assert nothing"),
+        ({"test": "def check(candidate):\n    candidate(1)\n    assert True", "entry_point": "f"}, "assert nothing"),
+        ({"input_output": '{"inputs": ["1", "2"], "outputs": ["", " \\n"]}'}, "does nothing"),
+        ({"input_output": '{"fn_name": "f", "inputs": [[1], [2]], "outputs": [null, [null]]}'}, "does nothing"),
     ],
 )
 def test_what_is_wrong_with_tests_is_said(columns, complaint):

@@ -57,9 +57,14 @@ def test_self_contained_play_has_no_tools_and_other_words():
             gymnasium.make(ID, **wrong)
 
 
+DAPO = (
+    "Solve the following math problem step by step. The last line of your response should be of the form Answer: "
+    "$Answer (without quotes) where $Answer is the answer to the problem.\n\nWhat is\n\n2 + 2?\n\n"
+    'Remember to put your answer on its own line after "Answer:".'
+)
 ROWS = {
     "dapo": {
-        "prompt": [{"role": "user", "content": "2 + 2?"}],
+        "prompt": [{"role": "user", "content": DAPO}],
         "reward_model": {"ground_truth": "4", "style": "rule"},
         "extra_info": {"index": "9a9b"},
     },
@@ -79,6 +84,19 @@ def test_files_are_read_with_the_columns_of_their_makers(row, tmp_path):
     assert played("\\boxed{5}", str(path)) == 0.0
 
 
+def test_a_problem_is_asked_without_a_form_of_answer_that_is_not_the_one_scored(tmp_path):
+    path = tmp_path / "problems.jsonl"
+    evals = DAPO.replace("Answer: $Answer", '"ANSWER: $ANSWER"').replace('after "Answer:".', "at the end, and no box.")
+    rows = [DAPO, evals, "Solve the following math problem step by step.\n\n2 + 2?"]
+    splits = ["train", "train", "train", "eval"]
+    lines = [
+        {"prompt": row, "answer": "4", "split": split} for row, split in zip([*rows, "1 + 3?"], splits, strict=True)
+    ]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    tasks = gymnasium.make(ID, tasks=str(path)).unwrapped.tasks
+    assert [task.prompt for task in tasks] == ["What is\n\n2 + 2?"] * 2 + [rows[2]]
+
+
 def test_a_row_without_question_or_answer_is_named(tmp_path):
     path = tmp_path / "problems.jsonl"
     path.write_text('{"problem": "2 + 2?", "answer": "4", "split": "train"}\n{"problem": "3 + 3?", "split": "train"}')
@@ -87,3 +105,11 @@ def test_a_row_without_question_or_answer_is_named(tmp_path):
     path.write_text('{"problem": "2 + 2?", "answer": "4"}\n{"riddle": "3 + 3?", "answer": "6"}')
     with pytest.raises(TaskFileError, match=r"line 2 has no question.*'riddle'"):
         gymnasium.make(ID, tasks=str(path)).unwrapped.tasks  # noqa: B018
+
+
+def test_a_question_for_both_splits_is_refused(tmp_path):
+    path = tmp_path / "problems.jsonl"
+    rows = [{"problem": "2 + 2?", "answer": "4", "split": split} for split in ("train", "train", "test")]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(TaskFileError, match="line 3 is for 'eval', but line 1 asks the same for 'train'"):
+        _ = gymnasium.make(ID, tasks=str(path)).unwrapped.tasks

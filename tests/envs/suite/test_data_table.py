@@ -4,12 +4,13 @@ import contextlib
 import csv
 import io
 import sqlite3
+from collections import Counter
 
 import numpy as np
 import pytest
 
 from palaestra.envs.suite.data_table import FAMILIES, DataTable, demonstrate
-from palaestra.envs.suite.data_table_world import ORDERS, draw_world
+from palaestra.envs.suite.data_table_world import CITIES, ORDERS, PRODUCTS, draw_world
 from palaestra.episode import Attempt
 
 
@@ -51,6 +52,16 @@ def test_a_world_and_its_files_hold_the_same():
     assert products == {name: (world.categories[name], price) for name, price in world.prices.items()}
     assert people == world.customers
     assert any(order.quantity is None for order in world.orders)
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "values", "share"),
+    [("How many orders", "city", CITIES, 0.22), ("What is the median", "product", PRODUCTS, 0.12)],
+)
+def test_an_amount_is_hard_to_guess(family, name, values, share):
+    (family,) = (one for one in FAMILIES if one.question.startswith(family))
+    answers = Counter(family.answer(draw_world(number), {name: value}) for number in range(60) for value in values)
+    assert answers.most_common(1)[0][1] < share * answers.total()
 
 
 def test_worlds_differ_and_repeat():

@@ -233,6 +233,10 @@ def test_the_answer_stands_between_tags_or_behind_its_mark():
     assert answer_of("<answer>a</answer> no, <answer>\nb\nc </answer>") == "b\nc"
     assert answer_of("Answer: 7") == "7"
     assert answer_of(None) is None
+    assert answer_of("</answer> <answer>a</answer> <answer>") == "a"
+    begun = time.process_time()
+    answer_of("<answer>" * 10_000)
+    assert time.process_time() - begun < 0.1, "it looks at every part of a text once"
 
 
 def test_without_the_library_its_extra_is_named(monkeypatch):

@@ -42,9 +42,28 @@ def test_every_letter_is_right_equally_often():
     assert min(letters.values()) > 70
 
 
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.question[:40])
+def test_the_size_of_an_option_does_not_say_that_it_is_right(family):
+    rng = np.random.default_rng(7)
+    options = [[float(text.split()[0]) for text in family.draw(rng)[1]] for _ in range(120)]
+    ranks = Counter(sorted(values).index(values[0]) for values in options)
+    assert max(ranks.values()) < 55  # About 30 each; as many as 55 once in a million.
+
+
+def test_a_question_has_the_same_options_always_and_stands_in_one_split():
+    questions = []
+    for split in ("train", "eval"):
+        asked: dict[str, str] = {}
+        for task in Science(split).tasks[:200]:
+            question, _, options = task.prompt.partition("\n\n")
+            assert asked.setdefault(question, options) == options
+        questions.append(set(asked))
+    assert not questions[0] & questions[1]
+
+
 def test_one_letter_in_a_box_is_the_answer():
     env = Science()
-    task = lettered("Which?", ("right", "wrong", "false", "off"), np.random.default_rng(1))
+    task = lettered("Which?", ("right", "wrong", "false", "off"))
     others = [letter for letter in "ABCD" if letter != task.answer]
     for text in (rf"So \boxed{{{task.answer}}}.", rf"\boxed{{\text{{({task.answer})}}}}", f"Answer: {task.answer}"):
         assert judged(env, task, text) == 1.0
