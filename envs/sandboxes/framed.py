@@ -10,27 +10,24 @@ import contextlib
 import json
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Generic, TypeVar
+from dataclasses import fields
+from typing import Any, Generic, TypeVar, get_args
 
 from palaestra.envs.sandboxes import arguments
 from palaestra.envs.sandboxes.limits import Limits
-from palaestra.envs.sandboxes.result import Result
-from palaestra.envs.sandboxes.runner.wire import Header, pack
+from palaestra.envs.sandboxes.result import Limited, Result
+from palaestra.envs.sandboxes.runner.wire import RESULT, RUN, Head, Header, pack
 from palaestra.envs.sandboxes.sandbox import Program, Session
 from palaestra.envs.sandboxes.streams import SocketStream, Stream
 from palaestra.errors import Broken, UsageError
+from palaestra.frozen import statically_frozen
 
 GRACE_SECONDS = 75.0
 """For an answer beyond a run's own time: a zygote that must first warm up, gigabytes that must first be freed."""
 SPARE_BYTES = 2**16
 """Of a reply's body, beside what the limits allow: the line that says how much is missing, names of files."""
-_LIMITED = ("", "seconds", "cpu_seconds", "memory", "processes", "scratch", "output", "code")
-_KINDS: dict[str, tuple[type, ...]] = {
-    "exit_code": (int, type(None)), "signal": (int, type(None)), "timed_out": (bool,), "oom": (bool,),
-    "limit_hit": (str,), "stdout_bytes": (int,), "stderr_bytes": (int,), "state_lost": (bool,),
-    "duration_s": (int, float), "cpu_s": (int, float), "max_rss_bytes": (int,),
-}  # fmt: skip
+_NAMES = [field.name for field in fields(Limits)]
+_LIMITED = get_args(Limited)
 T = TypeVar("T")
 __all__ = [
     "FramedSession",
@@ -45,12 +42,12 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@statically_frozen
 class Request(Generic[T]):
     """A frame to send, how long the answer may take and how large it may be, and what it means."""
 
     frame: bytes
-    read: Callable[[Header, bytes], T]
+    read: Callable[[Head, bytes], T]
     body_bytes: int = SPARE_BYTES
     seconds: float = 0.0
 
@@ -63,7 +60,7 @@ class Request(Generic[T]):
 
 def start_request(limits: Limits, files: Mapping[str, bytes] | None, **more: Any) -> Request[Header]:
     names, contents = _files(files)
-    header = {"op": "start", "limits": asdict(limits), "files": names, **more}
+    header = {"op": "start", "limits": _plainly(limits), "files": names, **more}
     return Request(pack(header, *contents), lambda reply, body: checked(reply))
 
 
@@ -72,60 +69,57 @@ def run_once_request(
 ) -> Request[Result] | Result:
     """A whole life in one frame; a Result at once where the program is larger than a program may be."""
     names, contents = _files(files)
-    return _run_request("once", limits, program, timeout, stdin, last, {"files": names}, contents)
+    header = {"op": "once", "limits": _plainly(limits), "files": names}
+    return _run_request(limits, program, timeout, stdin, last, header, contents)
 
 
 def _run_request(
-    name: str,
     limits: Limits,
     program: Program,
     timeout: float | None,
     stdin: bytes,
-    show_last: bool,
-    more: Header,
+    last: bool,
+    header: Header | None = None,
     before: Sequence[bytes] = (),
 ) -> Request[Result] | Result:
-    kind, content = _program(program)
+    """A run in a session; with a header, a run that brings its own place."""
+    is_command, content = _program(program)
     seconds = arguments.seconds_of(timeout) or limits.seconds
     for what, size in (("program", len(content)), ("stdin", len(arguments.content("stdin", stdin)))):
         if size > limits.code_bytes:
             text = f"the {what} is {size} bytes; at most {limits.code_bytes} are taken\n"
             return Result(exit_code=1, limit_hit="code", stderr=text, stderr_bytes=len(text))
-    header = {"op": name, "kind": kind, "timeout": seconds, "show_last": show_last, "program_size": len(content)}
-    if name == "once":
-        header["limits"] = asdict(limits)
-    frame = pack({**header, **more}, *before, content, stdin)
+    run = RUN.pack(is_command, last, seconds, len(content))
+    frame = pack(run, content, stdin) if header is None else pack(header, *before, run, content, stdin)
     return Request(frame, read_result, 3 * limits.output_bytes + SPARE_BYTES, seconds)
 
 
-def read_result(header: Header, body: bytes) -> Result:
+def read_result(head: Head, body: bytes) -> Result:
     """A Result from a reply, each field looked at."""
-    fields_of = checked(header).get("result")
-    sizes = [header.get(f"{name}_size") for name in ("stdout", "stderr", "value")]
-    if not isinstance(fields_of, dict) or not all(isinstance(size, int) for size in sizes):
-        raise Broken("the sandbox's runner sent a reply that is no result")
-    stdout, stderr, value = (int(size) for size in sizes if size is not None)
-    if stdout < 0 or stderr < 0 or stdout + stderr + max(value, 0) != len(body):
+    if not isinstance(head, bytes):
+        checked(head)
+        raise Broken("the sandbox's runner sent no result")
+    if len(head) != RESULT.size:
+        raise Broken(f"the sandbox's runner sent a result of {len(head)} bytes; expected {RESULT.size}")
+    code, number, late, oom, lost, limit, out_all, err_all, seconds, cpu, held, out, err, value = RESULT.unpack(head)
+    if out + err + max(value, 0) != len(body):
         raise Broken("the sandbox's runner sent a result whose sizes do not fit")
-    for name, expected in _KINDS.items():
-        if type(fields_of.get(name)) not in expected:
-            raise Broken(f"the sandbox's runner sent a result whose {name} is {fields_of.get(name)!r}")
-    if fields_of["limit_hit"] not in _LIMITED:
-        raise Broken(f"the sandbox's runner sent a limit that is not known: {fields_of['limit_hit']!r}")
-    texts = [part.decode("utf-8", "replace") for part in (body[:stdout], body[stdout : stdout + stderr])]
-    return Result(
-        stdout=texts[0],
-        stderr=texts[1],
-        value=None if value < 0 else body[stdout + stderr :].decode("utf-8", "replace"),
-        **{name: fields_of[name] for name in _KINDS},
-    )
+    if limit >= len(_LIMITED):
+        raise Broken(f"the sandbox's runner sent a limit that is not known: {limit}")
+    stdout = body[:out].decode("utf-8", "replace")
+    stderr = body[out : out + err].decode("utf-8", "replace")
+    shown = None if value < 0 else body[out + err :].decode("utf-8", "replace")
+    ended = None if code < 0 else code, None if number < 0 else number
+    return Result(stdout, stderr, shown, *ended, late, oom, _LIMITED[limit], out_all, err_all, lost, seconds, cpu, held)
 
 
-def checked(header: Header) -> Header:
+def checked(head: Head) -> Header:
     """A reply, or the error it tells of."""
-    error = header.get("error")
+    if isinstance(head, bytes):
+        raise Broken("the sandbox's runner sent a result that nobody asked for")
+    error = head.get("error")
     if error is None:
-        return header
+        return head
     if not isinstance(error, dict):
         raise Broken(f"the sandbox's runner sent an error that cannot be read: {error!r}")
     text = str(error.get("text"))
@@ -159,13 +153,13 @@ class FramedSession(Session):
     def run(
         self, program: Program, *, timeout: float | None = None, stdin: bytes = b"", show_last: bool = False
     ) -> Result:
-        request = _run_request("run", self._limits, program, timeout, stdin, show_last, {})
+        request = _run_request(self._limits, program, timeout, stdin, show_last)
         return request if isinstance(request, Result) else self._call(request)
 
     async def arun(
         self, program: Program, *, timeout: float | None = None, stdin: bytes = b"", show_last: bool = False
     ) -> Result:
-        request = _run_request("run", self._limits, program, timeout, stdin, show_last, {})
+        request = _run_request(self._limits, program, timeout, stdin, show_last)
         return request if isinstance(request, Result) else await self._acall(request)
 
     def put(self, path: str, data: bytes) -> None:
@@ -277,16 +271,20 @@ def _plain(header: Header) -> Request[None]:
     return Request(pack(header), _nothing)
 
 
-def _nothing(header: Header, body: bytes) -> None:
-    checked(header)
+def _nothing(head: Head, body: bytes) -> None:
+    checked(head)
 
 
-def _names(header: Header, body: bytes) -> list[str]:
-    checked(header)
+def _names(head: Head, body: bytes) -> list[str]:
+    checked(head)
     names = json.loads(body)
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise Broken("the sandbox's runner sent a list of files that is none")
     return names
+
+
+def _plainly(limits: Limits) -> dict[str, float]:
+    return {name: getattr(limits, name) for name in _NAMES}
 
 
 def _files(files: Mapping[str, bytes] | None) -> tuple[list[tuple[str, int]], list[bytes]]:
@@ -294,7 +292,8 @@ def _files(files: Mapping[str, bytes] | None) -> tuple[list[tuple[str, int]], li
     return [(path, len(data)) for path, data in given.items()], list(given.values())
 
 
-def _program(program: Program) -> tuple[str, bytes]:
+def _program(program: Program) -> tuple[bool, bytes]:
+    """Whether it is a command, and what to send."""
     if isinstance(program, str):
-        return "python", program.encode("utf-8", "surrogatepass")
-    return "argv", json.dumps(arguments.words_of(program)).encode()
+        return False, program.encode("utf-8", "surrogatepass")
+    return True, json.dumps(arguments.words_of(program)).encode()

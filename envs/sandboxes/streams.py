@@ -9,7 +9,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
-from palaestra.envs.sandboxes.runner.wire import FrameError, Header, Reader
+from palaestra.envs.sandboxes.runner.wire import FrameError, Head, Reader
 from palaestra.errors import Broken
 
 _RECEIVE_BYTES = 2**16
@@ -19,11 +19,11 @@ class Stream(ABC):
     """Bytes to a runner and back: one request, one reply. A stream that failed is dropped and never used again."""
 
     @abstractmethod
-    def exchange(self, frame: bytes, body_bytes: int, seconds: float) -> tuple[Header, bytes]:
+    def exchange(self, frame: bytes, body_bytes: int, seconds: float) -> tuple[Head, bytes]:
         """Send a frame and wait for the reply. `Broken` where none comes, after the stream has been dropped."""
 
     @abstractmethod
-    async def aexchange(self, frame: bytes, body_bytes: int, seconds: float) -> tuple[Header, bytes]:
+    async def aexchange(self, frame: bytes, body_bytes: int, seconds: float) -> tuple[Head, bytes]:
         """The same without blocking the loop. Cancelling it drops the stream, and so ends the run."""
 
     @abstractmethod
@@ -41,7 +41,7 @@ class SocketStream(Stream):
         self._in_use = False
         self.dropped = False
 
-    def exchange(self, frame: bytes, body_bytes: int, seconds: float) -> tuple[Header, bytes]:
+    def exchange(self, frame: bytes, body_bytes: int, seconds: float) -> tuple[Head, bytes]:
         self._in_use = True
         try:
             deadline = time.monotonic() + seconds
@@ -59,7 +59,7 @@ class SocketStream(Stream):
         finally:
             self._used()
 
-    async def aexchange(self, frame: bytes, body_bytes: int, seconds: float) -> tuple[Header, bytes]:
+    async def aexchange(self, frame: bytes, body_bytes: int, seconds: float) -> tuple[Head, bytes]:
         self._in_use = True
         try:
             loop = asyncio.get_running_loop()

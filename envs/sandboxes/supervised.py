@@ -110,10 +110,13 @@ class Supervisor:
             raise Broken(f"the sandbox's supervisor was not ready in {OPENING_SECONDS:.0f} s: {self.why()}") from None
         except (FrameError, OSError) as error:
             raise Broken(f"the sandbox's supervisor did not start: {error}; {self.why()}") from None
-        if "unavailable" in frame[0]:
-            raise SandboxUnavailable("local", frame[0]["unavailable"], frame[0]["remedies"])
+        said = frame[0]
+        if isinstance(said, bytes):
+            raise Broken("the sandbox's supervisor began with a result; it was asked for nothing yet")
+        if "unavailable" in said:
+            raise SandboxUnavailable("local", said["unavailable"], said["remedies"])
         self._control.setblocking(True)
-        capabilities: Header = frame[0]["capabilities"]
+        capabilities: Header = said["capabilities"]
         return capabilities
 
 

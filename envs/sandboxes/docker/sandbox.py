@@ -27,6 +27,7 @@ from palaestra.envs.sandboxes.framed import (
     SPARE_BYTES,
     FramedSession,
     Request,
+    checked,
     run_once_request,
     start_request,
     tighter,
@@ -34,7 +35,6 @@ from palaestra.envs.sandboxes.framed import (
 from palaestra.envs.sandboxes.limits import Limits
 from palaestra.envs.sandboxes.local import Preload
 from palaestra.envs.sandboxes.result import Result
-from palaestra.envs.sandboxes.runner.wire import Header
 from palaestra.envs.sandboxes.sandbox import Program, Sandbox, Session
 from palaestra.envs.sandboxes.streams import SocketStream
 from palaestra.errors import Broken, SandboxUnavailable
@@ -245,7 +245,7 @@ class DockerSandbox(Sandbox):
         container = self._launcher.launch(limits)
         stream = SocketStream(container.socket, container.why)
         try:
-            said: Header = stream.exchange(b"", SPARE_BYTES, OPENING_SECONDS)[0]
+            said = checked(stream.exchange(b"", SPARE_BYTES, OPENING_SECONDS)[0])
             if "unavailable" in said:
                 raise SandboxUnavailable(NAME, str(said["unavailable"]), map(str, said["remedies"]))
             container.found = said["capabilities"]

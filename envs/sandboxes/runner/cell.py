@@ -23,17 +23,14 @@ pid namespace with its PID 1, which is bound to its parent by a death signal.
 
 import contextlib
 import ctypes
-import math
 import os
-import resource
 import signal
 import socket
-import stat
 import sys
 from collections.abc import Mapping
 from typing import Any
 
-from . import files, landlock, root, seccomp
+from . import files, landlock, rlimits, root, seccomp
 from .syscalls import (
     CLONE_NEWIPC,
     CLONE_NEWNET,
@@ -64,8 +61,6 @@ _AGENT = 1000
 _FIRST_SLOT, _SLOTS, _OWNERS = 1 << 30, 1 << 12, 1 << 18
 _HIGHEST_CAPABILITY = 63
 _OWN_INODES = 4  # of the scratch's count: the root, the two folders, and one that tmpfs keeps
-_BRANCHES = 16
-"""Branches of a session share its user, but each has a group of its own, which counts exactly and tells of refusals."""
 _INIT_FILTER = {"memfd": False, "unix_sockets": False}
 _own_pid_namespace = -1
 places: root.Places = []
@@ -104,7 +99,7 @@ def enter_zygote(settings: Settings) -> None:
 def fork_session(settings: Settings) -> int:
     """A fork whose child is PID 1 of a new pid namespace. A raw clone would skip what libraries do at a fork."""
     global _mapped
-    _mapped = _address_space()
+    _mapped = rlimits.mapped()
     if not _has_namespaces(settings):
         return fork()
     unshare(CLONE_NEWPID)
@@ -132,7 +127,7 @@ def enter_session(limits: Mapping[str, Any], slot: int, settings: Settings) -> i
     else:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         files.empty(scratch)
-    user = _user(slot, settings)
+    user = user_of(slot, settings)
     for name in ("0", "tmp"):
         path = f"{scratch}/{name}"
         os.mkdir(path, 0o700)
@@ -159,11 +154,11 @@ def confine(limits: Mapping[str, Any], slot: int, settings: Settings, keep: tupl
         os.setsid()
     if settings["mode"] == "user":
         _unshare_with_user(0)  # before the limits: the number of processes bounds the namespace that is current
-    _set_limits(limits, settings)
+    apart = _has_namespaces(settings)  # elsewhere the user has other processes too
+    rlimits.install(limits, _mapped, in_group=bool(settings.get("memory_tree")), own_count=apart)
     if settings["mode"] == "fork_only":
         return
-    if (user := _user(slot, settings)) is not None:
-        _give_pipes(user)
+    if (user := user_of(slot, settings)) is not None:
         os.setgroups([])
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
@@ -202,8 +197,8 @@ def _scratch(settings: Settings) -> str:
     return root.SCRATCH if _has_namespaces(settings) else os.path.abspath(settings["scratch"])
 
 
-def _user(slot: int, settings: Settings) -> int | None:
-    """The user of a slot: its processes are counted apart. None where there is no choice."""
+def user_of(slot: int, settings: Settings) -> int | None:
+    """The user of a slot: its processes are counted apart, and its pipes are its own. None where there is no choice."""
     if settings["mode"] == "root":
         return _FIRST_SLOT + int(settings["owner"]) % _OWNERS * _SLOTS + slot % _SLOTS
     return _AGENT if settings["mode"] == "container" and os.geteuid() == 0 else None
@@ -211,16 +206,10 @@ def _user(slot: int, settings: Settings) -> int | None:
 
 def _be_first_to_go() -> None:
     """Where memory runs out round us, the kernel is to take the agent's program, not a zygote or a trainer."""
-    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
-        file.write(b"1000")
-
-
-def _give_pipes(user: int) -> None:
-    """Or /dev/stdout and its like could not be opened."""
-    for descriptor in (0, 1, 2):
-        with contextlib.suppress(OSError):  # it is closed
-            if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
-                os.fchown(descriptor, user, user)
+    with contextlib.suppress(OSError):
+        file = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+        os.write(file, b"1000")
+        os.close(file)
 
 
 def _unshare_with_user(flags: int) -> None:
@@ -278,45 +267,3 @@ def _replace_environment(settings: Settings, packages: list[str]) -> None:
         start, end = (int(word) for word in file.read().rpartition(")")[2].split()[47:49])
     if 0 < start < end:
         ctypes.memset(start, 0, end - start)
-
-
-def _address_space() -> int:
-    """Bytes this process has mapped."""
-    file = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return int(os.read(file, 64).split()[0]) * resource.getpagesize()
-    finally:
-        os.close(file)
-
-
-def _address_limits(limits: Mapping[str, Any], settings: Settings) -> tuple[int, int]:
-    """A zygote's libraries do not count. Where a group bounds the tree, this is so that Python can say MemoryError."""
-    most = _mapped + limits["memory_bytes"]
-    return most, resource.RLIM_INFINITY if settings.get("memory_tree") else most
-
-
-def free_address_space() -> None:
-    """For programs that reserve far more than they use, as Node does: as much as may be."""
-    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-    resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
-
-
-def _set_limits(limits: Mapping[str, Any], settings: Settings) -> None:
-    """Of one process; what is inherited and tighter stays."""
-    seconds = math.ceil(limits["cpu_seconds"])
-    wanted = {
-        resource.RLIMIT_CORE: (0, 0),
-        resource.RLIMIT_CPU: (seconds, seconds + 1),
-        resource.RLIMIT_FSIZE: (limits["file_bytes"],) * 2,
-        resource.RLIMIT_NOFILE: (limits["open_files"],) * 2,
-        resource.RLIMIT_AS: _address_limits(limits, settings),
-        resource.RLIMIT_MEMLOCK: (0, 0),
-    }
-    if _has_namespaces(settings):  # elsewhere the count is of a user who has other processes too
-        families = _BRANCHES if settings.get("memory_tree") else 1  # where a group counts, this is the second wall
-        wanted[resource.RLIMIT_NPROC] = (limits["processes"] * families,) * 2
-    for which, (soft, hard) in wanted.items():
-        ceiling = resource.getrlimit(which)[1]
-        if ceiling != resource.RLIM_INFINITY:
-            soft, hard = min(soft, ceiling), min(hard, ceiling)
-        resource.setrlimit(which, (soft, hard))

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from . import zygote as child
 from .cgroups import Group
 from .orders import READY, REFUSED
-from .output import Pipe
+from .output import Outputs
 
 CONSOLE_BYTES = 2**17
 """The longest reply of a console that is read."""
@@ -58,7 +58,7 @@ class Process:
         """It has let go of its socket; its death is told by others."""
         self.died: Message | None = None
         self.refused = ""
-        self.outputs: tuple[Pipe, Pipe] | None = None
+        self.outputs: Outputs | None = None
         """What its stdout and stderr are, where it has them already."""
         self._status = -1
         self._end: select.poll | None = None
@@ -86,8 +86,12 @@ class Process:
             return
         self._waiter.wake()
 
+    def done(self) -> bool:
+        """It has replied, or it is dead."""
+        return bool(self.reply) or self.died is not None
+
     def awaits(self, beginning: bytes) -> None:
-        """From now on: a reply that begins like this."""
+        """From now on: a reply that begins like this; nothing is heard where it is empty."""
         self.awaited, self.reply = beginning, b""
 
     def known(self, pidfd: int) -> None:
@@ -102,10 +106,11 @@ class Process:
         return self.died is not None or (self._end is not None and bool(self._end.poll(0)))
 
     def drop_outputs(self) -> None:
-        for pipe in self.outputs or ():
-            self._loop.unwatch(pipe.reading)
-            pipe.close()
-        self.outputs = None
+        outputs, self.outputs = self.outputs, None
+        if outputs is not None:
+            for pipe in outputs.both:
+                self._loop.unwatch(pipe.reading)
+                pipe.close()
 
     def held(self) -> int:
         """The most memory it has held at once, in bytes; 0 where that cannot be read."""
@@ -149,9 +154,11 @@ class Process:
 class Place:
     """A cell: a pid namespace whose first process is a console ("once") or an init ("stay")."""
 
-    def __init__(self, loop: Loop, number: int, slot: int, kind: str, limits: Message, waiter: Waiter) -> None:
+    def __init__(
+        self, loop: Loop, number: int, slot: int, user: int | None, kind: str, limits: Message, waiter: Waiter
+    ) -> None:
         self._loop = loop
-        self.number, self.slot, self.kind, self.limits = number, slot, kind, limits
+        self.number, self.slot, self.user, self.kind, self.limits = number, slot, user, kind, limits
         self.channel, self._far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.first = Process(loop, waiter, self.channel)
         """Its PID 1."""

@@ -22,6 +22,10 @@ from .hierarchies import remove, write
 _NEEDED = hierarchies.NEEDED
 _REMOVE_SECONDS = 0.2
 _KILL_ROUNDS = 200
+_MOST_IDLE = 16
+_COUNTERS_BYTES = 256
+_LEFT_SHARE = 64
+"""A group is used again while the kernel holds less than one in so many bytes of its limit for what has gone."""
 
 
 class Group:
@@ -31,11 +35,13 @@ class Group:
         self._memory, self._pids = memory, pids
         self._folders = list(dict.fromkeys((memory, pids)))
         self._unified = len(self._folders) == 1
-        self._kills = str(memory / ("memory.events" if self._unified else "memory.oom_control"))
-        self._refusals = str(pids / "pids.events")
-        self._current = str(pids / "pids.current")
-        self._opened: dict[str, int] = {}
-        self._read: dict[str, tuple[bytes, int]] = {}
+        self._kills = _Counter(memory / ("memory.events" if self._unified else "memory.oom_control"), b"oom_kill")
+        self._refusals = _Counter(pids / "pids.events", b"max")
+        self._current = _Counter(pids / "pids.current", b"")
+        self._held = _Counter(memory / ("memory.current" if self._unified else "memory.usage_in_bytes"), b"")
+        self._killed = False
+        self.bounds: tuple[int, ...] = ()
+        """Its limits, where it may serve another session after this one."""
 
     def join_descriptors(self) -> list[int]:
         """Opened files through which a process joins by itself: `join(descriptors)`.
@@ -59,15 +65,22 @@ class Group:
 
     def oom_kills(self) -> int:
         """How many processes the kernel killed here for memory."""
-        return self._field(self._kills, b"oom_kill")
+        return self._kills.value()
 
     def pids_hits(self) -> int:
         """How often a fork was refused here."""
-        return self._field(self._refusals, b"max")
+        return self._refusals.value()
 
     def alone(self) -> bool:
         """At most one process with one thread is here."""
-        return self._text(self._current) in (b"0\n", b"1\n")
+        return self._current.text() in (b"0\n", b"1\n")
+
+    def vacant(self) -> bool:
+        """Nobody is here, next to nothing is left, and nobody was locked out: it is as good as new."""
+        if self._killed or not self.bounds or self._current.text() != b"0\n":
+            return False
+        held = self._held.text().strip()
+        return held.isdigit() and int(held) * _LEFT_SHARE < self.bounds[0]
 
     def memory_peak(self) -> int:
         """Most bytes ever held, 0 where the kernel does not keep it."""
@@ -78,6 +91,7 @@ class Group:
 
     def kill(self) -> None:
         """SIGKILL to all, and to what they fork meanwhile."""
+        self._killed = True
         with contextlib.suppress(OSError):
             write(self._memory / "cgroup.kill", 1)
             return
@@ -94,30 +108,42 @@ class Group:
 
     def remove(self, seconds: float = _REMOVE_SECONDS) -> bool:
         """Take the group away; False while processes are still dying in it: call again later."""
-        while self._opened:
-            os.close(self._opened.popitem()[1])
+        for counter in (self._kills, self._refusals, self._current, self._held):
+            counter.close()
         outcomes = [remove(folder, seconds) for folder in self._folders]
         return all(outcomes)
 
-    def _field(self, path: str, name: bytes) -> int:
-        """A counter. It seldom changes, and is asked for after every step of every session."""
-        text = self._text(path)
-        before = self._read.get(path)
-        if before is not None and before[0] == text:
-            return before[1]
-        found = text.split()
-        count = int(found[found.index(name) + 1]) if name in found else 0
-        self._read[path] = text, count
-        return count
 
-    def _text(self, path: str) -> bytes:
-        """What is in a file, which stays open."""
+class _Counter:
+    """What a file says behind a name. It seldom changes, is asked for after every step of a session, and stays open."""
+
+    def __init__(self, path: Path, name: bytes) -> None:
+        self._path, self._name = path, name
+        self._file = -1
+        self._text, self._value = b"", 0
+
+    def text(self) -> bytes:
+        """All of the file; nothing where it cannot be read."""
         try:
-            if path not in self._opened:
-                self._opened[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            return os.pread(self._opened[path], 4096, 0)
+            if self._file < 0:
+                self._file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            return os.pread(self._file, _COUNTERS_BYTES, 0)
         except OSError:
             return b""
+
+    def value(self) -> int:
+        """The number; 0 where there is none."""
+        text = self.text()
+        if text != self._text:
+            found = text.split()
+            self._text = text
+            self._value = int(found[found.index(self._name) + 1]) if self._name in found else 0
+        return self._value
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
 
 
 class Around(Group):
@@ -155,6 +181,25 @@ class Cgroups:
 
     def __init__(self, folders: dict[str, Path], mounts: list[Path]) -> None:
         self._folders, self._mounts = folders, mounts
+        self._idle: list[Group] = []
+
+    def take(self, name: str, limits: Mapping[str, Any]) -> Group:
+        """A group that was kept and has these limits, or a new one, which costs a twentieth of a short program."""
+        bounds = limits["memory_bytes"], limits["processes"]
+        for group in self._idle:
+            if group.bounds == bounds and group.vacant():
+                self._idle.remove(group)
+                return group
+        group = self.create(name, limits)
+        group.bounds = bounds
+        return group
+
+    def keep(self, group: Group) -> bool:
+        """For `take`, once nothing that was told to join it lives; False where it is not as good as new."""
+        if len(self._idle) == _MOST_IDLE or not group.vacant():
+            return False
+        self._idle.append(group)
+        return True
 
     def create(self, name: str, limits: Mapping[str, Any]) -> Group:
         """A group with `limits["memory_bytes"]` and `limits["processes"]`, and one more: the session's init."""
@@ -183,6 +228,8 @@ class Cgroups:
 
     def close(self) -> None:
         """End and remove every group of this owner."""
+        while self._idle:
+            self._idle.pop().remove(0)
         for folder in dict.fromkeys(self._folders.values()):
             _clear(folder)
 

@@ -66,13 +66,10 @@ class Connection:
         try:
             self._reader.feed(_view[:size])
             if self._steps is None and (frame := self._reader.take()) is not None:
-                self._begin(*frame)
+                self._steps = self._answer(*frame)
+                self.step()
         except wire.FrameError:
             self.end()
-
-    def _begin(self, header: Message, body: bytes) -> None:
-        self._steps = self._answer(header, body)
-        self.step()
 
     def step(self) -> None:
         """Go on with the request; answer when it is done."""
@@ -83,16 +80,16 @@ class Connection:
             self._supervisor.wait(self, self.deadline)
             return
         except StopIteration as done:
-            header, parts = done.value
+            head, parts = done.value
         except Failure as error:
-            header, parts = {"error": {"kind": error.kind, "errno": error.number, "text": str(error)}}, ()
+            head, parts = {"error": {"kind": error.kind, "errno": error.number, "text": str(error)}}, ()
         except (KeyError, TypeError, ValueError) as error:
-            header, parts = {"error": {"kind": "usage", "text": f"a request that cannot be read: {error!r}"}}, ()
+            head, parts = {"error": {"kind": "usage", "text": f"a request that cannot be read: {error!r}"}}, ()
         except OSError as error:
-            header, parts = {"error": {"kind": "broken", "text": f"the supervisor could not go on: {error}"}}, ()
+            head, parts = {"error": {"kind": "broken", "text": f"the supervisor could not go on: {error}"}}, ()
         self._steps = None
         self._supervisor.wait(self, None)
-        self._out += wire.pack(header, *parts)
+        self._out += wire.pack(head, *parts)
         self._flush()
 
     def _flush(self) -> None:
@@ -111,12 +108,16 @@ class Connection:
         elif self._out:  # a pipe: the one client there is will read what it asked for
             os.set_blocking(self._writing, True)
 
-    def _answer(self, header: Message, body: bytes) -> Generator[float, None, Any]:
-        name = header["op"]
+    def _answer(self, head: wire.Head, body: bytes) -> Generator[float, None, Any]:
+        if isinstance(head, bytes):
+            if self._session is None:
+                raise Failure("usage", "a run needs a session; start one first")
+            return (yield from self._session.run(asked(head, body)))
+        name = head["op"]
         if name in ("start", "once", "fork"):
             if self._session is not None:
                 raise Failure("usage", "a session is open on this connection already")
-            return (yield from self._open(name, header, body))
+            return (yield from self._open(name, head, body))
         if name == "ping":
             return {"ok": True}, ()
         if name == "capabilities":
@@ -124,14 +125,12 @@ class Connection:
         session = self._session
         if session is None:
             raise Failure("usage", f"{name!r} needs a session; start one first")
-        if name == "run":
-            return (yield from session.run(asked(header, body)))
         if name == "put":
-            session.put(header["path"], body)
+            session.put(head["path"], body)
         elif name == "get":
-            return {"ok": True}, (session.get(header["path"]),)
+            return {"ok": True}, (session.get(head["path"]),)
         elif name == "listdir":
-            return {"ok": True}, (json.dumps(session.listdir(header["path"])).encode(),)
+            return {"ok": True}, (json.dumps(session.listdir(head["path"])).encode(),)
         elif name == "reset":
             yield from session.reset()
         elif name == "close":
@@ -149,7 +148,7 @@ class Connection:
         session = Session(self._supervisor, self, limits, header.get("preload") or self._wanted)
         if name == "once":
             given, rest = _given(header["files"], body)
-            return (yield from session.once(given, asked(header, rest)))
+            return (yield from session.once(given, asked(rest[: wire.RUN.size], rest[wire.RUN.size :])))
         try:
             if original is not None:
                 yield from session.fork(original)

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from types import ModuleType, TracebackType
 from typing import NoReturn
 
-from . import cell, orders
+from . import cell, orders, rlimits
 from .orders import DONE, FORKED, READY, Order
 
 _COPY_CHUNK = 2**20
@@ -95,11 +95,11 @@ class Console:
                 os.close(descriptors.pop(0))
             sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # type: ignore[misc]  # noqa: SIM115
         self._had_stdin = order.has_stdin
-        for descriptor, target in zip(descriptors, (1, 2), strict=False):
-            os.dup2(descriptor, target)
-            os.close(descriptor)
         if descriptors:
-            self._outputs = _files(1, 2)
+            for descriptor, target in zip(descriptors, (1, 2), strict=True):
+                os.dup2(descriptor, target)
+                os.close(descriptor)
+            self._outputs = _outputs()
         sys.stdout = sys.__stdout__ = _stream(1)  # type: ignore[misc]
         sys.stderr = sys.__stderr__ = _stream(2)  # type: ignore[misc]
 
@@ -123,16 +123,20 @@ class Console:
             if value is not None:
                 shown = repr(value).encode("utf-8", "backslashreplace")[: order.value_bytes]
 
-        sys.path_importer_cache.pop(os.getcwd(), None)  # files may have come since
         code = self._guarded(work)
         if os.getpid() != self._pid:  # a child that the program forked, and that came all the way through
             self._leave(code)
         _flush()
         # The next run may have the same ones if they are as they were and no thread prints meanwhile.
-        intact = not _count_threads() and _files(1, 2) == self._outputs
-        for descriptor in (0,) * order.has_stdin + (() if intact else (1, 2)):
-            os.dup2(self._null, descriptor)
+        intact = not _count_threads() and _outputs() == self._outputs
+        if order.has_stdin:
+            os.dup2(self._null, 0)
+        if not intact:
+            os.dup2(self._null, 1)
+            os.dup2(self._null, 2)
         self._channel.send(DONE + order.token + bytes((code, intact, shown is not None)) + (shown or b""))
+        with contextlib.suppress(OSError):  # the folder is gone
+            sys.path_importer_cache.pop(os.getcwd(), None)  # files may come before the next run
 
     def _exec(self, program: bytes, name: str, *, show_last: bool = False) -> object:
         """Compile and run in the session's variables; the last expression's value where that is wanted."""
@@ -203,10 +207,10 @@ class Console:
         self._channel.send(FORKED + b"%d" % self._pid)
 
 
-def _files(*descriptors: int) -> tuple[int, ...]:
-    """What tells open files apart; a number of its own for one that does not block as it should."""
+def _outputs() -> tuple[int, ...]:
+    """What tells the files of stdout and stderr from others, and whether they block as they should."""
     try:
-        return tuple(os.fstat(item).st_ino if os.get_blocking(item) else -1 for item in descriptors)
+        return os.fstat(1).st_ino, os.fstat(2).st_ino, os.get_blocking(1), os.get_blocking(2)
     except OSError:
         return ()
 
@@ -245,7 +249,7 @@ def _execute(words: list[str]) -> NoReturn:
     """Become another program; the shell's codes where that fails."""
     for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
-    cell.free_address_space()
+    rlimits.free_address_space()
     try:
         os.execvp(words[0], words)
     except (OSError, ValueError) as error:  # no such program, or a word with a null byte
@@ -278,9 +282,9 @@ def _show(error: BaseException) -> None:
 
 
 def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(BaseException):  # closed, replaced, or its reader gone: the agent's doing
-            stream.flush()
+    for name in ("stdout", "stderr"):
+        with contextlib.suppress(BaseException):  # closed, replaced, gone, or its reader is: the agent's doing
+            getattr(sys, name).flush()
 
 
 def _copy(source: str, target: str) -> None:

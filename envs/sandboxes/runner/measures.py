@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from .cells import Message, Process
 from .cgroups import Group
-from .output import Kept
+from .output import Outputs
+from .wire import LIMITED, RESULT
 
 SHORT_SECONDS = 0.0005
 """A run that took less could have touched a few MiB: how much the process held is not read anew."""
@@ -18,21 +19,26 @@ class Meters:
     """A session's meters, read before a run and after it."""
 
     def __init__(self, cpu_seconds: float) -> None:
-        self.group: Group | None = None
+        self._group: Group | None = None
         self._cpu_seconds = cpu_seconds
         self._cpu = 0.0
         self._held = 0
         self._kills = self._refusals = 0
 
+    def count_in(self, group: Group | None) -> None:
+        """What was counted in this group before is not this session's."""
+        self._group = group
+        if group is not None:
+            self._kills, self._refusals = group.oom_kills(), group.pids_hits()
+
     def begin(self, process: Process) -> None:
         self._cpu = cpu_of(process.pid)
 
     def result(
-        self, process: Process, timed_out: bool, duration: float, kept: tuple[Kept, Kept], is_full: Callable[[], bool]
-    ) -> tuple[Message, bytes | None]:
-        """The fields of a Result less its texts, and the value that a console claims."""
-        code: int | None = None
-        number: int | None = None
+        self, process: Process, late: bool, lost: bool, duration: float, given: Outputs, is_full: Callable[[], bool]
+    ) -> tuple[bytes, tuple[bytes, ...]]:
+        """The fields of a Result; its texts, and the value that a console claims."""
+        code = number = -1
         value: bytes | None = None
         died = process.died
         if died is not None:
@@ -44,42 +50,40 @@ class Meters:
         else:
             claim = process.reply[len(process.awaited) :]
             code = claim[0] if len(claim) > 2 else 1
-            value = claim[3:] if code == 0 and claim[2:3] == b"\1" else None
+            value = claim[3 : 3 + given.cap] if code == 0 and claim[2:3] == b"\1" else None
             cpu = cpu_of(process.pid)
             if duration >= SHORT_SECONDS or not self._held:
                 self._held = process.held()
             held = self._held
-        out, err = kept
-        return {
-            "exit_code": code,
-            "signal": number,
-            "timed_out": timed_out,
-            **self._limits_hit(died, cpu, number, timed_out, out.cut or err.cut, code != 0 and is_full()),
-            "stdout_bytes": out.size,
-            "stderr_bytes": err.size,
-            "state_lost": False,
-            "duration_s": duration,
-            "cpu_s": max(cpu - self._cpu, 0.0),
-            "max_rss_bytes": held,
-        }, value
+        out, err = given.out.kept, given.err.kept
+        oom, limit = self._limit_hit(died, cpu, number, late, out.cut or err.cut, code != 0 and is_full())
+        texts = out.text(), err.text(), value or b""
+        sizes = len(texts[0]), len(texts[1]), -1 if value is None else len(value)
+        cpu = max(cpu - self._cpu, 0.0)
+        head = RESULT.pack(
+            code, number, late, oom, lost, LIMITED.index(limit), out.size, err.size, duration, cpu, held, *sizes
+        )
+        return head, texts
 
-    def _limits_hit(
-        self, died: Message | None, cpu: float, number: int | None, late: bool, cut: bool, full: bool
-    ) -> Message:
-        """The limit that ended or cut the run, the gravest where there were several."""
+    def _limit_hit(
+        self, died: Message | None, cpu: float, number: int, late: bool, cut: bool, full: bool
+    ) -> tuple[bool, str]:
+        """Whether memory ran out, and the limit that ended or cut the run, the gravest where there were several."""
         kills, refusals = self._kills, self._refusals
-        if self.group is not None:
-            self._kills, self._refusals = self.group.oom_kills(), self.group.pids_hits()
+        if self._group is not None:
+            self._kills, self._refusals = self._group.oom_kills(), self._group.pids_hits()
         oom = self._kills > kills or bool(died and died.get("watched"))
         limit = "memory" if oom else ""
-        if not limit and number is not None:
+        if not limit and number >= 0:
             spent = number == signal.SIGKILL and cpu >= self._cpu_seconds
             limit = "cpu_seconds" if spent or number == signal.SIGXCPU else ""
-        if not limit:
-            refused = self._refusals > refusals
-            reached = (late, "seconds"), (refused, "processes"), (full, "scratch"), (cut, "output")
-            limit = next((name for hit, name in reached if hit), "")
-        return {"oom": oom, "limit_hit": limit}
+        if limit:
+            return oom, limit
+        if late:
+            return oom, "seconds"
+        if self._refusals > refusals:
+            return oom, "processes"
+        return oom, "scratch" if full else "output" if cut else ""
 
 
 def cpu_of(pid: int) -> float:

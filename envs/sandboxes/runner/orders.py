@@ -17,8 +17,7 @@ INLINE_BYTES = 2**15
 ORDER_BYTES = INLINE_BYTES + 64
 MOST_DESCRIPTORS = 4
 TOKEN_BYTES = 8
-_LAYOUT = struct.Struct(f"<BBII{TOKEN_BYTES}s")
-_SHOW_LAST, _HAS_STDIN, _IN_FILE, _HAS_OUTPUTS = 1, 2, 4, 8
+_LAYOUT = struct.Struct(f"<BII{TOKEN_BYTES}s???")
 
 READY, REFUSED, DONE, FORKED = b"r", b"e", b"d", b"f"
 """How an answer begins.
@@ -34,29 +33,36 @@ class Order(NamedTuple):
 
     kind: int
     text: bytes
-    number: int = 0
-    value_bytes: int = 0
-    show_last: bool = False
-    has_stdin: bool = False
-    has_outputs: bool = False
-    token: bytes = bytes(TOKEN_BYTES)
+    number: int
+    value_bytes: int
+    show_last: bool
+    has_stdin: bool
+    token: bytes
 
 
-def pack(order: Order, in_file: bool = False) -> bytes:
-    kind, text, number, value_bytes, show_last, has_stdin, has_outputs, token = order
-    flags = show_last * _SHOW_LAST | has_stdin * _HAS_STDIN | in_file * _IN_FILE | has_outputs * _HAS_OUTPUTS
-    return _LAYOUT.pack(kind, flags, number, value_bytes, token) + (b"" if in_file else text)
+def pack(
+    kind: int,
+    text: bytes,
+    number: int = 0,
+    value_bytes: int = 0,
+    show_last: bool = False,
+    has_stdin: bool = False,
+    token: bytes = bytes(TOKEN_BYTES),
+) -> bytes:
+    """An order; a text that is too long for it must come in a file."""
+    in_file = len(text) > INLINE_BYTES
+    head = _LAYOUT.pack(kind, number, value_bytes, token, show_last, has_stdin, in_file)
+    return head if in_file else head + text
 
 
 def unpack(data: bytes, descriptors: list[int]) -> Order:
     """The order; the descriptor of its text, where there is one, is read and taken from the list."""
-    kind, flags, number, value_bytes, token = _LAYOUT.unpack_from(data)
+    kind, number, value_bytes, token, show_last, has_stdin, in_file = _LAYOUT.unpack_from(data)
     text = data[_LAYOUT.size :]
-    if flags & _IN_FILE:
+    if in_file:
         with open(descriptors.pop(0), "rb") as file:
             text = file.read()
-    has = bool(flags & _SHOW_LAST), bool(flags & _HAS_STDIN), bool(flags & _HAS_OUTPUTS)
-    return Order(kind, text, number, value_bytes, *has, token)
+    return Order(kind, text, number, value_bytes, show_last, has_stdin, token)
 
 
 def words(text: bytes) -> list[str]:

@@ -4,6 +4,7 @@ A flood costs reading, never memory. What is not here: decoding, which the clien
 """
 
 import os
+import select
 
 CHUNK = 2**16
 """A pipe's usual capacity: one read empties it."""
@@ -43,7 +44,7 @@ class Kept:
     def text(self) -> bytes:
         """What is shown: all of it, or head and tail with a line in the middle that says what is missing."""
         if not self.cut:
-            return bytes(self._head + self._tail)
+            return bytes(self._head + self._tail if self._tail else self._head)
         tail = self._tail[len(self._tail) - self._tail_cap :]
         left_out = self.size - len(self._head) - len(tail)
         middle = f"\n[... {left_out} of {self.size} bytes left out ...]\n".encode()
@@ -53,14 +54,12 @@ class Kept:
 class Pipe:
     """The reading end of a program's stdout or stderr; it may serve several runs, one after another."""
 
-    def __init__(self, cap: int) -> None:
+    def __init__(self, cap: int, owner: int | None = None) -> None:
         self.kept = Kept(cap)
         self.reading, self.writing = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self.reading, False)
-
-    def begin(self, cap: int) -> None:
-        """Another run: count from nothing."""
-        self.kept = Kept(cap)
+        if owner is not None:  # who may then open it by name too: /dev/stdout
+            os.fchown(self.reading, owner, owner)
 
     def read(self) -> int:
         """Take what is there once; 0 when nothing was, or nothing more will come."""
@@ -79,7 +78,7 @@ class Pipe:
                 break
 
     def given(self) -> None:
-        """The writing end is in the program's hands: ours goes, so that its last writer can end the pipe."""
+        """The writing end is in the program's hands: ours goes, or no writer of its would be the last."""
         if self.writing >= 0:
             os.close(self.writing)
             self.writing = -1
@@ -89,3 +88,30 @@ class Pipe:
         if self.reading >= 0:
             os.close(self.reading)
             self.reading = -1
+
+
+class Outputs:
+    """A process's stdout and stderr."""
+
+    def __init__(self, cap: int, owner: int | None) -> None:
+        self.cap = cap
+        self.both = self.out, self.err = Pipe(cap, owner), Pipe(cap, owner)
+        self._filled = select.poll()
+        for pipe in self.both:
+            self._filled.register(pipe.reading, select.POLLIN)
+
+    def begin(self) -> None:
+        """Another run: count from nothing."""
+        for pipe in self.both:
+            if pipe.kept.size:
+                pipe.kept = Kept(self.cap)
+
+    def given(self) -> None:
+        """The writing ends are in the program's hands: ours go, so that the last writers can end the pipes."""
+        for pipe in self.both:
+            pipe.given()
+
+    def drain(self) -> None:
+        """Take what a program that is done has left. Most leave one pipe empty, and asking costs less than failing."""
+        for descriptor, _ in self._filled.poll(0):
+            (self.out if descriptor == self.out.reading else self.err).drain()

@@ -10,12 +10,11 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple, Protocol
 
-from . import orders
+from . import orders, wire
 from .cells import Loop, Message, Place, Process, Waiter
 from .cgroups import Group
 from .measures import Meters
-from .orders import Order
-from .output import Pipe
+from .output import Outputs, Pipe
 from .watching import tree, watched_memory
 from .zygotes import Zygote
 
@@ -23,12 +22,12 @@ GRACE_SECONDS = 0.3
 """Between the interrupt at the time limit, which keeps the variables, and the kill."""
 DEATH_SECONDS = 30.0
 """For what was killed to be gone: gigabytes take their time."""
-UNREAD_SECONDS = 0.002
+UNREAD_SECONDS = 0.005
 """Before what a program prints is read: a flood waits that long at its beginning."""
 WATCH_SECONDS = 0.1
 """How often memory is looked at where no control group counts it."""
 
-Reply = tuple[Message, tuple[bytes, ...]]
+Reply = tuple[wire.Head, tuple[bytes, ...]]
 Steps = Generator[float, None, Any]
 
 
@@ -49,24 +48,24 @@ class Host(Loop, Protocol):
     def zygote(self, name: str) -> Zygote: ...
     def place(self, zygote: Zygote, kind: str, limits: Message, waiter: Waiter, group: Group | None) -> Place: ...
     def group(self, limits: Message) -> Group | None: ...
-    def bury(self, group: Group | None) -> None: ...
+    def bury(self, group: Group | None, over: bool) -> None: ...
 
 
 class Asked(NamedTuple):
     """A run, as it was asked for."""
 
-    kind: str
+    command: bool
     program: bytes
     stdin: bytes
     timeout: float
     show_last: bool
 
 
-def asked(header: Message, body: bytes) -> Asked:
-    size = int(header["program_size"])
-    if header["kind"] not in ("python", "argv"):
-        raise Failure("usage", f"a program's kind is {header['kind']!r}; expected python or argv")
-    return Asked(header["kind"], body[:size], body[size:], float(header["timeout"]), bool(header.get("show_last")))
+def asked(head: bytes, body: bytes) -> Asked:
+    if len(head) != wire.RUN.size:
+        raise Failure("usage", f"a run is asked for in {len(head)} bytes; expected {wire.RUN.size}")
+    command, show_last, seconds, size = wire.RUN.unpack(head)
+    return Asked(command, body[:size], body[size:], seconds, show_last)
 
 
 def until(condition: Callable[[], object], deadline: float) -> Generator[float, None, bool]:
@@ -85,79 +84,72 @@ class Run:
         self._host, self._place, self._process, self._group = host, place, process, group
         self._limits, self._meters = place.limits, meters
 
-    def go(self, wanted: Asked, number: int, over: Callable[[], object]) -> Generator[float, None, Reply]:
-        """To its end, or to the end of its time."""
+    def go(self, wanted: Asked, number: int = 0, lost: bool = False) -> Generator[float, None, Reply]:
+        """To its end, or to the end of its time. `lost`: variables of the session are gone already."""
         process, reusable = self._process, False
         began = time.monotonic()
         self._meters.begin(process)
         try:
-            out, err = self._hand_over(wanted, number)
+            stays = self._hand_over(wanted, number)
+            outputs = process.outputs
+            assert outputs is not None
             # Most runs are over before anything needs to be read: a pipe holds what they print.
-            ended = yield from until(over, began + min(UNREAD_SECONDS, wanted.timeout))
+            ended = yield from until(process.done, began + min(UNREAD_SECONDS, wanted.timeout))
             if not ended:
-                for pipe in (out, err):
+                for pipe in outputs.both:
                     self._host.watch(pipe.reading, _reader(self._host, pipe))
-                ended = yield from self._waited(over, began + wanted.timeout)
+                ended = yield from self._waited(began + wanted.timeout)
                 if not ended:
-                    yield from self._stop(wanted.kind, over)
-                for pipe in (out, err):
+                    yield from self._stop(wanted.command)
+                for pipe in outputs.both:
                     self._host.unwatch(pipe.reading)
             duration = time.monotonic() - began
             if self._place.broken:
                 raise Failure("broken", self._place.broken)
             if process.refused:
                 raise Failure("broken", f"the walls of a session could not be built: {process.refused}")
-            # Nobody else can hold them, so nothing can come into them before the next run begins.
+            # Nobody else holds them, unless another branch of the same agent opened them by name: so nothing of others
+            # can come into them before the next run begins.
             intact = process.died is None and process.reply[len(process.awaited) + 1 :][:1] == b"\1"
             reusable = intact and self._group is not None and self._group.alone()
-            out.drain()
-            err.drain()
-            result, value = self._meters.result(process, not ended, duration, (out.kept, err.kept), self._full)
-            texts = out.kept.text(), err.kept.text(), value or b""
-            value_size = -1 if value is None else len(value)
-            sizes = {"stdout_size": len(texts[0]), "stderr_size": len(texts[1]), "value_size": value_size}
-            return {"result": result, **sizes}, texts
+            outputs.drain()
+            lost = lost or (stays and process.died is not None)
+            return self._meters.result(process, not ended, lost, duration, outputs, self._full)
         finally:
             if not reusable:
                 process.drop_outputs()
 
-    def _hand_over(self, wanted: Asked, number: int) -> tuple[Pipe, Pipe]:
-        kind = orders.ARGV
-        if wanted.kind == "python":
-            kind = orders.SCRIPT if self._place.kind == "once" else orders.RUN
+    def _hand_over(self, wanted: Asked, number: int) -> bool:
+        """True where the process goes on after the run, and says when it is over."""
+        kind = orders.ARGV if wanted.command else orders.SCRIPT if self._place.kind == "once" else orders.RUN
         process, most = self._process, int(self._limits["output_bytes"])
-        has_outputs = process.outputs is not None
+        given: tuple[int, ...] = ()
         if process.outputs is None:
-            process.outputs = Pipe(most), Pipe(most)
-        out, err = process.outputs
-        out.begin(most)
-        err.begin(most)
+            process.outputs = Outputs(most, self._place.user)
+            given = process.outputs.out.writing, process.outputs.err.writing
+        process.outputs.begin()
         token = os.urandom(orders.TOKEN_BYTES)
-        process.awaits(orders.DONE + token)
-        stdin = wanted.stdin
-        order = Order(kind, wanted.program, number, most, wanted.show_last, bool(stdin), has_outputs, token)
+        process.awaits(orders.DONE + token if kind == orders.RUN else b"")
+        order = orders.pack(kind, wanted.program, number, most, wanted.show_last, bool(wanted.stdin), token)
         mine: list[int] = []
         try:
-            in_file = len(wanted.program) > orders.INLINE_BYTES
-            if in_file:
+            if len(wanted.program) > orders.INLINE_BYTES:
                 mine.append(orders.memory_file(wanted.program))
-            if stdin:
-                mine.append(orders.memory_file(stdin))
-            given = () if has_outputs else (out.writing, err.writing)
-            process.tell(orders.pack(order, in_file), *mine, *given)
+            if wanted.stdin:
+                mine.append(orders.memory_file(wanted.stdin))
+            process.tell(order, *mine, *given)
         finally:
             for descriptor in mine:
                 os.close(descriptor)
-            if not has_outputs:
-                out.given()
-                err.given()
-        return out, err
+            if given:
+                process.outputs.given()
+        return kind == orders.RUN
 
-    def _waited(self, over: Callable[[], object], deadline: float) -> Generator[float, None, bool]:
+    def _waited(self, deadline: float) -> Generator[float, None, bool]:
         """Wait for the end of a run; where nobody counts memory, look at it now and then."""
         if self._group is not None or not self._host.namespaces:
-            return (yield from until(over, deadline))
-        while not (yield from until(over, min(deadline, time.monotonic() + WATCH_SECONDS))):
+            return (yield from until(self._process.done, deadline))
+        while not (yield from until(self._process.done, min(deadline, time.monotonic() + WATCH_SECONDS))):
             if time.monotonic() >= deadline:
                 return False
             if watched_memory(tree(self._place.first.pid)) > int(self._limits["memory_bytes"]):
@@ -168,12 +160,12 @@ class Run:
                     self._process.died["watched"] = True
         return True
 
-    def _stop(self, kind: str, over: Callable[[], object]) -> Steps:
+    def _stop(self, command: bool) -> Steps:
         """Time is up: interrupt, so that a session keeps its variables; then kill."""
         now = time.monotonic()
-        if kind == "python":
+        if not command:
             self._process.kill(signal.SIGINT)
-            if (yield from until(over, now + GRACE_SECONDS)):
+            if (yield from until(self._process.done, now + GRACE_SECONDS)):
                 return
         self._process.kill()
         if not (yield from until(lambda: self._process.died is not None, now + DEATH_SECONDS)):

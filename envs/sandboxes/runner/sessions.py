@@ -7,13 +7,13 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 
 from . import files, orders, preload
 from .cells import Message, Place, Process, Waiter
 from .cgroups import Group
 from .measures import Meters
-from .orders import FORKED, Order
+from .orders import FORKED
 from .runs import DEATH_SECONDS, Asked, Failure, Host, Reply, Run, Steps, until
 
 START_SECONDS = 30.0
@@ -47,26 +47,33 @@ class Session:
         self._put_all(given)
 
     def run(self, wanted: Asked) -> Generator[float, None, Reply]:
-        self._living()
-        if wanted.kind == "argv":
-            process = yield from self._spawned()
-            try:
-                return (yield from self._go(process, wanted, lambda: process.died is not None))
-            finally:
-                self._drop(process)
-        lost = self._console is not None and self._console.gone  # a thread of an earlier run may have ended it
-        if lost:
-            self._lose_console()
-        if self._console is None:
-            self._console = yield from self._spawned()
-        console = self._console
-        self._runs += 1
-        reply = yield from self._go(console, wanted, lambda: console.reply or console.died)
-        if console.died is not None:
-            self._lose_console()
-            lost = True
-        reply[0]["result"]["state_lost"] = lost
-        return reply
+        place = self._living()
+        self.busy = True
+        try:
+            if wanted.command:
+                return (yield from self._command(place, wanted))
+            lost = self._console is not None and self._console.gone  # a thread of an earlier run may have ended it
+            if lost:
+                self._lose_console()
+            if self._console is None:
+                self._console = yield from self._spawned()
+            console = self._console
+            self._runs += 1
+            reply = yield from self._ready(place, console).go(wanted, self._runs, lost)
+            if console.died is not None:
+                self._lose_console()
+            return reply
+        finally:
+            self.busy = False
+
+    def _command(self, place: Place, wanted: Asked) -> Generator[float, None, Reply]:
+        process = yield from self._spawned()
+        try:
+            return (yield from self._ready(place, process).go(wanted))
+        finally:
+            if process.died is None:
+                process.kill()
+            process.close()
 
     def _lose_console(self) -> None:
         """It is dead: what it left running goes as well."""
@@ -100,7 +107,7 @@ class Session:
         branch.ready = True  # nothing that this process says is ours
         branch.awaits(FORKED)
         branch.listen()
-        original._console.tell(orders.pack(Order(orders.FORK, self._area.encode())), far.fileno())
+        original._console.tell(orders.pack(orders.FORK, self._area.encode()), far.fileno())
         far.close()
         deadline = time.monotonic() + FORK_SECONDS
         yield from until(lambda: branch.reply or branch.hung_up or original._gone(), deadline)
@@ -119,6 +126,7 @@ class Session:
         """End every process; the place ends with its last session."""
         console, self._console = self._console, None
         place, self.place = self.place, None
+        over = place is not None and place.dead and not place.broken
         if place is not None:
             place.seats -= 1
             if place.seats == 0:
@@ -133,7 +141,7 @@ class Session:
         if self._root >= 0:
             os.close(self._root)
             self._root = -1
-        self._host.bury(self._group)
+        self._host.bury(self._group, over)
         self._group = None
 
     def close(self) -> Steps:
@@ -153,13 +161,12 @@ class Session:
     def once(self, given: list[tuple[str, bytes]], wanted: Asked) -> Generator[float, None, Reply]:
         name = self._wanted
         if name == "auto":
-            name = preload.choose(wanted.program) if wanted.kind == "python" else "bare"
+            name = "bare" if wanted.command else preload.choose(wanted.program)
         self._take_group()
         try:
             place = yield from self._enter(name, "once", self._group)
             self._put_all(given)
-            first = place.first
-            return (yield from self._go(first, wanted, lambda: first.died is not None))
+            return (yield from self._ready(place, place.first).go(wanted))
         finally:
             self.leave()
 
@@ -195,7 +202,7 @@ class Session:
 
     def _take_group(self) -> None:
         self._group = self._host.group(self.limits)
-        self._meters.group = self._group
+        self._meters.count_in(self._group)
 
     def _gone(self) -> bool:
         console, place = self._console, self.place
@@ -224,18 +231,8 @@ class Session:
             raise Failure("broken", place.broken or process.refused or "a console could not be forked")
         return process
 
-    def _drop(self, process: Process) -> None:
-        if process.died is None:
-            process.kill()
-        process.close()
-
-    def _go(self, process: Process, wanted: Asked, over: Callable[[], object]) -> Generator[float, None, Reply]:
-        self.busy = True
-        try:
-            run = Run(self._host, self._living(), process, self._group, self._meters)
-            return (yield from run.go(wanted, self._runs, over))
-        finally:
-            self.busy = False
+    def _ready(self, place: Place, process: Process) -> Run:
+        return Run(self._host, place, process, self._group, self._meters)
 
 
 @contextlib.contextmanager

@@ -17,7 +17,8 @@ import time
 from collections.abc import Callable
 from typing import NoReturn
 
-from . import cgroups, probe, wire
+from . import cgroups, probe, strays, wire
+from .cell import user_of
 from .cells import Message, Place, Waiter
 from .cgroups import Cgroups, Group
 from .connections import Connection
@@ -44,6 +45,7 @@ class Supervisor:
         if self.cgroups is not None:
             self.cgroups.sweep()
         self._around = cgroups.around() if self.mode == "container" else None
+        self._settings |= {"owner": os.getpid(), "memory_tree": (self.cgroups or self._around) is not None}
         self._poll = select.epoll()
         self._handlers: dict[int, Callable[[], None]] = {}
         self._zygotes: dict[str, Zygote] = {}
@@ -128,12 +130,7 @@ class Supervisor:
         """The zygote of this name, started anew where it has gone."""
         found = self._zygotes.get(name)
         if found is None or not found.usable:
-            settings = self._settings | {
-                "preload": name,
-                "owner": os.getpid(),
-                "memory_tree": (self.cgroups or self._around) is not None,
-            }
-            found = self._zygotes[name] = Zygote(self, settings)
+            found = self._zygotes[name] = Zygote(self, self._settings | {"preload": name})
         return found
 
     def place(self, zygote: Zygote, kind: str, limits: Message, waiter: Waiter, group: Group | None) -> Place:
@@ -142,7 +139,7 @@ class Supervisor:
             slot = self._slots.pop()
         else:
             slot, self._slots_used = self._slots_used, self._slots_used + 1
-        place = Place(self, self._count, slot, kind, limits, waiter)
+        place = Place(self, self._count, slot, user_of(slot, self._settings), kind, limits, waiter)
         zygote.fork(place, group)
         return place
 
@@ -158,7 +155,7 @@ class Supervisor:
         if self.cgroups is None:
             return self._around
         self._count += 1
-        return self.cgroups.create(str(self._count), limits)
+        return self.cgroups.take(str(self._count), limits)
 
     def enrol(self, session: Session) -> int:
         """A number for a session, by which it can be forked."""
@@ -166,9 +163,11 @@ class Supervisor:
         self.sessions[self._count] = session
         return self._count
 
-    def bury(self, group: Group | None) -> None:
-        """Remove a group as soon as the last process has left it."""
-        if group is not None and not group.remove(0):
+    def bury(self, group: Group | None, over: bool) -> None:
+        """Let go of a group: keep it for others if all of this session is dead, else remove it as soon as it is."""
+        if group is None or (over and self.cgroups is not None and self.cgroups.keep(group)):
+            return
+        if not group.remove(0):
             self._graves.append(group)
 
     def _check_room(self) -> None:
@@ -221,16 +220,7 @@ class Supervisor:
         """Without a pid namespace: what a session has left running. One session is served at a time then."""
         if self.mode != "container" or any(zygote.places for zygote in self._zygotes.values()):
             return
-        spared = {os.getpid(), *(zygote.pid for zygote in self._zygotes.values())}
-        for _ in range(100):
-            strays = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if pid not in spared]
-            strays = [pid for pid in strays if not _zombie(pid)]
-            for pid in strays:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, signal.SIGKILL)
-            if not strays:
-                return
-            time.sleep(0.001)
+        strays.end({os.getpid(), *(zygote.pid for zygote in self._zygotes.values())})
 
     def farewell(self) -> None:
         """End everything, and see it gone."""
@@ -256,14 +246,6 @@ def _raise_descriptors() -> int:
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-
-
-def _zombie(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b") ")[2][:1] in (b"Z", b"X")
-    except OSError:
-        return True
 
 
 def main() -> NoReturn:

@@ -1,7 +1,8 @@
 """Frames: how a client speaks to the runner. Request, reply, request, reply on one stream; no ids, no interleaving.
 
-A frame is `u32 header length, u32 body length` (little endian), a JSON object, and raw bytes. Both sides check sizes
-before they believe them. What is not here: sockets, and what the headers mean.
+A frame is `u32 head length, u32 body length` (little endian), a head, and raw bytes. A head is a JSON object, but for
+the two that come thousands of times an hour, a session's run and any run's result: these have fixed layouts, and begin
+with a zero. Both sides check sizes before they believe them. What is not here: sockets, and what the heads mean.
 """
 
 import json
@@ -9,10 +10,21 @@ import struct
 from typing import Any
 
 LENGTHS = struct.Struct("<II")
-HEADER_BYTES = 2**20
-"""The largest header; a list of the files that a session starts with is the longest one."""
+HEAD_BYTES = 2**20
+"""The largest head; a list of the files that a session starts with is the longest one."""
+RUN = struct.Struct("<x??dQ")
+"""A run: a command or Python; whether the last value is wanted; seconds; size of the program, behind which stdin comes.
+For a run without a session it is no head: it comes behind the files."""
+RESULT = struct.Struct("<xhh???BQQddQIIi")
+"""Exit code and signal, -1 for none; timed out, out of memory, state lost; limit; bytes of stdout and of stderr that
+were written; seconds, CPU seconds, bytes of memory; sizes of what comes of stdout, of stderr and of the value, -1 for
+none."""
+LIMITED = ("", "seconds", "cpu_seconds", "memory", "processes", "scratch", "output", "code")
+"""Which limit a result's number means."""
 
 Header = dict[str, Any]
+Head = Header | bytes
+"""Bytes: one of the fixed layouts."""
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 _decode = json.JSONDecoder().decode
 
@@ -21,9 +33,10 @@ class FrameError(Exception):
     """What came is no frame: the other side is not ours, or it is broken."""
 
 
-def pack(header: Header, *body: bytes | bytearray | memoryview) -> bytes:
+def pack(head: Head, *body: bytes | bytearray | memoryview) -> bytes:
     """One frame."""
-    head = _encode(header).encode()
+    if not isinstance(head, bytes):
+        head = _encode(head).encode()
     return b"".join((LENGTHS.pack(len(head), sum(map(len, body))), head, *body))
 
 
@@ -33,7 +46,9 @@ class Reader:
     def __init__(self, body_bytes: int) -> None:
         self.body_bytes = body_bytes
         self._data = bytearray()
-        self._lengths: tuple[int, int] | None = None
+        self._end = 0
+        """Of the frame that is waited for, 0 while that is not known."""
+        self._body = 0
 
     def feed(self, data: bytes | memoryview) -> None:
         self._data += data
@@ -43,28 +58,30 @@ class Reader:
         """No part of a frame is waiting."""
         return not self._data
 
-    def take(self) -> tuple[Header, bytes] | None:
+    def take(self) -> tuple[Head, bytes] | None:
         """The next whole frame, or None while more is to come."""
-        if self._lengths is None:
-            if len(self._data) < LENGTHS.size:
+        data = self._data
+        if not self._end:
+            if len(data) < LENGTHS.size:
                 return None
-            head, body = LENGTHS.unpack_from(self._data)
-            if head > HEADER_BYTES or body > self.body_bytes:
-                raise FrameError(
-                    f"a frame of {head} + {body} bytes; expected at most {HEADER_BYTES} + {self.body_bytes}"
-                )
-            self._lengths = head, body
-        head, body = self._lengths
-        end = LENGTHS.size + head + body
-        if len(self._data) < end:
+            head, body = LENGTHS.unpack_from(data)
+            if head > HEAD_BYTES or body > self.body_bytes:
+                raise FrameError(f"a frame of {head} + {body} bytes; expected at most {HEAD_BYTES} + {self.body_bytes}")
+            self._body = LENGTHS.size + head
+            self._end = self._body + body
+        if len(data) < self._end:
             return None
-        try:
-            header = _decode(str(self._data[LENGTHS.size : LENGTHS.size + head], "utf-8"))
-        except (ValueError, RecursionError) as error:
-            raise FrameError(f"a header that is not JSON: {error}") from None
-        if not isinstance(header, dict):
-            raise FrameError(f"a header that is a {type(header).__name__}; expected an object")
-        payload = bytes(self._data[LENGTHS.size + head : end])
-        del self._data[:end]
-        self._lengths = None
-        return header, payload
+        found, payload = bytes(data[LENGTHS.size : self._body]), bytes(data[self._body : self._end])
+        del data[: self._end]
+        self._end = 0
+        return (found if found[:1] == b"\0" else _header(found)), payload
+
+
+def _header(head: bytes) -> Header:
+    try:
+        header = _decode(str(head, "utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise FrameError(f"a head that is not JSON: {error}") from None
+    if not isinstance(header, dict):
+        raise FrameError(f"a head that is a {type(header).__name__}; expected an object")
+    return header

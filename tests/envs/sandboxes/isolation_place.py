@@ -18,6 +18,8 @@ OUTPUT = 60_000
 
 def session(program: str, slot: int, limits: dict, settings: dict) -> dict:
     reader, writer = os.pipe()
+    if (user := cell.user_of(slot, settings)) is not None:  # as the supervisor does
+        os.fchown(writer, user, user)
     pid = cell.fork_session(settings)
     if pid == 0:
         os.dup2(writer, 1)

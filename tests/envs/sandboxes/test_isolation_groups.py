@@ -184,3 +184,42 @@ def test_what_is_watched_is_a_share_of_what_is_held():
     held = bytearray(32 << 20)
     assert len(held) < watching.watched_memory(watching.tree(os.getpid()))
     assert watching.watched_memory([2**22 + 1]) == 0
+
+
+@really
+def test_a_group_serves_again_while_it_is_as_good_as_new(groups):
+    first = groups.take("1", LIMITS)
+    assert groups.keep(first)
+    others = LIMITS | {"processes": LIMITS["processes"] + 1}
+    second = groups.take("2", others)
+    assert second is not first
+    assert groups.take("3", LIMITS) is first
+    with subprocess.Popen(["sleep", "60"]) as process:
+        first.add(process.pid)
+        kept = groups.keep(first)
+        first.kill()
+    assert not kept  # somebody was here
+    assert not groups.keep(first)  # in version 1 nobody can fork here any more
+    assert groups.keep(second)
+    assert groups.take("4", LIMITS) is not second
+    assert first.remove(2.0)
+
+
+@really
+def test_a_group_whose_memory_is_not_free_yet_serves_nobody(groups):
+    group = groups.take("held", LIMITS)
+    text = "import os, signal; file = os.open('/dev/shm', os.O_TMPFILE | os.O_RDWR); os.write(file, bytes(8 << 20)); "
+    program = text + "os.write(1, b'x'); os.read(0, 1)"
+    with subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", "import os; os.read(0, 1); " + program], stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        group.add(process.pid)
+        process.stdin.write(b"xx")
+        process.stdin.flush()
+        assert process.stdout.read(1) == b"x"
+        kept = os.open(f"/proc/{process.pid}/fd/3", os.O_RDONLY)
+        process.communicate(timeout=10)
+    assert not groups.keep(group)
+    os.close(kept)
+    assert groups.keep(group)

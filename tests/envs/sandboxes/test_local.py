@@ -118,6 +118,18 @@ for fd in range(3, 64):
     assert sandbox.run_once("print('sound')").stdout == "sound\n"
 
 
+def test_a_forged_value_is_cut_as_any_other(session: Session) -> None:
+    program = """
+import sys
+frame = sys._getframe()
+while "order" not in frame.f_locals: frame = frame.f_back
+token, channel = frame.f_locals["order"].token, frame.f_locals["self"]._channel
+channel.send(b"d" + token + bytes([0, 1, 1]) + b"v" * 120_000)
+"""
+    found = session.run(program, show_last=True)
+    assert found.ok and found.value is not None and len(found.value) == 8192
+
+
 def test_what_a_program_wrote_to_its_socket_is_no_answer_to_a_later_run(session: Session) -> None:
     word = "b'd' + bytes(8) + b'\\0\\0\\1forged'"
     forge = f"import os\nfor fd in range(3, 64):\n try: os.write(fd, {word})\n except OSError: pass"
@@ -215,6 +227,24 @@ print("over")
 """
     result = sandbox.run_once(program)
     assert result.oom and result.limit_hit == "memory"
+
+
+def test_what_one_program_was_refused_is_not_told_of_the_next(sandbox: LocalSandbox) -> None:
+    if sandbox.capabilities().memory != "tree":
+        pytest.skip("no control groups here")
+    bomb = "import os, time\ntry:\n    while os.fork(): pass\n    time.sleep(9)\nexcept BlockingIOError: pass"
+    for _ in range(2):
+        assert sandbox.run_once(bomb).limit_hit == "processes"
+        assert sandbox.run_once("print(1)").limit_hit == ""
+
+
+def test_stdout_and_stderr_have_names_too(sandbox: LocalSandbox, session: Session) -> None:
+    command = ["/bin/sh", "-c", "echo out > /dev/stdout; echo err > /dev/stderr"]
+    program = "for name in ('out', 'err'):\n    with open(f'/dev/std{name}', 'w') as file: print(name, file=file)"
+    for run in (sandbox.run_once, session.run):
+        for what in (command, program):
+            found = run(what)
+            assert (found.stdout, found.stderr) == ("out\n", "err\n")
 
 
 def test_cpu_time_has_a_limit_of_its_own(sandbox: LocalSandbox) -> None:

@@ -1,26 +1,25 @@
 """Frames survive any cutting, output stays within its cap, and a reply that is not right is Broken, never a Result."""
 
 import os
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
 from palaestra.envs.sandboxes import Result
-from palaestra.envs.sandboxes.framed import read_result
-from palaestra.envs.sandboxes.runner.output import Kept, Pipe
+from palaestra.envs.sandboxes.framed import checked, read_result
+from palaestra.envs.sandboxes.result import Limited
+from palaestra.envs.sandboxes.runner.output import Kept, Outputs, Pipe
 from palaestra.envs.sandboxes.runner.preload import choose
-from palaestra.envs.sandboxes.runner.wire import HEADER_BYTES, LENGTHS, FrameError, Reader, pack
+from palaestra.envs.sandboxes.runner.wire import HEAD_BYTES, LENGTHS, LIMITED, RESULT, FrameError, Reader, pack
 from palaestra.errors import Broken
 
-GOOD = {
-    "exit_code": 0, "signal": None, "timed_out": False, "oom": False, "limit_hit": "", "stdout_bytes": 2,
-    "stderr_bytes": 0, "state_lost": False, "duration_s": 0.1, "cpu_s": 0.1, "max_rss_bytes": 1,
-}  # fmt: skip
+heads = some.dictionaries(some.text(), some.integers()) | some.binary().map(lambda rest: b"\0" + rest)
 
 
-@given(some.lists(some.tuples(some.dictionaries(some.text(), some.integers()), some.binary())), some.integers(1, 9))
-def test_frames_come_out_as_they_went_in_however_they_are_cut(frames: list[tuple[dict, bytes]], cut: int) -> None:
+@given(some.lists(some.tuples(heads, some.binary())), some.integers(1, 9))
+def test_frames_come_out_as_they_went_in_however_they_are_cut(frames: list[tuple[dict | bytes, bytes]], cut: int):
     stream = b"".join(pack(header, body) for header, body in frames)
     reader, found = Reader(2**20), []
     for at in range(0, len(stream), cut):
@@ -33,9 +32,10 @@ def test_frames_come_out_as_they_went_in_however_they_are_cut(frames: list[tuple
 @pytest.mark.parametrize(
     "data",
     [
-        LENGTHS.pack(HEADER_BYTES + 1, 0),
+        LENGTHS.pack(HEAD_BYTES + 1, 0),
         LENGTHS.pack(2, 101),
         LENGTHS.pack(2, 0) + b"[]",
+        LENGTHS.pack(0, 0),
         LENGTHS.pack(3, 0) + b"{x}",
         LENGTHS.pack(2, 0) + b"\xff\xff",
         LENGTHS.pack(100_000, 0) + b"[" * 100_000,
@@ -82,25 +82,45 @@ def test_a_pipe_that_others_hold_open_is_drained_without_waiting() -> None:
         pipe.close()
 
 
+def test_what_a_program_left_is_read_from_both_of_its_outputs() -> None:
+    outputs = Outputs(100, None)
+    try:
+        os.write(outputs.err.writing, b"words")
+        outputs.given()
+        outputs.drain()
+        assert (outputs.out.kept.text(), outputs.err.kept.text()) == (b"", b"words")
+        outputs.begin()
+        assert outputs.err.kept.size == 0
+    finally:
+        outputs.out.close()
+        outputs.err.close()
+
+
+def result(limit: int = 0, sizes: tuple[int, int, int] = (2, 0, 1)) -> bytes:
+    return RESULT.pack(0, -1, True, False, False, limit, 2, 0, 0.1, 0.2, 1, *sizes)
+
+
 def test_a_result_is_read_and_what_is_wrong_is_broken() -> None:
-    header = {"result": GOOD, "stdout_size": 2, "stderr_size": 0, "value_size": 1}
-    assert read_result(header, b"ab6") == Result(
-        stdout="ab", value="6", stdout_bytes=2, duration_s=0.1, cpu_s=0.1, max_rss_bytes=1
-    )
+    assert read_result(result(LIMITED.index("scratch")), b"ab6") == Result(
+        stdout="ab", value="6", exit_code=0, signal=None, timed_out=True, limit_hit="scratch", stdout_bytes=2,
+        duration_s=0.1, cpu_s=0.2, max_rss_bytes=1,
+    )  # fmt: skip
     wrong = [
-        {**header, "stdout_size": 9},
-        {**header, "stdout_size": -1, "stderr_size": 3},
-        {**header, "value_size": None},
-        {**header, "result": None},
-        {**header, "result": {**GOOD, "exit_code": "0"}},
-        {**header, "result": {**GOOD, "timed_out": 0}},
-        {**header, "result": {**GOOD, "limit_hit": "luck"}},
+        result(sizes=(9, 0, 1)),
+        result(sizes=(3, 0, 1)),
+        result(sizes=(2, 0, 2**31 - 1)),
+        result(len(LIMITED)),
+        result()[:-1],
+        b"\0",
         {"error": "text"},
         {},
     ]
     for reply in wrong:
         with pytest.raises(Broken):
             read_result(reply, b"ab6")
+    assert get_args(Limited) == LIMITED
+    with pytest.raises(Broken, match="nobody asked"):
+        checked(result())
 
 
 def test_the_zygote_is_chosen_by_what_a_program_names() -> None:

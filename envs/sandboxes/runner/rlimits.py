@@ -1,0 +1,51 @@
+"""Limits of one process: what it may map, open, write and compute. What a session holds as a whole is `cgroups`."""
+
+import math
+import os
+import resource
+from collections.abc import Mapping
+from typing import Any
+
+_BRANCHES = 16
+"""Branches of a session share its user, but each has a group of its own, which counts exactly and tells of refusals."""
+
+
+def mapped() -> int:
+    """Bytes of address space that this process has."""
+    file = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return int(os.read(file, 64).split()[0]) * resource.getpagesize()
+    finally:
+        os.close(file)
+
+
+def install(limits: Mapping[str, Any], inherited: int, *, in_group: bool, own_count: bool) -> None:
+    """For this process and what it starts; what is tighter already stays.
+
+    `inherited`: bytes that it was forked with, which do not count. `in_group`: a control group bounds the session, so
+    that these are a second wall. `own_count`: the processes of its user are the session's alone.
+    """
+    seconds = math.ceil(limits["cpu_seconds"])
+    address_space = inherited + limits["memory_bytes"]
+    wanted = {
+        resource.RLIMIT_CORE: (0, 0),
+        resource.RLIMIT_CPU: (seconds, seconds + 1),
+        resource.RLIMIT_FSIZE: (limits["file_bytes"],) * 2,
+        resource.RLIMIT_NOFILE: (limits["open_files"],) * 2,
+        # Where a group bounds the session, this is so that Python can say MemoryError.
+        resource.RLIMIT_AS: (address_space, resource.RLIM_INFINITY if in_group else address_space),
+        resource.RLIMIT_MEMLOCK: (0, 0),
+    }
+    if own_count:
+        wanted[resource.RLIMIT_NPROC] = (limits["processes"] * (_BRANCHES if in_group else 1),) * 2
+    for which, (soft, hard) in wanted.items():
+        ceiling = resource.getrlimit(which)[1]
+        if ceiling != resource.RLIM_INFINITY:
+            soft, hard = min(soft, ceiling), min(hard, ceiling)
+        resource.setrlimit(which, (soft, hard))
+
+
+def free_address_space() -> None:
+    """For programs that reserve far more than they use, as Node does: as much as may be."""
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
