@@ -9,7 +9,6 @@ process has our rights, so what it is asked must not be code.
 """
 
 import asyncio
-import atexit
 import math
 import os
 import threading
@@ -17,9 +16,9 @@ import time
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-from weakref import WeakSet
 
 from palaestra.envs.core.tool import tool
+from palaestra.envs.running.lifetime import close_at_exit
 from palaestra.envs.running.process_child import STARTED
 from palaestra.envs.running.processes import START_SECONDS, Child
 from palaestra.episode import Status
@@ -40,7 +39,7 @@ class Killable:
         self._workers: dict[int, _Worker] = {}
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
-        _all.add(self)
+        close_at_exit(self)
 
     async def ask(self, setting: str, question: str, patience: float = math.inf) -> str | None:
         """The answer, or None where it took too much or stood in line for longer than `patience` seconds.
@@ -72,7 +71,7 @@ class Killable:
         while self._workers:
             self._workers.popitem()[1].end()
 
-    def forget_threads(self) -> None:
+    def forget(self) -> None:
         """In a process that was forked: it has none of the threads, and the processes are not its children."""
         self._lock, self._pool = threading.Lock(), None
         for worker in self._workers.values():
@@ -191,20 +190,3 @@ class _Bounds:
         _, most = resource.getrlimit(resource.RLIMIT_AS)
         resource.setrlimit(resource.RLIMIT_AS, (megabytes * 2**20, most))
         return "bounded"
-
-
-_all: WeakSet[Killable] = WeakSet()
-
-
-def _close_all() -> None:
-    for one in list(_all):
-        one.close()
-
-
-def _after_fork() -> None:
-    for one in list(_all):
-        one.forget_threads()
-
-
-atexit.register(_close_all)
-os.register_at_fork(after_in_child=_after_fork)

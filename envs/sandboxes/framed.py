@@ -17,7 +17,7 @@ from palaestra.envs.sandboxes import arguments
 from palaestra.envs.sandboxes.limits import Limits
 from palaestra.envs.sandboxes.result import Limited, Result
 from palaestra.envs.sandboxes.runner.wire import RESULT, RUN, Head, Header, pack
-from palaestra.envs.sandboxes.sandbox import Program, Session
+from palaestra.envs.sandboxes.sandbox import OneShot, Program, Session
 from palaestra.envs.sandboxes.streams import SocketStream, Stream
 from palaestra.errors import Broken, UsageError
 from palaestra.frozen import statically_frozen
@@ -38,7 +38,6 @@ __all__ = [
     "read_result",
     "run_once_request",
     "start_request",
-    "tighter",
 ]
 
 
@@ -64,13 +63,11 @@ def start_request(limits: Limits, files: Mapping[str, bytes] | None, **more: Any
     return Request(pack(header, *contents), lambda reply, body: checked(reply))
 
 
-def run_once_request(
-    limits: Limits, files: Mapping[str, bytes] | None, program: Program, timeout: float | None, stdin: bytes, last: bool
-) -> Request[Result] | Result:
+def run_once_request(asked: OneShot) -> Request[Result] | Result:
     """A whole life in one frame; a Result at once where the program is larger than a program may be."""
-    names, contents = _files(files)
-    header = {"op": "once", "limits": _plainly(limits), "files": names}
-    return _run_request(limits, program, timeout, stdin, last, header, contents)
+    names, contents = _files(asked.files)
+    header = {"op": "once", "limits": _plainly(asked.limits), "files": names}
+    return _run_request(asked.limits, asked.program, asked.timeout, asked.stdin, asked.show_last, header, contents)
 
 
 def _run_request(
@@ -128,18 +125,6 @@ def checked(head: Head) -> Header:
     if error.get("kind") == "os":
         raise OSError(int(error.get("errno") or 0), text)
     raise Broken(text)
-
-
-def tighter(limits: Limits | None, ceiling: Limits) -> Limits:
-    """The limits of a session, which may only be tighter than the sandbox's."""
-    if limits is None:
-        return ceiling
-    limits = Limits.of(limits)
-    for field in fields(ceiling):
-        asked, most = getattr(limits, field.name), getattr(ceiling, field.name)
-        if asked > most:
-            raise UsageError(f"limit {field.name} is {asked}; this sandbox gives at most {most}")
-    return limits
 
 
 class FramedSession(Session):

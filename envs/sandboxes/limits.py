@@ -53,6 +53,16 @@ class Limits:
             raise UsageError(f"limits is {given!r}; expected Limits, as in Limits(seconds=5)")
         return given or cls()
 
+    def narrowed(self, asked: Self | None) -> Self:
+        """What was asked for, which must not be wider than these; these where nothing was."""
+        if asked is None:
+            return self
+        for field in fields(self.of(asked)):
+            value, most = getattr(asked, field.name), getattr(self, field.name)
+            if value > most:
+                raise UsageError(f"limit {field.name} is {value}; this sandbox gives at most {most}")
+        return asked
+
     def within(self, most: Self) -> Self:
         """These limits, each cut to what `most` allows."""
         names = [field.name for field in fields(self)]

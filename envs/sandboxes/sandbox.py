@@ -11,6 +11,7 @@ must not need a running loop, and an async one must not block it. Rules that hol
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -87,6 +88,18 @@ class Session(ABC):
         self.close()
 
 
+@dataclass(frozen=True, slots=True)
+class OneShot:
+    """What `run_once` was asked, with its own limits made part of it."""
+
+    program: Program
+    files: Mapping[str, bytes] | None
+    timeout: float | None
+    stdin: bytes
+    show_last: bool
+    limits: Limits
+
+
 class Sandbox(ABC):
     """A backend, opened with its limits. Safe to use from many threads and loops at once."""
 
@@ -103,7 +116,6 @@ class Sandbox(ABC):
     @abstractmethod
     async def astart(self, *, files: Mapping[str, bytes] | None = None, limits: Limits | None = None) -> Session: ...
 
-    @abstractmethod
     def run_once(
         self,
         program: Program,
@@ -119,8 +131,8 @@ class Sandbox(ABC):
         With `show_last` the repr of its last expression is printed, as at the interactive prompt: a place that is gone
         has nobody to tell a value, so `Result.value` stays None.
         """
+        return self._once(OneShot(program, files, timeout, stdin, show_last, self.limits.narrowed(limits)))
 
-    @abstractmethod
     async def arun_once(
         self,
         program: Program,
@@ -130,7 +142,15 @@ class Sandbox(ABC):
         stdin: bytes = b"",
         show_last: bool = False,
         limits: Limits | None = None,
-    ) -> Result: ...
+    ) -> Result:
+        return await self._aonce(OneShot(program, files, timeout, stdin, show_last, self.limits.narrowed(limits)))
+
+    @abstractmethod
+    def _once(self, asked: OneShot) -> Result:
+        """`run_once` as a backend does it."""
+
+    @abstractmethod
+    async def _aonce(self, asked: OneShot) -> Result: ...
 
     @abstractmethod
     def close(self) -> None:

@@ -84,12 +84,12 @@ class BareSandbox(Sandbox):
     async def astart(self, **_):
         return BareSession()
 
-    def run_once(self, program, *, files=None, timeout=None, stdin=b"", show_last=False, limits=None):
+    def _once(self, asked):
         with BareSession() as session:
-            return session.run(program, timeout=timeout, stdin=stdin)
+            return session.run(asked.program, timeout=asked.timeout, stdin=asked.stdin)
 
-    async def arun_once(self, program, **options):
-        return self.run_once(program, **options)
+    async def _aonce(self, asked):
+        return self._once(asked)
 
     def close(self):
         pass

@@ -11,13 +11,11 @@ A container dies with the stream to it: nothing here has to be alive for that, s
 """
 
 import asyncio
-import atexit
 import contextlib
-import os
-import weakref
 from collections.abc import Mapping
 from typing import Any
 
+from palaestra.envs.running.lifetime import close_at_exit
 from palaestra.envs.sandboxes.capabilities import Capabilities
 from palaestra.envs.sandboxes.docker import guards, owners
 from palaestra.envs.sandboxes.docker.connection import NAME, Connection
@@ -30,12 +28,11 @@ from palaestra.envs.sandboxes.framed import (
     checked,
     run_once_request,
     start_request,
-    tighter,
 )
 from palaestra.envs.sandboxes.limits import Limits
 from palaestra.envs.sandboxes.local import Preload
 from palaestra.envs.sandboxes.result import Result
-from palaestra.envs.sandboxes.sandbox import Program, Sandbox, Session
+from palaestra.envs.sandboxes.sandbox import OneShot, Sandbox, Session
 from palaestra.envs.sandboxes.streams import SocketStream
 from palaestra.errors import Broken, SandboxUnavailable
 
@@ -96,13 +93,13 @@ class DockerSandbox(Sandbox):
         )
         self._pool = Pool(self._launch, self._end, self.limits, policy)
         self._pool.add(first)
-        _open.add(self)
+        close_at_exit(self)
 
     def capabilities(self) -> Capabilities:
         return self._capabilities
 
     def start(self, *, files: Mapping[str, bytes] | None = None, limits: Limits | None = None) -> Session:
-        limits = tighter(limits, self.limits)
+        limits = self.limits.narrowed(limits)
         stream = ContainerStream(self._pool.take(fresh=True, limits=self._own(limits)), self._pool)
         try:
             start_request(limits, files).over(stream)
@@ -112,7 +109,7 @@ class DockerSandbox(Sandbox):
         return FramedSession(stream, limits)
 
     async def astart(self, *, files: Mapping[str, bytes] | None = None, limits: Limits | None = None) -> Session:
-        limits = tighter(limits, self.limits)
+        limits = self.limits.narrowed(limits)
         stream = ContainerStream(await self._taken(True, self._own(limits)), self._pool)
         try:
             await start_request(limits, files).aover(stream)
@@ -121,21 +118,11 @@ class DockerSandbox(Sandbox):
             raise
         return FramedSession(stream, limits)
 
-    def run_once(
-        self,
-        program: Program,
-        *,
-        files: Mapping[str, bytes] | None = None,
-        timeout: float | None = None,
-        stdin: bytes = b"",
-        show_last: bool = False,
-        limits: Limits | None = None,
-    ) -> Result:
-        limits = tighter(limits, self.limits)
-        request = run_once_request(limits, files, program, timeout, stdin, show_last)
+    def _once(self, asked: OneShot) -> Result:
+        request = run_once_request(asked)
         if isinstance(request, Result):
             return request
-        own = self._own(limits)
+        own = self._own(asked.limits)
         container = self._pool.take(fresh=False, limits=own)
         try:
             return self._served(request, container, own)
@@ -145,21 +132,11 @@ class DockerSandbox(Sandbox):
         # An earlier run may be the reason. Nothing of this one lasts, so it may run again where nobody was before.
         return self._served(request, self._pool.take(fresh=True), own)
 
-    async def arun_once(
-        self,
-        program: Program,
-        *,
-        files: Mapping[str, bytes] | None = None,
-        timeout: float | None = None,
-        stdin: bytes = b"",
-        show_last: bool = False,
-        limits: Limits | None = None,
-    ) -> Result:
-        limits = tighter(limits, self.limits)
-        request = run_once_request(limits, files, program, timeout, stdin, show_last)
+    async def _aonce(self, asked: OneShot) -> Result:
+        request = run_once_request(asked)
         if isinstance(request, Result):
             return request
-        own = self._own(limits)
+        own = self._own(asked.limits)
         container = await self._taken(False, own)
         try:
             return await self._aserved(request, container, own)
@@ -250,7 +227,7 @@ class DockerSandbox(Sandbox):
                 raise SandboxUnavailable(NAME, str(said["unavailable"]), map(str, said["remedies"]))
             container.found = said["capabilities"]
             for program in FIRST_RUNS[: 1 if self._launcher.settings["preload_wanted"] == "bare" else None]:
-                request = run_once_request(limits, None, program, OPENING_SECONDS, b"", False)
+                request = run_once_request(OneShot(program, None, OPENING_SECONDS, b"", False, limits))
                 result = request if isinstance(request, Result) else request.over(stream)
                 if not result.ok:
                     raise Broken(f"a new container cannot run {program!r}: {result}")
@@ -264,7 +241,7 @@ class DockerSandbox(Sandbox):
     def _end(self, container: Container) -> None:
         self._launcher.end(container.identity)
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
         """In a forked child: everything is the parent's."""
         self._pool.forget()
         self._closed = True
@@ -274,20 +251,3 @@ def _is_ordinary(result: Result) -> bool:
     """Whether nothing happened that a container should not be used after."""
     ended = result.signal is None and not (result.timed_out or result.oom or result.state_lost)
     return ended and result.limit_hit in ("", "output")
-
-
-_open: "weakref.WeakSet[DockerSandbox]" = weakref.WeakSet()
-
-
-def _forget_all() -> None:
-    for sandbox in list(_open):
-        sandbox._forget()
-
-
-def _close_all() -> None:
-    for sandbox in list(_open):
-        sandbox.close()
-
-
-os.register_at_fork(after_in_child=_forget_all)
-atexit.register(_close_all)

@@ -7,7 +7,6 @@ that nobody asks any more. Left out: asking again (`service`), HTTP (`exchange`)
 
 import asyncio
 from collections.abc import Coroutine, Mapping
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
@@ -30,7 +29,7 @@ from palaestra.envs.sandboxes.remote.wire import (
     start_request,
 )
 from palaestra.envs.sandboxes.result import Result
-from palaestra.envs.sandboxes.sandbox import Program, Sandbox, Session
+from palaestra.envs.sandboxes.sandbox import OneShot, Program, Sandbox, Session
 from palaestra.errors import Broken, SandboxUnavailable, UsageError
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ class RemoteSandbox(Sandbox):
         self._background = Background("palaestra-remote-sandbox")
         try:
             self._capabilities, theirs = self._background.wait(self._service.greet(), 2 * OPENING + GRACE)
-            self.limits = Limits().within(theirs) if limits is None else tighter(limits, theirs)
+            self.limits = Limits().within(theirs) if limits is None else theirs.narrowed(limits)
         except Broken as error:
             self.close()
             raise SandboxUnavailable("remote", str(error), ["`palaestra serve sandbox` starts a server"]) from None
@@ -84,36 +83,18 @@ class RemoteSandbox(Sandbox):
     ) -> "RemoteSession":
         return await self._background.join(self._start(files, limits))
 
-    def run_once(
-        self,
-        program: Program,
-        *,
-        files: Mapping[str, bytes] | None = None,
-        timeout: float | None = None,
-        stdin: bytes = b"",
-        show_last: bool = False,
-        limits: Limits | None = None,
-    ) -> Result:
-        latest = self._latest(run_seconds(timeout, self.limits))
-        return self._background.wait(self._once(program, files, timeout, stdin, show_last, limits), latest)
+    def _once(self, asked: OneShot) -> Result:
+        latest = self._latest(run_seconds(asked.timeout, asked.limits))
+        return self._background.wait(self._asked(asked), latest)
 
-    async def arun_once(
-        self,
-        program: Program,
-        *,
-        files: Mapping[str, bytes] | None = None,
-        timeout: float | None = None,
-        stdin: bytes = b"",
-        show_last: bool = False,
-        limits: Limits | None = None,
-    ) -> Result:
-        return await self._background.join(self._once(program, files, timeout, stdin, show_last, limits))
+    async def _aonce(self, asked: OneShot) -> Result:
+        return await self._background.join(self._asked(asked))
 
     def close(self) -> None:
         self._background.close(self._service.exchange.aclose())
 
     async def _start(self, files: Mapping[str, bytes] | None, limits: Limits | None) -> "RemoteSession":
-        limits = tighter(limits, self.limits)
+        limits = self.limits.narrowed(limits)
         header, body = start_request(files, limits)
         session = RemoteSession(self._service, self._background, uuid4().hex, limits)
         try:
@@ -123,20 +104,12 @@ class RemoteSandbox(Sandbox):
             raise
         return session
 
-    async def _once(
-        self,
-        program: Program,
-        files: Mapping[str, bytes] | None,
-        timeout: float | None,
-        stdin: bytes,
-        show_last: bool,
-        limits: Limits | None,
-    ) -> Result:
-        limits = tighter(limits, self.limits)
+    async def _asked(self, asked: OneShot) -> Result:
+        limits = asked.limits
         header, _ = start_request(None, limits)
-        run, body = run_request(program, timeout, stdin, show_last, limits, files)
+        run, body = run_request(asked.program, asked.timeout, asked.stdin, asked.show_last, limits, asked.files)
         header |= run | {"session": uuid4().hex}
-        return await ask_run(self._service, "once", header, body, run_seconds(timeout, limits), limits)
+        return await ask_run(self._service, "once", header, body, run_seconds(asked.timeout, limits), limits)
 
     def _latest(self, seconds: float) -> float:
         """When even a loop that has died must have been noticed."""
@@ -273,15 +246,3 @@ async def ask_run(
     except asyncio.CancelledError:
         await service.end(header["session"])
         raise
-
-
-def tighter(limits: Limits | None, outer: Limits) -> Limits:
-    """The limits that were asked for, none of them wider than the outer ones."""
-    if limits is None:
-        return outer
-    limits = Limits.of(limits)
-    for field in fields(Limits):
-        asked, most = getattr(limits, field.name), getattr(outer, field.name)
-        if asked > most:
-            raise UsageError(f"limit {field.name} is {asked}; the sandbox allows at most {most}")
-    return limits

@@ -28,11 +28,10 @@ from palaestra.envs.sandboxes import arguments
 from palaestra.envs.sandboxes.capabilities import Capabilities
 from palaestra.envs.sandboxes.limits import Limits
 from palaestra.envs.sandboxes.remote.background import Background
-from palaestra.envs.sandboxes.remote.client import tighter
 from palaestra.envs.sandboxes.remote.exchange import Again, Exchange, beginning, retry_after
 from palaestra.envs.sandboxes.remote.wire import TOKEN_ENV, run_seconds, seconds_of, text_of
 from palaestra.envs.sandboxes.result import Result
-from palaestra.envs.sandboxes.sandbox import Program, Sandbox
+from palaestra.envs.sandboxes.sandbox import OneShot, Sandbox
 from palaestra.errors import Broken, UsageError
 
 if TYPE_CHECKING:
@@ -98,52 +97,25 @@ class FusionSandbox(Sandbox):
     async def astart(self, *, files: Mapping[str, bytes] | None = None, limits: Limits | None = None) -> NoReturn:
         raise UsageError(_NO_SESSIONS)
 
-    def run_once(
-        self,
-        program: Program,
-        *,
-        files: Mapping[str, bytes] | None = None,
-        timeout: float | None = None,
-        stdin: bytes = b"",
-        show_last: bool = False,
-        limits: Limits | None = None,
-    ) -> Result:
-        limits = tighter(limits, self.limits)
-        latest = self._exchange.patience + run_seconds(timeout, limits) + 2 * _GRACE
-        return self._background.wait(self._once(program, files, timeout, stdin, show_last, limits), latest)
+    def _once(self, asked: OneShot) -> Result:
+        latest = self._exchange.patience + run_seconds(asked.timeout, asked.limits) + 2 * _GRACE
+        return self._background.wait(self._asked(asked), latest)
 
-    async def arun_once(
-        self,
-        program: Program,
-        *,
-        files: Mapping[str, bytes] | None = None,
-        timeout: float | None = None,
-        stdin: bytes = b"",
-        show_last: bool = False,
-        limits: Limits | None = None,
-    ) -> Result:
-        limits = tighter(limits, self.limits)
-        return await self._background.join(self._once(program, files, timeout, stdin, show_last, limits))
+    async def _aonce(self, asked: OneShot) -> Result:
+        return await self._background.join(self._asked(asked))
 
     def close(self) -> None:
         self._background.close(self._exchange.aclose())
 
-    async def _once(
-        self,
-        program: Program,
-        files: Mapping[str, bytes] | None,
-        timeout: float | None,
-        stdin: bytes,
-        show_last: bool,
-        limits: Limits,
-    ) -> Result:
-        seconds = run_seconds(timeout, limits)
-        asked = request_of(program, files, seconds, stdin, limits, show_last)
-        if asked is None:
+    async def _asked(self, asked: OneShot) -> Result:
+        limits = asked.limits
+        seconds = run_seconds(asked.timeout, limits)
+        body = request_of(asked, seconds)
+        if body is None:
             return Result(exit_code=1, limit_hit="code", stderr=f"the program is larger than {limits.code_bytes} bytes")
 
         async def attempt() -> Result:
-            return self._judge(*await self._exchange.post("/run_code", asked, _ANSWER_BYTES), seconds, limits)
+            return self._judge(*await self._exchange.post("/run_code", body, _ANSWER_BYTES), seconds, limits)
 
         try:
             # A run that is sent again after a lost connection runs twice, each time in a fresh place.
@@ -162,33 +134,27 @@ class FusionSandbox(Sandbox):
         return result_of(parse(data), seconds, limits)
 
 
-def request_of(
-    program: Program,
-    files: Mapping[str, bytes] | None,
-    seconds: float,
-    stdin: bytes,
-    limits: Limits,
-    show_last: bool = False,
-) -> bytes | None:
+def request_of(asked: OneShot, seconds: float) -> bytes | None:
     """The body of a request; None for a program that is too large."""
-    code = program if isinstance(program, str) else shlex.join(arguments.words_of(program) or ())
-    stdin = arguments.content("stdin", stdin)
+    is_python, limits = isinstance(asked.program, str), asked.limits
+    code = asked.program if isinstance(asked.program, str) else shlex.join(arguments.words_of(asked.program) or ())
+    stdin = arguments.content("stdin", asked.stdin)
     if len(code.encode("utf-8", "replace")) > limits.code_bytes or len(stdin) > limits.code_bytes:
         return None
     code = code.encode("utf-8", "replace").decode()
-    if show_last and isinstance(program, str):
+    if asked.show_last and is_python:
         code = f"{_SHOWING}{code!r})\n"
-    asked: dict[str, Any] = {
+    body: dict[str, Any] = {
         "code": code,
-        "language": "python" if isinstance(program, str) else "bash",
+        "language": "python" if is_python else "bash",
         "run_timeout": seconds,
         "compile_timeout": seconds,
         "memory_limit_MB": max(limits.memory_bytes // 2**20, 1),
         "stdin": stdin.decode("utf-8", "replace") if stdin else None,
-        "files": {path: base64.b64encode(data).decode() for path, data in arguments.files_of(files).items()},
+        "files": {path: base64.b64encode(data).decode() for path, data in arguments.files_of(asked.files).items()},
         "fetch_files": [],
     }
-    return json.dumps(asked).encode()
+    return json.dumps(body).encode()
 
 
 def result_of(document: Mapping[str, Any], seconds: float, limits: Limits) -> Result:

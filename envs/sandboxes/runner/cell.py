@@ -12,6 +12,7 @@ Settings are a plain dict, since they come over a pipe:
     mode         "root" and "user": namespaces, with and without privileges; "container": the container is the wall, and
                  only limits, filter and Landlock are added; "fork_only": limits alone, for comparisons
     readonly     folders to show beside the interpreter: site-packages
+    hidden       folders below them that are empty in there: packages that hold the answers to what is asked
     owner        pid of the supervisor, which makes the users of its slots its own
     memory_tree  whether a control group counts the session's memory; where none does, memfd is refused
     environment  variables for the agent's programs beside the few that are always set
@@ -23,6 +24,7 @@ pid namespace with its PID 1, which is bound to its parent by a death signal.
 
 import contextlib
 import ctypes
+import errno
 import os
 import signal
 import socket
@@ -83,7 +85,7 @@ def enter_zygote(settings: Settings) -> None:
         else:
             unshare(_NAMESPACES)
         _continue_as_init()
-        places[:] = root.build(settings.get("readonly", ()))
+        places[:] = root.build(settings.get("readonly", ()), settings.get("hidden", ()))
         socket.sethostname("sandbox")
         _drop_bounding_set()
         _own_pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
@@ -173,16 +175,20 @@ def confine(limits: Mapping[str, Any], slot: int, settings: Settings, keep: tupl
 def enter_branch(folder: str, settings: Settings) -> None:
     """In a console's fork: go to a folder of one's own in the scratch (the supervisor made it) and lose the others.
 
-    A further layer of Landlock, so it needs no privilege; the kernel stacks 16. Layers only ever take away: what a
-    branch of this branch is to have must be within reach now, so its folder lies in `FOLDER.d`, if the supervisor made
-    that. /tmp stays shared with the original, and the original can look into the branch: both are the same agent's.
+    A further layer of Landlock, so it needs no privilege. Layers only ever take away: what a branch of this branch is
+    to have must be within reach now, so its folder lies in this one. /tmp stays shared with the original, and the
+    original can look into the branch: both are the same agent's. The kernel stacks 16 layers; a branch of a later
+    generation keeps the walls of the one that it came from, and may look into that one's folder by its absolute path.
     """
     scratch = _scratch(settings)
     own = f"{scratch}/{folder}"
     os.chdir(own)
-    nursery = [f"{own}.d"] if os.path.isdir(f"{own}.d") else []
     read = [path for path in _top if not f"{scratch}/".startswith(f"{os.path.realpath(path)}/")]
-    landlock.restrict(read=read, write=[own, *nursery, f"{scratch}/tmp"], devices="/dev")
+    try:
+        landlock.restrict(read=read, write=[own, f"{scratch}/tmp"], devices="/dev")
+    except OSError as error:
+        if error.errno != errno.E2BIG:
+            raise
 
 
 def _filter(settings: Settings) -> dict[str, bool]:

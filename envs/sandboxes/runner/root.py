@@ -15,6 +15,7 @@ from .syscalls import (
     MS_NOEXEC,
     MS_NOSUID,
     MS_PRIVATE,
+    MS_RDONLY,
     MS_REC,
     Unavailable,
     has_capability,
@@ -42,8 +43,11 @@ Places = list[tuple[str, str]]
 """(path outside, path inside) of every folder that is shown."""
 
 
-def build(readonly: Iterable[str]) -> Places:
-    """Make the new root and move into it. The caller is PID 1 of new pid and mount namespaces."""
+def build(readonly: Iterable[str], hidden: Iterable[str] = ()) -> Places:
+    """Make the new root and move into it. The caller is PID 1 of new pid and mount namespaces.
+
+    A `hidden` folder below one that is shown is empty in there.
+    """
     places = plan([*interpreter(), *readonly])
     sys.executable = os.path.realpath(sys.executable)  # a link, maybe, of a virtual environment that is not shown
     mount("none", "/", None, MS_REC | MS_PRIVATE)
@@ -52,6 +56,8 @@ def build(readonly: Iterable[str]) -> Places:
     for source, target in [("/usr", "/usr"), *places]:
         _show(source, target)
     _show_system()
+    for path in hidden:
+        _hide(_BASE + inside(path, places))
     _fill_etc()
     _fill_devices(may_make_devices)
     os.mkdir(_BASE + "/proc")
@@ -137,6 +143,11 @@ def _show(source: str, target: str) -> None:
             f"cannot show {source} in the sandbox: {error}", f"make {source} readable for this user"
         ) from None
     make_read_only(where, recursive=True)
+
+
+def _hide(where: str) -> None:
+    if os.path.isdir(where):
+        mount("none", where, "tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, "size=4k,nr_inodes=1")
 
 
 def _show_system() -> None:

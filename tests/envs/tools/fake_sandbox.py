@@ -126,16 +126,16 @@ class FakeSandbox(Sandbox):
             await start_gate.wait()
         return self.start(files=files, limits=limits)
 
-    def run_once(self, program, *, files=None, timeout=None, stdin=b"", show_last=False, limits=None):
-        session = FakeSession(self, files, limits)
+    def _once(self, asked):
+        session = FakeSession(self, asked.files, asked.limits)
         try:
-            return session.run(program, timeout=timeout, show_last=show_last)
+            return session.run(asked.program, timeout=asked.timeout, show_last=asked.show_last)
         finally:
             session.close()
 
-    async def arun_once(self, program, *, files=None, timeout=None, stdin=b"", show_last=False, limits=None):
+    async def _aonce(self, asked):
         await asyncio.sleep(0.001)
-        return self.run_once(program, files=files, timeout=timeout, show_last=show_last, limits=limits)
+        return self._once(asked)
 
     def close(self):
         pass
