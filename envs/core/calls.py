@@ -65,16 +65,17 @@ def prepare(
     """Look up the tool and check the arguments."""
     if isinstance(item, Fault):
         return refused("", {}, item.text)
-    tool = tools.get(item.name)
+    name, arguments = item.name, item.arguments
+    tool = tools.get(name)
     if tool is None:
-        return refused(item.name[:_MAX_NAME], item.arguments, _unknown(item.name, list(tools)))
+        return refused(name[:_MAX_NAME], arguments, _unknown(name, list(tools)))
     try:
-        values = tool.validate(item.arguments)
+        values = tool.validate(arguments)
     except ToolError as error:
-        return refused(item.name, item.arguments, str(error))
+        return refused(name, arguments, str(error))
     except Exception as error:  # An author's own validator may raise anything.
-        return refused(item.name, item.arguments, f"wrong arguments for {item.name}: {type(error).__name__}")
-    return Prepared(item.name, item.arguments, tool, owners.get(item.name, default_owner), values)
+        return refused(name, arguments, f"wrong arguments for {name}: {type(error).__name__}")
+    return Prepared(name, arguments, tool, owners.get(name, default_owner), values)
 
 
 def _unknown(name: str, tools: Sequence[str]) -> str:

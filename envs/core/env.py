@@ -117,10 +117,10 @@ class ToolEnv(EpisodeMachine):
 
     def drawn(self, seed: int | None, task: int | None) -> Start:
         """What `reset` opens: the seed, and the task where none is given, from `np_random`."""
-        super().reset(seed=seed)
-        rng = self.np_random
-        index = int(rng.integers(len(self.tasks))) if task is None else int(task)
-        return Start(index, int(rng.random() * 2**31) if seed is None else seed)
+        if seed is not None:
+            super().reset(seed=seed)
+        index = int(self.np_random.integers(len(self.tasks))) if task is None else int(task)
+        return Start(index, int(self.np_random.random() * 2**31) if seed is None else seed)
 
     def snapshot(self) -> Snapshot:
         """The running episode as it stands; a UsageError where one of the toolkits does not support it."""
@@ -141,9 +141,17 @@ class ToolEnv(EpisodeMachine):
 
     def info(self, event: Event, opening: bool = False) -> dict[str, Any]:
         """Gymnasium's info: fixed keys of fixed types, fresh objects, no timings."""
-        found = infos((self,), (event,), opening)
-        parts = {name: values[0] for name, values in found.pop("parts").items()}
-        return {key: values[0] for key, values in found.items()} | {"parts": parts}
+        found: dict[str, Any] = {
+            "messages": fresh(event.messages),
+            "turn": self._turns,
+            "ending": "" if event.ending is None else str(event.ending),
+            "parts": {name: event.parts.get(name, 0.0) for name in self.parts},
+            "attempt": event.attempt,
+            "fault": event.fault,
+        }
+        if opening:
+            found |= {"tools": self._described, "system": self.system, "task": event.start.task}
+        return found
 
     def take(self, action: str) -> Event:
         """One turn, with our deadlines, whatever kinds of tools it calls: what `step` is made of."""
@@ -162,11 +170,11 @@ class ToolEnv(EpisodeMachine):
 
 
 def infos(envs: Sequence[ToolEnv], events: Sequence[Event], opening: bool) -> dict[str, Any]:
-    """The infos of these environments of one class key by key, and the reward parts part by part: how Gymnasium's
-    vectors want them."""
+    """What `info` says of these environments of one class, key by key, and the reward parts part by part: how
+    Gymnasium's vectors want it."""
     found: dict[str, Any] = {
         "messages": [fresh(event.messages) for event in events],
-        "turn": [env.turns for env in envs],
+        "turn": [env._turns for env in envs],
         "ending": ["" if event.ending is None else str(event.ending) for event in events],
         "parts": {name: [event.parts.get(name, 0.0) for event in events] for name in envs[0].parts},
         "attempt": [event.attempt for event in events],

@@ -40,6 +40,8 @@ class Equipped(Authored):
     _hidden: Mapping[str, Tool] = {}
     _found: Mapping[str, Tool] = {}
     """Hidden tools that this episode has found."""
+    _terminal: frozenset[str] = frozenset()
+    """The tools whose success ends the episode."""
     closes_toolkits: bool = True
     """False where whoever drives this environment closes them, under a deadline."""
     _toolkits_wait: bool | None = None
@@ -108,13 +110,9 @@ class Equipped(Authored):
         """Offer these tools, without those that have to be found."""
         self._table, self._hidden = divide(type(self).__name__, tuple(tools.values()))
         self._schemas, self._described = described(tuple(self._table.values()))
+        self._terminal = frozenset(name for name, one in tools.items() if one.terminal)
         if self._hidden:
             self._owners = {**self._owners, FIND: Finder(self._hidden, self.max_result_chars)}
-
-    @property
-    def _accepted(self) -> Mapping[str, Tool]:
-        """The tools that may be called now."""
-        return {**self._table, **self._found} if self._found else self._table
 
     def _close_kits(self) -> None:
         if self._kits and self.closes_toolkits:

@@ -5,7 +5,7 @@ results, `finish` ends from outside. Left out: its tools (`equipment`), Gymnasiu
 deadlines (`runner`), several seats, token budgets (the agent's side), and any reward term that needs tokens.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from palaestra import formats
@@ -20,6 +20,8 @@ from palaestra.envs.running.errands import open_in_time
 from palaestra.envs.running.inbox import shown
 from palaestra.episode import Attempt, Call, Ending, Event, Message, Start, Status, Task
 from palaestra.errors import Broken, EnvironmentDefect, UsageError
+
+_NO_PARTS: Mapping[str, float] = {}
 
 
 class EpisodeMachine(Equipped):
@@ -90,8 +92,10 @@ class EpisodeMachine(Equipped):
         if not isinstance(text, str):
             raise UsageError(f"an action is {type(text).__name__}; expected str, the agent's whole turn")
         self._require_open("step")
-        accepted = self._accepted
-        schemas = described(tuple(accepted.values()))[0] if self._found else self._schemas
+        accepted, schemas = self._table, self._schemas
+        if self._found:
+            accepted = {**accepted, **self._found}
+            schemas = described(tuple(accepted.values()))[0]
         parsed = formats.get(self.format).parse(text, schemas)
         self._turns += 1
         self._messages.append({"role": "assistant", "content": text})
@@ -100,9 +104,10 @@ class EpisodeMachine(Equipped):
             self._answer = parsed.content
             return []
         self._answer = None
+        owners = self._owners
         prepared: list[Prepared] = []
         for item in calls[:limit]:
-            prepared.append(prepare(item, accepted, self._owners, self))
+            prepared.append(prepare(item, accepted, owners, self))
         if len(calls) > limit:
             prepared.append(refused("", {}, f"only {limit} calls are run in a turn; the rest were not"))
         return prepared
@@ -119,14 +124,14 @@ class EpisodeMachine(Equipped):
         """`close_turn` for those who must not wait: a Verdict where the reward has to be awaited."""
         if self._answer is not None:
             return self._end(Ending.ANSWERED, ())
-        accepted, room = self._accepted, self.max_result_chars
+        room = self.max_result_chars
         told: list[Message] = []
         broken: Call | None = None
         final: Call | None = None
         for call in calls:
             told.append({"role": "tool", "name": call.name, "content": clip(call.text, room)})
             if call.status is Status.OK:
-                if final is None and call.name in accepted and accepted[call.name].terminal:
+                if final is None and call.name in self._terminal:
                     final = call
             elif call.status is Status.BROKEN and broken is None:
                 broken = call
@@ -182,6 +187,8 @@ class EpisodeMachine(Equipped):
             raise EnvironmentDefect(
                 f"{type(self).__name__}.task_set({self.split!r}) is empty; expected at least one Task"
             )
+        if isinstance(found, list | tuple):  # Named once, and not again in every episode.
+            return [check_task(type(self).__name__, task, f"{self.split}/{at}") for at, task in enumerate(found)]
         return found
 
     def _reseed(self, start: Start) -> None:
@@ -210,7 +217,7 @@ class EpisodeMachine(Equipped):
 
     def _event(self, messages: tuple[Message, ...]) -> Event:
         assert self._start is not None
-        return Event(self.slot, self._start, messages, self._schemas)
+        return Event(self.slot, self._start, messages, self._schemas, None, None, _NO_PARTS)
 
     def _end(self, ending: Ending, messages: tuple[Message, ...], fault: str = "") -> Event | Verdict:
         """Score what exists while the toolkits still live, then close them."""

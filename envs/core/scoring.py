@@ -53,15 +53,17 @@ def check_limits(owner: Any) -> None:
 
 def score(owner: str, declared: Mapping[str, RewardPart], returned: Any) -> tuple[float, dict[str, float]]:
     """The total and every declared part, from what `reward` returned."""
-    given = {"success": returned} if isinstance(returned, float) or not isinstance(returned, Mapping) else returned
-    if not given.keys() <= declared.keys():
-        unknown = min(str(name) for name in given if name not in declared)
-        raise EnvironmentDefect(
-            f"{owner}.reward returned the part {unknown!r}, which is not declared; add it to {owner}.parts "
-            f"(declared: {', '.join(declared)})"
-        )
-    if "success" not in given:
-        raise EnvironmentDefect(f"{owner}.reward returned {dict(given)!r} without 'success'; add that part")
+    given: Mapping[str, Any] = {"success": returned}
+    if not isinstance(returned, float) and isinstance(returned, Mapping):
+        given = returned
+        if not given.keys() <= declared.keys():
+            unknown = min(str(name) for name in given if name not in declared)
+            raise EnvironmentDefect(
+                f"{owner}.reward returned the part {unknown!r}, which is not declared; add it to {owner}.parts "
+                f"(declared: {', '.join(declared)})"
+            )
+        if "success" not in given:
+            raise EnvironmentDefect(f"{owner}.reward returned {dict(given)!r} without 'success'; add that part")
     total, parts = 0.0, {}
     for name, part in declared.items():
         value = given.get(name, 0.0)

@@ -48,7 +48,7 @@ def stack(slots: Sequence[int], infos: Mapping[str, Any], size: int) -> dict[str
     The reward parts, which come part by part, become a dict of such arrays. Types do not depend on who reports first.
     """
     found: dict[str, Any] = {}
-    at = np.asarray(slots)
+    at = slice(None) if len(slots) == size else np.asarray(slots)
     said = np.zeros(size, bool)
     said[at] = True
     for key, values in infos.items():
@@ -61,7 +61,7 @@ def stack(slots: Sequence[int], infos: Mapping[str, Any], size: int) -> dict[str
     return found
 
 
-def _column(at: NDArray[np.int64], values: Sequence[Any], size: int, kind: "np.dtype[Any]") -> NDArray[Any]:
+def _column(at: NDArray[np.int64] | slice, values: Sequence[Any], size: int, kind: "np.dtype[Any]") -> NDArray[Any]:
     """An array with these values in it; `fromiter`, since assignment would take a tuple of messages apart."""
     column = np.fromiter(values, kind, len(values))
     if len(column) == size:

@@ -216,7 +216,7 @@ class GameArena:
             game = self._running.pop(turn, None)
             if game is not None and game.step is not None:
                 step, game.step = game.step, None
-                self._settle(game, partial(step.outcome, turn.results()))
+                self._settle(game, partial(step.outcome, turn.calls))
                 self._next(game)
         return heard
 

@@ -1,19 +1,25 @@
 """A bounded crew of threads that runs jobs; one that hangs is written off and another takes its place.
 
+A few threads are called for the jobs that wait, and each that comes calls another before it begins. Were all called at
+once, they would stand in line for Python's interpreter lock, where each looks up 200 times a second: a thousand of them
+fill a processor with looking up alone, and whoever waits for their results stands in line behind them.
+
 All threads are daemons of our own: the standard pool is joined at exit, so one hung tool would keep the process alive.
 A thread cannot be killed, so each that was written off may stay for ever. When too many have, jobs are refused: an
 environment that hangs in every call must not fill the machine with threads.
 """
 
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
-from queue import SimpleQueue
 
 from palaestra.envs.running.inbox import Job
 from palaestra.errors import Broken, UsageError
 
 MAX_LOST = 512
 """Threads that may hang for ever before no further job is taken."""
+_MOST_CALLED = 16
+"""Threads on their way at once: more than one, lest all wait for one that the machine lets wait."""
 
 
 class Crew:
@@ -26,11 +32,13 @@ class Crew:
         self._perform = perform
         self._name = name
         self._lock = threading.Lock()
-        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
-        self._threads = 0
-        self._pending = 0
-        """Jobs that wait or run."""
+        self._waiting: deque[Job] = deque()
         self._running: set[Job] = set()
+        self._idle: list[threading.Lock] = []
+        """The gates behind which threads wait to be called; the last one went there last."""
+        self._called = 0
+        """Threads that were called and have not come yet."""
+        self._threads = 0
         self._lost = 0
         self._closed = False
 
@@ -41,11 +49,8 @@ class Crew:
                 raise UsageError("this environment is closed; make a new one")
             if self._lost >= MAX_LOST:
                 raise Broken(f"{self._lost} threads hang in calls that never return; no further one is started")
-            self._pending += len(jobs)
-            for _ in range(min(self._pending, self.size) - self._threads):
-                self._spawn()
-        for job in jobs:
-            self._jobs.put(job)
+            self._waiting += jobs
+            self._call()
 
     def write_off(self, job: Job) -> None:
         """Forget the thread that runs this job, where there is one."""
@@ -54,39 +59,64 @@ class Crew:
                 return
             self._running.discard(job)
             self._threads -= 1
-            self._pending -= 1
             self._lost += 1
-            if self._pending > self._threads:
-                self._spawn()
+            self._call()
 
     def close(self) -> None:
         """Let the idle threads go. Hung ones die with the process."""
         with self._lock:
-            if self._closed:
-                return
             self._closed = True
-            for _ in range(self._threads):
-                self._jobs.put(None)
+            self._called += len(self._idle)
+            while self._idle:
+                self._idle.pop().release()
 
-    def _spawn(self) -> None:
-        self._threads += 1
-        threading.Thread(target=self._work, name=self._name, daemon=True).start()
+    def _call(self) -> None:
+        """Call threads for the jobs that wait, unless enough are on their way: each will call the next."""
+        while self._called < min(len(self._waiting), _MOST_CALLED):
+            if self._idle:
+                self._idle.pop().release()
+            elif self._threads < self.size:
+                try:
+                    threading.Thread(target=self._work, name=self._name, daemon=True).start()
+                except RuntimeError as error:  # The machine has no more: those that there are take the jobs in turn.
+                    if not self._threads:
+                        raise Broken(f"no thread could be started: {error}") from error
+                    return
+                self._threads += 1
+            else:
+                return
+            self._called += 1
+
+    def _take(self) -> Job | None:
+        """The next job that somebody still wants; another thread is called for the one behind it."""
+        while self._waiting:
+            job = self._waiting.popleft()
+            if not job.over:
+                self._running.add(job)
+                self._call()
+                return job
+        return None
 
     def _work(self) -> None:
+        """A thread: runs jobs for as long as there are any, then waits until it is called."""
+        gate = threading.Lock()
+        gate.acquire()
+        job: Job | None = None
         while True:
-            job = self._jobs.get()
-            if job is None:
-                return
             with self._lock:
-                if not job.over:
-                    self._running.add(job)
-                else:  # Given up while it waited.
-                    self._pending -= 1
-                    continue
-            self._perform(job)
-            with self._lock:
-                if job not in self._running:  # This thread was written off and replaced while it was away.
+                if job is None:
+                    self._called -= 1
+                elif job in self._running:
+                    self._running.discard(job)
+                else:  # This thread was written off and replaced while it was away.
                     self._lost -= 1
                     return
-                self._running.discard(job)
-                self._pending -= 1
+                job = self._take()
+                if job is None:
+                    if self._closed:
+                        return
+                    self._idle.append(gate)
+            if job is None:
+                gate.acquire()
+            else:
+                self._perform(job)

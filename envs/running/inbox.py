@@ -51,12 +51,13 @@ class Stall:
 class Job:
     """One call in flight. Its state is guarded by its inbox."""
 
-    __slots__ = ("admitted", "asked", "begun", "child", "index", "mode", "over", "prepared", "seconds", "task", "turn")
+    __slots__ = ("admitted", "asked", "begun", "call", "child", "mode", "over", "prepared", "seconds", "task", "turn")
 
-    def __init__(self, turn: "Turn", index: int, prepared: Prepared, asked: float) -> None:
+    def __init__(self, turn: "Turn", prepared: Prepared, asked: float) -> None:
         self.turn = turn
-        self.index = index
         self.prepared = prepared
+        self.call: Call | None = None
+        """What came of it."""
         self.mode = prepared.mode
         self.seconds = 0.0 if prepared.tool is None else prepared.tool.timeout
         if self.mode is Mode.PROCESS:  # Its thread kills it in time; ours is the second look.
@@ -95,21 +96,20 @@ class Job:
 class Turn:
     """The calls of one turn, in flight."""
 
-    __slots__ = ("calls", "inbox", "jobs", "left", "runner", "slot")
+    __slots__ = ("calls", "errand", "inbox", "jobs", "left", "runner", "slot")
 
-    def __init__(self, slot: int, prepared: Sequence[Prepared], inbox: "Inbox") -> None:
+    def __init__(self, slot: int, prepared: Sequence[Prepared], inbox: "Inbox", errand: Any = None) -> None:
         self.slot = slot
         self.inbox = inbox
-        self.calls: list[Call | None] = [None] * len(prepared)
+        self.errand = errand
+        """What they are made for, where that is not the agent's turn: a matter of who waits for them."""
+        self.calls: list[Call] = []
+        """The calls in call order, once all are in."""
         self.left = len(prepared)
         now = time.monotonic()
-        self.jobs = [Job(self, index, item, now) for index, item in enumerate(prepared)]
+        self.jobs = [Job(self, item, now) for item in prepared]
         self.runner: Any = None
         """Who runs it."""
-
-    def results(self) -> list[Call]:
-        """The calls in call order, once all are in."""
-        return [call for call in self.calls if call is not None]
 
 
 class Inbox:
@@ -150,18 +150,18 @@ class Inbox:
         if wake:
             self._bell.put(None)
 
-    def settle(self, results: Iterable[tuple[Job, Call]]) -> None:
-        """These jobs are done. Who waits is woken where enough turns are now complete: once, since it costs as much
-        as a call."""
+    def settle(self, jobs: Iterable[Job]) -> None:
+        """These jobs have their calls. Who waits is woken where enough turns are now complete: once, since it costs as
+        much as a call."""
         with self._lock:
-            for job, call in results:
+            for job in jobs:
                 if job.over:
                     continue
                 self._stop(job)
                 turn = job.turn
-                turn.calls[job.index] = call
                 turn.left -= 1
                 if not turn.left:
+                    turn.calls = [one.call for one in turn.jobs if one.call is not None]
                     turn.jobs.clear()  # They know their turn: a circle would be left to the garbage collector.
                     self._done.append(turn)
             wake = 0 < self._wanted <= len(self._done)

@@ -71,7 +71,7 @@ class LoopThread:
         self.loop: asyncio.AbstractEventLoop = asyncio.SelectorEventLoop(self._rounds)
         self._jobs: deque[Job] = deque()
         self._woken = False
-        self._out: dict[Inbox, list[tuple[Job, Call]]] = {}
+        self._out: dict[Inbox, list[Job]] = {}
         self._alive = 0
         self._retired = False
         self._work = threading.Event()
@@ -133,7 +133,7 @@ class LoopThread:
             job = self._jobs.popleft()
             if not job.over:
                 self._alive += 1
-                job.task = self.loop.create_task(self._serve(job))
+                job.task = asyncio.Task(self._serve(job), loop=self.loop, name=job.prepared.name)
         self._work.set()
 
     async def _serve(self, job: Job) -> None:
@@ -153,14 +153,15 @@ class LoopThread:
     def _settle(self, job: Job, call: Call) -> None:
         if not self._out:
             self.loop.call_soon(self._deliver)
-        self._out.setdefault(job.turn.inbox, []).append((job, call))
+        job.call = call
+        self._out.setdefault(job.turn.inbox, []).append(job)
         leave_line(job)
 
     def _deliver(self) -> None:
         """Hand over all that was completed in this round of the loop at once: each hand-over wakes a thread."""
         out, self._out = self._out, {}
-        for inbox, results in out.items():
-            inbox.settle(results)
+        for inbox, jobs in out.items():
+            inbox.settle(jobs)
 
     def _watch(self) -> None:
         """A thread: while there is work, look whether the loop moves, and what holds it where it does not."""

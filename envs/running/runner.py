@@ -119,7 +119,8 @@ class Runner:
         self._settle(job, call)
 
     def _settle(self, job: Job, call: Call) -> None:
-        job.turn.inbox.settle(((job, call),))
+        job.call = call
+        job.turn.inbox.settle((job,))
         leave_line(job)
 
     def _cancel(self, job: Job) -> None:
@@ -160,7 +161,7 @@ def take_turn(env_id: str, slot: int, prepared: Sequence[Prepared]) -> tuple[lis
         runner.abandon(turn)
         raise
     if late is None:
-        return turn.results(), None
+        return turn.calls, None
     runner.abandon(turn)
     return [], late.prepared
 

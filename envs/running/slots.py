@@ -7,8 +7,7 @@ slot's episode BROKEN, and the slot gets a fresh environment. Left out: Gymnasiu
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
-from enum import Enum
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
@@ -21,22 +20,20 @@ from palaestra.envs.running.errands import Closing, Opening, kit_tools
 from palaestra.envs.running.inbox import STALL_SHARE, Inbox, Stall, Turn
 from palaestra.envs.running.loop import Lag
 from palaestra.envs.running.runner import Runner
+from palaestra.envs.running.states import State, require_slot, require_waiting
 from palaestra.episode import Call, Ending, Event, Start
 from palaestra.errors import UsageError
 
 log = logging.getLogger("palaestra.envs")
 _BATCH = 128
-"""Turns that start together, and at most so many are waited for: large enough that hand-overs between threads cost
-little, small enough that the first calls wait while the last are still read."""
-_Errand = Opening | Closing | Verdict | None
-
-
-class _State(Enum):
-    """Where a slot stands."""
-
-    FREE = "free: no episode runs there; begin one (with step: pass None for it, or reset it by options['reset_mask'])"
-    WAITING = "waiting for the agent"
-    BUSY = "busy: its event has not been received yet; call recv"
+"""Turns that start together: large enough that waking who runs them costs little, small enough that the first calls
+wait while the last are still read."""
+_HEARD = 256
+"""Turns that are waited for at most, so that some are recorded while others still run. Whoever is woken more often
+stands in the way of the threads that bring the results."""
+_BREATH = 50e-6
+"""Seconds in which we leave the interpreter to those who were just woken for a batch: they would otherwise wait for it
+until we had read on for 5 ms."""
 
 
 class Slots:
@@ -55,10 +52,10 @@ class Slots:
         self._ordered = ordered
         self._runner = Runner(max_workers)
         self._inbox = Inbox(env_id or type(self.envs[0]).__name__)
-        self._state = [_State.FREE] * count
-        self._out: dict[int, tuple[Turn, _Errand]] = {}
-        """What each busy slot waits for: its calls (no errand), or an errand."""
-        self._aside: dict[Turn, Closing] = {}
+        self._state = [State.FREE] * count
+        self._out: dict[int, Turn] = {}
+        """What each busy slot waits for: its calls, or an errand."""
+        self._aside: set[Turn] = set()
         """Toolkits that close although their slot has gone on."""
         self._settled: dict[int, list[Call]] = {}
         """Turns whose calls are all in, to be recorded by recv."""
@@ -91,23 +88,22 @@ class Slots:
 
     def stalls(self, share: float = STALL_SHARE) -> list[Stall]:
         """The calls that have taken more than this share of their deadline, or have waited so long to begin."""
-        turns = [*(turn for turn, _ in self._out.values()), *self._aside]
-        found = [job.stall() for turn in turns for job in turn.jobs if not job.over]
+        found = [job.stall() for turn in (*self._out.values(), *self._aside) for job in turn.jobs if not job.over]
         return [stall for stall in found if stall.seconds > share * stall.timeout]
 
     def begin(self, slot: int, start: Start) -> None:
         """Open an episode. On a live slot the running one is discarded without a reward."""
-        self._require_slot(slot)
+        require_slot(self._state, slot)
         live = self._clear(slot)
         self._open(slot, live, start)
 
     def send(self, actions: Mapping[int, str]) -> None:
         """Give each of these slots the agent's next turn. Inline tools run before this returns."""
-        self._require_waiting(actions, "send")
+        require_waiting(self._state, actions, "send")
         for slot, action in actions.items():
             if not isinstance(action, str):
                 raise UsageError(f"send: slot {slot} got {type(action).__name__}; expected str, the agent's whole turn")
-        envs, state, busy, inline = self.envs, self._state, _State.BUSY, Mode.INLINE
+        envs, settled, state, busy, inline = self.envs, self._settled, self._state, State.BUSY, Mode.INLINE
         turns: list[Turn] = []
         try:
             for slot, action in actions.items():
@@ -115,13 +111,15 @@ class Slots:
                 state[slot] = busy
                 for item in prepared:
                     if item.mode is not inline:
-                        turns.append(self._board(slot, prepared, None))
                         break
                 else:
-                    self._settled[slot] = list(map(run, prepared))
+                    settled[slot] = list(map(run, prepared))
+                    continue
+                turns.append(self._board(slot, prepared))
                 if len(turns) == _BATCH:
                     boarded, turns = turns, []
                     self._runner.start(boarded)
+                    time.sleep(_BREATH)
         finally:
             self._runner.start(turns)
 
@@ -146,15 +144,16 @@ class Slots:
                 break
         ready, self._ready = self._ready, {}
         events = [ready[slot] for slot in sorted(ready)]
+        state, waiting, free = self._state, State.WAITING, State.FREE
         for event in events:
-            self._state[event.slot] = _State.WAITING if event.ending is None else _State.FREE
+            state[event.slot] = waiting if event.ending is None else free
         return events
 
     def finish(self, slot: int, ending: Ending, text: str = "") -> None:
         """Close an episode from outside; the event comes through `recv`."""
-        self._require_waiting((slot,), "finish")
+        require_waiting(self._state, (slot,), "finish")
         self._close_turn(slot, self.envs[slot].finishing, ending, text)
-        self._state[slot] = _State.BUSY
+        self._state[slot] = State.BUSY
 
     # Inside.
 
@@ -164,21 +163,20 @@ class Slots:
         if self._errands:
             env.lay_out(start, reseed=reseed)
             opening = Opening(env, live)
-            self._state[slot] = _State.BUSY
+            self._state[slot] = State.BUSY
             self._runner.start((self._board(slot, [opening.call()], opening),))
         else:
             self._ready[slot] = env.begin(start, reseed=reseed)
-            self._state[slot] = _State.BUSY
+            self._state[slot] = State.BUSY
 
-    def _board(self, slot: int, prepared: list[Prepared], errand: _Errand) -> Turn:
+    def _board(self, slot: int, prepared: list[Prepared], errand: Opening | Closing | Verdict | None = None) -> Turn:
         """What the slot waits for from now on; the runner has to start it."""
-        turn = Turn(slot, prepared, self._inbox)
-        self._out[slot] = turn, errand
+        turn = self._out[slot] = Turn(slot, prepared, self._inbox, errand)
         return turn
 
     def _hear(self, until: float | None, count: int = 1) -> bool:
         """Wait for news, of `count` slots if possible, and take it in; False where `until` came first."""
-        news, late = self._inbox.wait(until, min(count, _BATCH))
+        news, late = self._inbox.wait(until, min(count, _HEARD))
         if late is not None:
             self._late(late.turn, late.prepared)
             return True
@@ -186,38 +184,37 @@ class Slots:
         heard = bool(self._news)
         while self._news:  # Kept until it is taken in: an author's reward may raise at any of them.
             turn = self._news.pop()
-            flight = self._out.get(turn.slot)
-            if flight is not None and flight[0] is turn:
+            if self._out.get(turn.slot) is turn:
                 del self._out[turn.slot]
-                self._land(turn, flight[1])
+                self._land(turn)
             else:
-                self._aside.pop(turn, None)  # Or it finished just before it was abandoned.
+                self._aside.discard(turn)  # Or it finished just before it was abandoned.
         return heard
 
-    def _land(self, turn: Turn, errand: _Errand) -> None:
-        slot = turn.slot
+    def _land(self, turn: Turn) -> None:
+        slot, errand = turn.slot, turn.errand
         if errand is None:
-            self._settled[slot] = turn.results()
+            self._settled[slot] = turn.calls
         elif isinstance(errand, Closing):
             assert errand.event is not None
             self._ready[slot] = errand.event
         elif isinstance(errand, Opening):
-            self._close_turn(slot, errand.event, turn.results())
+            self._close_turn(slot, errand.event, turn.calls)
         else:
             self._close_turn(slot, errand.event)
 
     def _late(self, turn: Turn, late: Prepared) -> None:
         """A call passed its deadline. Its environment may still be in use by a thread."""
-        closing = self._aside.pop(turn, None)
-        if closing is not None:
+        if turn in self._aside:
+            self._aside.discard(turn)
             self._runner.abandon(turn)
             seconds = self.envs[turn.slot].close_timeout
             log.warning("%s: toolkits did not close within %g s", self._inbox.env_id, seconds)
             return
-        slot = turn.slot
-        errand = self._out.pop(slot)[1]
+        slot, errand = turn.slot, turn.errand
+        del self._out[slot]
         env = self.envs[slot]
-        self._replace(turn, errand)
+        self._replace(turn)
         if isinstance(errand, Closing):
             log.warning("%s slot %d: toolkits did not close in time", self._inbox.env_id, slot)
             assert errand.event is not None
@@ -237,7 +234,7 @@ class Slots:
         try:
             found = close(*arguments)
         except BaseException:
-            self._state[slot] = _State.FREE
+            self._state[slot] = State.FREE
             self._set_aside(slot)
             raise
         if isinstance(found, Verdict):
@@ -256,12 +253,12 @@ class Slots:
         if self._errands:
             env.closes_toolkits = False
 
-    def _replace(self, turn: Turn, errand: _Errand) -> None:
+    def _replace(self, turn: Turn) -> None:
         """Put a fresh environment into the slot; the old one's toolkits close aside, unless that is what hangs."""
         self._runner.abandon(turn)
-        if isinstance(errand, Opening):
-            errand.drop()
-        if not isinstance(errand, Closing):
+        if isinstance(turn.errand, Opening):
+            turn.errand.drop()
+        if not isinstance(turn.errand, Closing):
             self._set_aside(turn.slot)
         self.envs[turn.slot] = self._make()
         self._adopt(turn.slot, self.envs[turn.slot])
@@ -271,22 +268,21 @@ class Slots:
         env = self.envs[slot]
         kits, env._kits = env._kits, None
         if kits:
-            closing = Closing(kits)
-            turn = Turn(slot, [closing.call(env.close_timeout)], self._inbox)
-            self._aside[turn] = closing
+            turn = Turn(slot, [Closing(kits).call(env.close_timeout)], self._inbox)
+            self._aside.add(turn)
             self._runner.start((turn,))
 
     def _clear(self, slot: int) -> bool:
         """Discard whatever the slot holds; True where toolkits are left to be closed."""
         flight = self._out.pop(slot, None)
         if flight is not None:
-            self._replace(*flight)
+            self._replace(flight)
         self._settled.pop(slot, None)
         self._ready.pop(slot, None)
         env = self.envs[slot]
         live = env.is_open and self._errands
         env.discard()
-        self._state[slot] = _State.FREE
+        self._state[slot] = State.FREE
         return live
 
     def _close_slots(self) -> None:
@@ -302,15 +298,3 @@ class Slots:
             self._runner.abandon(turn)
         self._aside.clear()
         self._runner.close()
-
-    def _require_slot(self, slot: int) -> None:
-        if not 0 <= slot < len(self.envs):
-            raise UsageError(f"slot {slot} does not exist; expected 0 to {len(self.envs) - 1}")
-
-    def _require_waiting(self, slots: Iterable[int], verb: str) -> None:
-        state, count, waiting = self._state, len(self._state), _State.WAITING
-        for slot in slots:
-            if not 0 <= slot < count:
-                self._require_slot(slot)
-            if state[slot] is not waiting:
-                raise UsageError(f"{verb}: slot {slot} is {state[slot].value}")

@@ -83,8 +83,11 @@ def as_call(value: Any, lenient: bool = False, spelling: str = "arguments") -> P
     name = value.get("name")
     if not isinstance(name, str) or not name:
         return '"name" must be a non-empty string'
+    arguments = value.get(spelling)
+    if isinstance(arguments, dict):
+        return ParsedCall(name, arguments, lenient)
     if spelling in value:
-        return with_arguments(name, value[spelling], lenient)
+        return with_arguments(name, arguments, lenient)
     key = next((key for key in _SPELLINGS if key in value), "")
     return with_arguments(name, value.get(key), True)
 

@@ -250,6 +250,25 @@ def test_fixed_data_and_its_ids():
     assert ids == {"eval/0", "named"}
 
 
+def test_a_fixed_list_is_checked_and_named_once_and_left_as_it_was():
+    written = [Task("a"), Task("b")]
+
+    class Fixed(ToolEnv):
+        def task_set(self, split):
+            return written
+
+    env = Fixed()
+    env.reset(options={"task": 1})
+    first = env.problem
+    env.reset(options={"task": 1})
+    assert first is env.problem is env.tasks[1]
+    assert [task.id for task in env.tasks] == ["train/0", "train/1"]
+    assert [task.id for task in written] == ["", ""]
+    written.append("no Task")
+    with pytest.raises(EnvironmentDefect, match="a task is 'no Task'"):
+        Fixed().reset(options={"task": 0})
+
+
 def test_the_task_decides_the_problem_and_the_seed_only_the_noise():
     env = make()
     first, second = (env.begin(Start(task=5, seed=seed)).messages for seed in (1, 2))

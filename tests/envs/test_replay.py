@@ -6,6 +6,7 @@ import gymnasium
 import pytest
 
 import palaestra
+import palaestra.envs
 from palaestra import Call, Ending, Episode, Start, Status, Task, UsageError
 from palaestra.envs.records.replay import Stage, replay, take_turn
 from palaestra.envs.records.rescore import find_scorer, rescore
@@ -179,7 +180,29 @@ def test_a_whole_suite_of_demonstrations_replays(worlds):
 
 
 def shout(attempt):
-    return {"success": 0.5, "loud": 2.0 * (attempt.answer or "").isupper()}
+    return {"success": 0.5, "loud": 2.0 * (attempt.answer or "").isupper() + 1.0}
+
+
+shout.parts = {"success": palaestra.envs.RewardPart(), "loud": palaestra.envs.RewardPart(weight=0.25, high=3.0)}
+
+
+def twice(attempt):
+    return 2.0
+
+
+def extra(attempt):
+    return {"success": 1.0, "extra": 2}
+
+
+def half(attempt):
+    return {"extra": 2}
+
+
+def careless(attempt):
+    return 1.0
+
+
+careless.parts = {"won": palaestra.envs.RewardPart()}
 
 
 def nothing(attempt):
@@ -199,7 +222,7 @@ def module(monkeypatch):
 
 def test_a_function_is_another_reward(kitchen, module):
     new = rescore(kitchen, find_scorer("my_rewards:shout")).episode
-    assert (new.reward, new.parts) == (0.5, {"success": 0.5, "loud": 0.0})
+    assert (new.reward, new.parts) == (0.75, {"success": 0.5, "loud": 1.0})
     assert new.attempt == kitchen.episode.attempt
 
 
@@ -213,8 +236,18 @@ def test_a_broken_episode_stays_without_a_reward(worlds, module):
     assert rescore(record, find_scorer("my_rewards:shout")).episode.reward is None
 
 
-@pytest.mark.parametrize(("name", "said"), [("nothing", "success = nan"), ("fails", "raised KeyError")])
-def test_a_reward_that_is_no_number_or_raises_is_the_authors_defect(kitchen, module, name, said):
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("nothing", "success = nan"),
+        ("fails", r"raised KeyError: 'gone' \(in task train/3\)"),
+        ("twice", r"success = 2.0; its declared range is \[0.0, 1.0\]"),
+        ("extra", r"'extra', which is not declared.*extra\.parts = \{'success': RewardPart\(\), 'extra': RewardPart"),
+        ("half", "'extra', which is not declared"),
+        ("careless", "parts has no 'success'"),
+    ],
+)
+def test_a_function_is_held_to_what_environments_are_held_to(kitchen, module, name, said):
     with pytest.raises(palaestra.EnvironmentDefect, match=said):
         rescore(kitchen, find_scorer(f"my_rewards:{name}"))
 

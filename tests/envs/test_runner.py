@@ -76,7 +76,7 @@ def test_a_late_result_reaches_nobody():
     turn, inbox = given_up(runner, owner, "ignore")
     assert owner.cancelled.wait(5)
     assert inbox.wait(time.monotonic() + 0.1) == ([], None)
-    assert turn.calls == [None]
+    assert turn.calls == []
     runner.close()
 
 
@@ -97,12 +97,12 @@ def test_a_lost_thread_is_written_off_once():
     runner, owner = Runner(1), Stubborn()
     for lost in (1, 2, 3):
         given_up(runner, owner, "hang")
-        assert (runner._crew._threads, runner._crew._pending, runner._crew._lost) == (0, 0, lost)
+        assert (runner._crew._threads, len(runner._crew._running), runner._crew._lost) == (0, 0, lost)
     owner.gate.set()
     until = time.monotonic() + 5
     while runner._crew._lost and time.monotonic() < until:
         time.sleep(0.01)
-    assert (runner._crew._threads, runner._crew._pending, runner._crew._lost) == (0, 0, 0)
+    assert (runner._crew._threads, len(runner._crew._running), runner._crew._lost) == (0, 0, 0)
     runner.close()
     runner.close()
 
@@ -116,10 +116,58 @@ def test_threads_that_hang_for_ever_are_not_added_to_without_end(monkeypatch):
     runner.start((turn,))
     news, _ = inbox.wait(time.monotonic() + 5)
     assert list(news) == [turn]
-    (call,) = turn.results()
+    (call,) = turn.calls
     assert call.status is Status.BROKEN
     assert "2 threads hang" in call.text
     owner.gate.set()
+    runner.close()
+
+
+def test_few_threads_are_called_at_once_and_yet_all_jobs_run_at_once(monkeypatch):
+    called, call = [], crew.Crew._call
+
+    def watched(self):
+        call(self)
+        called.append(self._called)
+
+    monkeypatch.setattr(crew.Crew, "_call", watched)
+    runner, owner = Runner(40), Stubborn()
+    for _ in range(2):  # With threads that have to be started, then with those that wait.
+        owner.gate.clear()
+        turn, inbox = turn_of(owner, *["stay"] * 40)
+        runner.start((turn,))
+        until = time.monotonic() + 10
+        while len(runner._crew._running) < 40 and time.monotonic() < until:
+            time.sleep(0.01)
+        assert len(runner._crew._running) == 40
+        owner.gate.set()
+        assert list(inbox.wait(time.monotonic() + 10)[0]) == [turn]
+    assert max(called) == crew._MOST_CALLED
+    assert runner._crew._threads == 40
+    runner.close()
+
+
+def test_where_no_further_thread_can_be_started_the_others_do_the_work(monkeypatch):
+    start, left = threading.Thread.start, [2]
+
+    def start_if_left(thread):
+        if not left[0]:
+            raise RuntimeError("can't start new thread")
+        left[0] -= 1
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_if_left)
+    runner, owner = Runner(8), Stubborn()
+    turn, inbox = turn_of(owner, *["quick"] * 8)
+    runner.start((turn,))
+    assert list(inbox.wait(time.monotonic() + 5)[0]) == [turn]
+    assert [call.text for call in turn.calls] == ["here"] * 8
+    runner.close()
+    runner = Runner(8)
+    turn, inbox = turn_of(owner, "quick")
+    runner.start((turn,))
+    assert list(inbox.wait(time.monotonic() + 5)[0]) == [turn]
+    assert (turn.calls[0].status, turn.calls[0].text[-22:]) == (Status.BROKEN, "can't start new thread")
     runner.close()
 
 
@@ -130,7 +178,7 @@ def test_whatever_an_async_tool_raises_the_loop_serves_on():
         runner.start((turn,))
         news, _ = inbox.wait(time.monotonic() + 5)
         assert list(news) == [turn]
-        assert turn.results()[0].status is Status.TOOL_ERROR
+        assert turn.calls[0].status is Status.TOOL_ERROR
     runner.close()
 
 

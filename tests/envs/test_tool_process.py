@@ -77,7 +77,7 @@ def test_a_call_that_is_given_up_kills_its_process():
         arena.begin(0, palaestra.Start(0, 0))
         arena.recv()
         arena.send({0: arena.envs[0].call("spin_long")})
-        (job,) = arena._out[0][0].jobs
+        (job,) = arena._out[0].jobs
         until = time.monotonic() + 30
         while job.begun is None and time.monotonic() < until:
             time.sleep(0.01)

@@ -216,6 +216,20 @@ def test_gymnasium_loop_with_statistics(env_id):
     envs.close()
 
 
+@pytest.mark.parametrize("slots", [1, 3])
+def test_an_info_of_a_vector_says_key_by_key_what_that_of_one_environment_says(slots):
+    one, many = gymnasium.make("test/Inline-v0").unwrapped, gymnasium.make_vec("test/Inline-v0", num_envs=slots)
+    said = [(one.reset(options={"task": 4})[1], many.reset(options={"tasks": [4] * slots})[1])]
+    for turn in (one.call("nothing"), "An answer."):
+        said.append((one.step(turn)[4], many.step([turn] * slots)[4]))
+    for single, infos in said:
+        assert set(infos) == {*single, *(f"_{key}" for key in single)}
+        parts = infos.pop("parts")
+        assert {name: parts[name][-1] for name in single["parts"]} == single.pop("parts")
+        assert {key: infos[key][-1] for key in single} == single
+    many.close()
+
+
 def test_reset_picks_slots_and_tasks_and_leaves_the_options_alone():
     envs = gymnasium.make_vec("test/Inline-v0", num_envs=3)
     envs.reset(seed=[5, 6, 7])
