@@ -1,9 +1,10 @@
 """What a sandbox truly enforces on this machine, found by trying and never by assuming."""
 
 from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
 from typing import Literal
 
-from palaestra.errors import SandboxUnavailable
+from palaestra.errors import SandboxUnavailable, UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +35,12 @@ class Capabilities:
 
     def require(self, *names: str) -> None:
         """Raise unless every named guard is there; `memory` asks for a bound on the whole tree."""
-        known = {item.name for item in fields(self)} - {"backend", "notes"}
+        known = sorted({item.name for item in fields(self)} - {"backend", "notes"})
         for name in names:
             if name not in known:
-                raise SandboxUnavailable(self.backend, f"no guard is named {name!r}; known: {', '.join(sorted(known))}")
+                close = get_close_matches(str(name), known, n=1)
+                hint = f"did you mean {close[0]!r}? " if close else ""
+                raise UsageError(f"no guard is named {name!r}; {hint}known: {', '.join(known)}")
         missing = [name for name in names if not getattr(self, name) or (name == "memory" and self.memory == "process")]
         if missing:
             raise SandboxUnavailable(self.backend, f"not enforced here: {', '.join(missing)}", self.notes)

@@ -110,8 +110,8 @@ def read_result(head: Head, body: bytes) -> Result:
     return Result(stdout, stderr, shown, *ended, late, oom, _LIMITED[limit], out_all, err_all, lost, seconds, cpu, held)
 
 
-def checked(head: Head) -> Header:
-    """A reply, or the error it tells of."""
+def checked(head: Head, path: str | None = None) -> Header:
+    """A reply, or the error it tells of, which may be about a file."""
     if isinstance(head, bytes):
         raise Broken("the sandbox's runner sent a result that nobody asked for")
     error = head.get("error")
@@ -123,7 +123,7 @@ def checked(head: Head) -> Header:
     if error.get("kind") == "usage":
         raise UsageError(text)
     if error.get("kind") == "os":
-        raise OSError(int(error.get("errno") or 0), text)
+        raise OSError(int(error.get("errno") or 0), text, *[path] * (path is not None))
     raise Broken(text)
 
 
@@ -205,17 +205,18 @@ class FramedSession(Session):
     def _put_request(self, path: str, data: bytes) -> Request[None]:
         if len(arguments.content("data", data)) > self._limits.file_bytes:
             raise OSError(27, f"{len(data)} bytes; a file may have {self._limits.file_bytes}", path)
-        return Request(pack({"op": "put", "path": arguments.path_of(path)}, data), _nothing)
+        request = pack({"op": "put", "path": arguments.path_of(path)}, data)
+        return Request(request, lambda head, body: _nothing(head, body, path))
 
     def _get_request(self, path: str) -> Request[bytes]:
         most = self._limits.file_bytes + SPARE_BYTES
-        return Request(
-            pack({"op": "get", "path": arguments.path_of(path)}), lambda header, body: (checked(header), body)[1], most
-        )
+        request = pack({"op": "get", "path": arguments.path_of(path)})
+        return Request(request, lambda head, body: (checked(head, path), body)[1], most)
 
     def _list_request(self, path: str) -> Request[list[str]]:
         most = self._limits.scratch_files * 2048 + SPARE_BYTES
-        return Request(pack({"op": "listdir", "path": arguments.path_of(path)}), _names, most)
+        request = pack({"op": "listdir", "path": arguments.path_of(path)})
+        return Request(request, lambda head, body: _names(head, body, path), most)
 
     def _call(self, request: Request[T]) -> T:
         self._take()
@@ -256,12 +257,12 @@ def _plain(header: Header) -> Request[None]:
     return Request(pack(header), _nothing)
 
 
-def _nothing(head: Head, body: bytes) -> None:
-    checked(head)
+def _nothing(head: Head, body: bytes, path: str | None = None) -> None:
+    checked(head, path)
 
 
-def _names(head: Head, body: bytes) -> list[str]:
-    checked(head)
+def _names(head: Head, body: bytes, path: str) -> list[str]:
+    checked(head, path)
     names = json.loads(body)
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise Broken("the sandbox's runner sent a list of files that is none")

@@ -29,6 +29,8 @@ def open_sandbox(backend: str = "local", *, require: Sequence[str] = (), **optio
         close = get_close_matches(backend, BACKENDS, n=1)
         hint = f"did you mean {close[0]!r}? " if close else ""
         raise UsageError(f"no sandbox backend is named {backend!r}; {hint}known: {', '.join(BACKENDS)}")
+    if isinstance(require, str):
+        raise UsageError(f"require is {require!r}; expected names in a tuple, ({require!r},)")
     module, _, name = BACKENDS[backend].partition(":")
     made: type[Sandbox] = getattr(import_module(module), name)
     _check_options(backend, made, options)

@@ -107,19 +107,19 @@ class Secret:
         return data.replace(self._value.encode(), b"***") if len(self._value) >= _SECRET_LETTERS else data
 
 
-def address_of(base_url: str) -> str:
-    """A base URL in one form, without a final slash and without the path that is asked."""
+def address_of(base_url: str, name: str = "base_url", example: str = "http://localhost:8000/v1") -> str:
+    """A base URL in one form, without a final slash and without the path that is asked; `name` is what it is called."""
     try:
         parts = urlsplit(base_url)
         good = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
     except ValueError:
         good = False
     if not good or not (base_url.isascii() and base_url.isprintable()) or " " in base_url:
-        raise ConfigError(f"base_url is {base_url.rpartition('@')[2]!r}; expected one like http://localhost:8000/v1")
+        raise ConfigError(f"{name} is {base_url.rpartition('@')[2]!r}; expected one like {example}")
     if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
         raise ConfigError(
-            f"base_url of {parts.hostname} has a name, password, query or fragment, which would be shown in logs; "
-            "expected one like https://host/v1, and the key in an environment variable"
+            f"{name} of {parts.hostname} has a name, password, query or fragment, which would be shown in logs; "
+            f"expected one like {example}, and the key in an environment variable"
         )
     path = parts.path.rstrip("/").removesuffix(PATH).rstrip("/")
     return f"{parts.scheme}://{parts.netloc}{path}"

@@ -57,7 +57,7 @@ class Exchange:
             raise MissingExtra("httpx", "endpoint", "a remote sandbox") from error
         if not 0 <= patience < float("inf"):
             raise ConfigError(f"patience is {patience}; expected seconds, 0 or more")
-        self.address = address_of(url)
+        self.address = address_of(url, "url", "http://localhost:8765")
         self.patience = patience
         # The usual variable may be unset: a server on this machine may ask for none.
         self._secret = Secret("" if token_env == TOKEN_ENV and not os.environ.get(token_env) else token_env)

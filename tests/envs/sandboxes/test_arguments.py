@@ -28,11 +28,25 @@ def sandbox() -> Iterator[Sandbox]:
         ("docker", {"polcy": 1}, "did you mean 'policy'"),
         ("local", {"limits": {"seconds": 5}}, r"expected Limits, as in Limits\(seconds=5\)"),
         ("locl", {}, "did you mean 'local'"),
+        ("local", {"require": "files"}, r"expected names in a tuple, \('files',\)"),
+        ("local", {"require": ["filse"], "preload": "bare"}, "no guard is named 'filse'; did you mean 'files'"),
+        ("remote", {"url": "127.0.0.1:8765"}, "url is '127.0.0.1:8765'; expected one like http://localhost:8765"),
     ],
 )
 def test_an_option_that_a_backend_does_not_have(backend: str, options: dict[str, object], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         open_sandbox(backend, **options)
+
+
+def test_a_file_that_cannot_be_had_is_named(sandbox: Sandbox) -> None:
+    with sandbox.start() as session:
+        for asked in (session.get, session.listdir):
+            with pytest.raises(FileNotFoundError) as absent:
+                asked("absent")
+            assert absent.value.filename == "absent"
+        with pytest.raises(PermissionError, match="must stay below") as outside:
+            session.put("../outside", b"")
+        assert outside.value.filename == "../outside"
 
 
 @pytest.mark.parametrize("values", [{"memory_bytes": 10}, {"open_files": 3}])
