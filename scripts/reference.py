@@ -3,20 +3,26 @@
     python scripts/reference.py
 
 The source is the truth: names, types and words are read from it, defaults from the objects it makes, and a test fails
-when the page is not current. Left out: options of single commands (`palaestra COMMAND --help`) and class attributes of
-environments (docs/write_an_environment.md).
+when the page is not current. Left out: options of single commands (`palaestra COMMAND --help`).
 """
 
 import ast
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+
 from palaestra.agents.play import Limits
 from palaestra.cli.agents import AgentOptions
 from palaestra.endpoint import EndpointConfig
+from palaestra.envs.core.authored import Authored
+from palaestra.envs.core.env import ToolEnv
+from palaestra.envs.sandboxes import Limits as SandboxLimits
+from palaestra.envs.suite.reasoning_items import DENIED
+from palaestra.registry import load_author, registered
 from palaestra.trainers.cold_start import ColdStartConfig
 from palaestra.trainers.config import GRPOConfig, tiny_config
 from palaestra.trainers.recipes import RECIPES, Recipe
@@ -30,6 +36,21 @@ Written by `make docs` from the source; edit the words there. On the command lin
 `ordered`, a `bool`, is `--ordered` or `--no-ordered`. `palaestra COMMAND --help` shows what a command takes. A run's
 `config.json` holds the values that it was run with. [train.md](train.md) says how they are used.
 """
+ENVIRONMENTS = """\
+## Options of environments
+
+`--env-options digits=2 sandbox=docker` on every command, `gymnasium.make(ID, digits=2)` and `palaestra.arena(ID, n,
+digits=2)` in Python. A value that reads as JSON is that value. Whatever the table says, an environment takes `split`
+(`train` or `eval`; a command chooses its own), `format` ([how calls are
+written](write_an_environment.md#how-calls-are-written)) and, in Python, `render_mode`. In the table `tasks` is a file
+of tasks, read as [write_an_environment.md](write_an_environment.md#the-task) says, and `sandbox` the name of a backend
+or a mapping with its options ([sandbox.md](sandbox.md)). The games take `split`, `format` and `seat`, the one seat that
+is played. `palaestra list ID` shows the options of one environment, of yours too.
+"""
+GENERATORS = """\
+`generator` is one of reasoning-gym's, and `config={"max_numbers": 5}` has settings of its own. Refused are:
+"""
+_COMMON = ("self", "split", "render_mode", "format")
 
 
 def main() -> None:
@@ -52,19 +73,64 @@ def page() -> str:
         section("Who plays: `AgentOptions`", "`palaestra eval` and `palaestra collect`.", AgentOptions),
         section("A server: `EndpointConfig`", "From Python: `EndpointPolicy`.", EndpointConfig),
         section("Token limits of an episode: `Limits`", "From Python: `play`.", Limits),
+        environments(),
+        section(
+            "What an environment sets: attributes of its class",
+            "A subclass has others, as in `class Short(TwoHop): max_turns = 3`.",
+            Authored,
+            {"default": {name: getattr(Authored, name) for name in declared(Authored)}},
+            said="",
+        ),
+        section(
+            "Limits of a program: `Limits` of `palaestra.envs.sandboxes`",
+            "Of a toolkit's `limits` and of `open_sandbox`.",
+            SandboxLimits,
+        ),
     ]
     return "\n".join([HEAD, *parts])
 
 
-def section(title: str, where: str, kind: type, columns: Mapping[str, Mapping[str, Any]] | None = None) -> str:
+def environments() -> str:
+    """What each environment of the suite takes, by the signature of its class and the words below it."""
+    rows = [["`palaestra/...`", "options", "what they are"], ["---"] * 3]
+    for env_id in registered():
+        entry_point = gymnasium.spec(env_id).entry_point
+        if not env_id.startswith("palaestra/") or not isinstance(entry_point, str):
+            continue
+        made = load_author(entry_point, env_id).__init__
+        options = [
+            f"`{name}={one.default!r}`"
+            for name, one in inspect.signature(made).parameters.items()
+            if name not in _COMMON
+        ]
+        said = "" if made is ToolEnv.__init__ else " ".join((inspect.getdoc(made) or "").split())
+        rows.append([f"`{env_id.removeprefix('palaestra/')}`", ", ".join(options), said])
+    reasons: dict[str, list[str]] = {}
+    for name, why in DENIED.items():
+        reasons.setdefault(why, []).append(f"`{name}`")
+    refused = "\n".join(f"- {', '.join(names)}: {why}" for why, names in reasons.items())
+    return f"{ENVIRONMENTS}\n{drawn(rows)}\n\n{GENERATORS}\n{refused}\n"
+
+
+def section(
+    title: str,
+    where: str,
+    kind: type,
+    columns: Mapping[str, Mapping[str, Any]] | None = None,
+    said: str | None = None,
+) -> str:
     """One class as a table: a row a field, a column for each set of values."""
     shown = columns or {"default": defaults(kind)}
-    said = " ".join((inspect.getdoc(kind) or "").split())
+    said = " ".join((inspect.getdoc(kind) or "").split()) if said is None else said
     rows = [["name", "type", *shown, "what it is"], ["---"] * (len(shown) + 3)]
     for name, (type_, words) in declared(kind).items():
         rows.append([f"`{name}`", f"`{type_}`", *(cell(found.get(name, MISSING)) for found in shown.values()), words])
-    table = "\n".join(f"| {' | '.join(text.replace('|', chr(92) + '|') for text in row)} |" for row in rows)
-    return f"## {title}\n\n{where} {said}\n\n{table}\n"
+    return f"## {title}\n\n{f'{where} {said}'.strip()}\n\n{drawn(rows)}\n"
+
+
+def drawn(rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    return "\n".join(f"| {' | '.join(text.replace('|', chr(92) + '|') for text in row)} |" for row in rows)
 
 
 def declared(kind: type) -> dict[str, tuple[str, str]]:

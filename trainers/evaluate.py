@@ -3,7 +3,7 @@
 Left out: the figures themselves (`statistics`, `intervals`).
 """
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 
 from palaestra.agents import Agent, Limits, play
@@ -121,11 +121,12 @@ def evaluation(
     seed: int = 0,
     stage: str = "evaluation",
     seats: Sequence[str] = (),
+    ended: Callable[[Episode], object] | None = None,
 ) -> Generator[Progress, None, tuple[Report, list[Episode]]]:
     """Play the first `tasks` tasks of the arena's split `samples` times each; the episodes come back in task order.
 
-    A generator of Progress, one for each episode that has ended. Of a game all seats are played, and `seats` (all where
-    none is named) are in the figures.
+    A generator of Progress, one for each episode that has ended, which `ended` is shown before. Of a game all seats are
+    played, and `seats` (all where none is named) are in the figures.
     """
     tasks, table = min(tasks, arena.task_count), seats_of(arena)
     agent = in_every_seat(agent, table)
@@ -140,6 +141,8 @@ def evaluation(
     scored, successes = 0, 0.0
     for episode in play(agent, arena, seated(starts(), arena), limits=limits, temperature=temperature):
         episodes.append(episode)
+        if ended is not None:
+            ended(episode)
         if episode.reward is not None and _counts(episode, seats):
             scored, successes = scored + 1, successes + episode.parts["success"]
         metrics = {"rewards/success/mean": successes / scored} if scored else {}

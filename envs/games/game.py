@@ -150,6 +150,14 @@ class Game:
         return self._rounds is not None
 
     @property
+    def asked(self) -> Events:
+        """Who is asked now, each with all that is new since its last turn."""
+        return {
+            seat: Event(-1, self._records[seat].start, self._records[seat].unanswered(), self.schemas(seat))
+            for seat in self._asked
+        }
+
+    @property
     def records(self) -> Mapping[Seat, Record]:
         """What each seat has heard, said and called in the game that is played."""
         return self._records

@@ -76,6 +76,13 @@ class Record:
         self._heard = len(self.messages)
         return new
 
+    def unanswered(self) -> tuple[Message, ...]:
+        """All that came after its last turn, whether it was news before or not."""
+        if not self.turns:
+            return tuple(self.messages)
+        last = max(place for place, message in enumerate(self.messages) if message["role"] == "assistant")
+        return tuple(self.messages[last + 1 :])
+
     def attempt(self) -> Attempt:
         """What has happened so far. A thread that hangs in the game may still hold the lists: they are copied."""
         return Attempt(self.problem, tuple(self.messages), self.answer, tuple(self.calls), self.turns)

@@ -2,18 +2,22 @@
 
 Observations and actions are text. Seats that are asked at once act one after the other in AEC, none hearing what the
 others said; in Parallel a seat that is not asked (`info["asked"]` is False) may give any action, which nobody reads.
+A face is branched with its game: a snapshot of it is one of the game, and whose turn it is follows from who is asked.
 This module needs pettingzoo. Left out: PettingZoo environments of others as arenas (`foreign`).
 """
 
+import copy
 import json
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from gymnasium.utils import seeding
 
+from palaestra.envs.core.env import check_options
 from palaestra.envs.core.space import TextSpace
 from palaestra.envs.core.transcript import fresh, joined, transcript
 from palaestra.envs.games.game import Game
+from palaestra.envs.games.game_branches import GameSnapshot
 from palaestra.envs.games.match import Events, Seat
 from palaestra.envs.games.openers import made
 from palaestra.episode import Ending, Event, Start
@@ -25,6 +29,8 @@ except ImportError as error:
     raise MissingExtra("pettingzoo", "games", "a game as a PettingZoo environment") from error
 
 MODES = ["ansi"]
+_PROBE = {"options": 1}
+"""What PettingZoo's own tests hand to `reset`, to see that it takes options at all."""
 
 
 class Observation(str):
@@ -72,14 +78,39 @@ class _Face:
         """Drop a running game."""
         self.game.close()
 
+    def snapshot(self) -> GameSnapshot:
+        """The running game as it stands, between two turns."""
+        return self.game.snapshot()
+
+    def fork(self, count: int, *, own_noise: bool = True) -> list[Self]:
+        """So many that stand where this one stands, each with randomness of its own to come, or all with its."""
+        children = []
+        for index, game in enumerate(self.game.fork(count, own_noise=own_noise)):
+            child = type(self)(game, self.render_mode)
+            child._random = copy.deepcopy(self._random)
+            if own_noise and child._random is not None:  # It draws the games to come.
+                child._random, _ = seeding.np_random(int(child._random.integers(2**31)) + index)
+            child._stand(game.asked)
+            children.append(child)
+        return children
+
+    def _stand(self, events: Events) -> None:
+        """Show a game in which these seats are asked, as far as it has come."""
+        raise NotImplementedError
+
+    def _require_game(self, verb: str) -> None:
+        if not self.agents:
+            raise UsageError(f"{verb}: no game is played, or it has ended; call reset first")
+
     def _open(self, seed: int | None, options: dict[str, Any] | None) -> Events:
-        """Begin a game: `options["task"]` picks the problem, otherwise it is drawn. PettingZoo's own tests pass options
-        that nobody reads, so an unknown one is no error here."""
+        """Begin a game: `options["task"]` picks the problem, otherwise it is drawn."""
+        if options != _PROBE:
+            check_options(options, ("task",))
+        self.agents = []
         if seed is not None or self._random is None:
             self._random, _ = seeding.np_random(seed)
         drawn = int(self._random.integers(self.game.task_count)), int(self._random.integers(2**31))
         task = (options or {}).get("task", drawn[0])
-        self.agents = list(self.possible_agents)
         starts: dict[Seat, Start] = {seat: Start(int(task), drawn[1], seat=seat) for seat in self.possible_agents}
         return _opened(self.game.open(starts))
 
@@ -99,12 +130,21 @@ class _Face:
 class AECGame(_Face, AECEnv):  # type: ignore[misc]
     """One seat acts at a time."""
 
+    _texts: dict[str, str] = {}  # noqa: RUF012  (Replaced when a game begins.)
+
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         """Begin a game."""
-        self._texts: dict[str, str] = dict.fromkeys(self.possible_agents, "")
+        self._stand(self._open(seed, options))
+
+    def restore(self, snapshot: GameSnapshot) -> None:
+        """Stand where the snapshot was taken: the same seat is selected, and has heard the same."""
+        self._stand(self.game.restore(snapshot))
+
+    def _stand(self, events: Events) -> None:
+        self.agents = list(self.possible_agents)
+        self._texts = dict.fromkeys(self.agents, "")
         self._waiting: list[str] = []
         self._skip_agent_selection = None
-        events = self._open(seed, options)
         self.rewards = dict.fromkeys(self.agents, 0.0)
         self._cumulative_rewards = dict.fromkeys(self.agents, 0.0)
         self.terminations = dict.fromkeys(self.agents, False)
@@ -114,10 +154,13 @@ class AECGame(_Face, AECEnv):  # type: ignore[misc]
 
     def observe(self, agent: str) -> str:
         """What is new to this seat since it last spoke."""
+        if agent not in self._texts:
+            raise UsageError(f"observe: no game is played in which {agent!r} has a seat; call reset first")
         return Observation(self._texts[agent])
 
     def step(self, action: str | None) -> None:
         """The selected seat's turn; None for one whose game is over."""
+        self._require_game("step")
         agent = self.agent_selection
         if self.terminations[agent] or self.truncations[agent]:
             self._was_dead_step(action)
@@ -159,13 +202,26 @@ class ParallelGame(_Face, ParallelEnv):  # type: ignore[misc]
     ) -> tuple[dict[str, str], dict[str, dict[str, Any]]]:
         """Begin a game."""
         events = self._open(seed, options)
-        self._asked = {str(seat) for seat in events}
+        self._stand(events)
         return self._shown(events)
+
+    def restore(self, snapshot: GameSnapshot) -> tuple[dict[str, str], dict[str, dict[str, Any]]]:
+        """Stand where the snapshot was taken; returns what is new to the seats that are asked, as `reset` does."""
+        events = self.game.restore(snapshot)
+        self._stand(events)
+        return self._shown(events)
+
+    def _stand(self, events: Events) -> None:
+        self.agents = list(self.possible_agents)
+        self._asked = {str(seat) for seat in events}
 
     def step(
         self, actions: dict[str, str]
     ) -> tuple[dict[str, str], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]:
         """The turns of the seats that are asked; what others give is not read."""
+        self._require_game("step")
+        if unknown := sorted(set(actions) - set(self.possible_agents)):
+            raise UsageError(f"step: there is no seat {unknown[0]!r}; the seats are {', '.join(self.possible_agents)}")
         if missing := self._asked - set(actions):
             raise UsageError(f"step: {', '.join(sorted(missing))} was asked and has no action")
         events = self.game.act({seat: actions[seat] for seat in self.possible_agents if seat in self._asked})

@@ -63,11 +63,14 @@ class ByHand:
         return event
 
     def say(self, text: str) -> Event:
-        """Take a turn, with real tools."""
-        before, stand = len(self.env.attempt.calls), self._stand()
-        self.event = self.env.take(text)
-        self._stands.append(stand)
-        self.turns.append(Turn(text, self.env.attempt.calls[before:]))
+        """Take a turn, with real tools. One whose reward raises is taken all the same, so that it can be taken back."""
+        before, stand = self.env.attempt, self._stand()
+        try:
+            self.event = self.env.take(text)
+        finally:
+            if self.env.attempt.turns > before.turns:
+                self._stands.append(stand)
+                self.turns.append(Turn(text, self.env.attempt.calls[len(before.calls) :]))
         return self.event
 
     def undo(self, count: int = 1) -> Event:

@@ -1,11 +1,12 @@
 """Another reward over recorded episodes: an idea about rewards is tried on what was played, before anything is trained.
 
 A reward is named as an environment's id (its `reward` and declared parts), or as a function "module:name" that takes an
-Attempt and gives a float or a dict of floats. One that asks a judge (`async def`) is waited for, episode by episode; an
-episode whose judge does not answer becomes BROKEN. Left out: rewards that need tokens or training state (shaping).
+Attempt and gives what the `reward` of an environment may give. It is held to the same: success lies from 0 to 1, and
+other parts are declared, by an attribute `parts` of the function. One that asks a judge (`async def`) is waited for,
+episode by episode; an episode whose judge does not answer becomes BROKEN. Left out: rewards that need tokens or
+training state (shaping).
 """
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib import import_module
@@ -15,7 +16,7 @@ import gymnasium
 
 from palaestra.envs.core.authored import Authored
 from palaestra.envs.core.opening import open_env
-from palaestra.envs.core.scoring import RewardPart, score
+from palaestra.envs.core.scoring import RewardPart, check_declared, score
 from palaestra.envs.core.verdict import complete
 from palaestra.episode import Attempt, Ending
 from palaestra.errors import Broken, EnvironmentDefect, PalaestraError, UnknownId, UsageError
@@ -65,8 +66,9 @@ def _of_environment(env_id: str) -> Scorer:
 
 
 def _of_function(name: str, function: Callable[[Attempt], Any]) -> Scorer:
-    """Without declared parts (Progressive has them) each part counts as it is, and the reward is their sum."""
-    declared: Mapping[str, RewardPart] | None = getattr(function, "parts", None)
+    """Its parts are those that it declares, as Progressive does by itself, or success alone."""
+    declared: Mapping[str, RewardPart] = getattr(function, "parts", {"success": RewardPart()})
+    check_declared(name, declared)
 
     def scorer(attempt: Attempt) -> tuple[float, Mapping[str, float]]:
         try:
@@ -74,15 +76,16 @@ def _of_function(name: str, function: Callable[[Attempt], Any]) -> Scorer:
         except PalaestraError:
             raise
         except Exception as error:
-            raise EnvironmentDefect(f"{name} raised {type(error).__name__}: {error}") from error
-        if declared is not None:
-            return score(name, declared, returned)
-        given = returned if isinstance(returned, Mapping) else {"success": returned}
-        parts: dict[str, float] = {}
-        for part, value in given.items():
-            if isinstance(value, str) or not isinstance(value, int | float) or not math.isfinite(value):
-                raise EnvironmentDefect(f"{name} gave {part} = {value!r}; expected a finite number")
-            parts[str(part)] = float(value)
-        return sum(parts.values()), parts
+            raise EnvironmentDefect(
+                f"{name} raised {type(error).__name__}: {error} (in task {attempt.task.id})"
+            ) from error
+        unknown = [part for part in returned if part not in declared] if isinstance(returned, Mapping) else []
+        if unknown:
+            written = f"{name.rpartition(':')[2]}.parts = {{'success': RewardPart(), {unknown[0]!r}: RewardPart(...)}}"
+            raise EnvironmentDefect(
+                f"{name} gave the part {unknown[0]!r}, which is not declared (declared: {', '.join(declared)}); "
+                f"declare it below the function: {written}"
+            )
+        return score(name, declared, returned)
 
     return scorer

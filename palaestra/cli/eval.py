@@ -24,7 +24,7 @@ from palaestra.cli.tables import Table, open_table
 from palaestra.episode import Episode
 from palaestra.errors import UsageError
 from palaestra.plain import from_pairs
-from palaestra.record import Record, write
+from palaestra.record import Record, to_line, write
 from palaestra.registry import is_game
 
 if TYPE_CHECKING:
@@ -187,6 +187,7 @@ def measure(name: str, table: Table, options: Options, limits: "Limits", console
             seed=options.seed,
             stage=way,
             seats=table.seats,
+            ended=_require_writable if options.save else None,
         )
         with closing(stage):
             report, played = watch(stage, console)
@@ -197,6 +198,11 @@ def measure(name: str, table: Table, options: Options, limits: "Limits", console
             column = f"{seat} {way}" if len(ways) > 1 else seat
             found.reports[column], found.episodes[column] = own, episodes
     return found
+
+
+def _require_writable(episode: Episode) -> None:
+    """A task whose data cannot be written is found out with its first episode, not after the last one."""
+    to_line(Record("", replace(episode, rows=())))
 
 
 def _compared(measured: Sequence[Measured]) -> dict[str, Any]:

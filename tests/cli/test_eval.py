@@ -288,3 +288,20 @@ def test_the_environment_takes_its_options_from_the_command(capsys, tmp_path):
     assert [record.episode.attempt.task.prompt for record in read(file)] == ["What is 2 * 3?"]
     assert main([*common, "colour=7"]) == 2
     assert "colour" in capsys.readouterr().err
+
+
+def test_a_task_that_cannot_be_written_is_found_out_with_its_first_episode(tmp_path, monkeypatch, capsys):
+    (tmp_path / "unwritable.py").write_text(
+        "import palaestra\nfrom palaestra.envs import Task, ToolEnv\n\n\n"
+        "class Odd(ToolEnv):\n    judged = 0\n\n"
+        "    def task(self, rng):\n        return Task(f'{rng.random()}', data={'o': object()})\n\n"
+        "    def reward(self, attempt):\n        Odd.judged += 1\n        return 1.0\n\n\n"
+        "palaestra.register('test/Odd-v0', 'unwritable:Odd', demonstrator='unwritable:say')\n\n\n"
+        "def say(messages, rng, tool_rate=1.0):\n    return 'x'\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    file = tmp_path / "played.jsonl"
+    assert main(["eval", "unwritable:test/Odd-v0", "--tasks", "40", "--slots", "1", "--save", str(file)]) == 2
+    assert "Task.data['o'] is a object, which cannot be written" in capsys.readouterr().err
+    assert __import__("unwritable").Odd.judged == 1
+    assert not file.exists()

@@ -6,13 +6,16 @@ import re
 from contextlib import redirect_stdout
 from functools import cache
 from importlib.util import module_from_spec, spec_from_file_location
+from inspect import signature
 from io import StringIO
 from pathlib import Path
 
+import gymnasium
 import pytest
 from pages import PAGES, ROOT, Block, Reader, blocks, same
 
 from palaestra.cli import COMMANDS, main
+from palaestra.registry import load_author, registered
 
 WALKED = [page for page in PAGES if page.name != "README.md" and blocks(page.read_text("utf-8"))]
 IDS = [page.name for page in PAGES]
@@ -55,7 +58,16 @@ def test_no_command_hides_in_an_indented_block(page: Path) -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8")):
         if not re.match(r"https?:", target):
-            assert (page.parent / target.partition("#")[0]).exists(), target
+            name, _, section = target.partition("#")
+            found = page.parent / name if name else page
+            assert found.exists(), target
+            assert not section or section in sections(found), target
+
+
+def sections(page: Path) -> list[str]:
+    """What the headings of a page are called in links to them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text("utf-8"), re.MULTILINE)
+    return [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings]
 
 
 def test_every_page_is_linked_from_another() -> None:
@@ -113,6 +125,21 @@ def test_the_table_of_settings_is_current() -> None:
     reference = module_from_spec(spec)
     spec.loader.exec_module(reference)
     assert reference.page() == reference.PAGE.read_text("utf-8"), "docs/configuration.md is out of date: make docs"
+
+
+def test_every_option_of_the_suite_has_a_row_and_words() -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text("utf-8")
+    section = page.partition("## Options of environments")[2].partition("\n## ")[0]
+    rows = {cells[1].strip(" `"): cells for line in section.splitlines() if len(cells := line.split("|")) == 5}
+    for env_id in registered():
+        if not env_id.startswith("palaestra/"):
+            continue
+        cells = rows[env_id.removeprefix("palaestra/")]
+        author = load_author(str(gymnasium.spec(env_id).entry_point), env_id)
+        for name in signature(author).parameters:
+            explained = section.replace(cells[2], "")
+            assert re.search(rf"`{name}[`=]", explained), f"{env_id}: {name}"
+            assert f"`{name}=" in cells[2] or name in ("split", "render_mode", "format"), f"{env_id}: {name}"
 
 
 def test_every_setting_has_a_row_and_words() -> None:

@@ -1,0 +1,169 @@
+"""PettingZoo's faces of a game: branched with it, and strict about what nobody would read."""
+
+import game_worlds
+import pettingzoo
+import pytest
+
+from palaestra.envs import Task
+from palaestra.envs.games.game import Game
+from palaestra.envs.games.seats import AECGame, ParallelGame
+from palaestra.errors import UsageError
+from palaestra.formats import ParsedCall, hermes
+
+DEBATE, CRITIC = "palaestra/debate_v0", "palaestra/solver_critic_v0"
+
+
+class Bells(Game):
+    """Both are asked at once, then one alone, who may ring; whoever hears the game's noise says nothing of it."""
+
+    seats = ("a_0", "b_0")
+    seat_tools = {"a_0": ("ring",)}  # noqa: RUF012
+
+    def task(self, rng):
+        return Task(f"Bell {rng.integers(10_000)}.", "x")
+
+    @game_worlds.tool
+    def ring(self) -> str:
+        """Ring."""
+        self.rung += 1
+        return f"rung {self.rung}"
+
+    def rounds(self, task, rng):
+        self.rung = 0
+        yield dict.fromkeys(self.seats, f"{task.prompt} {rng.integers(10**9)}")
+        yield {"a_0": f"Alone {rng.integers(10**9)}"}
+        return dict.fromkeys(self.seats, min(1.0, self.rung / 4))
+
+
+RING = hermes.render([ParsedCall("ring", {})])
+FACES = pytest.mark.parametrize("face", [AECGame, ParallelGame])
+
+
+def shown(env):
+    """All that an AEC face lets anybody see."""
+    seats = env.possible_agents
+    told = {seat: (env.observe(seat), env.infos[seat]["asked"], env.infos[seat]["messages"]) for seat in seats}
+    return env.agent_selection, told, env.agents, env.rewards, env.terminations, env.truncations
+
+
+def end(env, *turns):
+    """Say these in AEC, whoever is asked; then what could be seen on the way."""
+    seen = [shown(env)]
+    for text in turns:
+        env.step(text)
+        seen.append(shown(env))
+    return seen
+
+
+PLAN = (RING, "so", "well", RING, "on")
+
+
+@pytest.mark.parametrize("turns", range(len(PLAN)))
+def test_an_aec_face_stands_after_a_restore_where_the_snapshot_was_taken(turns):
+    env = AECGame(Bells())
+    env.reset(seed=3)
+    end(env, *PLAN[:turns])
+    here = env.snapshot()
+    first = end(env, *PLAN[turns:])
+    assert env.rewards == {"a_0": 0.5, "b_0": 0.5}
+    other = AECGame(Bells())
+    for one in (env, other):
+        one.restore(here)
+        assert end(one, *PLAN[turns:]) == first
+
+
+def test_a_game_of_pettingzoos_registry_is_branched():
+    env = pettingzoo.make("aec", CRITIC)
+    env.reset(seed=0)
+    env.step("Answer: 1")
+    here = env.snapshot()
+    for _ in range(2):
+        assert env.agent_selection == "critic_0"
+        env.step("Agree.")
+        assert env.agent_selection == "solver_0"
+        env.restore(here)
+
+
+def test_a_parallel_face_stands_after_a_restore_where_the_snapshot_was_taken():
+    env = ParallelGame(Bells())
+    first, infos = env.reset(seed=3)
+    opening = env.snapshot()
+    second = env.step({"a_0": RING, "b_0": "so"})
+    middle = env.snapshot()
+    third = env.step({"a_0": "on"})
+    ended = env.step({"a_0": "on"})
+    assert env.agents == []
+    assert env.restore(opening) == (first, infos)
+    assert env.step({"a_0": RING, "b_0": "so"}) == second
+    texts, infos = env.restore(middle)
+    assert (texts, infos) == (second[0], second[4])
+    assert env.step({"a_0": "on"}) == third
+    assert env.step({"a_0": "on"})[:4] == ended[:4]
+
+
+@FACES
+def test_branches_of_a_face_differ_in_their_noise_only(face):
+    env = face(Bells())
+    env.reset(seed=3)
+
+    def heard(one):
+        if face is AECGame:
+            one.step("so")
+            one.step("so")
+        else:
+            one.step(dict.fromkeys(one.possible_agents, "so"))
+        return [message["content"] for message in one.game.records["a_0"].messages]
+
+    children, again, twins = env.fork(3), env.fork(3), env.fork(2, own_noise=False)
+    assert {type(child) for child in children} == {face}
+    ends = [heard(child) for child in children]
+    assert len({told[-1] for told in ends}) == 3
+    assert len({told[0] for told in ends}) == 1
+    assert [heard(child) for child in again] == ends
+    assert heard(twins[0]) == heard(twins[1]) == heard(env)
+    for one in (*children, *again, *twins, env):
+        one.reset()
+    drawn = [one.game.problem.prompt for one in (*children, *again, *twins, env)]
+    assert len(set(drawn[:3])) == 3, "what a branch plays next is its own"
+    assert drawn[:3] == drawn[3:6]
+    assert drawn[6] == drawn[7] == drawn[8]
+
+
+@FACES
+def test_options_that_nobody_reads_are_refused(face):
+    env = face(Bells())
+    with pytest.raises(UsageError, match="options has no 'foo'; expected 'task'"):
+        env.reset(options={"foo": 1})
+    with pytest.raises(UsageError, match="options has no 'tasks'; is 'task' meant"):
+        env.reset(options={"tasks": 1, "options": 1})
+    env.reset(options={"task": 5})
+    assert env.game.problem.id == "train/5"
+
+
+@pytest.mark.parametrize("kind", ["aec", "parallel"])
+def test_a_face_without_a_game_says_that_none_is_played(kind):
+    env = pettingzoo.make(kind, DEBATE)
+    action = "so" if kind == "aec" else dict.fromkeys(env.possible_agents, "so")
+    with pytest.raises(UsageError, match=r"step: no game is played.*call reset first"):
+        env.step(action)
+    with pytest.raises(UsageError, match="not running"):
+        env.snapshot()
+    if kind == "aec":
+        with pytest.raises(UsageError, match="call reset first"):
+            env.observe("judge_0")
+    env.reset(seed=0)
+    while env.agents:
+        over = kind == "aec" and any(env.terminations.values())
+        env.step(None if over else action)
+    assert env.agents == []
+    with pytest.raises(UsageError, match="step: no game is played, or it has ended"):
+        env.step(action)
+
+
+def test_an_action_of_a_seat_that_does_not_exist_is_refused():
+    env = pettingzoo.make("parallel", DEBATE)
+    env.reset(seed=0)
+    asked = dict.fromkeys(env.agents, "so")
+    with pytest.raises(UsageError, match=r"there is no seat 'nobody'; the seats are debater_0, debater_1, judge_0"):
+        env.step(asked | {"nobody": "y"})
+    env.step(asked)
