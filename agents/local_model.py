@@ -9,6 +9,7 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
+from transformers.utils.hub import has_file
 
 from palaestra.agents.agent import Agent
 from palaestra.agents.chat import Chat
@@ -46,6 +47,8 @@ def open_tokenizer(name: str) -> Any:
         raise UsageError(f"there is no folder {name!r}; pass a model folder, a hub name, or 'tiny'")
     if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
         raise UsageError(f"{name!r} holds no config.json; pass a model folder, as transformers or a run writes it")
+    if not Path(name).exists():
+        _ask_hub(name)
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     except (OSError, ValueError) as error:
@@ -101,6 +104,19 @@ def find_device(name: str) -> torch.device:
             "pass 'cpu' or 'auto', or install a torch built for your GPU"
         )
     return device
+
+
+def _ask_hub(name: str) -> None:
+    """Refuse at once a name that is not in the cache and that the hub does not give; loading would try for a minute."""
+    try:
+        reason = "" if has_file(name, "tokenizer_config.json") else "it cannot be reached, or gives no tokenizer"
+    except Exception as error:  # An unknown name, a gated model, or whatever its HTTP library raises.
+        reason = _first_line(error)
+    if reason:
+        raise UsageError(
+            f"there is no folder {name!r}, and as a name on the hub it cannot be had ({reason}); pass a model folder, "
+            "a hub name, or 'tiny'"
+        )
 
 
 def _first_line(error: Exception) -> str:

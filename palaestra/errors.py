@@ -37,10 +37,9 @@ class UnknownId(UsageError):
         known = sorted(known)
         close = get_close_matches(env_id, known, n=3, cutoff=0.4)
         hint = f"did you mean {' or '.join(close)}?" if close else f"known ids: {', '.join(known)}"
-        super().__init__(
-            f"no environment is registered as {env_id!r}; {hint} "
-            "(an id of your own exists once the module that registers it is imported)"
-        )
+        own = "(an id of your own exists once the module that registers it is imported"
+        form = "" if ":" in env_id else f"; its name goes before the id: MODULE:{env_id}"
+        super().__init__(f"no environment is registered as {env_id!r}; {hint} {own}{form})")
 
 
 class ConfigError(UsageError):

@@ -7,19 +7,21 @@ import copy
 import os
 import re
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from importlib import import_module
+from operator import index
 from sysconfig import get_paths
 from types import ModuleType
-from typing import Any
+from typing import Any, SupportsIndex
 
 import gymnasium
 
 from palaestra import formats
 from palaestra.errors import EnvironmentDefect, PalaestraError, UnknownId, UsageError
+from palaestra.options import OF_ARENAS, refuse_unknown
 from palaestra.protocols import Arena
 
 VECTOR_MODULE = "palaestra.envs.running.vector"
@@ -126,6 +128,9 @@ def arena(env_id: str, slots: int, **kwargs: Any) -> Arena:
     A game's slots are its seats' places, and `Start.seat` says who plays; with `seat=NAME` one seat is played and the
     others are its demonstrators. Any other Gymnasium or PettingZoo environment that speaks text is adapted.
     """
+    if not isinstance(slots, SupportsIndex):
+        raise UsageError(f"arena({env_id!r}, {slots!r}): expected how many episodes to play at once, such as 8")
+    slots = index(slots)
     module, _, name = env_id.rpartition(":")
     if module:
         import_author(module)  # Gymnasium would import it too, but not say whose fault it is when that fails.
@@ -146,6 +151,7 @@ def arena(env_id: str, slots: int, **kwargs: Any) -> Arena:
         raise UnknownId(env_id, [*registered(), *games()]) from error
     if spec.vector_entry_point != f"{VECTOR_MODULE}:{spec.id}":
         return _open_by("open_gymnasium", spec.id, slots, **kwargs)
+    check_options(env_id, kwargs)
     opened = gymnasium.make_vec(spec.id, num_envs=slots, **kwargs)
     assert isinstance(opened, Arena), "palaestra.register writes the entry point of a ToolVectorEnv"
     return opened
@@ -201,6 +207,13 @@ def chosen_format(env_id: str, options: Mapping[str, Any]) -> str | None:
     declared = [base for base in author.__mro__ if "format" in vars(base)]
     # The last is the base that all environments, or games, have in common.
     return str(author.format) if len(declared) > 1 else None
+
+
+def check_options(env_id: str, given: Iterable[str]) -> None:
+    """Refuse options that an environment of ours does not take; games and others' look at theirs when they are made."""
+    found = None if is_game(env_id) else _ours(env_id)
+    if found is not None:
+        refuse_unknown(env_id, found[0], [name for name in given if name not in OF_ARENAS])
 
 
 def reads_calls(env_id: str) -> bool:
@@ -277,10 +290,15 @@ def import_author(name: str) -> ModuleType:
         raise EnvironmentDefect(f"{_place(error)}: {said} (while {name} was imported)") from error
 
 
+def authors_step(error: BaseException) -> traceback.FrameSummary | None:
+    """The last step of a traceback that is neither Python's, nor a library's, nor ours; None where there is none."""
+    folders = (*(get_paths()[kind] for kind in ("stdlib", "purelib", "platlib")), os.path.dirname(__file__))
+    others = ("<", *(f"{folder}{os.sep}" for folder in folders))
+    steps = reversed(traceback.extract_tb(error.__traceback__))
+    return next((step for step in steps if not step.filename.startswith(others)), None)
+
+
 def _place(error: BaseException) -> str:
-    """File and line of the last step of a traceback that is neither Python's, nor a library's, nor ours."""
-    steps = [step for step in traceback.extract_tb(error.__traceback__) if not step.filename.startswith("<frozen")]
-    foreign = (*(get_paths()[kind] for kind in ("stdlib", "purelib", "platlib")), os.path.dirname(__file__))
-    theirs = [step for step in steps if not step.filename.startswith(tuple(f"{folder}{os.sep}" for folder in foreign))]
-    step = (theirs or steps)[-1]
+    """File and line of that step, or of the last one of all."""
+    step = authors_step(error) or traceback.extract_tb(error.__traceback__)[-1]
     return f"{step.filename}, line {step.lineno}"

@@ -5,7 +5,8 @@ can do the task but mostly does not bother; reinforcement learning then has some
 in the loss: without them the guesses turn into long garbage.
 
 Imitation stops at a gate, not at a step count: success of the episodes that used the tool, measured on training
-tasks. Some initial weights never get there; they are given up and others drawn, which is said and counted.
+tasks that were not demonstrated. Some initial weights never get there; they are given up and others drawn, which is
+said and counted.
 """
 
 from collections.abc import Generator, Iterator, Sequence
@@ -24,12 +25,10 @@ from palaestra.protocols import Arena
 from palaestra.registry import Demonstrator
 from palaestra.trainers.evaluate import summarise
 from palaestra.trainers.progress import Progress
+from palaestra.trainers.sampling.division import Division
 from palaestra.trainers.sampling.seats import seated, seats_of
 from palaestra.trainers.sft import Imitation
 from palaestra.trainers.sft_config import SFTConfig, tiny_sft_config
-
-_GATE_TASKS_FROM = 1_000_000
-"""The gate is measured on training tasks from here on; demonstrations take tasks before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +97,8 @@ def cold_start(
     config, device = config or ColdStartConfig(), find_device(device_name)
     demonstrations = demonstrate(arena, demonstrator, config.demonstrations, config.tool_rate, seed, format)
     yield Progress("demonstrations", len(demonstrations), config.demonstrations)
+    if warning := Division(arena.task_count).warning:
+        yield Progress("demonstrations", len(demonstrations), config.demonstrations, note=warning)
     tokenizer = tiny_tokenizer(m["content"] for e in demonstrations for m in e.attempt.messages)
     chat = Chat(tokenizer)
     rows = [row for episode in demonstrations for row in written_rows(chat, episode.attempt.messages)]
@@ -115,9 +116,11 @@ def cold_start(
             note=f"stuck at {reached:.2f} success given tool use after {steps} steps (gate {config.gate}); "
             f"attempt {attempt + 1} of {config.max_attempts} is given up and other initial weights are drawn",
         )
+    shown = len({episode.start.task for episode in demonstrations})
     raise TrainingHalted(
-        f"none of {config.max_attempts} initial weights reached {config.gate} success given tool use; more "
-        "demonstrations, more layers or more patience may help"
+        f"none of {config.max_attempts} initial weights reached {config.gate} success given tool use on tasks that "
+        f"were not among the {shown} demonstrated; more tasks, more demonstrations, more layers or more patience may "
+        "help"
     )
 
 
@@ -131,14 +134,14 @@ def demonstrate(
 ) -> Sequence[Episode]:
     """Episodes of the demonstrator, played for real, in task order; of a game, every seat's."""
     script = Agent(ScriptedPolicy(partial(demonstrator, tool_rate=tool_rate), seed, format))
-    table = seats_of(arena)
+    table, tasks = seats_of(arena), Division(arena.task_count)
 
     def starts() -> Iterator[Start]:
         for number in range(max(1, episodes // max(1, len(table)))):
-            yield Start(task=(seed * episodes + number) % _GATE_TASKS_FROM, seed=number, group=number)
+            yield Start(task=tasks.demonstrated(seed * episodes + number), seed=number, group=number)
 
     found = play(in_every_seat(script, table), arena, seated(starts(), arena))
-    played = sorted(found, key=lambda episode: (episode.start.task, episode.start.seat or ""))
+    played = sorted(found, key=lambda episode: (episode.start.task, episode.start.seed, episode.start.seat or ""))
     return [episode for episode in played if episode.reward is not None]
 
 
@@ -178,8 +181,8 @@ def _imitate(
 
 def _success_given_tool(local: LocalModel, arena: Arena, limits: Limits, config: ColdStartConfig) -> float:
     local.agent.engine.update_weights(local.model.named_parameters(), version=0)
-    table = seats_of(arena)
+    table, tasks = seats_of(arena), Division(arena.task_count)
     games = max(1, config.gate_tasks // max(1, len(table)))
-    starts = (Start(task=_GATE_TASKS_FROM + n, seed=n, group=n) for n in range(games))
+    starts = (Start(task=tasks.kept_back(number), seed=number, group=number) for number in range(games))
     played = play(in_every_seat(local.agent, table), arena, seated(starts, arena), limits=limits)
     return summarise(list(played), games, 1, 1.0).success_with_tool

@@ -30,11 +30,25 @@ from palaestra.trainers.learner import Learner
 from palaestra.trainers.progress import Progress
 from palaestra.trainers.resume import refused, trained_format
 from palaestra.trainers.run import Run, versions
+from palaestra.trainers.sampling.division import Division
+from palaestra.trainers.sampling.seats import check_seats
 
 
 def open_arena(config: GRPOConfig, split: str = "train") -> Arena:
     """The config's environment, with as many places as it plays at once."""
     return arena(config.env_id, config.slots, split=split, ordered=config.ordered, **config.environment)
+
+
+def check_environment(config: GRPOConfig) -> None:
+    """Refuse, before anything is made, what its environment cannot do: options, seats, tasks in both splits."""
+    for split in ("train", "eval"):
+        opened = open_arena(config, split)
+        try:
+            check_seats(opened, config.train_seats)
+            if split == "train" and config.model == "tiny":
+                Division(opened.task_count)
+        finally:
+            opened.close()
 
 
 def open_model(name: str, config: GRPOConfig) -> LocalModel:
@@ -51,6 +65,7 @@ def raise_tiny(config: GRPOConfig, cold: ColdStartConfig | None = None) -> Gener
     """Raise the tiny agent on the demonstrator of the config's environment."""
     practice = open_arena(config)
     try:
+        check_seats(practice, config.train_seats)
         return (
             yield from cold_start(
                 practice,

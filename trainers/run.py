@@ -161,6 +161,18 @@ class Run:
         write_text(self._file("summary.json"), json.dumps(summary, indent=2) + "\n")
         return summary
 
+    def withdraw(self) -> bool:
+        """Take back a run that has made nothing yet, so that its name is free again; False where there is something."""
+        made = ("start", "before.json", "checkpoints", "summary.json", "model")
+        if any(self._file(name).exists() for name in made) or self._lines() or any(self._file("episodes").iterdir()):
+            return False
+        for name in ("config.json", "metrics.jsonl", "lock"):
+            self._file(name).unlink(missing_ok=True)
+        self._file("episodes").rmdir()
+        if not any(self.folder.iterdir()):
+            self.folder.rmdir()
+        return True
+
     def close(self) -> None:
         """Let another process work here."""
         self._lock.close()

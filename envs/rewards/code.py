@@ -1,13 +1,14 @@
 """Judging a program that an agent wrote by hidden tests, in a sandbox where it never meets them.
 
     grade = await grade_program(program_of(attempt.answer), tests, sandbox="local")
-    grade.fraction, grade.all_passed
+    grade.fraction, grade.all_passed, grade.why
 
 There are three kinds of tests (`code_tests`). A program that reads stdin runs once a case, afresh, and what it printed
 is compared here. A function is called in a session of the program's own, and what it returned, a plain value by then,
 is compared here. Tests in Python run in a second session, and each call they make is carried over (`crossing`).
 What was expected is never where the program could look, and a program that dies, stalls or lies fails its case. Only
-the sandbox itself, or tests that do not run before the program is first asked, is Broken. Left out: special judges.
+the sandbox itself, or tests that do not run before the program is first asked, is Broken. `why` tells a person what the
+first failed test gave, expected and got; so no agent may read it. Left out: special judges.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ from inspect import getsource
 from typing import Any
 
 from palaestra.envs.rewards import crossing
-from palaestra.envs.rewards.code_checker import listed, same_output, same_value
+from palaestra.envs.rewards.code_checker import called, clipped, differing, listed, replied, same_output, same_value
 from palaestra.envs.rewards.code_tests import Case, HiddenTests
 from palaestra.envs.sandboxes import Limits, Result, Sandbox, Session
 from palaestra.envs.sandboxes.opening import shared_sandbox
@@ -100,7 +101,7 @@ class Grade:
     passed: tuple[bool, ...] = field(default=())
     """Each case; tests in Python are one."""
     why: str = ""
-    """What went wrong first."""
+    """What went wrong first: for people alone, since it holds what was expected."""
 
     @property
     def fraction(self) -> float:
@@ -137,20 +138,25 @@ class _Grading:
         self.program, self.tests, self.allowance, self.sandbox = program, tests, allowance, sandbox
         self.left = allowance.total_seconds
         self.why = ""
+        self.loaded = Result()
+        """How it ended that the program was loaded."""
 
     async def by_stdin(self) -> Grade:
         """Each case is a process of its own."""
         compiles = f"compile({self.program!r}, '<solution>', 'exec')"
-        if not (await self.sandbox.arun_once(compiles, timeout=COMPILE_SECONDS)).ok:
-            return Grade(why="the program does not compile")
+        compiled = await self.sandbox.arun_once(compiles, timeout=COMPILE_SECONDS)
+        if not compiled.ok:
+            return Grade(why=f"the program does not compile: {_ended(compiled)}")
         passed = []
         for case in self.tests.cases:
             result = await self._spend(self.sandbox.arun_once, self.program, stdin=case.given.encode())
             good = result.ok and not result.truncated
             wanted = [same_output(result.stdout, one, self.allowance.tolerance) for one in case.accepted if good]
             passed.append(any(wanted))
-            if not passed[-1]:
-                self.why = self.why or (_ended(result) if not good else "wrong output")
+            if not passed[-1] and not self.why:
+                head = self._numbered(len(passed), "" if good else _ended(result))
+                rows = differing(result.stdout, case.accepted[0], self.allowance.tolerance)
+                self._failed(head, given=clipped(case.given, repr), **rows)
         return Grade(True, tuple(passed), self.why)
 
     async def by_calls(self) -> Grade:
@@ -161,16 +167,21 @@ class _Grading:
             for case in self.tests.cases:
                 if session is None and self.left > 0:
                     begun = time.monotonic()
-                    session, compiled = await self._load()
+                    session, fault = await self._load()
                     if passed:  # The first time is free; a program that ended its session pays for another one.
                         self.left -= time.monotonic() - begun
-                    if not compiled:
-                        return Grade(why="the program does not compile")
-                    await self._spend(session.arun, _DEFINE)
-                reply = None if session is None else await self._call(session, json.dumps(_arguments(case.given)))
+                    if fault:
+                        return Grade(why=fault)
+                    await self._define(session)
+                reply, ended = None, _ended(_NO_TIME)
+                if session is not None:
+                    reply, ended = await self._call(session, _arguments(case.given))
                 passed.append(reply is not None and self._right(reply, case))
-                if not passed[-1]:
-                    self.why = self.why or (reply or "no answer")[:200]
+                if not passed[-1] and not self.why:
+                    given = called(self.tests.function, _arguments(case.given))
+                    expected = " or ".join(clipped(one, repr) for one in case.accepted)
+                    head = self._numbered(len(passed), ended)
+                    self._failed(head, given=given, expected=expected, got=replied(reply))
                 if reply is None and session is not None:
                     await session.aclose()
                     session = None
@@ -181,10 +192,10 @@ class _Grading:
 
     async def by_assertions(self) -> Grade:
         """Two sessions; calls are carried from the tests to the program, and plain values back."""
-        player, compiled = await self._load()
+        player, fault = await self._load()
         try:
-            if not compiled:
-                return Grade(why="the program does not compile")
+            if fault:
+                return Grade(why=fault)
             judge = await self.sandbox.astart()
             try:
                 passed = await self._proceed(judge, player)
@@ -199,27 +210,32 @@ class _Grading:
         token = secrets.token_hex(16)
         given = (self.tests.context, self.tests.code, self.tests.function, token)
         step = f"{_HARNESS}\nproceeding = Proceeding{given!r}\nproceeding.proceed()"
+        asked, reply = "", None
         for calls in range(MAX_CALLS):
             result = await self._spend(judge.arun, step, timeout=self.allowance.seconds)
             said = _said(result, token)
             found = json.loads(said) if said else {"passed": False, "why": f"the tests ended: {_ended(result)}"}
             if "passed" in found and not calls:  # Nothing of the program has been near them.
                 raise Broken(f"the tests of {self.tests.function} do not get as far as a call of it: {found['why']}")
+            if found.get("passed") is True:
+                return True
             if "passed" in found:
-                self.why = str(found["why"])
-                return found["passed"] is True
+                test, call = self._line(found.get("line")), called(self.tests.function, asked)
+                self._failed(f"a hidden test failed: {found['why']}", test=test, given=call, got=replied(reply))
+                return False
             if not calls:
-                await self._spend(player.arun, _DEFINE)
-            reply = await self._call(player, said or "") if self.left > 0 else None
+                await self._define(player)
+            asked = said or ""
+            reply, ended = await self._call(player, asked) if self.left > 0 else (None, _ended(_NO_TIME))
             if reply is None:
-                self.why = "the program gave no answer"
+                self._failed(f"a hidden test failed: {ended}", given=called(self.tests.function, asked))
                 return False
             step = f"proceeding.proceed({reply!r})"
-        self.why = f"the tests call the program more than {MAX_CALLS} times"
+        self._failed(f"the tests call the program more than {MAX_CALLS} times")
         return False
 
-    async def _load(self) -> tuple[Session, bool]:
-        """A session with the program in it, and whether it compiles; nothing of it has run yet."""
+    async def _load(self) -> tuple[Session, str]:
+        """A session with the program in it, and why it does not compile; nothing of it has run yet."""
         session = await self.sandbox.astart()
         try:
             source = f"{_HARNESS}\nprogram = Program({self.program!r}, {self.tests.context!r})\nsay(True)"
@@ -227,12 +243,16 @@ class _Grading:
         except BaseException:  # close the session whatever ended its opening, then raise it again
             await session.aclose()
             raise
-        return session, _said(result) == "true"
+        return session, "" if _said(result) == "true" else f"the program does not compile: {_ended(result)}"
 
-    async def _call(self, session: Session, arguments: str) -> str | None:
-        """What the program answers to a call, as the JSON it claims; None where it died or took too long."""
+    async def _define(self, session: Session) -> None:
+        self.loaded = await self._spend(session.arun, "program.run()")
+
+    async def _call(self, session: Session, arguments: str) -> tuple[str | None, str]:
+        """What the program answers to a call, as the JSON it claims; None where it died or took too long, and why."""
         result = await self._spend(session.arun, f"program.answer({self.tests.function!r}, {arguments!r})")
-        return None if result.timed_out or result.state_lost else _said(result)
+        reply = None if _gone(result) else _said(result)
+        return reply, "" if reply is not None else _ended(self.loaded if _gone(self.loaded) else result)
 
     def _right(self, reply: str, case: Case) -> bool:
         longest = max(len(json.dumps(one)) for one in case.accepted)
@@ -247,19 +267,33 @@ class _Grading:
     async def _spend(self, run: Callable[..., Awaitable[Result]], program: str, **options: Any) -> Result:
         """Run something within what is left of the time; with a `timeout` of its own it runs in any case."""
         if self.left <= 0 and "timeout" not in options:
-            return Result(exit_code=None, timed_out=True, limit_hit="seconds")
+            return _NO_TIME
         options = {"timeout": min(self.allowance.seconds, self.left), **options}
         result = await run(program, **options)
         self.left -= result.duration_s
         return result
 
+    # What a person is told.
+
+    def _numbered(self, number: int, ended: str) -> str:
+        return f"hidden test {number} of {len(self.tests.cases)} failed{': ' if ended else ''}{ended}"
+
+    def _failed(self, head: str, **rows: str) -> None:
+        """Say what failed first."""
+        rows = {"loading": "" if self.loaded.ok else _ended(self.loaded), **rows}
+        self.why = "\n".join((head, *(f"  {name:<8}  {row}" for name, row in rows.items() if row)))
+
+    def _line(self, number: Any) -> str:
+        """A line of tests in Python; none is the number 0."""
+        return clipped("".join(self.tests.code.splitlines()[number - 1 : number]).strip()) if number else ""
+
 
 _HARNESS = getsource(crossing)
-_DEFINE = "program.run()"
+_NO_TIME = Result(exit_code=None, timed_out=True, limit_hit="seconds")
 
 
-def _arguments(given: Any) -> dict[str, Any]:
-    return {"args": crossing.pack(given), "kwargs": {}}
+def _arguments(given: Any) -> str:
+    return json.dumps({"args": crossing.pack(given), "kwargs": {}})
 
 
 def _said(result: Result, token: str = "") -> str | None:
@@ -268,8 +302,17 @@ def _said(result: Result, token: str = "") -> str | None:
     return text.strip() if mark else None
 
 
+def _gone(result: Result) -> bool:
+    """Whether a run took the session's process with it."""
+    return result.timed_out or result.state_lost
+
+
 def _ended(result: Result) -> str:
+    """How a run ended that did not end well, in one line."""
+    if result is _NO_TIME:
+        return "no time was left for it"
     if result.timed_out:
-        return "out of time"
-    last = result.stderr.strip().splitlines()[-1:] or [result.limit_hit or f"status {result.exit_code}"]
-    return last[0][:200]
+        return f"out of time after {result.duration_s:.1f} s"
+    limit = f"at its limit of {result.limit_hit}" if result.limit_hit else ""
+    said = [limit, *result.stderr[-_SLACK_CHARS:].strip().splitlines()[-1:]]
+    return clipped(": ".join(filter(None, said)) or f"it ended with status {result.exit_code}")

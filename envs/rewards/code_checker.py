@@ -1,11 +1,20 @@
-"""Comparing what a program gave with what was expected: printed text, and values of JSON.
+"""Comparing what a program gave with what was expected, printed text and values of JSON, and showing it to a person.
 
 Printed text is the same but for blanks at the ends of lines and empty lines at the end. Numbers may differ by a
 tolerance, where there is one. Left out: order that does not matter, and any other judge of a problem's own.
 """
 
+import json
 import math
+from collections.abc import Callable
 from typing import Any
+
+from palaestra.envs.rewards.crossing import unpack
+
+MAX_SHOWN_CHARS = 300
+"""Of an input, of what was expected and of what came, in what a person is told of a failed test."""
+MAX_READ_CHARS = 3000
+"""Longest call or answer that is read to be shown as Python writes it: whatever it holds, that costs little."""
 
 
 def same_output(printed: str, wanted: str, tolerance: float = 0.0) -> bool:
@@ -66,3 +75,51 @@ def listed(value: Any) -> Any:
     if value["$"] == "dict":
         return {str(key): listed(one) for key, one in value["of"] if isinstance(key, str | int)}
     return Unlike()
+
+
+def clipped(value: Any, written: Callable[[Any], str] = str) -> str:
+    """The head of a value as it is written, and how much there is of it. A text is cut before: it may be megabytes."""
+    size = len(value) if isinstance(value, str) else 0
+    text = written(value[:MAX_SHOWN_CHARS] if size else value)
+    if max(size, len(text)) <= MAX_SHOWN_CHARS:
+        return text
+    return f"{text[:MAX_SHOWN_CHARS]}... ({max(size, len(text)):,} characters)"
+
+
+def differing(printed: str, wanted: str, tolerance: float = 0.0) -> dict[str, str]:
+    """Two outputs from the first line on in which they differ; whole where none does."""
+    ours, theirs = (text.splitlines(keepends=True) for text in (printed, wanted))
+    pairs = enumerate(zip(ours, theirs, strict=False))
+    unlike = (at for at, (a, b) in pairs if a.rstrip() != b.rstrip() and not same_output(a, b, tolerance))
+    begins = next(unlike, 0 if len(ours) == len(theirs) else min(len(ours), len(theirs)))
+    rest = [clipped("".join(lines[begins:]), repr) for lines in (theirs, ours)]
+    return {"line": f"{begins + 1} and the following" if begins else "", "expected": rest[0], "got": rest[1]}
+
+
+def called(function: str, arguments: str) -> str:
+    """A call as Python writes it, of the arguments that were carried over."""
+
+    def written(found: Any) -> str:
+        named = [f"{name}={unpack(value)!r}" for name, value in found["kwargs"].items()]
+        return f"{function}({', '.join([*(repr(unpack(value)) for value in found['args']), *named])})"
+
+    return _read(arguments, written)
+
+
+def replied(reply: str | None) -> str:
+    """What a program answered to a call: a value as Python writes it, or what it raised."""
+
+    def written(found: Any) -> str:
+        if "raised" in found:
+            return f"raised {found['raised']}: {found['said']}".removesuffix(": ")
+        return repr(unpack(found["value"]))
+
+    return _read(reply or "", written)
+
+
+def _read(text: str, written: Callable[[Any], str]) -> str:
+    """What was carried over, as people read it; where it is long, or no such thing, as it came."""
+    try:
+        return clipped(written(json.loads(text)) if len(text) <= MAX_READ_CHARS else text)
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):  # A program forged it.
+        return clipped(text)

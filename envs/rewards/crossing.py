@@ -2,8 +2,9 @@
 
 The text of this file is sent into sessions, so it imports the standard library alone. Only values cross, as JSON with
 tags: None, bool, int, float, complex, str, bytes, list, tuple, set, frozenset, dict; an exception crosses as the name
-of its type. So nothing that an agent defines (an `__eq__`, a class, a patched builtin) is ever in a process with tests.
-Left out: objects (an unknown one arrives as something that equals nothing) and arguments that the program changes.
+of its type, and its words for people. So nothing that an agent defines (an `__eq__`, a class, a patched builtin) is
+ever in a process with tests. Left out: objects (an unknown one arrives as something that equals nothing) and
+arguments that the program changes.
 """
 
 import builtins
@@ -18,6 +19,7 @@ from typing import Any
 MARK = "\x1e"
 """Stands before the last thing that a run of ours prints."""
 _MAX_DEPTH = 100
+_MAX_WORDS = 300
 
 
 class Unknown:
@@ -111,7 +113,7 @@ class Program:
             value = self._function(name)(*unpack(given["args"]), **unpack(given["kwargs"]))
             reply = {"value": pack(value)}
         except Exception as error:  # Whatever it raised is what the test has to see.
-            reply = {"raised": type(error).__name__}
+            reply = {"raised": type(error).__name__, "said": _words(error)}
         say(reply)
 
     def _function(self, name: str) -> Callable[..., Any]:
@@ -121,6 +123,14 @@ class Program:
         if "Solution" in scope:
             return getattr(scope["Solution"](), name)  # type: ignore[no-any-return]
         raise NameError(name)
+
+
+def _words(error: Exception) -> str:
+    """What an exception says, for people: tests get its type alone."""
+    try:
+        return str(error)[:_MAX_WORDS]
+    except Exception as failed:  # A `__str__` may do anything.
+        return f"a message that raises {type(failed).__name__}"
 
 
 # The tests' end.
@@ -152,7 +162,8 @@ class Proceeding:
             if callable(check := scope.get("check")) and check != self._call:  # The program's may be named so.
                 check(self._call)
         except BaseException as error:  # A failed assertion, or anything else that is not passing.
-            self.asked.put({"passed": False, "why": f"{type(error).__name__}: {error}"[:500]})
+            why = f"{type(error).__name__}: {error}".removesuffix(": ")
+            self.asked.put({"passed": False, "why": why[:500], "line": _line(error)})
         else:
             self.asked.put({"passed": True, "why": ""})
 
@@ -162,6 +173,15 @@ class Proceeding:
         if "raised" in reply:
             raise _exception(str(reply["raised"]))
         return unpack(reply["value"])
+
+
+def _line(error: BaseException) -> int:
+    """The line of the tests that raised it; 0 for none."""
+    line, step = 0, error.__traceback__
+    while step is not None:
+        line = step.tb_lineno if step.tb_frame.f_code.co_filename == "<tests>" else line
+        step = step.tb_next
+    return line
 
 
 def _exception(name: str) -> Exception:

@@ -155,6 +155,13 @@ async def matches(text: str | None, expected: Any) -> bool:
     return any(await asyncio.gather(*(same(found, one) for one in wanted)))  # At once: they wait in line but once.
 
 
+def rule(found: str, expected: Any) -> str:
+    """Which comparison decides, for a person."""
+    verdicts = [settled(found, one) for one in alternatives(expected)]
+    decided = any(verdicts) or None not in verdicts
+    return "compared as text and as numbers" if decided else "compared as symbols, by math-verify"
+
+
 def number_matches(text: str | None, expected: Any) -> bool:
     r"""Whether the last \boxed{} holds an expected number, written out: the question itself, boxed, is no answer."""
     found = boxed(text)

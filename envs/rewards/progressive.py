@@ -81,6 +81,17 @@ class Progressive:
         """Every stage's part of the reward; something to await where a stage's measure is an `async def`."""
         return self._judged(attempt) if self.waits else self._measured(attempt)
 
+    async def explain(self, attempt: Attempt) -> str:
+        """What a person is told (`ToolEnv.explain`): the stages that were not reached. It measures again."""
+        found = self(attempt)
+        values = await found if self.waits else found
+        names = [stage.name for stage in self.stages]
+        for at, stage in enumerate(self.stages[:-1], start=1):
+            if values[stage.name] < stage.threshold:
+                wants = f"{stage.name} is {values[stage.name]:g} and needs {stage.threshold:g}"
+                return f"not reached: {', '.join(names[at:])}, since {wants}"
+        return ""
+
     def values(self, scores: Mapping[str, float]) -> dict[str, float]:
         """What the scores of the stages come to; scores behind the first stage that is not cleared are not needed."""
         held: dict[str, float] = dict.fromkeys(self.parts, 0.0)

@@ -86,6 +86,10 @@ class CodeContest(ToolEnv):
         """Run the tests. Without a program nothing runs."""
         return scored(await graded(attempt, self.allowance, self.sandbox))
 
+    async def explain(self, attempt: Attempt) -> str:
+        """The first test that failed; the tests are run again for it."""
+        return (await graded(attempt, self.allowance, self.sandbox)).why
+
 
 def _number(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):

@@ -17,7 +17,8 @@ import numpy as np
 
 from palaestra.envs import Task, ToolEnv
 from palaestra.envs.data.problem_files import load_problems
-from palaestra.envs.rewards.mathematics import matches, number_matches, strictly_matches
+from palaestra.envs.rewards.answer import reading
+from palaestra.envs.rewards.mathematics import boxed, matches, number_matches, rule, strictly_boxed, strictly_matches
 from palaestra.envs.suite import math_problems
 from palaestra.envs.tools.python import Python
 from palaestra.envs.tools.sandboxed import Where, in_sandbox
@@ -88,6 +89,16 @@ class CodeMath(ToolEnv):
         if "family" in attempt.task.data:
             return float(number_matches(attempt.answer, expected))
         return float(await matches(attempt.answer, expected))
+
+    def explain(self, attempt: Attempt) -> str:
+        r"""What stands in the \boxed{}, and the rule that compares it."""
+        if self.compare == "text":
+            found = strictly_boxed(attempt.answer)
+            return reading(found, r"the last 100 characters' \boxed{}", "compared to the letter")
+        found = boxed(attempt.answer)
+        generated = "family" in attempt.task.data
+        how = "compared as a number that is written out" if generated else rule(found or "", attempt.task.answer)
+        return reading(found, r"the last \boxed{}", how)
 
 
 def _with_answer(task: Task) -> Task:

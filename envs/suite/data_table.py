@@ -20,7 +20,7 @@ from statistics import median
 import numpy as np
 
 from palaestra.envs import Task, ToolEnv
-from palaestra.envs.rewards.answer import MARK, final_answer
+from palaestra.envs.rewards.answer import MARK, final_answer, reading
 from palaestra.envs.rewards.mathematics import settled
 from palaestra.envs.rewards.quotation import exact_match
 from palaestra.envs.rewards.structure import holds_mathematics
@@ -208,10 +208,21 @@ class DataTable(ToolEnv):
 
     def reward(self, attempt: Attempt) -> float:
         """The value, bare or after "Answer:"; numbers may be written in another form, names in another case."""
-        answer, expected = (final_answer(attempt.answer) or "").strip(" *`"), str(attempt.task.answer)
+        answer, expected = _value(attempt.answer) or "", str(attempt.task.answer)
         if holds_mathematics(expected):
             return float(settled(answer, expected) is True)
         return float(exact_match(answer, expected))
+
+    def explain(self, attempt: Attempt) -> str:
+        """What was read, and the rule that compares it."""
+        how = "text and as numbers" if holds_mathematics(str(attempt.task.answer)) else "words"
+        return reading(_value(attempt.answer), "the last Answer: or else the whole answer", f"compared as {how}")
+
+
+def _value(text: str | None) -> str | None:
+    """What an answer hands in, without marks of Markdown."""
+    found = final_answer(text)
+    return None if found is None else found.strip(" *`")
 
 
 _LOOK = (

@@ -64,6 +64,10 @@ class HumanEval(ToolEnv):
         found = scored(await graded(attempt, Allowance(), self.sandbox))
         return {name: found[name] for name in self.parts}
 
+    async def explain(self, attempt: Attempt) -> str:
+        """The assertion that failed; the tests are run again for it."""
+        return (await graded(attempt, Allowance(), self.sandbox)).why
+
 
 @cache
 def benchmark() -> tuple[Task, ...]:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from palaestra.envs import RewardPart, Task, ToolEnv
-from palaestra.envs.rewards.answer import final_answer
+from palaestra.envs.rewards.answer import final_answer, reading
 from palaestra.envs.suite.reasoning_items import ITEMS, Items, open_items, require_known
 from palaestra.envs.tools.python import Python
 from palaestra.envs.tools.sandboxed import Where, in_sandbox
@@ -74,6 +74,11 @@ class Reasoning(ToolEnv):
             raise Broken(f"{self.generator} draws another item for {attempt.task.data['item']} here than it did there")
         credit = await items.judge(answer_of(attempt.answer), item)
         return {"success": float(credit >= 1), "credit": credit}
+
+    def explain(self, attempt: Attempt) -> str:
+        """What was handed to the verifier."""
+        place = "the last <answer> tags, the last Answer: or else the whole answer"
+        return reading(answer_of(attempt.answer), place, f"judged by the verifier of {self.generator}")
 
 
 def answer_of(text: str | None) -> str | None:

@@ -24,8 +24,9 @@ import numpy as np
 from palaestra.envs import Task, ToolEnv
 from palaestra.envs.data.rows import require_file
 from palaestra.envs.data.science_files import Question, holds_questions, read_questions
+from palaestra.envs.rewards.answer import reading
 from palaestra.envs.rewards.choice import LETTERS, chosen
-from palaestra.envs.rewards.mathematics import boxed, matches, unwrapped
+from palaestra.envs.rewards.mathematics import boxed, matches, rule, unwrapped
 from palaestra.envs.rewards.quotation import exact_match
 from palaestra.envs.rewards.structure import holds_mathematics
 from palaestra.envs.sandboxes import Limits
@@ -103,6 +104,16 @@ class Science(ToolEnv):
         if task.data.get("kind") == "short":
             return _same(attempt.answer, str(task.answer))
         return float(chosen(attempt.answer) == task.answer)
+
+    def explain(self, attempt: Attempt) -> str:
+        """The letter that was read, or the short answer and the rule that compares it."""
+        task = attempt.task
+        if task.data.get("kind") != "short":
+            place = r'\boxed{}, "Answer:" or the last line, where two letters are none'
+            return reading(chosen(attempt.answer), place, "compared with the right letter")
+        found, expected = boxed(attempt.answer), str(task.answer)
+        how = rule(found or "", expected) if holds_mathematics(expected) else "compared as words"
+        return reading(found, r"the last \boxed{}", how)
 
 
 def lettered(question: str, options: Sequence[str], **data: Any) -> Task:

@@ -90,18 +90,21 @@ def _run(arguments: list[str]) -> int:
         hint = f"did you mean {close[0]!r}?" if close else f"commands: {', '.join(COMMANDS)}"
         print(f"palaestra: there is no command {name!r}; {hint}", file=sys.stderr)
         return 2
+    from palaestra.cli.blame import blaming
     from palaestra.errors import PalaestraError
 
     try:
-        status: int = import_module(_MODULES.get(name, f"palaestra.cli.{name}")).run(rest)
+        with blaming():
+            try:
+                status: int = import_module(_MODULES.get(name, f"palaestra.cli.{name}")).run(rest)
+            except ModuleNotFoundError as error:
+                extra = _EXTRAS.get((error.name or "").partition(".")[0])
+                if extra is None:
+                    raise
+                print(f"palaestra {name} needs {error.name}: pip install 'palaestra[{extra}]'", file=sys.stderr)
+                return 2
     except PalaestraError as error:
         print(f"palaestra {name}: {error}", file=sys.stderr)
-        return 2
-    except ModuleNotFoundError as error:
-        extra = _EXTRAS.get((error.name or "").partition(".")[0])
-        if extra is None:
-            raise
-        print(f"palaestra {name} needs {error.name}: pip install 'palaestra[{extra}]'", file=sys.stderr)
         return 2
     return status
 

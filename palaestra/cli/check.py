@@ -12,7 +12,7 @@ from rich.console import Console
 from palaestra.cli.ids import resolve
 from palaestra.errors import UsageError
 from palaestra.plain import from_pairs
-from palaestra.registry import games, is_game, load_author, preset, registered, registered_game
+from palaestra.registry import check_options, games, is_game, load_author, preset, registered, registered_game
 
 INDENT = 7
 STYLES = {"ok": "green", "skip": "none", "FAIL": "red"}
@@ -54,6 +54,7 @@ def run(arguments: Sequence[str]) -> int:
         console.print(env_id, style="bold", markup=False, highlight=False, soft_wrap=True)
         given = chosen if env_id in named else {}
         if given:  # A mistake in them would fail every check.
+            check_options(env_id, given)
             one_game(env_id, given) if is_game(env_id) else open_env(env_id, given).close()
         with preset(env_id, given):
             found = check_game(env_id) if is_game(env_id) else check(env_id)

@@ -18,6 +18,7 @@ import tyro
 from rich.console import Console
 
 from palaestra.cli.agents import HUMAN, AgentOptions, loads_here, open_agent, spending, spent, token_limits
+from palaestra.cli.blame import blaming
 from palaestra.cli.display import table, watch
 from palaestra.cli.ids import resolve
 from palaestra.cli.played import MOST_SAMPLES, Played, start_of
@@ -117,7 +118,8 @@ def run(arguments: Sequence[str]) -> int:
             played = opened.enter_context(
                 Played(options.out, env_id, options.agent.model, options.seed, options.settings(environment))
             )
-            return _collect(options, env_id, environment, played, interrupts, console)
+            with blaming():
+                return _collect(options, env_id, environment, played, interrupts, console)
         except Interrupted as stop:
             print(f"\ninterrupted; {_way_on(options, played)}", file=sys.stderr)
             return 128 + stop.number

@@ -9,18 +9,27 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from palaestra.agents.local_model import LocalModel, find_device
+from palaestra.cli.blame import blaming
 from palaestra.cli.display import watch
 from palaestra.cli.results import result_table
 from palaestra.cli.train import parse
 from palaestra.episode import Episode, Status
-from palaestra.errors import UsageError
+from palaestra.errors import PalaestraError, UsageError
 from palaestra.registry import demonstrator
 from palaestra.trainers.cold_start import Pupil
 from palaestra.trainers.config import GRPOConfig
 from palaestra.trainers.controls import CONTROLS, Background, Control
 from palaestra.trainers.evaluate import Both
 from palaestra.trainers.learner import Learner
-from palaestra.trainers.lesson import keep_model, keep_start, measure, open_arena, practise, raise_tiny
+from palaestra.trainers.lesson import (
+    check_environment,
+    keep_model,
+    keep_start,
+    measure,
+    open_arena,
+    practise,
+    raise_tiny,
+)
 from palaestra.trainers.report import need_matplotlib, save_curve, transcript
 from palaestra.trainers.run import Run, fresh_folder
 
@@ -47,9 +56,15 @@ def run(arguments: Sequence[str]) -> int:
     need_matplotlib()
     find_device(config.device)
     demonstrator(config.env_id)
+    check_environment(config)
     folder = options.run or fresh_folder(f"demo-{config.env_id.split('/')[-1].lower()}-seed{config.seed}")
     with Run(folder, config) as record:
-        _play(record, console)
+        try:
+            with blaming():
+                _play(record, console)
+        except PalaestraError:
+            record.withdraw()
+            raise
     return 0
 
 

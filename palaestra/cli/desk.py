@@ -4,11 +4,13 @@ import inspect
 import json
 from itertools import islice
 from pathlib import Path
+from textwrap import indent
 
 from rich.console import Console
 
 from palaestra.cli.asking import Asking, Schemas, number_in
 from palaestra.envs.core.transcript import visible
+from palaestra.envs.core.verdict import complete
 from palaestra.envs.records.by_hand import ByHand
 from palaestra.episode import Ending, Event
 from palaestra.errors import Broken, UsageError
@@ -92,9 +94,12 @@ class Desk(Asking):
             self._say(f"  {name} = {value:g}, times {declared.weight:g} (from {declared.low:g} to {declared.high:g})")
         self._say("computed from")
         self._say(f"  answer    {'none' if attempt.answer is None else visible(attempt.answer)}")
-        self._say(f"  expected  {visible(str(attempt.task.answer))}")
+        expected = attempt.task.answer
+        self._say(f"  expected  {'see /task' if expected is None else visible(str(expected))}")
         self._say(f"  calls     {', '.join(f'{c.name} {c.status}' for c in attempt.calls) or 'none'}")
         self._say(f"  turns     {attempt.turns} of {env.max_turns}")
+        if told := complete(env.explain(attempt), env.reward_timeout):
+            self._say(f"because\n{indent(visible(told), '  ')}")
         if not inspect.isfunction(type(env).reward):  # A declared object, which says itself what it is.
             self._say(f"by {type(env).reward!r}", style="dim")
             return
@@ -138,7 +143,7 @@ class Desk(Asking):
     def _turn(self, text: str, echo: bool = False) -> None:
         if echo:
             self._show([{"role": "assistant", "content": text}])
-        if self.hand.event.ending is not None:
+        if not self.hand.env.is_open:  # Ended, also where its reward raised.
             raise UsageError("the episode has ended: /undo takes the last turn back, /reset begins another")
         try:
             event = self.hand.say(text)

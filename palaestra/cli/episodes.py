@@ -31,19 +31,33 @@ class Reading:
         self.path = self.files[0]
         """Where the record at hand is from."""
         self._console = console
+        self._told = 0
 
     def __iter__(self) -> Iterator[tuple[str, Record]]:
         """Each record with the words that name its place."""
         for path in self.files:
             self.path = path
+            untold: list[Defect] = []
+            before, whole = self.defects, False
             for number, found in enumerate(scan(path), start=1):
+                if isinstance(found, Defect):
+                    self.defects += 1
+                    if len(untold) < _SHOWN:
+                        untold.append(found)
+                if isinstance(found, Record) or whole:
+                    whole = True
+                    self._tell(path, untold)
+                    untold.clear()
                 if isinstance(found, Record):
                     yield f"{path}, episode {number}", found
-                else:
-                    self._tell(path, found)
+            if untold:  # A file of another kind needs one line, not one for each of its own.
+                count, first = self.defects - before, untold[0]
+                self._say(f"{path}: none of its {count} lines is an episode; line {first.line}: {first.reason}")
 
-    def _tell(self, path: Path, defect: Defect) -> None:
-        self.defects += 1
-        if self.defects <= _SHOWN:
-            text = f"{path}, line {defect.line}: {defect.reason}"
-            self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+    def _tell(self, path: Path, defects: Sequence[Defect]) -> None:
+        for defect in defects[: _SHOWN - self._told]:
+            self._told += 1
+            self._say(f"{path}, line {defect.line}: {defect.reason}")
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -1,18 +1,19 @@
-"""`palaestra list`: the registered environments, what they are and which tools they give."""
+"""`palaestra list`: the registered environments, what they are and which tools they give; of one its options too."""
 
 import json
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import gymnasium
 import tyro
 from rich.console import Console
 
 from palaestra.cli.display import table
-from palaestra.cli.ids import short_names
-from palaestra.registry import game_class, games, load_author, registered
+from palaestra.cli.ids import resolve, short_names
+from palaestra.options import options_of
+from palaestra.registry import game_class, games, is_game, load_author, registered, registered_game
 
 BESIDE = 52
 """Columns that a table needs beside the longest id; where there are fewer, each environment is a paragraph."""
@@ -22,13 +23,17 @@ BESIDE = 52
 class Options:
     """Show the registered environments."""
 
+    env_id: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[ENV-ID]", help_behavior_hint="")] = None
+    """One of them, with the options that --env-options gives it and their defaults."""
+
 
 def run(arguments: Sequence[str]) -> int:
-    """Print the ids, as a table where it fits."""
-    tyro.cli(Options, args=list(arguments), prog="palaestra list")
-    console = Console()
-    rows = {env_id: (", ".join(_tools(env_id)) or "none", _about(env_id)) for env_id in registered()}
-    rows |= {name: (f"seats: {', '.join(game_class(name).seats)}", _first_line(game_class(name))) for name in games()}
+    """Print the ids, as a table where it fits, or what there is to know of one."""
+    options, console = tyro.cli(Options, args=list(arguments), prog="palaestra list"), Console()
+    if options.env_id is not None:
+        _show_one(resolve(options.env_id).rpartition(":")[2], console)
+        return 0
+    rows = {env_id: _row(env_id) for env_id in (*registered(), *games())}
     known = f"commands know the suite's as {', '.join(short_names())}"
     names = textwrap.fill(known, max(20, console.width), break_on_hyphens=False, break_long_words=False)
     if console.width >= max(map(len, rows)) + BESIDE:
@@ -37,20 +42,48 @@ def run(arguments: Sequence[str]) -> int:
         console.print(drawn)
         console.print(names, markup=False, highlight=False, soft_wrap=True)
         return 0
-    for env_id, (tools, about) in rows.items():
-        console.print(env_id, style="bold", markup=False, highlight=False, soft_wrap=True)
-        for text in (about, tools if tools.startswith("seats") else f"tools: {tools}"):
-            said = textwrap.fill(text, max(20, console.width), initial_indent="  ", subsequent_indent="  ")
-            console.print(said, markup=False, highlight=False, soft_wrap=True)
+    for env_id, row in rows.items():
+        _show_row(env_id, row, console)
     console.print(names, markup=False, highlight=False, soft_wrap=True)
     return 0
 
 
-def _about(env_id: str) -> str:
-    """The first line of the class's docstring."""
+def _show_one(env_id: str, console: Console) -> None:
+    """What it is, and each option with its default."""
+    _show_row(env_id, _row(env_id), console)
+    registered_with = registered_game(env_id)[1] if is_game(env_id) else gymnasium.spec(env_id).kwargs
+    takes = options_of(_class(env_id)) | ({"seat": repr(None)} if is_game(env_id) else {})
+    takes |= {name: repr(value) for name, value in registered_with.items()}
+    console.print("  options:", markup=False, highlight=False)
+    for name, default in takes.items():
+        said = f"    {name}={default}" if default else f"    {name}"
+        console.print(said, markup=False, highlight=False, soft_wrap=True)
+
+
+def _show_row(env_id: str, row: tuple[str, str], console: Console) -> None:
+    """An environment as a paragraph."""
+    tools, about = row
+    console.print(env_id, style="bold", markup=False, highlight=False, soft_wrap=True)
+    for text in (about, tools if tools.startswith("seats") else f"tools: {tools}"):
+        said = textwrap.fill(text, max(20, console.width), initial_indent="  ", subsequent_indent="  ")
+        console.print(said, markup=False, highlight=False, soft_wrap=True)
+
+
+def _row(env_id: str) -> tuple[str, str]:
+    """Its tools or seats, and the first line of its class's docstring."""
+    author = _class(env_id)
+    if is_game(env_id):
+        return f"seats: {', '.join(author.seats)}", _first_line(author)
+    return ", ".join(_tools(env_id)) or "none", _first_line(author)
+
+
+def _class(env_id: str) -> Any:
+    """Its class; one that cannot be loaded is explained here, where Gymnasium would only raise."""
+    if is_game(env_id):
+        return game_class(env_id)
     entry = gymnasium.spec(env_id).entry_point
     assert isinstance(entry, str), "palaestra.register takes entry points as strings"
-    return _first_line(load_author(entry, f"{env_id}: its class"))
+    return load_author(entry, f"{env_id}: its class")
 
 
 def _first_line(author: Any) -> str:
@@ -60,7 +93,6 @@ def _first_line(author: Any) -> str:
 
 def _tools(env_id: str) -> list[str]:
     """The names of the tools that an agent is offered."""
-    _about(env_id)  # A class that cannot be loaded is explained there; Gymnasium would only raise.
     env = gymnasium.make(env_id)
     try:
         _, info = env.reset(seed=0)

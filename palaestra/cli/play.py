@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 from rich.console import Console
 
+from palaestra.cli.blame import blaming
 from palaestra.cli.ids import resolve
-from palaestra.errors import PalaestraError, UsageError
+from palaestra.errors import EnvironmentDefect, PalaestraError, UsageError
 from palaestra.plain import from_pairs
-from palaestra.registry import is_game
+from palaestra.registry import check_options, is_game
 
 if TYPE_CHECKING:
     from palaestra.cli.asking import Asking
@@ -54,7 +55,7 @@ class Options:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Read turns and questions until the input ends; 1 when the episode broke."""
+    """Read turns and questions until the input ends; 1 when the episode broke, or the environment is at fault."""
     options = tyro.cli(Options, args=list(arguments), prog="palaestra play")
     env_id, console = resolve(options.env_id), Console(highlight=False)
     return _play_game(options, env_id, console) if is_game(env_id) else _play(options, env_id, console)
@@ -65,6 +66,7 @@ def _play(options: Options, env_id: str, console: Console) -> int:
     from palaestra.envs.core.opening import open_env
     from palaestra.envs.records.by_hand import ByHand
 
+    check_options(env_id, options.environment)
     env = open_env(env_id, options.environment)
     desk = Desk(ByHand(env, env_id, options.environment), console, options.model, typed=sys.stdin.isatty())
     try:
@@ -94,12 +96,14 @@ def _play_game(options: Options, env_id: str, console: Console) -> int:
 
 
 def _converse(desk: "Asking", console: Console) -> None:
-    """Answer what is typed or piped, to its end; a mistake is told, and the episode goes on."""
+    """Answer what is typed or piped, to its end; a mistake is told, the environment's too, and the episode goes on."""
     for text in turns(console):
         try:
-            if not desk.take(text):
-                return
+            with blaming():
+                if not desk.take(text):
+                    return
         except PalaestraError as error:
+            desk.broken = desk.broken or isinstance(error, EnvironmentDefect)
             console.print(f"{error}", style="red", markup=False, soft_wrap=True)
 
 

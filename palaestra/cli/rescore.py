@@ -11,6 +11,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from palaestra.cli.blame import blaming
 from palaestra.cli.display import table
 from palaestra.cli.episodes import Reading
 from palaestra.cli.ids import resolve
@@ -19,6 +20,8 @@ from palaestra.record import Record, write
 from palaestra.registry import is_game
 
 _EXAMPLES = 3
+_MEASURABLE = 20
+"""Episodes below which their rate means nothing."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +46,24 @@ class _Tally:
     broken: int = 0
     alone: int = 0
     """Seats of games that are not whole."""
+    rate: float | None = None
+    """Episodes a second of CPU, where there were enough of them to say."""
+    _began: float = 0.0
 
     def add(self, place: str, old: Record, new: Record) -> None:
+        if not self.pairs and not self.broken:
+            self._began = time.process_time()
         if old.episode.reward is None or new.episode.reward is None:
             self.broken += 1
             return
         self.pairs.append((old.episode.reward, new.episode.reward))
         self.places.append(place)
+
+    def stop(self) -> None:
+        """Take the time since the first episode was judged: what a reward loads until then is not its rate."""
+        judged = len(self.pairs) + self.broken - 1
+        if judged >= _MEASURABLE:
+            self.rate = judged / max(1e-9, time.process_time() - self._began)
 
     def table(self, reward: str) -> Table:
         count = max(1, len(self.pairs))
@@ -85,18 +99,18 @@ def run(arguments: Sequence[str]) -> int:
         for place, old, new in rewards:
             tally.add(place, old, new)
             yield new
+        tally.stop()
 
-    began = time.process_time()
     if options.out is not None:
         write(options.out, judged())
     else:
         for _ in judged():
             pass
-    seconds = max(1e-9, time.process_time() - began)
     console.print(tally.table(options.reward))
     for text in tally.most_changed():
         console.print(text, markup=False, highlight=False, soft_wrap=True)
-    console.print(f"{len(tally.pairs) / seconds:,.0f} episodes a second of CPU", highlight=False)
+    if tally.rate is not None:
+        console.print(f"{tally.rate:,.0f} episodes a second of CPU", highlight=False)
     if tally.alone:
         text = f"{tally.alone} episodes have no new reward, for other seats of their games are missing"
         console.print(text, highlight=False, soft_wrap=True)
@@ -109,7 +123,9 @@ def _of_attempts(reading: Reading, name: str) -> Iterator[tuple[str, Record, Rec
 
     scorer = find_scorer(name)
     for place, old in reading:
-        yield place, old, rescore(old, scorer)
+        with blaming(place):
+            new = rescore(old, scorer)
+        yield place, old, new
 
 
 def _of_game(reading: Reading, name: str, tally: _Tally) -> Iterator[tuple[str, Record, Record]]:
@@ -122,6 +138,7 @@ def _of_game(reading: Reading, name: str, tally: _Tally) -> Iterator[tuple[str, 
             raise UsageError(f"{place} is of {record.env_id}; {name} is a game, and rewards games alone")
         whole = gathering.add(str(reading.path), place, record)
         if whole is not None:
-            new = rescored(whole, name, stage)
+            with blaming(place):
+                new = rescored(whole, name, stage)
             yield from ((where, old, one) for (where, old), one in zip(whole, new, strict=True))
     tally.alone = len(gathering.incomplete)

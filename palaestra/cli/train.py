@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 from rich.console import Console
 
+from palaestra.cli.blame import blaming
 from palaestra.cli.display import watch
 from palaestra.cli.ids import resolve
 from palaestra.errors import PalaestraError, UsageError
@@ -73,11 +74,14 @@ def run(arguments: Sequence[str]) -> int:
                 console.print(f"{record.folder} is finished: {record.config.steps} steps", soft_wrap=True)
                 return 0
             try:
-                _train(record, opened, interrupts, console)
+                with blaming():
+                    _train(record, opened, interrupts, console)
             except Interrupted as stop:
                 print(f"\ninterrupted; {_way_on(record.folder)}", file=sys.stderr)
                 return 128 + stop.number
             except PalaestraError as error:
+                if options.resume is None and record.withdraw():
+                    raise  # There is nothing to go on with, and the corrected command shall find the name free.
                 print(f"palaestra train: {error}\n{_way_on(record.folder)}", file=sys.stderr)
                 return 2
     return 0
@@ -88,15 +92,16 @@ def _opened(options: Options) -> "tuple[Run, LocalModel | None]":
     config = options.config
     from palaestra.agents.local_model import find_device
     from palaestra.registry import demonstrator
-    from palaestra.trainers.lesson import open_model
+    from palaestra.trainers.lesson import check_environment, open_model
     from palaestra.trainers.run import Run, fresh_folder
 
     find_device(config.device)
     if options.resume is not None:
         return Run.reopened(options.resume, config), None
-    opened = None if config.model == "tiny" else open_model(config.model, config)
-    if opened is None:
+    if config.model == "tiny":
         demonstrator(config.env_id)
+    check_environment(config)
+    opened = None if config.model == "tiny" else open_model(config.model, config)
     return Run(options.run or fresh_folder(config.env_id.split("/")[-1].lower()), config), opened
 
 

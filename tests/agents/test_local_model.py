@@ -4,11 +4,11 @@ import shutil
 
 import families
 import pytest
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from palaestra import UsageError
-from palaestra.agents import Limits, play
-from palaestra.agents.local_model import export, find_device, load, serve
+from palaestra.agents import Limits, local_model, play
+from palaestra.agents.local_model import export, find_device, load, open_tokenizer, serve
 from palaestra.agents.policies.tiny import tiny_model
 
 LIMITS = Limits(max_turn_tokens=16, max_episode_tokens=300)
@@ -102,3 +102,47 @@ def test_every_stop_of_the_model_ends_a_turn_and_is_no_part_of_its_text():
 def test_an_unknown_device_is_a_usage_error():
     with pytest.raises(UsageError, match="device"):
         find_device("gpu")
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """A hub that gives `answer` where it is asked for a file; `tried` are the names that were then looked for."""
+
+    class Hub:
+        answer = False
+
+    def ask(name, file):
+        if isinstance(Hub.answer, Exception):
+            raise Hub.answer
+        return Hub.answer
+
+    def from_pretrained(name, **_):
+        Hub.tried.append(name)
+        raise OSError("no file")
+
+    Hub.tried = []
+    monkeypatch.setattr(local_model, "has_file", ask)
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", from_pretrained)
+    return Hub
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [False, OSError("is not a valid repository name"), ValueError("Repo id must use"), RuntimeError("no route")],
+    ids=repr,
+)
+def test_a_name_that_is_no_folder_and_that_the_hub_does_not_give_fails_at_once(hub, answer):
+    hub.answer = answer
+    with pytest.raises(UsageError, match=f"there is no folder 'nosuch/dir'.*{answer or 'cannot be reached'}"):
+        open_tokenizer("nosuch/dir")
+    assert hub.tried == []
+
+
+def test_a_model_that_the_hub_gives_is_loaded_and_a_folder_is_not_asked_for(hub, folder):
+    hub.answer = True
+    with pytest.raises(UsageError, match="no model could be read"):
+        open_tokenizer("an/other")
+    hub.answer = False
+    with pytest.raises(UsageError, match="no model could be read"):
+        open_tokenizer(str(folder))
+    assert hub.tried == ["an/other", str(folder)]

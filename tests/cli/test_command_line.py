@@ -506,3 +506,10 @@ def test_reading_a_table_without_its_library_names_the_extra(tmp_path):
     done = without("pyarrow", tmp_path, "data", "tasks.parquet")
     assert done.returncode == 2
     assert "pip install 'palaestra[data]'" in done.stderr
+
+
+def test_an_id_of_ones_own_is_told_to_be_written_with_its_module(capsys):
+    for command in ("play", "eval", "train", "check"):
+        status, _, err = run(capsys, command, "me/Logs-v0")
+        assert status == 2
+        assert "MODULE:me/Logs-v0" in err

@@ -68,6 +68,26 @@ def test_the_reward_says_every_part_and_what_it_was_computed_from(play):
     assert "def reward(self" in out
 
 
+def test_the_reward_is_explained_by_its_environment_and_no_terminal_obeys_what_it_quotes(play, monkeypatch):
+    from palaestra.envs.suite.two_hop import TwoHop
+
+    async def explain(self, attempt):
+        return f"one said {attempt.answer}\n  and [bold]another[/bold]"
+
+    monkeypatch.setattr(TwoHop, "explain", explain)
+    _, out = play("\x1b[2J Momu", "/reward")
+    assert "because\n  one said \\x1b[2J Momu\n    and [bold]another[/bold]\nby " in out
+    assert "\x1b" not in out
+    monkeypatch.setattr(TwoHop, "explain", lambda self, attempt: "")
+    assert "because" not in play("Momu", "/reward")[1]
+
+
+def test_an_answer_that_a_task_does_not_name_is_shown_where_it_is(play):
+    _, out = play("/reward", args=("code-contest", "--task", "0"))
+    assert "expected  see /task\n" in out
+    assert "because\n  there is no program\n" in out
+
+
 def test_undo_leads_back_by_recorded_outcomes_and_runs_no_tool_again(play, monkeypatch):
     from palaestra.envs.suite.two_hop import TwoHop
 

@@ -1,5 +1,7 @@
 """`palaestra replay` and `palaestra rescore`: what is printed, what is written, and the exit status."""
 
+import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -95,3 +97,42 @@ def test_an_environment_is_named_as_everywhere_else(file, capsys):
     assert "higher now" in capsys.readouterr().out
     assert main(["rescore", str(file), "--reward", "calculater"]) == 2
     assert "no environment is registered" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["replay"], ["rescore", "--reward", ENV]])
+def test_a_file_of_another_kind_is_told_in_one_line_and_the_others_are_read(tmp_path, file, command, capsys):
+    (tmp_path / "tasks.jsonl").write_text('{"prompt": "What is 1 + 1?", "answer": "2"}\n' * 60)
+    assert main([command[0], str(tmp_path / "tasks.jsonl"), str(file), *command[1:]]) == 1
+    out = capsys.readouterr().out
+    assert out.count("tasks.jsonl") == 1
+    assert "tasks.jsonl: none of its 60 lines is an episode; line 1: " in out
+    assert "12" in out
+
+
+def test_of_many_damaged_lines_the_first_are_told_and_all_are_counted(tmp_path, records, capsys):
+    path = tmp_path / "e.jsonl"
+    path.write_bytes(b"{}\n" * 15 + to_line(records[0]) + b"{}\n" * 15)
+    assert main(["replay", str(path)]) == 1
+    out = capsys.readouterr().out
+    assert [f"e.jsonl, line {line}: " in out for line in (1, 10, 11, 17)] == [True, True, False, False]
+    assert "1 identical, 0 different, 30 lines are no episodes" in out
+
+
+def test_the_rate_of_rescore_is_that_of_the_reward_and_not_of_what_it_loads(tmp_path, records, monkeypatch, capsys):
+    (tmp_path / "slow_to_load.py").write_text(
+        "import time\n"
+        "until = time.process_time() + 0.4\n"
+        "while time.process_time() < until:\n"
+        "    pass\n"
+        "def reward(attempt):\n"
+        "    return 1.0\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    for count, told in ((3, False), (60, True)):
+        write(tmp_path / "some.jsonl", (records * 5)[:count])
+        assert main(["rescore", "some.jsonl", "--reward", "slow_to_load:reward"]) == 0
+        found = re.search(r"([\d,]+) episodes a second", capsys.readouterr().out)
+        assert bool(found) == told
+        if found:
+            assert int(found[1].replace(",", "")) > 300
+        sys.modules.pop("slow_to_load")

@@ -1,10 +1,14 @@
 """Raising the tiny agent: the bad habit, the gate, and what happens when initial weights are stuck."""
 
+import json
+
+import families
 import pytest
 
 import palaestra
 from palaestra import ConfigError, TrainingHalted
 from palaestra.agents import Limits
+from palaestra.agents.local_model import serve
 from palaestra.agents.policies.tiny import tiny_model
 from palaestra.trainers import cold_start as room
 from palaestra.trainers.cold_start import ColdStartConfig, cold_start, demonstrate
@@ -109,3 +113,48 @@ def test_the_gate_really_plays(two_hop):
 def test_bad_values_are_refused(change):
     with pytest.raises(ConfigError):
         ColdStartConfig(**change)
+
+
+@pytest.fixture
+def file_of_sums(tmp_path):
+    """An arena of sixty problems from a file."""
+    rows = [{"prompt": f"What is {n} * {n + 3}?", "answer": str(n * (n + 3)), "split": "train"} for n in range(60)]
+    (tmp_path / "sums.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    arena = palaestra.arena("palaestra/Calculator-v0", 16, tasks=str(tmp_path / "sums.jsonl"))
+    yield arena
+    arena.close()
+
+
+def test_of_a_file_of_tasks_the_gate_plays_those_that_are_not_demonstrated(file_of_sums, monkeypatch):
+    demonstrator = palaestra.demonstrator("palaestra/Calculator-v0")
+    demonstrations = demonstrate(file_of_sums, demonstrator, 200, 1.0, seed=3)
+    assert len(demonstrations) == 200
+    assert len({episode.start.seed for episode in demonstrations}) == 200
+    shown = {episode.start.task for episode in demonstrations}
+
+    begun = []
+
+    def watched(agent, arena, starts, **_):
+        begun.extend(starts)
+        return iter(())
+
+    local = serve(tiny_model(len(families.TOKENIZERS["tiny"]), layers=1), families.TOKENIZERS["tiny"], slots=4)
+    monkeypatch.setattr(room, "play", watched)
+    room._success_given_tool(local, file_of_sums, Limits(10, 120), ColdStartConfig())
+    measured = {start.task for start in begun}
+    assert len(begun) == len({start.seed for start in begun}) == ColdStartConfig().gate_tasks
+    assert shown.isdisjoint(measured)
+    assert shown | measured == set(range(file_of_sums.task_count))
+
+
+def test_whoever_raises_an_agent_on_a_small_file_is_warned(file_of_sums, monkeypatch):
+    monkeypatch.setattr(room, "demonstrate", lambda *_: ())
+    seen = cold_start(file_of_sums, DEMONSTRATOR, seed=0, limits=Limits(20, 200), device_name="cpu")
+    assert not next(seen).note
+    assert "tasks are demonstrated" in next(seen).note
+
+
+def test_demonstrations_of_a_file_come_back_in_the_same_order(file_of_sums):
+    demonstrator = palaestra.demonstrator("palaestra/Calculator-v0")
+    first, again = (demonstrate(file_of_sums, demonstrator, 120, 0.5, seed=0) for _ in range(2))
+    assert [e.attempt for e in first] == [e.attempt for e in again]

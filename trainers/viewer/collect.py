@@ -92,6 +92,22 @@ class Collection:
                     yield record
         self._name_tokens()
 
+    def require_something(self) -> None:
+        """Refuse files that were read to their end and hold no episode; a run without episodes still has curves."""
+        if self.run or self.entries:
+            return
+        found = self.defects()
+        if found:
+            first = found[0]
+            why = (
+                f"; {first['file']}, line {first['line']}: {first['reason']}"
+                if first["line"]
+                else f"; {first['reason']}"
+            )
+        else:
+            why = " of the chosen steps" if self._steps is not None else ""
+        raise UsageError(f"no line of {self.name} is an episode{why}; pass episode files (.jsonl), or a run's folder")
+
     def was_replaced(self) -> bool:
         """True when a file that was read has become another one, or shorter: a run that began anew."""
         return any(_replaced(file) for file in self._files.values() if file.inode)

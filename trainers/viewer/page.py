@@ -47,6 +47,7 @@ def write(path: Path, collection: Collection) -> Written:
             for number, record in enumerate(collection.news()):
                 block = f'<script type="application/json" id="episode-{number}">{embedded(content(record))}</script>\n'
                 contents.write(block.encode("ascii"))
+            collection.require_something()
             page.write(_beginning(collection).encode("utf-8"))
             contents.seek(0)
             shutil.copyfileobj(contents, page)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from viewer_records import HOSTILE, hostile_record
+from viewer_records import HOSTILE, hostile_record, record
 
 from palaestra.cli import main
 from palaestra.cli.view import Options, chosen_steps
@@ -157,3 +157,31 @@ def test_the_command_line_says_what_is_wrong(tmp_path: Path, capsys: pytest.Capt
 def test_steps_are_read_as_numbers_and_ranges() -> None:
     assert chosen_steps("") is None
     assert chosen_steps(" 1, 5-7 ,3") == {1, 3, 5, 6, 7}
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "said"),
+    [
+        (b"import palaestra\n", [], "line 1: "),
+        (b"", [], "no line of sums.py is an episode; pass"),
+        (None, ["--steps", "9"], "no line of played.jsonl is an episode of the chosen steps"),
+    ],
+)
+def test_a_page_without_any_episode_is_refused_and_an_older_one_stays(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    content: bytes | None,
+    options: list[str],
+    said: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_records(Path("played.jsonl"), [record(step=1)])
+    assert main(["view", "played.jsonl"]) == 0
+    before = Path("view.html").read_bytes()
+    if content is not None:
+        Path("sums.py").write_bytes(content)
+    assert main(["view", "played.jsonl" if content is None else "sums.py", *options]) == 2
+    assert said in capsys.readouterr().err
+    assert Path("view.html").read_bytes() == before
+    assert not Path("view.html.part").exists()
