@@ -20,7 +20,7 @@ demo: setup  ## a tiny agent learns to use its tool: make demo ENV=arithmetic SE
 	@.venv/bin/palaestra demo $(ENV) --seed $(SEED)
 
 test: setup  ## the tests, under five minutes
-	@$(PY) -m pytest -m "not prove and not chromium and not docker" -q
+	@$(PY) -m pytest -m "not prove and not chromium and not docker" -q -n 2 --dist loadfile
 
 test-chromium: setup  ## the viewer in a headless Chromium, which is installed if there is none
 	@CHROMIUM="$$($(PY) scripts/chromium.py)" && export CHROMIUM && $(PY) -m pytest -m chromium -q

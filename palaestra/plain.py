@@ -44,8 +44,8 @@ def to_plain(value: Any, where: str = "value") -> Any:
     if isinstance(value, np.ndarray) and value.dtype.kind in "biufU":
         return _tagged("array", [str(value.dtype), list(value.shape), to_plain(value.ravel().tolist(), where)])
     raise UsageError(
-        f"{where} is a {type(value).__name__}, which cannot be written to an episode file; expected None, bool, int, "
-        "float, str, bytes, list, tuple, dict, set or a numeric array (give an object of yours as such values)"
+        f"{where} is of type {type(value).__name__}, which cannot be written to an episode file; expected None, bool, "
+        "int, float, str, bytes, list, tuple, dict, set or a numeric array (give an object of yours as such values)"
     )
 
 

@@ -13,6 +13,15 @@ os.environ["TRANSFORMERS_OFFLINE"] = "1"
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 
 import hypothesis
+import pytest
 
 hypothesis.settings.register_profile("palaestra", deadline=None)
 hypothesis.settings.load_profile("palaestra")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """What hostile worlds wrote into the log must be text that can go from one of the two processes to the other."""
+    report = yield
+    report.sections = [(name, text.encode("utf-8", "backslashreplace").decode()) for name, text in report.sections]
+    return report

@@ -131,7 +131,7 @@ def says(text: str) -> Cheat:
 def _seen(env: Met, messages: Sequence[Message]) -> str:
     """Every number, name and quoted word that stands in the messages, after one look at the first tool."""
     if env.schemas and env.max_turns > 1 and messages[-1]["role"] == "user":
-        return _call(env, "1")
+        return _call(env, "1", env.schemas)
     text = " ".join(str(message["content"]) for message in messages)
     return " ".join(dict.fromkeys(re.findall(r"-?\d+(?:\.\d+)?|\b[^\W\d_a-z]\w*\b|[\"'“][^\"'”]{1,40}[\"'”]", text)))
 
@@ -179,19 +179,20 @@ def hedged(tasks: Sequence[Task], at: int) -> Iterator[str]:
 
 
 def _reaches(text: str) -> Cheat:
-    """Say it to the first tool, and answer with what came back."""
+    """Say it to the tools that take a text, and answer with what came back."""
 
     def play(env: Met, messages: Sequence[Message]) -> str:
         if messages[-1]["role"] == "tool":
             return str(messages[-1]["content"])
-        return _call(env, text) if env.schemas and env.max_turns > 1 else text
+        shown = [schema for schema in env.schemas if arguments(schema, text) != arguments(schema)]
+        return _call(env, text, shown) if shown and env.max_turns > 1 else text
 
     return play
 
 
-def _call(env: Met, text: str) -> str:
-    """Call every tool with this text."""
-    shown = env.schemas[: env.max_turn_calls]
+def _call(env: Met, text: str, schemas: Sequence[Mapping[str, Any]]) -> str:
+    """Call these tools with this text."""
+    shown = schemas[: env.max_turn_calls]
     return "".join(env.call(schema["function"]["name"], **arguments(schema, text)) for schema in shown)
 
 

@@ -15,24 +15,27 @@ from gymnasium.utils.env_checker import check_env
 
 from palaestra import formats
 from palaestra.envs.checks.cheats import CHEATS, arguments, common_answer, crashing_calls, dressed, hedged, says
-from palaestra.envs.checks.findings import HOSTILE, Finding, Skipped, measured, require
+from palaestra.envs.checks.findings import HOSTILE, Finding, Skipped, difference, measure, require
+from palaestra.envs.checks.task_checks import tasks_are_sound, tasks_can_be_judged
+from palaestra.envs.checks.tool_checks import require_bound, require_told
 from palaestra.envs.checks.trials import (
     EPISODES,
     FEWEST,
     Opened,
+    begun,
     cheats_of,
     has_demonstrator,
     make,
     play,
     player_of,
+    require_unbroken,
     scripted,
     success,
 )
 from palaestra.envs.core.env import ToolEnv
-from palaestra.envs.rewards.answer import MARK
 from palaestra.envs.running.blocking import PATIENCE, blocking_line
 from palaestra.envs.running.vector import ToolVectorEnv
-from palaestra.episode import Attempt, Ending, Message
+from palaestra.episode import Attempt, Ending, Message, Start
 from palaestra.errors import EnvironmentDefect, PalaestraError, ToolError, UnknownId
 from palaestra.registry import demonstrator, registered
 
@@ -48,7 +51,7 @@ def check(env_id: str) -> list[Finding]:
     """Run every check; a failed one says what to change."""
     if env_id not in gymnasium.registry:
         raise UnknownId(env_id, registered())
-    return [measured(name, function, env_id) for name, function in CHECKS.items()]
+    return measure(CHECKS, env_id)
 
 
 def gymnasium_contract(env_id: str) -> None:
@@ -65,15 +68,15 @@ def tool_schemas(env_id: str) -> None:
     with Opened(env_id) as env:
         _, info = env.reset(seed=0)
         for schema in json.loads(info["tools"]):
-            name, description = schema["function"]["name"], schema["function"]["description"]
-            require(description, f"tool {name!r} has no description; write a docstring, the agent reads it")
-            require(name.isidentifier(), f"tool name {name!r} is no identifier; not every model can call it")
+            require_told(schema)
+        for found in (*env._table.values(), *env._hidden.values()):
+            require_bound(found)
 
 
 def determinism(env_id: str) -> None:
     """The same task, seed and actions give the same episode."""
-    plays = [scripted(env_id, seed=5, task=3) for _ in range(2)]
-    require(plays[0] == plays[1], f"two plays of one script differ; take randomness from np_random only: {plays}")
+    found = difference(scripted(env_id, seed=5, task=3), scripted(env_id, seed=5, task=3))
+    require(not found, f"two plays of one script differ, take randomness from rng and np_random only: {found}")
 
 
 def hostile_turns(env_id: str) -> None:
@@ -118,6 +121,7 @@ def vector_equals_single(env_id: str) -> None:
                 for slot, env in enumerate(vector.envs)
             ]
             _, _, _, _, infos = vector.step(actions)
+            require_unbroken(infos["fault"])
             for slot, action in enumerate(actions):
                 if action is not None:
                     said[slot] += [{"role": "assistant", "content": action}, *infos["messages"][slot]]
@@ -126,7 +130,8 @@ def vector_equals_single(env_id: str) -> None:
         vector.close()
     for slot in range(slots):
         single = play(env_id, player, seed=40 + slot, rng=np.random.default_rng(slot))[1]
-        require(single == attempts[slot], f"slot {slot} played {attempts[slot]}, a single environment {single}")
+        found = difference(attempts[slot], single, "attempt")
+        require(not found, f"slot {slot} and a single environment play differently: {found}")
 
 
 def demonstrator_succeeds(env_id: str) -> None:
@@ -135,23 +140,6 @@ def demonstrator_succeeds(env_id: str) -> None:
         raise Skipped("no demonstrator is registered, so no tool was called in earnest")
     rate = success(env_id, demonstrator(env_id))
     require(rate >= DEMONSTRATED, f"its demonstrator succeeds in {rate:.0%}; expected {DEMONSTRATED:.0%}")
-
-
-def tasks_can_be_judged(env_id: str) -> None:
-    """Every task has an answer, or data that a reward can judge by; the expected answer itself is scored."""
-    with Opened(env_id) as env:
-        for index in range(min(len(env.tasks), EPISODES)):
-            task = env.tasks[index]
-            require(
-                task.answer is not None or task.data,
-                f"task {index} ({task.prompt[:60]!r}) has neither answer nor data, so nothing to be judged by; "
-                "return Task(prompt, answer=...)",
-            )
-            if isinstance(task.answer, str | int | float):
-                for text in (f"{task.answer}", f"{MARK} {task.answer}"):
-                    env.begin_drawn(0, index)
-                    event = env.take(text)
-                    require(event.ending is not Ending.BROKEN, f"its answer could not be judged: {event.fault}")
 
 
 def unanswered_episodes_are_scored(env_id: str) -> None:
@@ -193,7 +181,7 @@ def hedged_answers_fail(env_id: str) -> None:
         taken = []
         for index in range(min(len(env.tasks), FEWEST)):
             for said in hedged(env.tasks, index):
-                env.begin_drawn(0, index)
+                begun(env, Start(index, seed=0))
                 taken.append((env.take(said).parts.get("success", 0.0) == 1.0, said))
         lucky = sum(won for won, _ in taken) > (CHEAT_MARGIN + env.chance) * len(taken)
         said = next((said for won, said in taken if won), "")
@@ -265,6 +253,7 @@ def _require_free(what: str, coroutine: Any, owner: type, instead: str) -> None:
 CHECKS: Mapping[str, Callable[[str], None]] = {
     function.__name__.replace("_", " "): function
     for function in (
+        tasks_are_sound,
         gymnasium_contract,
         tool_schemas,
         determinism,
@@ -272,9 +261,9 @@ CHECKS: Mapping[str, Callable[[str], None]] = {
         splits_disjoint,
         vector_equals_single,
         tasks_can_be_judged,
+        unanswered_episodes_are_scored,
         loop_is_never_blocked,
         demonstrator_succeeds,
-        unanswered_episodes_are_scored,
         cheats_fail,
         constant_answers_fail,
         hedged_answers_fail,

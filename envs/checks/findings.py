@@ -1,10 +1,18 @@
-"""What a check of `palaestra check` gives back, and what all of them have in common. Left out: the checks."""
+"""What a check of `palaestra check` gives back, and what all of them have in common. Left out: the checks.
 
-from collections.abc import Callable
-from dataclasses import dataclass
+A fault of an environment (a reward that raises, a toolkit that does not start) stops most checks. It is told once, by
+the first that meets it; the others say that they were not reached.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from traceback import walk_tb
 from typing import Any
 
-from palaestra.errors import EnvironmentDefect, PalaestraError
+from palaestra.envs.core import scoring
+from palaestra.envs.core.toolkit import raised_at
+from palaestra.errors import Broken, EnvironmentDefect, PalaestraError
 
 HOSTILE = (
     "", " ", "\x00\x1b[2J", "\ud800", "<tool_call>", "</tool_call>", "<think>", "</think>", "<tool_call>{}</tool_call>",
@@ -13,6 +21,8 @@ HOSTILE = (
     "<tool_call>" + "[" * 5_000, '<tool_call>{"name": "x", "arguments": {"a": ' + "9" * 5_000 + "}}</tool_call>",
 )  # fmt: skip
 """Turns that no environment may stumble over."""
+_VARYING = re.compile(r"\d+")
+"""What the same fault says differently from one episode to the next: slots, amounts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,26 +33,109 @@ class Finding:
     passed: bool
     message: str = ""
     skipped: bool = False
-    """True when there was nothing to measure; it counts as passed."""
-
-
-def measured(name: str, function: Callable[[str], None], env_id: str) -> Finding:
-    """What a check of an id finds; it raises or returns."""
-    try:
-        function(env_id)
-    except Skipped as reason:
-        return Finding(name, True, str(reason), skipped=True)
-    except Exception as error:  # A check may meet any defect; all of them are findings.
-        said = str(error) if isinstance(error, PalaestraError | AssertionError) else f"{type(error).__name__}: {error}"
-        return Finding(name, False, " ".join(said.split()))
-    return Finding(name, True)
+    """True when there was nothing to measure, or a fault that is told elsewhere came first; it is no failure."""
 
 
 class Skipped(Exception):
     """Nothing to measure here."""
 
 
-def require(condition: Any, message: str) -> None:
+class Unmet(EnvironmentDefect):
+    """What a check expected and did not find: a finding of its own, whatever else is wrong."""
+
+
+class Groundless(Unmet):
+    """What leaves nothing for the other checks to measure."""
+
+
+def require(condition: Any, message: str, kind: type[Unmet] = Unmet) -> None:
     """The finding, unless the condition holds."""
     if not condition:
-        raise EnvironmentDefect(message)
+        raise kind(message)
+
+
+def measure(checks: Mapping[str, Callable[[str], None]], env_id: str) -> list[Finding]:
+    """What every check of an id finds; each raises or returns."""
+    told: dict[tuple[str, str], str] = {}
+    groundless = ""
+    found = []
+    for name, function in checks.items():
+        if groundless:
+            found.append(_unreached(name, groundless))
+            continue
+        try:
+            function(env_id)
+        except Skipped as reason:
+            found.append(Finding(name, True, str(reason), skipped=True))
+        except Exception as error:  # A check may meet any defect; all of them are findings.
+            if isinstance(error, Groundless):
+                groundless = name
+            first = name if isinstance(error, Unmet) else told.setdefault(_fault(error), name)
+            said = " ".join(_said(error).split())
+            found.append(Finding(name, False, said) if first == name else _unreached(name, first))
+        else:
+            found.append(Finding(name, True))
+    return found
+
+
+def difference(one: Any, other: Any, where: str = "") -> str:
+    """The first place at which two values of one shape differ, with what stands there; "" where they are equal."""
+    if type(one) is type(other) and is_dataclass(one):
+        names = [field.name for field in fields(one) if field.compare]
+        pairs = [(f"{where}.{name}", getattr(one, name), getattr(other, name)) for name in names]
+    elif isinstance(one, Mapping) and isinstance(other, Mapping) and one.keys() == other.keys():
+        pairs = [(f"{where}[{key!r}]" if where else str(key), one[key], other[key]) for key in one]
+    elif isinstance(one, list | tuple) and isinstance(other, list | tuple) and len(one) == len(other):
+        pairs = [(f"{where}[{at}]", *pair) for at, pair in enumerate(zip(one, other, strict=True))]
+    else:
+        return "" if one == other else f"{where} is {_short(one)} and {_short(other)}"
+    return next((found for at, left, right in pairs if (found := difference(left, right, at))), "")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _unreached(name: str, first: str) -> Finding:
+    return Finding(name, True, f"not reached, for what {first!r} says", skipped=True)
+
+
+def _root(error: BaseException) -> BaseException:
+    """What an exception was raised from."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def _fault(error: Exception) -> tuple[str, str]:
+    """Equal for two meetings with one fault."""
+    root = _root(error)
+    return type(root).__name__, _place(root) or _VARYING.sub("#", str(root))
+
+
+def _said(error: Exception) -> str:
+    """The message, with the author's line where there is one."""
+    root = _root(error)
+    place = _place(root)
+    if isinstance(error, Broken):
+        said = f"an episode ended broken: {error}"
+    elif isinstance(error, PalaestraError) or (isinstance(error, AssertionError) and not place):
+        said = str(error)
+    else:  # Gymnasium's checker wraps a TypeError of ours in words of its own.
+        said = f"{type(root).__name__}: {root}"
+    return f"{said} ({place})" if place and place not in said else said
+
+
+def _place(error: BaseException) -> str:
+    """The author's line that raised it, or the reward's first one where what it returned was refused."""
+    if found := raised_at(error):
+        return found
+    frames: Sequence[Any] = [frame for frame, _ in walk_tb(error.__traceback__)]
+    if not frames or frames[-1].f_globals.get("__name__") != scoring.__name__:
+        return ""
+    for frame in reversed(frames):  # It has returned, so no frame is its own; its owner is the machine's `self`.
+        code = getattr(getattr(type(frame.f_locals.get("self")), "reward", None), "__code__", None)
+        if code is not None:
+            return f"{code.co_filename}, line {code.co_firstlineno}, in {code.co_name}"
+    return ""

@@ -16,8 +16,9 @@ import numpy as np
 
 from palaestra import formats
 from palaestra.envs.checks.cheats import CHEATS, crashing_calls
-from palaestra.envs.checks.findings import HOSTILE, Finding, Skipped, measured, require
+from palaestra.envs.checks.findings import HOSTILE, Finding, Skipped, difference, measure, require
 from palaestra.envs.checks.game_trials import SeatPlayer, cheated, games, opened, played, seat_of
+from palaestra.envs.checks.tool_checks import require_bound, require_told
 from palaestra.envs.checks.trials import EPISODES, FEWEST, has_demonstrator
 from palaestra.episode import Ending
 from palaestra.registry import demonstrator, game_class
@@ -34,7 +35,7 @@ CHEAT_SECONDS = 3.0
 
 def check_game(game_id: str) -> list[Finding]:
     """Run every check; a failed one says what to change."""
-    return [measured(name, function, game_id) for name, function in GAME_CHECKS.items()]
+    return measure(GAME_CHECKS, game_id)
 
 
 def pettingzoo_contract(game_id: str) -> None:
@@ -62,19 +63,20 @@ def tool_schemas(game_id: str) -> None:
     with opened(game_id) as game:
         for seat in game.seats:
             for schema in json.loads(json.dumps(game.schemas(seat))):
-                name, description = schema["function"]["name"], schema["function"]["description"]
-                require(description, f"tool {name!r} of {seat} has no description; write a docstring, agents read it")
-                require(name.isidentifier(), f"tool name {name!r} is no identifier; not every model can call it")
+                require_told(schema, f" of {seat}")
+        for found in game._tools.values():
+            require_bound(found)
 
 
 def determinism(game_id: str) -> None:
     """The same task, seed and turns give the same game."""
     for rule in (None, _babble):
-        plays = [played(game_id, task=3, seed=5, rule=rule) for _ in range(2)]
+        one, other = (played(game_id, task=3, seed=5, rule=rule) for _ in range(2))
+        found = difference(one, other)
         require(
-            plays[0] == plays[1],
-            f"two plays of one script differ; take randomness from rng only, and set up in rounds what tools change: "
-            f"{plays}",
+            not found,
+            f"two plays of one script differ, take randomness from rng only, and set up in rounds what tools change: "
+            f"{found}",
         )
 
 

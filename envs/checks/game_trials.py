@@ -19,7 +19,7 @@ from palaestra.envs.games.match import Events, Seat
 from palaestra.envs.games.openers import one_game
 from palaestra.envs.games.partners import Partnered, Rule, seat_rng
 from palaestra.episode import Ending, Event, Message, Start
-from palaestra.errors import EnvironmentDefect
+from palaestra.errors import Broken, EnvironmentDefect
 from palaestra.registry import demonstrator
 
 MAX_STEPS = 2_000
@@ -51,11 +51,16 @@ def _repeat(messages: Sequence[Message], rng: np.random.Generator) -> str:
     return str(messages[-1]["content"])
 
 
-def played(game_id: str, task: int, seed: int, rule: Rule | None = None) -> dict[str, tuple[Any, ...]]:
+def played(game_id: str, task: int, seed: int, rule: Rule | None = None) -> dict[str, dict[str, Any]]:
     """What every seat met in one game by rule, the demonstrator's where none is given."""
     with opened(game_id) as game:
         events = by_rule(game, min(task, game.task_count - 1), seed, rule or rule_of(game_id))
-    return {str(seat): (event.ending, event.reward, dict(event.parts), event.attempt) for seat, event in events.items()}
+    return {
+        str(seat): {
+            "attempt": event.attempt, "ending": event.ending, "reward": event.reward, "parts": dict(event.parts),
+        }
+        for seat, event in events.items()
+    }  # fmt: skip
 
 
 def games(game_id: str, rule: Rule) -> Iterator[Events]:
@@ -139,6 +144,6 @@ def cheated(player: SeatPlayer, cheat: Cheat, most: int, fewest: int, seconds: f
         if event is None or event.ending is None:
             raise EnvironmentDefect(f"the game goes on after {MAX_STEPS} turns of one seat; it has to end")
         if event.ending is Ending.BROKEN:
-            raise EnvironmentDefect(f"a game ended broken: {event.fault}")
+            raise Broken(event.fault)
         found.append((event.parts["success"], event.reward or 0.0))
     return found

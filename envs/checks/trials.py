@@ -5,7 +5,7 @@ Left out: what they must come to (`check`).
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
@@ -14,8 +14,8 @@ import numpy as np
 from palaestra import formats
 from palaestra.envs.checks.cheats import Cheat, question
 from palaestra.envs.core.env import ToolEnv
-from palaestra.episode import Attempt, Ending, Message
-from palaestra.errors import EnvironmentDefect, UsageError
+from palaestra.episode import Attempt, Ending, Event, Message, Start, Task
+from palaestra.errors import Broken, EnvironmentDefect, UsageError
 from palaestra.registry import Demonstrator, demonstrator
 
 EPISODES = 24
@@ -24,12 +24,24 @@ FEWEST = 4
 CHEAT_SECONDS = 3.0
 """What a cheat may take for more than the fewest episodes."""
 
+_HAND_ON = "an __init__ of its own hands on what it is given: def __init__(self, **kwargs): super().__init__(**kwargs)"
+
 
 def make(env_id: str, **kwargs: Any) -> ToolEnv:
     """The environment as itself, without Gymnasium's wrappers."""
-    env = gymnasium.make(env_id, **kwargs).unwrapped
+    try:
+        env = gymnasium.make(env_id, **kwargs).unwrapped
+    except TypeError as error:
+        if not any(f"unexpected keyword argument {name!r}" in str(error) for name in kwargs):
+            raise
+        raise EnvironmentDefect(f"{error.__cause__ or error}; {_HAND_ON}") from None
+    kind = type(env).__name__
     if not isinstance(env, ToolEnv):
-        raise EnvironmentDefect(f"{env_id} is a {type(env).__name__}; palaestra checks subclasses of ToolEnv")
+        raise EnvironmentDefect(f"{env_id} is a {kind}; palaestra checks subclasses of ToolEnv")
+    if env.max_turns < 1:
+        raise EnvironmentDefect(f"{kind}.max_turns is {env.max_turns}; expected at least 1: an answer takes a turn")
+    if "split" in kwargs and env.split != kwargs["split"]:
+        raise EnvironmentDefect(f"{kind}(split={kwargs['split']!r}) has the split {env.split!r}; {_HAND_ON}")
     return env
 
 
@@ -48,6 +60,20 @@ class Opened:
     def __exit__(self, *_: object) -> None:
         self._log.setLevel(self._level)
         self._env.close()
+
+
+def begun(env: ToolEnv, start: Start, problem: Task | None = None) -> Event:
+    """Open an episode; Broken where its toolkits do not start."""
+    event = env.begin(start, problem)
+    require_unbroken([event.fault])
+    return event
+
+
+def require_unbroken(faults: Sequence[str]) -> None:
+    """None of these episodes was failed by the infrastructure."""
+    fault = next(filter(None, faults), "")
+    if fault:
+        raise Broken(fault)
 
 
 def has_demonstrator(env_id: str) -> bool:
@@ -85,8 +111,7 @@ def _cheated(env: ToolEnv, cheat: Cheat, seed: int) -> tuple[float, float]:
         said = cheat(env, messages)
         event = env.finish(Ending.LENGTH_LIMIT) if said is None else env.take(said)
         messages += [{"role": "assistant", "content": said}, *event.messages]
-        if event.ending is Ending.BROKEN:
-            raise EnvironmentDefect(f"an episode ended broken: {event.fault}")
+        require_unbroken([event.fault] if event.ending is Ending.BROKEN else [])
         if event.ending is not None:
             return event.parts["success"], event.reward or 0.0
 
@@ -109,8 +134,7 @@ def episode(
         action = formats.translate(player(messages, rng), env.format, env.schemas)
         _, _, terminated, truncated, info = env.step(action)
         messages += [{"role": "assistant", "content": action}, *info["messages"]]
-        if info["fault"]:
-            raise EnvironmentDefect(f"an episode ended broken: {info['fault']}")
+        require_unbroken([info["fault"]])
         if terminated or truncated:
             return float(info["parts"]["success"]), info["attempt"]
     raise EnvironmentDefect(f"an episode did not end within max_turns = {env.max_turns}")
@@ -123,16 +147,18 @@ def success(env_id: str, player: Demonstrator) -> float:
         return float(np.mean([episode(env, player, seed, rng, None)[0] for seed in range(EPISODES)]))
 
 
-def scripted(env_id: str, seed: int, task: int) -> list[tuple[Any, ...]]:
+def scripted(env_id: str, seed: int, task: int) -> dict[str, Any]:
     """What a fixed script meets: the demonstrator's play, and a turn of bad calls."""
     with Opened(env_id) as env:
         task = min(task, len(env.tasks) - 1)
-        found: list[tuple[Any, ...]] = [episode(env, player_of(env_id), seed, np.random.default_rng(seed), task)]
-        observation, _ = env.reset(seed=seed, options={"task": task})
-        found.append((observation, *_first(env)))
-        return found
-
-
-def _first(env: ToolEnv) -> Iterator[Any]:
-    observation, reward, terminated, truncated, info = env.step(env.call("nobody") + "<tool_call>{</tool_call>")
-    yield from (observation, reward, terminated, truncated, info["messages"])
+        rate, attempt = episode(env, player_of(env_id), seed, np.random.default_rng(seed), task)
+        opening, _ = env.reset(seed=seed, options={"task": task})
+        told = env.step(env.call("nobody") + "<tool_call>{</tool_call>")
+        names = ("observation", "reward", "terminated", "truncated")
+        return {
+            "attempt": attempt,
+            "success": rate,
+            "opening": opening,
+            **dict(zip(names, told, strict=False)),
+            "messages": told[4]["messages"],
+        }

@@ -14,7 +14,7 @@ from gymnasium.utils import seeding
 from palaestra.envs.core.authored import Authored
 from palaestra.envs.core.discovery import FIND, Finder, divide
 from palaestra.envs.core.tool import Tool
-from palaestra.envs.core.toolkit import Toolkit, close_all, described, merge
+from palaestra.envs.core.toolkit import Toolkit, check_toolkits, close_all, described, merge, raised_at
 from palaestra.envs.running.errands import close_in_time, may_wait
 from palaestra.episode import Start, Task
 from palaestra.errors import EnvironmentDefect
@@ -57,6 +57,7 @@ class Equipped(Authored):
     def toolkits_wait(self) -> bool:
         """True where a toolkit may wait as it starts or closes."""
         if self._toolkits_wait is None:
+            check_toolkits(type(self).__name__, self.toolkits)  # A constructor may have set them.
             self._toolkits_wait = may_wait(self.toolkits)
         return self._toolkits_wait
 
@@ -80,7 +81,9 @@ class Equipped(Authored):
         except EnvironmentDefect:
             raise
         except Exception as error:  # The agent has not acted yet: whatever failed, it was not the agent.
-            return f"{self._where()}: a toolkit did not start: {type(error).__name__}: {error}"
+            place = raised_at(error)
+            fault = f"{self._where()}: a toolkit did not start: {type(error).__name__}: {error}"
+            return f"{fault} ({place})" if place else fault
         return ""
 
     def abandon(self) -> None:

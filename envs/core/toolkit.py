@@ -6,8 +6,11 @@ begins and closed when it ends. Left out: taking snapshots of whole episodes (`b
 
 import json
 import logging
+import sys
+import traceback
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from types import FrameType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,6 +20,7 @@ from palaestra.episode import Task
 from palaestra.errors import EnvironmentDefect, UsageError
 
 log = logging.getLogger("palaestra.envs")
+_INSTALLED = ("site-packages", "dist-packages")
 
 
 class Toolkit:
@@ -56,6 +60,25 @@ class Toolkit:
         raise UsageError(f"{type(self).__name__} has no snapshots; write snapshot(self) and restore(self, state)")
 
 
+def check_toolkits(owner: str, toolkits: object) -> None:
+    """Refuse what is no sequence of toolkits' classes, or of functions that make toolkits."""
+    makers = toolkits if isinstance(toolkits, tuple | list) else (toolkits,)
+    names = [one.__name__ if isinstance(one, type) else type(one).__name__ for one in makers]
+    wanted = f"expected a tuple of classes: toolkits = ({', '.join(names)},)"
+    for one, name in zip(makers, names, strict=True):
+        if isinstance(one, Toolkit):
+            raise EnvironmentDefect(
+                f"{owner}.toolkits has an instance of {name}, and every environment makes its own; {wanted}, or "
+                f"functools.partial({name}, ...) where it takes arguments"
+            )
+        if not callable(one):
+            raise EnvironmentDefect(
+                f"{owner}.toolkits has {one!r:.60}; expected classes of toolkits, or functions that make one"
+            )
+    if makers is not toolkits:
+        raise EnvironmentDefect(f"{owner}.toolkits is {names[0]}, which is no tuple; {wanted}")
+
+
 @lru_cache(maxsize=1024)
 def described(tools: tuple[Tool, ...]) -> tuple[tuple[Mapping[str, Any], ...], str]:
     """Schemas of these tools, and the same as JSON text (Gymnasium forbids dicts shared between infos)."""
@@ -83,3 +106,24 @@ def close_all(kits: Sequence[Toolkit]) -> None:
             kit.close()
         except Exception as error:
             log.warning("toolkit %s did not close: %s: %s", type(kit).__name__, type(error).__name__, error)
+
+
+def raised_at(error: BaseException) -> str:
+    """The innermost line of an author's that an exception passed: "FILE, line N, in NAME"; "" where none is theirs.
+
+    Lines of a library that the author called count where there is no other, those of palaestra and Gymnasium never.
+    """
+    passed = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__) if _is_foreign(frame)]
+    own = [found for found in passed if not any(part in found[0].f_code.co_filename for part in _INSTALLED)]
+    for frame, line in reversed(own or passed):
+        return f"{frame.f_code.co_filename}, line {line}, in {frame.f_code.co_name}"
+    return ""
+
+
+def _is_foreign(frame: FrameType) -> bool:
+    """Neither the standard library nor the machinery of environments; the suite is written by authors like others."""
+    name = str(frame.f_globals.get("__name__", ""))
+    if name.startswith("palaestra.envs.suite."):
+        return True
+    first = name.partition(".")[0]
+    return first not in ("palaestra", "gymnasium", "pettingzoo") and first not in sys.stdlib_module_names

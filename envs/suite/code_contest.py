@@ -61,7 +61,10 @@ class CodeContest(ToolEnv):
         tolerance: float = 0.0,
         sandbox: Where = "local",
     ) -> None:
-        """`seconds` is what a test may take (ten times as much all of them), `tolerance` how far numbers may be off."""
+        """`seconds` is what a test may take (ten times as much all of them), `tolerance` how far numbers may be off.
+
+        `sandbox` is where programs run.
+        """
         super().__init__(split, render_mode, tasks)
         seconds, tolerance = _number("seconds", seconds), _number("tolerance", tolerance)
         if not seconds or 10 * seconds > self.reward_timeout / 2:

@@ -61,7 +61,10 @@ class CodeMath(ToolEnv):
         compare: str = "value",
         sandbox: Where = "local",
     ) -> None:
-        """`mode` is agentic or self-contained. `compare` is "value", or "text": the paper's own exact comparison."""
+        """`mode` is agentic or self-contained. `compare` is "value", or "text": the paper's own exact comparison.
+
+        `sandbox` is where programs run.
+        """
         for name, value, known in (("mode", mode, MODES), ("compare", compare, COMPARISONS)):
             if value not in known:
                 raise UsageError(f"{name} is {value!r}; expected {' or '.join(map(repr, known))}")

@@ -49,7 +49,7 @@ class Reasoning(ToolEnv):
         config: Mapping[str, Any] | None = None,
         sandbox: Where = "local",
     ) -> None:
-        """`config` holds the generator's own settings."""
+        """`generator` is one of reasoning-gym's, `config` holds its own settings; `sandbox` is where programs run."""
         super().__init__(split, render_mode)
         require_known(generator, config or {})
         self.generator, self.config = generator, dict(config or {})

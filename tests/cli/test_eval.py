@@ -302,6 +302,6 @@ def test_a_task_that_cannot_be_written_is_found_out_with_its_first_episode(tmp_p
     monkeypatch.syspath_prepend(tmp_path)
     file = tmp_path / "played.jsonl"
     assert main(["eval", "unwritable:test/Odd-v0", "--tasks", "40", "--slots", "1", "--save", str(file)]) == 2
-    assert "Task.data['o'] is a object, which cannot be written" in capsys.readouterr().err
+    assert "Task.data['o'] is of type object, which cannot be written" in capsys.readouterr().err
     assert __import__("unwritable").Odd.judged == 1
     assert not file.exists()

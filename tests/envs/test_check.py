@@ -91,7 +91,7 @@ def test_a_sound_environment_has_no_findings():
 
 @pytest.mark.parametrize(
     ("cls", "finding"),
-    [(Undescribed, "tool schemas"), (Random, "determinism"), (Leaky, "splits disjoint"), (Generous, "cheats fail"),
+    [(Undescribed, "tool schemas"), (Random, "tasks are sound"), (Leaky, "splits disjoint"), (Generous, "cheats fail"),
      (Fragile, "hostile turns"), (Forgetful, "unanswered episodes are scored")],
 )  # fmt: skip
 def test_a_broken_promise_is_found(cls, finding):

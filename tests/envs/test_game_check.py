@@ -8,7 +8,7 @@ import pytest
 import palaestra
 from palaestra.envs import Game, Task, tool
 from palaestra.envs.checks import game_check, game_trials
-from palaestra.envs.checks.findings import measured
+from palaestra.envs.checks.findings import measure
 from palaestra.envs.checks.game_check import GAME_CHECKS, check_game
 from palaestra.errors import Broken
 
@@ -142,7 +142,7 @@ def found(kind, names=GAME_CHECKS, demonstrator=True):
     """The findings that are no ok, by name, of these checks."""
     script = f"{__name__}:demonstrate" if demonstrator else None
     palaestra.register_game(GAME, f"{__name__}:{kind.__name__}", demonstrator=script)
-    findings = [measured(name, GAME_CHECKS[name], GAME) for name in names]
+    findings = measure({name: GAME_CHECKS[name] for name in names}, GAME)
     palaestra.registry._games.pop(GAME.replace("_v", "-v"))
     return {finding.name: finding.message for finding in findings if not finding.passed}
 

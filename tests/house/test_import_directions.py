@@ -20,7 +20,18 @@ ROOT = Path(__file__).resolve().parents[2]
 
 FRONT = tuple(
     f"palaestra.{name}"
-    for name in ("episode", "errors", "frozen", "protocols", "formats", "options", "registry", "plain", "record", "endpoint")
+    for name in (
+        "episode",
+        "errors",
+        "frozen",
+        "protocols",
+        "formats",
+        "options",
+        "registry",
+        "plain",
+        "record",
+        "endpoint",
+    )
 )
 HEAVY = frozenset(
     {

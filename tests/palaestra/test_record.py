@@ -92,7 +92,7 @@ def test_arrays_come_back_with_type_and_shape() -> None:
 
 
 def test_an_object_of_another_class_is_refused_by_name() -> None:
-    with pytest.raises(UsageError, match=r"data\['world'\]\[1\] is a PosixPath"):
+    with pytest.raises(UsageError, match=r"data\['world'\]\[1\] is of type PosixPath"):
         to_plain({"world": [1, Path("x")]}, "data")
 
 
@@ -170,7 +170,7 @@ def test_writing_leaves_the_old_file_when_it_fails(tmp_path: Path) -> None:
     write(path, [record()])
     before = path.read_bytes()
     bad = record(attempt=replace(record().episode.attempt, task=Task("x", answer=object())))
-    with pytest.raises(UsageError, match=r"Task\.answer is a object"):
+    with pytest.raises(UsageError, match=r"Task\.answer is of type object"):
         write(path, [record(), bad])
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
