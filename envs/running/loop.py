@@ -6,6 +6,7 @@ briefly it does; one that holds it long is warned about by name. Left out: deadl
 """
 
 import asyncio
+import contextlib
 import logging
 import selectors
 import sys
@@ -94,10 +95,12 @@ class LoopThread:
             self._woken = True
             self.loop.call_soon_threadsafe(self._take_in)
 
-    def cancel(self, job: Job) -> None:
-        """Stop a job that was given up."""
+    @staticmethod
+    def cancel(job: Job) -> None:
+        """Stop a job that was given up, on its own loop, which may have been replaced since."""
         if job.task is not None:
-            self.loop.call_soon_threadsafe(job.task.cancel)
+            with contextlib.suppress(RuntimeError):  # That loop has ended, and its tasks with it.
+                job.task.get_loop().call_soon_threadsafe(job.task.cancel)
 
     def blocked(self) -> str:
         """What holds the loop that has not moved for long, or "" while it moves."""
@@ -125,7 +128,8 @@ class LoopThread:
 
     def stop(self) -> None:
         """End the loop; what still runs on it is cancelled."""
-        self.loop.call_soon_threadsafe(self.loop.stop)
+        with contextlib.suppress(RuntimeError):  # It has ended.
+            self.loop.call_soon_threadsafe(self.loop.stop)
 
     def _take_in(self) -> None:
         self._woken = False
@@ -210,6 +214,7 @@ class LoopThread:
         try:
             self.loop.run_forever()
         finally:
+            self._retired = False  # It ends now: the last of its calls must not stop it once more.
             left: set[asyncio.Task[Any]] = asyncio.all_tasks(self.loop)
             for task in left:
                 task.cancel()

@@ -89,8 +89,9 @@ class Runner:
             if self._closed:
                 return
             self._closed = True
-            loop, self._loop = self._loop, None
-        if loop is not None:
+            loops = [*self._held_loops, *filter(None, [self._loop])]
+            self._loop, self._held_loops = None, []
+        for loop in loops:
             loop.stop()
 
     def _go(self, mode: Mode, jobs: Sequence[Job]) -> None:
@@ -125,10 +126,10 @@ class Runner:
 
     def _cancel(self, job: Job) -> None:
         """Stop an async tool. A loop that is held for good is left to itself, and another takes its place."""
+        LoopThread.cancel(job)
         loop = self._loop
         if loop is None:
             return
-        loop.cancel(job)
         holder = loop.blocked()
         if holder:
             with self._lock:

@@ -50,6 +50,12 @@ class Stubborn:
         self.gate.wait(20)
         return "at last"
 
+    @tool(timeout=60)
+    async def linger(self) -> str:
+        """Waits for what never comes."""
+        await asyncio.Event().wait()
+        return "never"
+
     @tool
     async def interrupt(self) -> str:
         """Raises what would end a loop."""
@@ -179,6 +185,27 @@ def test_whatever_an_async_tool_raises_the_loop_serves_on():
         news, _ = inbox.wait(time.monotonic() + 5)
         assert list(news) == [turn]
         assert turn.calls[0].status is Status.TOOL_ERROR
+    runner.close()
+
+
+@pytest.mark.parametrize("end", ["given up", "closed"])
+def test_a_loop_that_was_replaced_ends_with_the_last_call_that_nobody_wants(end):
+    runner, owner = Runner(1), Stubborn()
+    turn, _ = turn_of(owner, "linger")
+    runner.start((turn,))
+    until = time.monotonic() + 5
+    while turn.jobs[0].task is None and time.monotonic() < until:
+        time.sleep(0.001)
+    replaced, runner._loop = runner._loop, None
+    runner._held_loops.append(replaced)
+    replaced.retire()
+    if end == "given up":
+        runner.abandon(turn)
+    else:
+        runner.close()
+    while replaced.runs and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not replaced.runs
     runner.close()
 
 
