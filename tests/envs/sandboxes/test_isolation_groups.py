@@ -215,7 +215,7 @@ def test_a_group_whose_memory_is_not_free_yet_serves_nobody(groups):
         stdout=subprocess.PIPE,
     ) as process:  # fmt: skip
         group.add(process.pid)
-        process.stdin.write(b"xx")
+        process.stdin.write(b"x")
         process.stdin.flush()
         assert process.stdout.read(1) == b"x"
         kept = os.open(f"/proc/{process.pid}/fd/3", os.O_RDONLY)
