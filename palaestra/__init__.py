@@ -16,6 +16,7 @@ from palaestra.errors import (
     ToolError,
     TrainingHalted,
     UnknownId,
+    UnknownTask,
     UsageError,
 )
 from palaestra.protocols import Arena, Completion, Engine, Request
@@ -48,6 +49,7 @@ __all__ = [
     "ToolError",
     "TrainingHalted",
     "UnknownId",
+    "UnknownTask",
     "UsageError",
     "arena",
     "demonstrator",

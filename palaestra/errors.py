@@ -4,7 +4,8 @@
     ├── UsageError            a caller broke a rule of the interface (also a ValueError)
     │   ├── UnknownId         no environment of that id; names the closest ones
     │   ├── ConfigError       an option is unknown or out of range
-    │   └── TaskFileError     a file of tasks is wrong: names the rows
+    │   ├── TaskFileError     a file of tasks is wrong: names the rows
+    │   └── UnknownTask       a demonstrator does not know how to play this task
     ├── MissingExtra          an optional library is absent; names the install command (also an ImportError)
     ├── SandboxUnavailable    the wanted isolation cannot be had here; names what is missing and the options
     ├── RecordError           a line of an episode file is cut off, changed or none at all
@@ -57,6 +58,18 @@ class TaskFileError(UsageError):
         if self.count > self.SHOWN:
             lines.append(f"  and {self.count - self.SHOWN} more; 'palaestra data {path} --env ID' lists them")
         super().__init__("\n".join(lines))
+
+
+class UnknownTask(UsageError):
+    """A demonstrator does not know how to play this task."""
+
+    def __init__(self, prompt: str) -> None:
+        asked = " ".join(prompt.split())
+        shown = asked if len(asked) <= 80 else f"{asked[:77]}..."
+        super().__init__(
+            f"the demonstrator does not know how to play {shown!r}; let a model play, or register a demonstrator of "
+            "your own for such tasks"
+        )
 
 
 class MissingExtra(PalaestraError, ImportError):

@@ -5,7 +5,8 @@ Left out: what they must come to (`check`).
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import gymnasium
@@ -15,7 +16,7 @@ from palaestra import formats
 from palaestra.envs.checks.cheats import Cheat, question
 from palaestra.envs.core.env import ToolEnv
 from palaestra.episode import Attempt, Ending, Event, Message, Start, Task
-from palaestra.errors import Broken, EnvironmentDefect, UsageError
+from palaestra.errors import Broken, EnvironmentDefect, UnknownTask, UsageError
 from palaestra.registry import Demonstrator, demonstrator
 
 EPISODES = 24
@@ -86,13 +87,16 @@ def has_demonstrator(env_id: str) -> bool:
 
 
 def player_of(env_id: str) -> Demonstrator:
-    """The demonstrator, or one who repeats the question."""
-    return demonstrator(env_id) if has_demonstrator(env_id) else _repeat
+    """The demonstrator, and one who repeats the question where it does not know how to play, or is none."""
+    known = demonstrator(env_id) if has_demonstrator(env_id) else None
 
+    def play(messages: list[Message], rng: np.random.Generator) -> str:
+        try:
+            return question(messages) if known is None else known(messages, rng)
+        except UnknownTask:
+            return question(messages)
 
-def _repeat(messages: list[Message], rng: np.random.Generator) -> str:
-    """For environments without a demonstrator."""
-    return question(messages)
+    return play
 
 
 def cheats_of(env: ToolEnv, cheat: Cheat) -> list[tuple[float, float]]:
@@ -141,10 +145,18 @@ def episode(
 
 
 def success(env_id: str, player: Demonstrator) -> float:
-    """Share of success over episodes with different tasks."""
+    """Share of success over episodes with different tasks, of those that the player knows how to play."""
     with Opened(env_id) as env:
-        rng = np.random.default_rng(0)
-        return float(np.mean([episode(env, player, seed, rng, None)[0] for seed in range(EPISODES)]))
+        won = list(successes(env, player))
+    return float(np.mean(won)) if won else float("nan")
+
+
+def successes(env: ToolEnv, player: Demonstrator) -> Iterator[float]:
+    """The success of each of these episodes."""
+    rng = np.random.default_rng(0)
+    for seed in range(EPISODES):
+        with suppress(UnknownTask):
+            yield episode(env, player, seed, rng, None)[0]
 
 
 def scripted(env_id: str, seed: int, task: int) -> dict[str, Any]:

@@ -46,7 +46,7 @@ class Authored(gymnasium.Env[str, str]):
     close_timeout: float = 10.0
     """Seconds that they may take to close; then they are left to themselves, and the slot gets new ones."""
     chance: float = 0.0
-    """Success that guessing has, for `check`."""
+    """Success that guessing has, for `check`; a property where the options decide."""
     ceiling: float | None = None
     """The most reward that an attempt without success may get, for `check`; None where `parts` say enough."""
     shared: Sequence[str] = ()

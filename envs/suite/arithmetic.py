@@ -19,7 +19,7 @@ from palaestra.envs.rewards.answer import MARK, final_answer
 from palaestra.envs.tools.python import Python
 from palaestra.envs.tools.sandboxed import Where, in_sandbox
 from palaestra.episode import Attempt, Message
-from palaestra.errors import UsageError
+from palaestra.errors import UnknownTask, UsageError
 from palaestra.formats import ParsedCall, hermes
 
 TEMPLATES = (
@@ -96,6 +96,8 @@ def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate
         return f"{MARK} {str(replies[-1]).strip()}"
     question = next(message["content"] for message in messages if message["role"] == "user")
     expression = _expression(question)
-    if expression is None or rng.random() >= tool_rate:
+    if expression is None:
+        raise UnknownTask(question)
+    if rng.random() >= tool_rate:
         return f"{MARK} {rng.integers(6, 91)}"
     return hermes.render([ParsedCall("python", {"code": f"print({expression})"})])

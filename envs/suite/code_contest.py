@@ -27,7 +27,7 @@ from palaestra.envs.suite import program_problems
 from palaestra.envs.tools.python import Python
 from palaestra.envs.tools.sandboxed import Where, in_sandbox
 from palaestra.episode import Attempt, Message
-from palaestra.errors import UsageError
+from palaestra.errors import UnknownTask, UsageError
 from palaestra.formats import ParsedCall, hermes
 
 QUESTIONS = ("question_content", "question", "description")
@@ -130,7 +130,9 @@ def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate
     question = next(str(message["content"]) for message in messages if message["role"] == "user")
     tried = any(message["role"] == "tool" for message in messages)
     function = program_problems.solution_for(question, as_program=False)
-    if function is None or (not tried and rng.random() >= tool_rate):
+    if function is None:
+        raise UnknownTask(question)
+    if not tried and rng.random() >= tool_rate:
         return f"```python\nprint({rng.integers(100)})\n```"
     if not tried:
         return hermes.render([ParsedCall("python", {"code": f"{function[0]}\nprint({function[1]})"})])

@@ -23,7 +23,7 @@ from palaestra.envs.suite import math_problems
 from palaestra.envs.tools.python import Python
 from palaestra.envs.tools.sandboxed import Where, in_sandbox
 from palaestra.episode import Attempt, Message
-from palaestra.errors import UsageError
+from palaestra.errors import UnknownTask, UsageError
 from palaestra.formats import ParsedCall, hermes
 
 AGENTIC = (
@@ -119,6 +119,8 @@ def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate
         return f"The answer is \\boxed{{{replies[-1].strip()}}}."
     question = next(str(message["content"]) for message in messages if message["role"] == "user")
     program = math_problems.program_for(question)
-    if program is None or rng.random() >= tool_rate:
+    if program is None:
+        raise UnknownTask(question)
+    if rng.random() >= tool_rate:
         return f"The answer is \\boxed{{{rng.integers(1000)}}}."
     return hermes.render([ParsedCall("python", {"code": program})])

@@ -28,6 +28,7 @@ from palaestra.envs.suite.data_table_world import CATEGORIES, CITIES, MONTHS, PR
 from palaestra.envs.tools.python import Python
 from palaestra.envs.tools.sandboxed import Where, in_sandbox
 from palaestra.episode import Attempt, Message
+from palaestra.errors import UnknownTask
 from palaestra.formats import ParsedCall, hermes
 
 _FIRST = (
@@ -249,7 +250,9 @@ def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate
     question = str(next(message["content"] for message in messages if message["role"] == "user"))
     replies = [str(message["content"]) for message in messages if message["role"] == "tool"]
     program = _program(question)
-    if program is None or (not replies and rng.random() >= tool_rate):
+    if program is None:
+        raise UnknownTask(question)
+    if not replies and rng.random() >= tool_rate:
         return f"{MARK} {rng.integers(1, 500)}"
     if len(replies) >= 2:
         return f"{MARK} {replies[-1]}"

@@ -8,9 +8,8 @@ An episode:  <tool_call>{"name": "python", "arguments": {"code": "sorted(['-80.8
     gymnasium.make("palaestra/Reasoning-v0", generator="countdown", config={"max_numbers": 5})
 
 Success is what the generator's own verifier calls right; its partial credit is reported as `credit` and not paid, since
-verifiers hand some of it out for nothing. Where answers are few, one of them is often right: "Yes" in seven of ten
-items of `syllogism`, "True" in half of `ransom_note`, `course_schedule` and `isomorphic_strings`. Which generators are
-fit, and why some are not, says `reasoning_items`.
+verifiers hand some of it out for nothing. Where answers are few, one of them is often right ("Yes" in seven of ten
+items of `syllogism`): `chance` tells how often. Which generators are fit, and why some are not, says `reasoning_items`.
 """
 
 import asyncio
@@ -26,7 +25,7 @@ from palaestra.envs.suite.reasoning_items import ITEMS, Items, open_items, requi
 from palaestra.envs.tools.python import Python
 from palaestra.envs.tools.sandboxed import Where, in_sandbox
 from palaestra.episode import Attempt, Message
-from palaestra.errors import Broken
+from palaestra.errors import Broken, UnknownTask
 from palaestra.formats import ParsedCall, hermes
 
 
@@ -59,6 +58,11 @@ class Reasoning(ToolEnv):
     def items(self) -> Items:
         """The generator, looked at before its first use."""
         return open_items(self.generator, self.config)
+
+    @property
+    def chance(self) -> float:  # type: ignore[override]  # What the generator and its settings make it.
+        """What the commonest answer wins."""
+        return self.items.commonest
 
     def task(self, rng: np.random.Generator) -> Task:
         """An item. Splits never share one: a question belongs to one of them by its text."""
@@ -152,7 +156,10 @@ def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate
     replies = [str(message["content"]) for message in messages if message["role"] == "tool"]
     if replies:
         return f"<answer>{replies[-1].strip()}</answer>"
-    program = _program(str(next(message["content"] for message in messages if message["role"] == "user")))
-    if program is None or rng.random() >= tool_rate:
+    question = str(next(message["content"] for message in messages if message["role"] == "user"))
+    program = _program(question)
+    if program is None:
+        raise UnknownTask(question)
+    if rng.random() >= tool_rate:
         return f"<answer>{rng.integers(100, 1000)}</answer>"
     return hermes.render([ParsedCall("python", {"code": program})])

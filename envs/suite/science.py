@@ -34,7 +34,7 @@ from palaestra.envs.suite.science_families import FAMILIES, keyed
 from palaestra.envs.tools.python import CodeInterpreter
 from palaestra.envs.tools.sandboxed import Where, in_sandbox
 from palaestra.episode import Attempt, Message
-from palaestra.errors import UsageError
+from palaestra.errors import UnknownTask, UsageError
 from palaestra.formats import ParsedCall, hermes
 
 _BOX = r"Put the final answer into \boxed{}: the capital letter of an option where there are options."
@@ -157,7 +157,9 @@ def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate
         return rf"\boxed{{{min(options, key=lambda letter: abs(options[letter] - value))}}}"
     question = prompt.partition("\n\n")[0]
     expression = next((one for family in FAMILIES if (one := family.expression(question))), None)
-    if expression is None or replies or rng.random() >= tool_rate:
+    if expression is None:
+        raise UnknownTask(question)
+    if replies or rng.random() >= tool_rate:
         return rf"\boxed{{{LETTERS[rng.integers(len(LETTERS))]}}}"
     return hermes.render([ParsedCall("code_interpreter", {"code": f"from math import *\nprint({expression})"})])
 

@@ -19,7 +19,7 @@ import numpy as np
 from palaestra.envs import Task, ToolEnv, tool
 from palaestra.envs.rewards.answer import MARK, final_answer
 from palaestra.episode import Attempt, Message
-from palaestra.errors import ToolError
+from palaestra.errors import ToolError, UnknownTask
 from palaestra.formats import ParsedCall, hermes
 
 NAMES = tuple(
@@ -79,10 +79,11 @@ def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate
     replies = [message["content"] for message in messages if message["role"] == "tool"]
     question = next(message["content"] for message in messages if message["role"] == "user")
     found = next((match for asked in _ASKED if (match := asked.fullmatch(question))), None)
-    lost = found is None or any(reply not in NAMES for reply in replies)
+    if found is None:
+        raise UnknownTask(question)
+    lost = any(reply not in NAMES for reply in replies)
     if lost or (not replies and rng.random() >= tool_rate):
         return f"{MARK} {NAMES[rng.integers(len(NAMES))]}"
-    assert found is not None
     if len(replies) >= 2:
         return f"{MARK} {replies[-1]}"
     query = f"{replies[0]} {found['relation']}" if replies else f"{found['person']} born"

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import gymnasium
 import pytest
+from worlds import Brief
 
 import palaestra
 from palaestra import Attempt, Broken, Ending, EnvironmentDefect, Episode, Start, Task, UsageError
@@ -44,7 +45,7 @@ class Essay(ToolEnv):
 
     max_turns = 3
     toolkits = (Desk,)
-    reward_timeout = 0.3
+    reward_timeout = Brief(lambda env: env.attempt.answer in ("hang", "block"))
     parts = {"success": RewardPart(), "style": RewardPart(weight=0.5)}  # noqa: RUF012
 
     def task(self, rng):
@@ -62,7 +63,7 @@ class Essay(ToolEnv):
                 while not released.is_set():
                     await asyncio.sleep(0.01)
             case "block":
-                time.sleep(0.6)
+                released.wait(60)
             case "gone":
                 raise Broken("the judge's server is gone")
             case "slow peer":
@@ -133,13 +134,14 @@ def test_a_judge_that_fails_breaks_the_episode_and_is_never_a_zero(answer, fault
     assert (event.ending, event.reward, event.parts) == (Ending.BROKEN, None, {})
     assert fault in event.fault
     assert event.attempt.answer == answer
+    released.set()
     env = opened()
     assert env.step("fine")[1] == 1.25, "the next episode is judged again"
 
 
 def test_a_late_judge_still_lets_go_of_the_toolkits_and_nobody_waits_for_them():
     opened().take("hang")
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while not closed and time.monotonic() < until:
         time.sleep(0.01)
     assert closed == ["aside"]
@@ -185,10 +187,18 @@ def test_a_judge_does_not_hold_up_the_other_slots():
         assert (third.slot, third.ending, third.reward) == (0, Ending.ANSWERED, 0.25)
 
 
+def release_when(judges):
+    """Let them go once so many work; a judge that waits for another's end waits until it is too late."""
+    until = time.monotonic() + 60
+    while len(running) < judges and time.monotonic() < until:
+        time.sleep(0.005)
+    released.set()
+
+
 def test_judges_of_all_slots_work_at_once():
     with closing(gymnasium.make_vec("test/Patient-v0", num_envs=8)) as arena:
         arena.reset(seed=1)
-        threading.Timer(0.2, released.set).start()
+        threading.Thread(target=release_when, args=(8,)).start()
         _, rewards, terminated, _, _ = arena.step(["held"] * 8)
         assert running == ["held"] * 8
         assert rewards.tolist() == [0.25] * 8
@@ -334,3 +344,10 @@ def test_a_judge_that_is_never_asked_is_not_complained_about():
 def test_limits_that_make_no_sense_are_refused_when_the_class_is_made(name, value, said):
     with pytest.raises(EnvironmentDefect, match=said):
         type("Odd", (Essay,), {name: value})
+
+
+def test_a_chance_that_depends_on_the_options_is_a_property():
+    class Odds(Essay):
+        chance = property(lambda self: 1 / self.max_turns)
+
+    assert Odds().chance == 1 / Essay.max_turns

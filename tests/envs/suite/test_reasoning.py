@@ -21,11 +21,16 @@ def opened_anew():
     reasoning_items._opened.cache_clear()
 
 
+SECONDS = 60.0
+"""What a verifier may take here: a busy machine needs it, and what has to be killed takes it."""
+
+
 @pytest.fixture(scope="module", autouse=True)
 def one_process():
     """Each takes a second or two to start."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(killable, "PROCESSES", 1)
+        patch.setattr(reasoning_items._verifiers, "seconds", SECONDS)
         reasoning_items._verifiers.close()
         yield
         reasoning_items._verifiers.close()
@@ -47,6 +52,16 @@ def test_an_item_is_right_by_its_own_answer_and_by_no_nonsense():
         assert judged(env, task, f"So <answer>{task.answer}</answer>") == {"success": 1.0, "credit": 1.0}
         for text in ("<answer>zzz</answer>", "<answer></answer>", "", None, task.prompt):
             assert judged(env, task, text)["success"] == 0.0
+
+
+def test_what_the_commonest_answer_wins_is_the_declared_chance():
+    few, many = Reasoning(generator="syllogism"), Reasoning(generator="chain_sum")
+    sure = Reasoning(generator="syllogism", config={"invalid_ratio": 1.0})
+    assert 0.5 < few.chance < 0.85
+    assert many.chance < 0.1
+    assert sure.chance > few.chance + 0.1
+    won = sum(judged(few, few.tasks[at], "<answer>Yes</answer>")["success"] for at in range(60)) / 60
+    assert abs(won - few.chance) < 0.25
 
 
 def test_partial_credit_is_told_and_not_paid():
@@ -197,13 +212,13 @@ def test_a_score_that_is_no_share_is_worth_nothing(score, monkeypatch):
 def test_a_bare_word_is_no_variable_of_the_verifier(generator):
     begun = time.monotonic()
     assert [credit(generator, word) for word in ("self", "entry", "answer", "not self")] == [0.0] * 4
-    assert time.monotonic() - begun < reasoning_items.SECONDS
+    assert time.monotonic() - begun < SECONDS
 
 
 def test_a_power_that_would_take_for_ever_is_not_worked_out():
     begun = time.monotonic()
     assert [credit("countdown", power) for power in ("1E999999999", "1e-999999999", "[1e-99999]")] == [0.0] * 3
-    assert time.monotonic() - begun < reasoning_items.SECONDS
+    assert time.monotonic() - begun < SECONDS
 
 
 def test_the_reference_itself_needs_no_process(monkeypatch):
@@ -234,9 +249,9 @@ def test_the_answer_stands_between_tags_or_behind_its_mark():
     assert answer_of("Answer: 7") == "7"
     assert answer_of(None) is None
     assert answer_of("</answer> <answer>a</answer> <answer>") == "a"
-    begun = time.process_time()
-    answer_of("<answer>" * 10_000)
-    assert time.process_time() - begun < 0.1, "it looks at every part of a text once"
+    begun = time.thread_time()
+    answer_of("<answer>" * 40_000)
+    assert time.thread_time() - begun < 5, "it looks at every part of a text once"
 
 
 def test_without_the_library_its_extra_is_named(monkeypatch):

@@ -1,0 +1,67 @@
+"""A demonstrator that does not know how to play a task says so, and is not taken for one that plays badly."""
+
+import re
+
+import numpy as np
+import pytest
+
+import palaestra
+from palaestra import Task, UnknownTask
+from palaestra.envs import ToolEnv
+from palaestra.envs.checks.check import check
+
+SUITE = ("Arithmetic", "CodeMath", "CodeContest", "DataTable", "Reasoning", "Science", "TwoHop")
+
+
+@pytest.mark.parametrize("name", SUITE)
+@pytest.mark.parametrize("tool_rate", [0.0, 1.0])
+def test_each_demonstrator_of_the_suite_says_what_it_does_not_know(name, tool_rate):
+    asked = [{"role": "user", "content": "Who may sit\nat the round table?"}]
+    with pytest.raises(UnknownTask, match="Who may sit at the round table"):
+        palaestra.demonstrator(f"palaestra/{name}-v0")(asked, np.random.default_rng(0), tool_rate)
+
+
+class Sums(ToolEnv):
+    """Asks for sums, and in some share of the tasks for what no rule knows."""
+
+    def __init__(self, share=0.0, right=1, **kwargs):
+        super().__init__(**kwargs)
+        self.share, self.right = share, right
+
+    def task(self, rng):
+        number = int(rng.integers(10**6))
+        asked = f"In which year did king {number} die?" if rng.random() < self.share else f"What is {number} + 1?"
+        return Task(asked, str(number + self.right))
+
+    def reward(self, attempt):
+        return float(attempt.answer == attempt.task.answer)
+
+
+def demonstrate(messages, rng, tool_rate=1.0):
+    question = next(message["content"] for message in messages if message["role"] == "user")
+    found = re.fullmatch(r"What is (\d+) \+ 1\?", question)
+    if found is None:
+        raise UnknownTask(question)
+    return str(int(found[1]) + 1)
+
+
+def found_of(**options):
+    palaestra.register("test/Sums-v0", f"{__name__}:Sums", demonstrator=f"{__name__}:demonstrate", **options)
+    return {found.name: found for found in check("test/Sums-v0")}
+
+
+def test_check_says_that_a_demonstrator_knows_none_of_the_tasks_and_passes_the_rest():
+    found = found_of(share=1.0)
+    shown = found["demonstrator succeeds"]
+    assert shown.skipped
+    assert "does not know these tasks" in shown.message
+    assert all(one.passed for one in found.values())
+
+
+def test_check_measures_a_demonstrator_by_the_tasks_that_it_knows():
+    shown = found_of(share=0.5)["demonstrator succeeds"]
+    assert shown.passed
+    assert not shown.skipped
+    wrong = found_of(share=0.5, right=2)["demonstrator succeeds"]
+    assert not wrong.passed
+    assert "succeeds in 0%" in wrong.message
