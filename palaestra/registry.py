@@ -4,7 +4,6 @@ Only strings are stored, so that importing palaestra imports no environment, and
 """
 
 import copy
-import os
 import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,13 +12,13 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from importlib import import_module
 from operator import index
-from sysconfig import get_paths
 from types import ModuleType
 from typing import Any, SupportsIndex
 
 import gymnasium
 
 from palaestra import formats
+from palaestra.authorship import authors_line
 from palaestra.errors import EnvironmentDefect, PalaestraError, UnknownId, UsageError
 from palaestra.options import OF_ARENAS, refuse_unknown
 from palaestra.protocols import Arena
@@ -290,15 +289,10 @@ def import_author(name: str) -> ModuleType:
         raise EnvironmentDefect(f"{_place(error)}: {said} (while {name} was imported)") from error
 
 
-def authors_step(error: BaseException) -> traceback.FrameSummary | None:
-    """The last step of a traceback that is neither Python's, nor a library's, nor ours; None where there is none."""
-    folders = (*(get_paths()[kind] for kind in ("stdlib", "purelib", "platlib")), os.path.dirname(__file__))
-    others = ("<", *(f"{folder}{os.sep}" for folder in folders))
-    steps = reversed(traceback.extract_tb(error.__traceback__))
-    return next((step for step in steps if not step.filename.startswith(others)), None)
-
-
 def _place(error: BaseException) -> str:
-    """File and line of that step, or of the last one of all."""
-    step = authors_step(error) or traceback.extract_tb(error.__traceback__)[-1]
+    """File and line of the author's that raised it, or the last one of all."""
+    line = authors_line(error)
+    if line is not None:
+        return line.place
+    step = traceback.extract_tb(error.__traceback__)[-1]
     return f"{step.filename}, line {step.lineno}"

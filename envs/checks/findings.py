@@ -10,8 +10,8 @@ from dataclasses import dataclass, fields, is_dataclass
 from traceback import walk_tb
 from typing import Any
 
+from palaestra.authorship import foreign_line
 from palaestra.envs.core import scoring
-from palaestra.envs.core.toolkit import raised_at
 from palaestra.errors import Broken, EnvironmentDefect, PalaestraError
 
 HOSTILE = (
@@ -129,8 +129,8 @@ def _said(error: Exception) -> str:
 
 def _place(error: BaseException) -> str:
     """The author's line that raised it, or the reward's first one where what it returned was refused."""
-    if found := raised_at(error):
-        return found
+    if found := foreign_line(error):
+        return str(found)
     frames: Sequence[Any] = [frame for frame, _ in walk_tb(error.__traceback__)]
     if not frames or frames[-1].f_globals.get("__name__") != scoring.__name__:
         return ""

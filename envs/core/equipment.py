@@ -11,10 +11,11 @@ from typing import Any, ClassVar
 import numpy as np
 from gymnasium.utils import seeding
 
+from palaestra.authorship import foreign_line
 from palaestra.envs.core.authored import Authored
 from palaestra.envs.core.discovery import FIND, Finder, divide
 from palaestra.envs.core.tool import Tool
-from palaestra.envs.core.toolkit import Toolkit, check_toolkits, close_all, described, merge, raised_at
+from palaestra.envs.core.toolkit import Toolkit, check_toolkits, close_all, described, merge
 from palaestra.envs.running.errands import close_in_time, may_wait
 from palaestra.episode import Start, Task
 from palaestra.errors import EnvironmentDefect
@@ -81,7 +82,7 @@ class Equipped(Authored):
         except EnvironmentDefect:
             raise
         except Exception as error:  # The agent has not acted yet: whatever failed, it was not the agent.
-            place = raised_at(error)
+            place = foreign_line(error)
             fault = f"{self._where()}: a toolkit did not start: {type(error).__name__}: {error}"
             return f"{fault} ({place})" if place else fault
         return ""

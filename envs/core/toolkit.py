@@ -6,11 +6,8 @@ begins and closed when it ends. Left out: taking snapshots of whole episodes (`b
 
 import json
 import logging
-import sys
-import traceback
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from types import FrameType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,7 +17,6 @@ from palaestra.episode import Task
 from palaestra.errors import EnvironmentDefect, UsageError
 
 log = logging.getLogger("palaestra.envs")
-_INSTALLED = ("site-packages", "dist-packages")
 
 
 class Toolkit:
@@ -106,24 +102,3 @@ def close_all(kits: Sequence[Toolkit]) -> None:
             kit.close()
         except Exception as error:
             log.warning("toolkit %s did not close: %s: %s", type(kit).__name__, type(error).__name__, error)
-
-
-def raised_at(error: BaseException) -> str:
-    """The innermost line of an author's that an exception passed: "FILE, line N, in NAME"; "" where none is theirs.
-
-    Lines of a library that the author called count where there is no other, those of palaestra and Gymnasium never.
-    """
-    passed = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__) if _is_foreign(frame)]
-    own = [found for found in passed if not any(part in found[0].f_code.co_filename for part in _INSTALLED)]
-    for frame, line in reversed(own or passed):
-        return f"{frame.f_code.co_filename}, line {line}, in {frame.f_code.co_name}"
-    return ""
-
-
-def _is_foreign(frame: FrameType) -> bool:
-    """Neither the standard library nor the machinery of environments; the suite is written by authors like others."""
-    name = str(frame.f_globals.get("__name__", ""))
-    if name.startswith("palaestra.envs.suite."):
-        return True
-    first = name.partition(".")[0]
-    return first not in ("palaestra", "gymnasium", "pettingzoo") and first not in sys.stdlib_module_names

@@ -8,9 +8,9 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from palaestra.authorship import authors_line
 from palaestra.episode import Attempt
 from palaestra.errors import EnvironmentDefect, PalaestraError
-from palaestra.registry import authors_step
 
 _SHOWN = 60
 
@@ -23,19 +23,17 @@ def blaming(place: str = "") -> Iterator[None]:
     except EnvironmentDefect as error:
         if not place:
             raise
-        step = None if error.__cause__ is None else authors_step(error.__cause__)
-        line = f"{step.filename}, line {step.lineno}: " if step is not None else ""
-        raise EnvironmentDefect(f"{place}: {line}{error}") from error
+        line = None if error.__cause__ is None else authors_line(error.__cause__)
+        raise EnvironmentDefect(f"{place}: {f'{line.place}: ' if line else ''}{error}") from error
     except (PalaestraError, BrokenPipeError):
         raise
     except Exception as error:  # A reward, a task or a demonstrator may raise anything.
-        step = authors_step(error)
-        if step is None:
+        line = authors_line(error)
+        if line is None:
             raise
         said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         where = place or _task(error)
-        said = f"{step.filename}, line {step.lineno}, in {step.name}: {said}"
-        raise EnvironmentDefect(f"{where}: {said}" if where else said) from error
+        raise EnvironmentDefect(f"{where}: {line}: {said}" if where else f"{line}: {said}") from error
 
 
 def _task(error: Exception) -> str:

@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FRONT = tuple(
     f"palaestra.{name}"
     for name in (
+        "authorship",
         "episode",
         "errors",
         "frozen",
@@ -255,7 +256,7 @@ def loaded_by(statement: str) -> set[str]:
     """The modules that a fresh interpreter has after a statement."""
     code = f"import json, sys\n{statement}\nprint(json.dumps(sorted(sys.modules)))"
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr
     return set(json.loads(done.stdout.splitlines()[-1]))
 

@@ -1,0 +1,56 @@
+"""The author's line that an exception came from: a traceback through our own frames tells an author nothing.
+
+The environments of the suite are written by authors like others. Left out: what is said of it, and whether the fault is
+the author's at all.
+"""
+
+import sys
+from dataclasses import dataclass
+from traceback import walk_tb
+from types import FrameType
+
+_OURS = frozenset({"palaestra", "gymnasium", "pettingzoo", *sys.stdlib_module_names})
+_INSTALLED = ("site-packages", "dist-packages")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of a file, and the function that it is in."""
+
+    file: str
+    number: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file}, line {self.number}, in {self.function}"
+
+    @property
+    def place(self) -> str:
+        """The same without the function."""
+        return f"{self.file}, line {self.number}"
+
+
+def authors_line(error: BaseException) -> Line | None:
+    """The innermost line of an author's that an exception passed; None where it passed none."""
+    return next((line for line in _foreign(error) if not _is_installed(line)), None)
+
+
+def foreign_line(error: BaseException) -> Line | None:
+    """The same; where there is none, the innermost line of a library that the author called."""
+    return authors_line(error) or next(iter(_foreign(error)), None)
+
+
+def _foreign(error: BaseException) -> list[Line]:
+    """Innermost first."""
+    passed = [(frame, line) for frame, line in walk_tb(error.__traceback__) if _is_foreign(frame)]
+    return [Line(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in reversed(passed)]
+
+
+def _is_foreign(frame: FrameType) -> bool:
+    """Neither Python's own nor the machinery of environments."""
+    name = str(frame.f_globals.get("__name__", ""))
+    return name.startswith("palaestra.envs.suite.") or name.partition(".")[0] not in _OURS
+
+
+def _is_installed(line: Line) -> bool:
+    return any(part in line.file for part in _INSTALLED)
