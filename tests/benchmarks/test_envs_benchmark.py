@@ -52,7 +52,7 @@ def driver(script, tmp_path):
     """Starts a side whose driver is this text."""
     opened = []
 
-    def start(text, seconds=20.0):
+    def start(text, seconds=60.0):
         file = tmp_path / "driver.py"
         file.write_text(text)
         opened.append(script["Side"]("peer", Path(sys.executable), file, seconds))
@@ -175,7 +175,7 @@ def test_a_batch_that_is_not_the_work_is_no_figure(script, driver):
 )
 def test_a_side_that_does_not_start_is_lost_with_the_reason(script, driver, text, reason):
     with pytest.raises(script["Lost"], match=reason):
-        driver(text, 0.5 if "sleep" in text else 20.0)
+        driver(text, 0.5 if "sleep" in text else 60.0)
 
 
 def test_a_peer_that_dies_midway_is_left_out_and_the_others_go_on(script, driver):

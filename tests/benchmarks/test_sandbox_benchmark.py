@@ -21,7 +21,7 @@ def script():
 @pytest.fixture
 def bare(script):
     """The side that runs a bare subprocess."""
-    side = script["Side"]("subprocess", Path(sys.executable), BENCHMARKS / "peers" / "subprocess_programs.py", 30.0)
+    side = script["Side"]("subprocess", Path(sys.executable), BENCHMARKS / "peers" / "subprocess_programs.py", 120.0)
     yield side
     side.close()
 

@@ -1,6 +1,7 @@
 """Test environments, registered once."""
 
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -23,5 +24,8 @@ def worlds():
     module.gate.clear()
     yield module
     module.gate.set()
+    for thread in threading.enumerate():  # What closes toolkits aside must not write into the next test's list.
+        if thread.name == "palaestra-close":
+            thread.join(60)
     for env_id in IDS.values():
         gymnasium.registry.pop(env_id, None)

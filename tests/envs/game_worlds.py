@@ -42,7 +42,7 @@ class Duel(Game):
     @tool(blocking=True, timeout=0.2)
     def hang(self) -> str:
         """Never come back."""
-        gate.wait(30)
+        gate.wait(60)
         return "late"
 
     @tool
@@ -89,7 +89,7 @@ class Echo(gymnasium.Env):
     def step(self, action):
         self.turn += 1
         if action == "hang":
-            gate.wait(30)
+            gate.wait(60)
         if action == "crash":
             raise ZeroDivisionError("crashed by the agent")
         if action == "nan":

@@ -3,6 +3,7 @@
 import logging
 import subprocess
 import sys
+import time
 
 import game_worlds
 import gymnasium
@@ -42,11 +43,11 @@ def say_it(messages, rng):
 def one(arena, *turns, task=0):
     """Play these turns in slot 0; the event that ends it."""
     arena.begin(0, Start(task, 1))
-    event = arena.recv(1, 10)[0]
+    event = arena.recv(1, 60)[0]
     for turn in turns:
         assert event.ending is None
         arena.send({0: turn})
-        event = arena.recv(1, 10)[0]
+        event = arena.recv(1, 60)[0]
     return event
 
 
@@ -69,7 +70,7 @@ def test_a_gymnasium_environment_of_text_is_an_arena():
 
 def opening(arena, task):
     arena.begin(0, Start(task, 99))
-    return arena.recv(1, 10)[0].messages[0]["content"]
+    return arena.recv(1, 60)[0].messages[0]["content"]
 
 
 def test_the_task_decides_the_problem_and_splits_take_different_seeds():
@@ -108,19 +109,24 @@ def test_a_turn_outside_the_space_is_answered_and_not_passed_on():
 
 
 def test_a_step_that_never_returns_is_broken_and_does_not_starve_the_others():
-    arena = palaestra.arena(ECHO, 3, timeout=0.3, max_workers=1)
+    arena = palaestra.arena(ECHO, 3, timeout=50, max_workers=1)
     for slot in range(3):
         arena.begin(slot, Start(slot, 0))
     opened = []
     while len(opened) < 3:
-        opened += arena.recv(1, 10)
+        opened += arena.recv(1, 60)
     arena.send({0: "hang", 1: "x", 2: "y"})
+    (job,) = next(turn.jobs for turn in arena._running if turn.slot == 0)
+    until = time.monotonic() + 60
+    while job.begun is None and time.monotonic() < until:
+        time.sleep(0.005)
+    job.begun -= 50.0  # It has hung for so long, and a busy machine takes nothing from the others.
     ended = {}
     while len(ended) < 3:
-        ended |= {event.slot: event for event in arena.recv(1, 10)}
+        ended |= {event.slot: event for event in arena.recv(1, 60)}
     assert [ended[slot].ending for slot in range(3)] == [Ending.BROKEN, Ending.ANSWERED, Ending.ANSWERED]
     assert ended[0].reward is None
-    assert "task 0: a step gave no result in 0.3 s" in ended[0].fault
+    assert "task 0: a step gave no result in 50 s" in ended[0].fault
     game_worlds.gate.set()
     assert one(arena, "x").ending is Ending.ANSWERED
     arena.close()
@@ -188,10 +194,10 @@ def test_a_seat_whose_play_ends_early_is_reported_with_the_rest():
     arena = palaestra.arena(COUNT, 2)
     for slot, seat in enumerate(arena.seats):
         arena.begin(slot, Start(0, 0, seat=seat))
-    event = arena.recv(1, 10)[0]
+    event = arena.recv(1, 60)[0]
     assert event.start.seat == "one_0"
     arena.send({0: "wrong"})
-    while (event := arena.recv(1, 10)[0]).ending is None:
+    while (event := arena.recv(1, 60)[0]).ending is None:
         assert event.start.seat == "two_0"
         arena.send({1: count_up(event.messages, None)})
     assert event.start.seat in arena.seats
@@ -202,9 +208,9 @@ def test_a_crash_in_a_game_is_laid_to_the_seat_that_acted():
     arena = palaestra.arena(COUNT, 2)
     for slot, seat in enumerate(arena.seats):
         arena.begin(slot, Start(0, 0, seat=seat))
-    arena.recv(1, 10)
+    arena.recv(1, 60)
     arena.send({0: "crash"})
-    ended = {event.start.seat: event for event in arena.recv(2, 10)}
+    ended = {event.start.seat: event for event in arena.recv(2, 60)}
     assert {event.ending for event in ended.values()} == {Ending.TURN_LIMIT}
     assert ended["one_0"].fault == ""
     assert "failed on the turn of one_0" in ended["two_0"].fault
@@ -215,14 +221,14 @@ def test_a_foreign_parallel_game_steps_when_all_have_spoken():
     arena = palaestra.arena(TOGETHER, 2, split="eval")
     for slot, seat in enumerate(arena.seats):
         arena.begin(slot, Start(4, 0, seat=seat))
-    events = arena.recv(2, 10)
+    events = arena.recv(2, 60)
     assert [event.messages[0]["content"] for event in events] == ["seed 9", "seed 9"]
     arena.send({0: "tree"})
     assert arena.recv(1, 0.05) == []
     arena.send({1: "tree"})
-    assert len(arena.recv(2, 10)) == 2
+    assert len(arena.recv(2, 60)) == 2
     arena.send({0: "sea", 1: "sun"})
-    ended = arena.recv(2, 10)
+    ended = arena.recv(2, 60)
     assert [event.reward for event in ended] == [1.0, 1.0]
     assert [event.parts["success"] for event in ended] == [0.0, 0.0]
 
@@ -258,7 +264,7 @@ def test_without_pettingzoo_games_play_and_its_face_names_the_extra():
         "try:\n    import palaestra.envs.games.seats\n"
         "except palaestra.MissingExtra as error:\n    print(error)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[0] == "unknown"
     assert "pip install 'palaestra[games]'" in done.stdout

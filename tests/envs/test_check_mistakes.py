@@ -10,6 +10,7 @@ import pytest
 import palaestra
 from palaestra import EnvironmentDefect, Task
 from palaestra.envs import Game, ToolEnv, tool
+from palaestra.envs.checks import cheats, trials
 from palaestra.envs.checks.check import check
 from palaestra.envs.checks.game_check import tool_schemas as game_tool_schemas
 
@@ -177,6 +178,8 @@ def importable(monkeypatch):
     module = type(sys)(__name__)
     module.__dict__.update(globals())
     monkeypatch.setitem(sys.modules, __name__, module)
+    monkeypatch.setattr(trials, "CHEAT_SECONDS", 60.0)  # As many episodes on a busy machine as on any other.
+    monkeypatch.setattr(cheats, "SAMPLE_SECONDS", 60.0)
 
 
 def findings(cls, demonstrator=None):

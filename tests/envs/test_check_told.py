@@ -12,6 +12,7 @@ import pytest
 import palaestra
 from palaestra import Broken, EnvironmentDefect, Task
 from palaestra.envs import ToolEnv, Toolkit, tool
+from palaestra.envs.checks import cheats, trials
 from palaestra.envs.checks.check import CHECKS, check
 from palaestra.envs.checks.findings import difference
 
@@ -122,6 +123,8 @@ def importable(monkeypatch):
     module = type(sys)(__name__)
     module.__dict__.update(globals())
     monkeypatch.setitem(sys.modules, __name__, module)
+    monkeypatch.setattr(trials, "CHEAT_SECONDS", 60.0)  # As many episodes on a busy machine as on any other.
+    monkeypatch.setattr(cheats, "SAMPLE_SECONDS", 60.0)
 
 
 def findings(cls, demonstrator=None):

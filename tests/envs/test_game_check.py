@@ -136,6 +136,8 @@ class Clumsy(Sound):
 def _short(monkeypatch):
     monkeypatch.setattr(game_trials, "MAX_STEPS", 100)
     monkeypatch.setattr(game_check, "EPISODES", 6)
+    for limit in ("GAME_SECONDS", "CHEAT_SECONDS"):
+        monkeypatch.setattr(game_check, limit, 60.0)  # A busy machine changes nothing.
 
 
 def found(kind, names=GAME_CHECKS, demonstrator=True):

@@ -83,12 +83,12 @@ def cut(ending, game=DUEL):
     arena = palaestra.arena(game, 2)
     for slot, seat in enumerate((LEFT, RIGHT)):
         arena.begin(slot, Start(1, 1, seat=seat))
-    arena.recv(2, 10)
+    arena.recv(2, 60)
     arena.send({0: "one", 1: "two"})
-    arena.recv(2, 10)
+    arena.recv(2, 60)
     arena.send({1: "three"})
     arena.finish(0, ending, "I was ab" if ending is Ending.LENGTH_LIMIT else "")
-    events = arena.recv(2, 10)
+    events = arena.recv(2, 60)
     arena.close()
     return [
         Record(game, palaestra.Episode(e.start, e.attempt, (), e.ending, e.reward, e.parts, e.fault)) for e in events

@@ -29,7 +29,7 @@ if "fork" in os.environ:
 
 
 def said(**environment):
-    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=300)
     return sorted(done.stdout.split("\n")[:-1])
 
 

@@ -45,7 +45,7 @@ class Essay(ToolEnv):
 
     max_turns = 3
     toolkits = (Desk,)
-    reward_timeout = Brief(lambda env: env.attempt.answer in ("hang", "block"))
+    reward_timeout = Brief(lambda env: env._answer in ("hang", "block"))
     parts = {"success": RewardPart(), "style": RewardPart(weight=0.5)}  # noqa: RUF012
 
     def task(self, rng):
@@ -62,6 +62,9 @@ class Essay(ToolEnv):
             case "held":
                 while not released.is_set():
                     await asyncio.sleep(0.01)
+            case "meet":
+                while len(running) < 8:
+                    await asyncio.sleep(0.005)
             case "block":
                 released.wait(60)
             case "gone":
@@ -187,20 +190,11 @@ def test_a_judge_does_not_hold_up_the_other_slots():
         assert (third.slot, third.ending, third.reward) == (0, Ending.ANSWERED, 0.25)
 
 
-def release_when(judges):
-    """Let them go once so many work; a judge that waits for another's end waits until it is too late."""
-    until = time.monotonic() + 60
-    while len(running) < judges and time.monotonic() < until:
-        time.sleep(0.005)
-    released.set()
-
-
 def test_judges_of_all_slots_work_at_once():
     with closing(gymnasium.make_vec("test/Patient-v0", num_envs=8)) as arena:
         arena.reset(seed=1)
-        threading.Thread(target=release_when, args=(8,)).start()
-        _, rewards, terminated, _, _ = arena.step(["held"] * 8)
-        assert running == ["held"] * 8
+        _, rewards, terminated, _, _ = arena.step(["meet"] * 8)
+        assert running == ["meet"] * 8
         assert rewards.tolist() == [0.25] * 8
         assert terminated.all()
 

@@ -1,6 +1,7 @@
 """The suite: every environment is solved by its demonstrator's play and by no guess, and passes our own check."""
 
 import re
+from contextvars import ContextVar
 
 import gymnasium
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 import palaestra
 from palaestra import ToolError
+from palaestra.envs.checks.cheats import CRASHES
 from palaestra.envs.checks.check import CHECKS, check
 from palaestra.envs.checks.trials import has_demonstrator
 from palaestra.envs.core.tasks import split_of
@@ -45,9 +47,15 @@ DEMONSTRATED = [
 
 @pytest.fixture
 def impatient(monkeypatch):
-    """Programs of agents get a second, where they would get five: hostile ones use all of it."""
-    admit = SandboxedToolkit._admit
-    monkeypatch.setattr(SandboxedToolkit, "_admit", lambda self: min(admit(self), 1.0))
+    """Hostile programs get a second, where they would get five: they use all of it."""
+    run, admit, hostile = SandboxedToolkit.run, SandboxedToolkit._admit, ContextVar("hostile", default=False)
+
+    async def told_apart(kit, program, **options):
+        hostile.set((program if isinstance(program, str) else program[-1]) in CRASHES)
+        return await run(kit, program, **options)
+
+    monkeypatch.setattr(SandboxedToolkit, "run", told_apart)
+    monkeypatch.setattr(SandboxedToolkit, "_admit", lambda kit: min(admit(kit), 1.0 if hostile.get() else 60.0))
 
 
 @pytest.mark.parametrize("env_id", DEMONSTRATED)

@@ -2,6 +2,7 @@
 
 import re
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -47,7 +48,10 @@ def demonstrate(messages, rng, tool_rate=1.0):
 
 def found_of(**options):
     palaestra.register("test/Sums-v0", f"{__name__}:Sums", demonstrator=f"{__name__}:demonstrate", **options)
-    return {found.name: found for found in check("test/Sums-v0")}
+    try:
+        return {found.name: found for found in check("test/Sums-v0")}
+    finally:
+        gymnasium.registry.pop("test/Sums-v0")
 
 
 def test_check_says_that_a_demonstrator_knows_none_of_the_tasks_and_passes_the_rest():

@@ -38,6 +38,14 @@ def begun(arena):
     return arena
 
 
+def becomes(found):
+    """Wait until this is so; whether it is."""
+    until = time.monotonic() + 60
+    while not found() and time.monotonic() < until:
+        time.sleep(0.005)
+    return found()
+
+
 def call(arena, tool_name, /, **arguments):
     return arena.envs[0].call(tool_name, **arguments)
 
@@ -63,40 +71,47 @@ def test_the_module_answers_for_our_ids_only():
     gymnasium.registry.pop("test/NotOurs-v0")
 
 
-def test_calls_of_all_slots_run_at_once_and_results_keep_call_order(arena):
-    opened = begun(arena(slots=8))
-    turn = call(opened, "nap", seconds=0.3, name="a") + call(opened, "wait", seconds=0.2, name="b")
-    begin = time.monotonic()
-    opened.send(dict.fromkeys(range(8), turn))
+def test_calls_of_all_slots_run_at_once_and_results_keep_call_order(worlds):
+    opened = begun(ToolVectorEnv(worlds.Meeting, 8))
+    worlds.Meeting.size = 8
+    for met in (worlds.Meeting.inside, worlds.Meeting.left):
+        met.clear()
+    opened.send(dict.fromkeys(range(8), call(opened, "gather") + call(opened, "stand")))
     events = opened.recv(8)
-    assert time.monotonic() - begin < 1.5  # one after another: 4 seconds
+    opened.close()
+    assert [event.ending for event in events] == [None] * 8, "they wait for each other"
     assert [[message["content"] for message in event.messages] for event in events] == [["a", "b"]] * 8
 
 
-def test_a_fast_slot_does_not_wait_for_a_slow_one(arena):
+def test_a_fast_slot_does_not_wait_for_a_slow_one(arena, worlds):
     opened = begun(arena(slots=2))
-    opened.send({0: call(opened, "wait", seconds=0.4, name="slow"), 1: call(opened, "add", a=1)})
-    assert [event.slot for event in opened.recv(1, timeout=5)] == [1]
+    opened.send({0: call(opened, "stay", name="slow"), 1: call(opened, "add", a=1)})
+    assert [event.slot for event in opened.recv(1, timeout=60)] == [1]
     opened.send({1: "yes"})
-    (event,) = opened.recv(1, timeout=5)
+    (event,) = opened.recv(1, timeout=60)
     assert (event.slot, event.ending) == (1, Ending.ANSWERED)
     assert opened.recv(1, timeout=0.01) == []
+    worlds.gate.set()
     assert [event.slot for event in opened.recv(1)] == [0]
     assert opened.recv(1) == []  # nothing is outstanding: no wait
 
 
-def test_ordered_is_a_barrier_in_slot_order(arena):
+def test_ordered_is_a_barrier_in_slot_order(arena, worlds):
     opened = begun(arena(slots=3, ordered=True))
-    opened.send({2: call(opened, "add", a=1), 0: call(opened, "wait", seconds=0.3, name="slow"), 1: "yes"})
+    opened.send({2: call(opened, "add", a=1), 0: call(opened, "stay", name="slow"), 1: "yes"})
     assert opened.recv(1, timeout=0.02) == []
+    worlds.gate.set()
     assert [event.slot for event in opened.recv(1)] == [0, 1, 2]
 
 
-def test_threads_are_bounded(arena):
+def test_threads_are_bounded(arena, worlds):
     opened = begun(arena(slots=4, max_workers=2))
     before = threading.active_count()
-    opened.send({slot: call(opened, "wait", seconds=0.1, name=str(slot)) for slot in range(4)})
+    opened.send({slot: call(opened, "stay", name=str(slot)) for slot in range(4)})
+    assert becomes(lambda: len(opened._runner._crew._running) == 2)
+    assert opened.recv(1, timeout=0.01) == []
     assert threading.active_count() <= before + 2
+    worlds.gate.set()
     assert len(opened.recv(4)) == 4
 
 
@@ -105,7 +120,7 @@ def test_a_deadline_breaks_one_slot_and_not_its_neighbours(arena, name, worlds):
     opened = begun(arena(slots=3, max_workers=1))
     old = opened.envs[1]
     opened.send({1: call(opened, name), 0: call(opened, "add", a=1)})
-    events = {event.slot: event for event in opened.recv(2, timeout=5)}
+    events = {event.slot: event for event in opened.recv(2, timeout=60)}
     broken = events[1]
     assert (broken.ending, broken.reward, broken.parts) == (Ending.BROKEN, None, {})
     assert broken.fault == f"test/Kitchen-v0 slot 1: {name}() gave no result in 0.2 s"
@@ -114,9 +129,9 @@ def test_a_deadline_breaks_one_slot_and_not_its_neighbours(arena, name, worlds):
     opened.begin(1, Start(task=0, seed=9))
     opened.send({2: call(opened, "wait", seconds=0.0, name="on")})
     worlds.gate.set()
-    assert {event.slot for event in opened.recv(2, timeout=5)} == {1, 2}
+    assert {event.slot for event in opened.recv(2, timeout=60)} == {1, 2}
     opened.send({1: "yes"})
-    assert opened.recv(1, timeout=5)[0].ending is Ending.ANSWERED
+    assert opened.recv(1, timeout=60)[0].ending is Ending.ANSWERED
 
 
 def test_broken_tools_and_starts_are_events(arena):
@@ -135,7 +150,8 @@ def test_broken_tools_and_starts_are_events(arena):
 
 def test_begin_discards_what_runs_without_a_reward(arena, worlds):
     opened = begun(arena(slots=2))
-    opened.send({0: call(opened, "wait", seconds=0.3, name="late")})
+    opened.send({0: call(opened, "stay", name="late")})
+    assert becomes(lambda: opened._runner._crew._running)
     old = opened.envs[0]
     opened.begin(0, Start(task=7, seed=70))
     opened.begin(1, Start(task=8, seed=80))
@@ -143,9 +159,12 @@ def test_begin_discards_what_runs_without_a_reward(arena, worlds):
     events = opened.recv(2)
     assert [(event.start.task, event.ending) for event in events] == [(7, None), (8, None)]
     opened.send({0: call(opened, "add", a=1)})
-    assert opened.recv(1, timeout=5)[0].messages[0]["content"] == "2"
-    time.sleep(0.4)
-    assert opened.recv(1, timeout=0) == []
+    assert opened.recv(1, timeout=60)[0].messages[0]["content"] == "2"
+    assert opened._runner._crew._lost == 1
+    worlds.gate.set()
+    assert becomes(lambda: not opened._runner._crew._lost)  # Its thread is back, so its result has come.
+    opened.send({1: call(opened, "wait", seconds=0.0, name="on")})
+    assert [event.slot for event in opened.recv(1)] == [1]
 
 
 def test_finish_answers_through_recv(arena):

@@ -10,13 +10,18 @@ from palaestra import Broken, Ending, EnvironmentDefect, Start
 from palaestra.envs import ToolVectorEnv
 from palaestra.envs.running import crew, loop
 
+PATIENCE = 60
+"""Seconds that anything may take which a busy machine does late; what hangs does so for as long."""
+
 
 @pytest.fixture
 def arena():
     """Open vector environments, closed after the test."""
     made = []
     workshop.Lamp.gate.clear()
+    workshop.Lamp.hanging = False
     workshop.Loopy.gate.clear()
+    workshop.Loopy.holding.clear()
 
     def open_arena(env_class, slots, **options):
         made.append(ToolVectorEnv(env_class, slots, **options))
@@ -33,11 +38,19 @@ def call(arena, tool_name, /, **arguments):
     return arena.envs[0].call(tool_name, **arguments)
 
 
+def becomes(found):
+    """Wait until this is so; whether it is."""
+    until = time.monotonic() + PATIENCE
+    while not found() and time.monotonic() < until:
+        time.sleep(0.005)
+    return found()
+
+
 def lit(arena, slots):
     opened = arena(workshop.Lit, slots)
     for slot in range(slots):
         opened.begin(slot, Start(0, slot))
-    assert [event.ending for event in opened.recv(slots, 20)] == [None] * slots
+    assert [event.ending for event in opened.recv(slots, PATIENCE)] == [None] * slots
     return opened
 
 
@@ -47,78 +60,75 @@ def test_a_toolkit_that_hangs_as_it_starts_breaks_its_slot_alone(arena):
         opened.begin(slot, Start(task, slot))
     events = {}
     while len(events) < 3:
-        events |= {event.slot: event for event in opened.recv(1, 20)}
+        events |= {event.slot: event for event in opened.recv(1, PATIENCE)}
     assert [events[slot].ending for slot in range(3)] == [None, Ending.BROKEN, Ending.BROKEN]
     assert events[1].fault == "Lit slot 1: toolkits.start() gave no result in 0.3 s"
     assert "no bulb" in events[2].fault
     assert events[1].attempt.task.prompt == "hang start"
     opened.begin(1, Start(0, 9))
-    assert opened.recv(1, 20)[0].ending is None
+    assert opened.recv(1, PATIENCE)[0].ending is None
 
 
 def test_what_starts_too_late_is_closed_by_the_thread_that_started_it(arena):
     opened = arena(workshop.Lit, 1)
     env = opened.envs[0]
     opened.begin(0, Start(1, 0))
-    assert opened.recv(1, 0.1) == []
+    assert becomes(lambda: env._kits and env._kits[0].log)  # It is late only once somebody waits for it.
     (lamp,) = env._kits
-    assert opened.recv(1, 20)[0].ending is Ending.BROKEN
-    until = time.monotonic() + 10
-    while len(lamp.log) < 2 and time.monotonic() < until:
-        time.sleep(0.01)
+    assert opened.recv(1, PATIENCE)[0].ending is Ending.BROKEN
+    assert becomes(lambda: len(lamp.log) == 2)
     workshop.Lamp.gate.set()
-    while len(lamp.log) < 4 and time.monotonic() < until:
-        time.sleep(0.01)
+    assert becomes(lambda: len(lamp.log) == 4)
     assert lamp.log == ["start", "close", "late start", "close"]
 
 
 def test_a_toolkit_that_hangs_as_it_closes_costs_its_slot_the_deadline_and_no_reward(arena, caplog):
     opened = lit(arena, 2)
     opened.send({0: call(opened, "glow", mood="hang close"), 1: call(opened, "glow")})
-    assert len(opened.recv(2, 20)) == 2
+    assert len(opened.recv(2, PATIENCE)) == 2
     old = opened.envs[0]
     opened.send({0: "yes", 1: "no"})
     events = {}
     while len(events) < 2:
-        events |= {event.slot: event for event in opened.recv(1, 20)}
+        events |= {event.slot: event for event in opened.recv(1, PATIENCE)}
     assert [(events[slot].ending, events[slot].reward) for slot in (0, 1)] == [("answered", 1.0), ("answered", 0.0)]
     assert opened.envs[0] is not old
     assert "slot 0: toolkits did not close in time" in caplog.text
     opened.begin(0, Start(0, 5))
-    assert opened.recv(1, 20)[0].ending is None
+    assert opened.recv(1, PATIENCE)[0].ending is None
 
 
 @pytest.mark.parametrize("way", ["close", "begin", "finish", "reset"])
 def test_no_way_out_of_an_episode_hangs(arena, way):
     opened = lit(arena, 2)
     opened.send(dict.fromkeys((0, 1), call(opened, "glow", mood="hang close")))
-    opened.recv(2, 20)
+    opened.recv(2, PATIENCE)
     begun = time.monotonic()
     if way == "close":
         opened.close()
     elif way == "begin":
         opened.begin(0, Start(0, 3))
-        (event,) = opened.recv(1, 10)
+        (event,) = opened.recv(1, PATIENCE)
         assert event.ending is Ending.BROKEN, "it must close what ran before it starts anew"
         opened.begin(0, Start(0, 4))
-        assert opened.recv(1, 10)[0].ending is None
+        assert opened.recv(1, PATIENCE)[0].ending is None
     elif way == "finish":
         opened.finish(0, Ending.LENGTH_LIMIT)
-        assert opened.recv(1, 10)[0].ending is Ending.LENGTH_LIMIT
+        assert opened.recv(1, PATIENCE)[0].ending is Ending.LENGTH_LIMIT
     else:
         opened.send({0: "yes", 1: "yes"})
         ended = []
         while len(ended) < 2:
-            ended += opened.recv(2, 10)
+            ended += opened.recv(2, PATIENCE)
         opened.reset(seed=0, options={"tasks": [0, 0]})
-    assert time.monotonic() - begun < 15  # Of the 20 that it hangs.
+    assert time.monotonic() - begun < 0.7 * PATIENCE  # It hangs for all of it.
 
 
 def test_an_episode_that_is_dropped_is_closed_before_the_next_starts(arena):
     opened = lit(arena, 1)
     (lamp,) = opened.envs[0]._kits
     opened.begin(0, Start(0, 1))
-    opened.recv(1, 20)
+    opened.recv(1, PATIENCE)
     assert lamp.log == ["start", "close", "start"]
     opened.close()
     assert lamp.log == ["start", "close", "start", "close"]
@@ -128,8 +138,8 @@ def test_a_hung_call_closes_its_toolkits_aside(arena):
     opened = lit(arena, 1)
     (lamp,) = opened.envs[0]._kits
     opened.send({0: call(opened, "hang")})
-    assert opened.recv(1, 20)[0].ending is Ending.BROKEN
-    until = time.monotonic() + 10
+    assert opened.recv(1, PATIENCE)[0].ending is Ending.BROKEN
+    until = time.monotonic() + PATIENCE
     while opened._aside and time.monotonic() < until:
         opened._hear(time.monotonic() + 0.05)
     assert lamp.log == ["start", "close"]
@@ -140,13 +150,13 @@ def test_a_reward_that_raises_closes_the_toolkits_and_frees_the_slot(arena):
     lamps = [env._kits[0] for env in opened.envs]
     opened.send({0: "raise", 1: "yes"})
     with pytest.raises(ZeroDivisionError):
-        opened.recv(2, 20)
+        opened.recv(2, PATIENCE)
     events = []
     while not events:
-        events = opened.recv(1, 20)
+        events = opened.recv(1, PATIENCE)
     assert [(event.slot, event.reward) for event in events] == [(1, 1.0)]
     opened.begin(0, Start(0, 4))
-    assert opened.recv(1, 20)[0].ending is None
+    assert opened.recv(1, PATIENCE)[0].ending is None
     opened.close()
     assert [lamp.log for lamp in lamps] == [["start", "close"]] * 2
 
@@ -162,7 +172,7 @@ def test_a_defect_that_shows_as_toolkits_start_is_raised(arena):
     opened = arena(Dark, 1)
     opened.begin(0, Start(0, 0))
     with pytest.raises(EnvironmentDefect, match="no filament"):
-        opened.recv(1, 20)
+        opened.recv(1, PATIENCE)
 
 
 def test_an_environment_by_itself_waits_for_its_toolkits_no_longer_than_a_slot(arena, caplog):
@@ -178,7 +188,7 @@ def test_an_environment_by_itself_waits_for_its_toolkits_no_longer_than_a_slot(a
     assert "Lit: toolkits did not close within" in caplog.text
     env.reset(options={"task": 0})
     assert env._kits[0] is not lamp
-    assert time.monotonic() - begun < 15  # Of the 20 that it hangs.
+    assert time.monotonic() - begun < 0.7 * PATIENCE  # It hangs for all of it.
     env.close()
 
 
@@ -186,7 +196,7 @@ def test_an_errand_that_no_thread_can_run_breaks_its_episode(arena, monkeypatch)
     monkeypatch.setattr(crew, "MAX_LOST", 0)
     opened = arena(workshop.Lit, 1)
     opened.begin(0, Start(0, 0))
-    (event,) = opened.recv(1, 20)
+    (event,) = opened.recv(1, PATIENCE)
     assert event.ending is Ending.BROKEN
     assert "0 threads hang" in event.fault
 
@@ -204,38 +214,46 @@ def test_a_stalled_call_is_reported_by_name_and_warned_about(arena, caplog):
     opened.recv(2)
     assert opened.stalls() == []
     opened.send({1: call(opened, "slow", secret="x" * 500)})
-    assert opened.recv(1, 0.6) == []
+    assert opened.stalls() == []
+    (job,) = opened._out[1].jobs
+    job.begun -= 31.0  # Half of its minute has passed, and all that a busy machine loses fits into the other half.
+    assert opened.recv(1, 0.01) == []
     (stall,) = opened.stalls()
-    assert (stall.env_id, stall.slot, stall.tool, stall.timeout) == ("Loopy", 1, "slow", 1.0)
-    assert stall.seconds > 0.5
+    assert (stall.env_id, stall.slot, stall.tool, stall.timeout) == ("Loopy", 1, "slow", 60.0)
+    assert stall.seconds > 30
     assert stall.arguments == {"secret": "x" * 500}
     assert len(str(stall)) < 350
     assert "Loopy slot 1: slow(secret='xxx" in caplog.text
-    assert opened.recv(1, 20)[0].slot == 1
+    workshop.Loopy.gate.set()
+    assert opened.recv(1, PATIENCE)[0].slot == 1
     assert opened.stalls(0.0) == []
 
 
-def test_the_lag_of_the_loop_is_measured_and_who_holds_it_is_named(arena, caplog):
+def test_the_lag_of_the_loop_is_measured_and_who_holds_it_is_named(arena, caplog, monkeypatch):
+    monkeypatch.setattr(loop, "STARVED", 1.0)  # Whoever else has the processors meanwhile.
     opened = arena(workshop.Loopy, 2)
     for slot in (0, 1):
         opened.begin(slot, Start(slot, slot))
     opened.recv(2)
     assert opened.loop_lag.samples == 0
     opened.send({0: call(opened, "nap", seconds=0.2)})
-    opened.recv(1, 20)
+    opened.recv(1, PATIENCE)
     before = opened.loop_lag
     assert before.samples > 0
-    opened.send({0: call(opened, "hold", seconds=0.06)})
-    opened.recv(1, 20)
+    opened.send({0: call(opened, "pinch", seconds=0.06)})
+    opened.recv(1, PATIENCE)
     assert opened.loop_lag.max > 0.05, "a hold too short to be warned about shows as well"
-    opened.send({0: call(opened, "nap", seconds=1.0), 1: call(opened, "hold", seconds=0.8)})
-    opened.recv(2, 20)
-    assert opened.loop_lag.max > 0.5
-    assert opened.loop_lag.max >= opened.loop_lag.mean > before.mean
+    opened.send({0: call(opened, "nap"), 1: call(opened, "hold")})
+    assert becomes(lambda: "Loopy slot 1: tool hold has held the event loop" in caplog.text)
+    workshop.Loopy.gate.set()
+    assert len(opened.recv(2, PATIENCE)) == 2
+    after = opened.loop_lag
+    assert after.max > loop.HELD_SECONDS
+    assert after.max >= after.mean
+    assert after.mean * after.samples > before.mean * before.samples + 0.05 + loop.HELD_SECONDS
     said = [record for record in caplog.records if "held the event loop" in record.message]
     assert {record.levelno for record in said} == {logging.WARNING}
-    # A machine that itself stood still for seconds makes the shorter hold long, and may have the loop replaced.
-    assert any(record.message.startswith("Loopy slot 1: tool hold has held") for record in said)
+    assert sum("tool hold" in record.message for record in said) == 1, "it is said once"
 
 
 @pytest.mark.parametrize(
@@ -251,24 +269,28 @@ def test_a_loop_that_others_keep_from_a_processor_is_not_its_tools_doing(still, 
     assert loop._held(still, late, worked) is held
 
 
+def held_for_long():
+    """Until a tool has had the loop for longer than any may: from then on it is found whenever its call is late."""
+    assert workshop.Loopy.holding.wait(PATIENCE)
+    time.sleep(1.5 * loop.HELD_SECONDS)
+
+
 def test_a_loop_that_was_held_serves_its_other_calls_before_it_ends(arena):
     opened = arena(workshop.Loopy, 3)
     for slot in range(3):
         opened.begin(slot, Start(slot, slot))
     opened.recv(3)
     opened.send({0: call(opened, "nap", seconds=0.3), 1: call(opened, "grab")})
-    assert [(event.slot, event.ending) for event in opened.recv(1, 20)] == [(1, Ending.BROKEN)]
+    held_for_long()
+    assert [(event.slot, event.ending) for event in opened.recv(1, PATIENCE)] == [(1, Ending.BROKEN)]
     held = opened._runner._held_loops
     assert [loop.runs for loop in held] == [True]
     opened.send({2: call(opened, "nap")})
-    assert [event.slot for event in opened.recv(1, 20)] == [2]
+    assert [event.slot for event in opened.recv(1, PATIENCE)] == [2]
     workshop.Loopy.gate.set()
-    (event,) = opened.recv(1, 20)
+    (event,) = opened.recv(1, PATIENCE)
     assert (event.slot, event.messages[0]["content"]) == (0, "slept")
-    until = time.monotonic() + 10
-    while held[0].runs and time.monotonic() < until:
-        time.sleep(0.01)
-    assert not held[0].runs
+    assert becomes(lambda: not held[0].runs)
 
 
 def test_a_loop_that_is_held_for_good_is_replaced(arena, caplog):
@@ -276,9 +298,10 @@ def test_a_loop_that_is_held_for_good_is_replaced(arena, caplog):
     for slot in (0, 1):
         opened.begin(slot, Start(slot, slot))
     opened.recv(2)
-    opened.send({0: call(opened, "seize")})
-    (event,) = opened.recv(1, 20)
+    opened.send({0: call(opened, "grab")})
+    held_for_long()
+    (event,) = opened.recv(1, PATIENCE)
     assert event.ending is Ending.BROKEN
-    assert "is held by Loopy slot 0: tool seize" in caplog.text
+    assert "is held by Loopy slot 0: tool grab" in caplog.text
     opened.send({1: call(opened, "nap")})
-    assert opened.recv(1, 20)[0].messages[0]["content"] == "slept"
+    assert opened.recv(1, PATIENCE)[0].messages[0]["content"] == "slept"

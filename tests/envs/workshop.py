@@ -7,6 +7,8 @@ import threading
 import time
 from typing import Literal
 
+from worlds import Brief
+
 from palaestra.envs import Task, ToolEnv, ToolError, Toolkit, tool
 from palaestra.errors import Broken
 
@@ -15,12 +17,14 @@ most = 0
 begun: list[float] = []
 fails = 0
 lock = threading.Lock()
+tickets: list[str] = []
 
 
 def reset():
     global inside, most, fails
     inside = most = fails = 0
     begun.clear()
+    tickets.clear()
 
 
 def enter():
@@ -29,6 +33,11 @@ def enter():
         begun.append(time.monotonic())
         inside += 1
         most = max(most, inside)
+
+
+def alone(others):
+    """True until so many have been inside at once; whoever waits for that gives up before its tool's time is over."""
+    return most < others and time.monotonic() - begun[0] < 20
 
 
 def leave():
@@ -64,6 +73,8 @@ class Limited(Base):
     def narrow(self) -> str:
         """Two at once."""
         enter()
+        while alone(2):
+            time.sleep(0.005)
         time.sleep(0.02)
         leave()
         return "out"
@@ -73,16 +84,25 @@ class Limited(Base):
         """Three at once."""
         enter()
         try:
+            while alone(3):
+                await asyncio.sleep(0.005)
             await asyncio.sleep(seconds)
         finally:
             leave()
         return "out"
 
     @tool(concurrency=1, timeout=0.2)
-    async def closed(self, seconds: float = 5.0) -> str:
-        """One at once."""
-        await asyncio.sleep(seconds)
+    async def closed(self) -> str:
+        """One at once, and none comes out."""
+        await asyncio.Event().wait()
         return "out"
+
+    @tool(concurrency=1, timeout=60)
+    async def held(self) -> str:
+        """One at once, until there is a ticket for it."""
+        while not tickets:
+            await asyncio.sleep(0.005)
+        return tickets.pop()
 
     @tool(per_second=50)
     async def paced(self) -> str:
@@ -102,13 +122,13 @@ class Limited(Base):
 class Flaky(Base):
     """Its tools fail the first times."""
 
-    @tool(blocking=True, retries=2, transient=(ConnectionError,), timeout=5)
+    @tool(blocking=True, retries=2, transient=(ConnectionError,), timeout=60)
     def fetch(self, times: int) -> str:
         """Comes through after some failures."""
         fail(times, ConnectionResetError("gone"))
         return "got"
 
-    @tool(retries=2, transient=ConnectionError, timeout=5)
+    @tool(retries=2, transient=ConnectionError, timeout=60)
     async def fetch_async(self, times: int) -> str:
         """The same, on the loop."""
         fail(times, ConnectionResetError("gone"))
@@ -126,7 +146,7 @@ class Flaky(Base):
         fail(99, Broken("the server is gone"))
         return "never"
 
-    @tool(retries=50, transient=(OSError,), timeout=0.3)
+    @tool(retries=50, transient=(OSError,), timeout=60)
     async def never(self) -> str:
         """Never comes through."""
         fail(99, OSError("gone"))
@@ -140,11 +160,6 @@ class Heavy(Base):
     def square(self, number: int, sign: Literal["+", "-"] = "+") -> str:
         """Square a number."""
         return f"{sign}{number**2} in {os.getpid() != os.getppid()}"
-
-    @tool(process=True)
-    def pid(self) -> int:
-        """Which process it is."""
-        return os.getpid()
 
     @tool(process=True)
     def die(self, how: str) -> str:
@@ -239,6 +254,8 @@ class Lamp(Toolkit):
     """Starts and closes on command; has a tool that waits, so it may wait itself."""
 
     gate = threading.Event()
+    hanging = False
+    """One of them will hang as it closes."""
 
     def __init__(self):
         self.log = []
@@ -246,7 +263,7 @@ class Lamp(Toolkit):
     def start(self, task, rng):
         self.log.append("start")
         if "hang start" in task.prompt:
-            Lamp.gate.wait(20)
+            Lamp.gate.wait(60)
             self.log.append("late start")
         if "fail start" in task.prompt:
             raise RuntimeError("no bulb")
@@ -254,7 +271,7 @@ class Lamp(Toolkit):
     def close(self):
         self.log.append("close")
         if "hang close" in self.mood:
-            Lamp.gate.wait(20)
+            Lamp.gate.wait(60)
 
     mood = ""
 
@@ -262,12 +279,13 @@ class Lamp(Toolkit):
     def glow(self, mood: str = "") -> str:
         """Glow."""
         self.mood = mood
+        Lamp.hanging |= "hang close" in mood
         return "lit"
 
     @tool(blocking=True, timeout=0.2)
     def hang(self) -> str:
         """Hang."""
-        Lamp.gate.wait(20)
+        Lamp.gate.wait(60)
         return "late"
 
 
@@ -275,8 +293,10 @@ class Lit(ToolEnv):
     """An environment with a lamp."""
 
     toolkits = (Lamp,)
-    start_timeout = 0.3
-    close_timeout = 0.3
+    start_timeout = Brief(
+        lambda env: "hang start" in env.problem.prompt or any("hang close" in lamp.mood for lamp in env._kits or ())
+    )
+    close_timeout = Brief(lambda env: Lamp.hanging)
 
     def task_set(self, split):
         return [Task("plain"), Task("hang start"), Task("fail start")]
@@ -291,33 +311,37 @@ class Loopy(Base):
     """Its async tools hold the loop."""
 
     gate = threading.Event()
+    holding = threading.Event()
+    """A tool has the loop."""
 
-    @tool(timeout=10)
-    async def hold(self, seconds: float) -> str:
-        """Blocks the loop."""
+    @tool(timeout=60)
+    async def pinch(self, seconds: float) -> str:
+        """Blocks the loop for a moment."""
         time.sleep(seconds)
+        return "let go"
+
+    @tool(timeout=120)
+    async def hold(self) -> str:
+        """Blocks the loop, within its deadline."""
+        Loopy.gate.wait(60)
         return "held"
 
     @tool(timeout=0.5)
     async def grab(self) -> str:
         """Blocks the loop past its deadline."""
-        Loopy.gate.wait(20)
+        Loopy.holding.set()
+        Loopy.gate.wait(60)
         return "late"
 
-    @tool(timeout=1.5)
-    async def seize(self) -> str:
-        """Blocks the loop for good."""
-        Loopy.gate.wait(20)
-        return "late"
-
-    @tool(timeout=10)
+    @tool(timeout=120)
     async def nap(self, seconds: float = 0.0) -> str:
         """Sleeps."""
         await asyncio.sleep(seconds)
         return "slept"
 
-    @tool(timeout=1)
+    @tool(timeout=60)
     async def slow(self, secret: str) -> str:
-        """Takes more than half its time."""
-        await asyncio.sleep(0.8)
+        """Takes its time."""
+        while not Loopy.gate.is_set():
+            await asyncio.sleep(0.005)
         return "done"

@@ -11,6 +11,19 @@ opened: list[str] = []
 gate = threading.Event()
 
 
+class Brief:
+    """A limit of an environment that is short for what hangs, and a minute for all else.
+
+    A machine that stands still for a while passes any limit, and what had to come in time would not.
+    """
+
+    def __init__(self, hangs, seconds=0.3):
+        self.hangs, self.seconds = hangs, seconds
+
+    def __get__(self, env, owner=None):
+        return self.seconds if env is not None and self.hangs(env) else 60.0
+
+
 class Notes(Toolkit):
     """Keeps lines for an episode."""
 
@@ -64,14 +77,20 @@ class Kitchen(ToolEnv):
     @tool(blocking=True, timeout=0.2)
     def hang(self) -> str:
         """Never in time."""
-        gate.wait(5)
+        gate.wait(60)
         return "late"
 
     @tool(timeout=0.2)
     async def doze(self) -> str:
         """Never in time, on the loop."""
-        await asyncio.sleep(5)
+        await asyncio.sleep(60)
         return "late"
+
+    @tool(blocking=True, timeout=90)
+    def stay(self, name: str) -> str:
+        """Stay until the gate opens."""
+        gate.wait(60)
+        return name
 
     @tool
     def refuse(self) -> str:
@@ -117,6 +136,33 @@ class Inline(ToolEnv):
 
     def reward(self, attempt):
         return float(attempt.answer == "yes")
+
+
+class Meeting(Inline):
+    """Its calls wait for those of the other slots: none comes back where they do not run at once."""
+
+    size = 0
+    inside: list[str] = []  # noqa: RUF012
+    left: list[str] = []  # noqa: RUF012
+
+    @tool
+    async def gather(self) -> str:
+        """Wait until all have come and the others have left."""
+        self.inside.append("a")
+        while len(self.left) < self.size:
+            await asyncio.sleep(0.005)
+        return "a"
+
+    @tool(blocking=True)
+    def stand(self) -> str:
+        """Wait until all have come."""
+        self.inside.append("b")
+        until = time.monotonic() + 25
+        while len(self.inside) < 2 * self.size and time.monotonic() < until:
+            time.sleep(0.005)
+        if len(self.inside) == 2 * self.size:
+            self.left.append("b")
+        return "b"
 
 
 class BadKit(Toolkit):

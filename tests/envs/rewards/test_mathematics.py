@@ -3,8 +3,10 @@
 import asyncio
 import json
 import random
+import threading
 import time
 from fractions import Fraction
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -18,9 +20,12 @@ from palaestra.errors import Broken
 
 @pytest.fixture(scope="module", autouse=True)
 def processes():
-    """They are shared by the tests below, for they take a second to start."""
-    yield
-    symbolic.close()
+    """They are shared by the tests below, for they take a second to start; and they have time on a busy machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        for line in (symbolic._light, symbolic._others):
+            patch.setattr(line, "seconds", 60.0)
+        yield
+        symbolic.close()
 
 
 @pytest.mark.parametrize(
@@ -56,14 +61,14 @@ def test_a_number_is_itself_in_every_spelling_and_no_other_number(value, spellin
 
 @given(st.text(max_size=400), st.text(max_size=400))
 def test_no_text_raises_or_takes_long(answer, expected):
-    begun = time.perf_counter()
+    begun = time.thread_time()
     settled(answer, expected)
     boxed(answer)
-    assert time.perf_counter() - begun < 0.5
+    assert time.thread_time() - begun < 5
 
 
 def test_a_long_hostile_answer_is_read_in_a_moment():
-    begun = time.perf_counter()
+    begun = time.thread_time()
     for text in (
         "\\boxed{" * 50_000,
         "\\boxed{" + "{" * 100_000,
@@ -74,7 +79,7 @@ def test_a_long_hostile_answer_is_read_in_a_moment():
         assert not number_matches(text, "7")
         settled(text, "7")
     assert settled("1e999999999", "7") is None
-    assert time.perf_counter() - begun < 2
+    assert time.thread_time() - begun < 5, "it looks at every part of a text once, which takes hundredths of that"
 
 
 def test_the_last_box_counts_and_braces_inside_it_belong_to_it():
@@ -137,13 +142,18 @@ def test_what_the_number_is_called_may_stand_before_it():
 
 
 class Pretended:
-    """A process that compares nothing: what is slow by its text takes half a second."""
+    """A process that compares nothing: what is slow by its text takes until all that are slow are let go."""
+
+    over = threading.Event()
+    slow: list[str] = []  # noqa: RUF012
 
     def __init__(self, *_):
         self.ready = {"math-verify"}
 
     def answer(self, _, question, __):
-        time.sleep(0.5 if SLOW in json.loads(question)[0] else 0)
+        if SLOW in json.loads(question)[0]:
+            self.slow.append(question)
+            self.over.wait(60)
         return "True"
 
     def end(self):
@@ -154,25 +164,30 @@ SLOW = r"\int x dx + "
 
 
 def test_slow_answers_of_others_cost_a_quick_one_nothing_and_none_waits_for_long(monkeypatch):
-    """Not one process is started: what is asked here is who waits for whom, and how long."""
+    """Not one process is started: what is asked here is who waits for whom, and how long, by a clock of its own."""
+    now = [0.0]
 
     async def all_of_them():
-        begun = time.monotonic()
         line = [asyncio.ensure_future(symbolic.equal(f"{SLOW}{n}", "x")) for n in range(5 * killable.PROCESSES)]
-        await asyncio.sleep(0)
+        until = time.monotonic() + 60
+        while len(Pretended.slow) < killable.PROCESSES and time.monotonic() < until:
+            await asyncio.sleep(0.005)
         quick = await symbolic.equal("x+1", "x")
-        verdicts = await asyncio.gather(*line)
-        return quick, verdicts, time.monotonic() - begun, await symbolic.equal(f"{SLOW}{len(line) - 1}", "x")
+        now[0] += symbolic.QUEUE_SECONDS + 1
+        Pretended.over.set()
+        return quick, await asyncio.gather(*line), await symbolic.equal(f"{SLOW}{len(line) - 1}", "x")
 
+    Pretended.over.clear()
+    Pretended.slow.clear()
     for name in ("_light", "_others"):
         monkeypatch.setattr(symbolic, name, Killable(symbolic.Comparison, 2.0, 100))
-    monkeypatch.setattr(symbolic, "QUEUE_SECONDS", 0.4)
+    monkeypatch.setattr(killable, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(killable, "_Worker", Pretended)
-    quick, verdicts, took, alone = asyncio.run(all_of_them())
+    quick, verdicts, alone = asyncio.run(all_of_them())
     symbolic.close()
-    assert quick
+    assert quick, "while all processes of the others are busy"
     assert verdicts == [True] * killable.PROCESSES + [False] * 4 * killable.PROCESSES
-    assert took < 2, "five rounds take 2.5 s"
+    assert len(Pretended.slow) == killable.PROCESSES + 1, "a late one is not looked at"
     assert alone, "what was not looked at is not remembered as wrong"
 
 
@@ -181,8 +196,7 @@ def test_what_takes_too_long_is_different_and_the_next_comparison_is_served(monk
     monkeypatch.setattr(symbolic._others, "seconds", 0.3)
     begun = time.monotonic()
     assert asyncio.run(same("(" * 60 + "1" + ")" * 60, "1+x")) is False
-    assert time.monotonic() - begun < 5
-    monkeypatch.setattr(symbolic._light, "seconds", 20.0)
+    assert time.monotonic() - begun < 60
     assert asyncio.run(same(r"3\sqrt{2}", r"\sqrt{18}"))
 
 

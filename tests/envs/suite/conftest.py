@@ -3,8 +3,15 @@
 import pytest
 from bare_sandbox import BareSandbox
 
-from palaestra.envs.rewards import code
+from palaestra.envs.rewards import code, symbolic
 from palaestra.envs.tools import sandboxed
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch):
+    """Comparisons have time on a busy machine."""
+    for line in (symbolic._light, symbolic._others):
+        monkeypatch.setattr(line, "seconds", 60.0)
 
 
 @pytest.fixture

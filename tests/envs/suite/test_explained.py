@@ -1,5 +1,6 @@
 """What each environment tells a person of a reward."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -24,12 +25,14 @@ def told(env, task, answer):
 
 @pytest.mark.usefixtures("bare")
 def test_a_wrong_program_is_told_the_test_that_failed_and_a_right_one_nothing():
-    env = CodeContest(seconds=0.3)
+    env = CodeContest()
     assert told(env, ADDS, None) == "there is no program"
     assert told(env, ADDS, "```python\nprint(3)\n```").splitlines() == [
         "hidden test 2 of 2 failed", "  given     '4 5'", "  expected  '9'", r"  got       '3\n'",
     ]  # fmt: skip
-    assert "out of time after 0.3 s" in told(env, ADDS, "```python\nwhile True: pass\n```")
+    endless = told(CodeContest(seconds=0.3), ADDS, "```python\nwhile True: pass\n```")
+    (seconds,) = re.findall(r"out of time after ([\d.]+) s", endless)
+    assert float(seconds) >= 0.3
     assert told(env, ADDS, "```python\nprint(sum(map(int, input().split())))\n```") == ""
     assert "assert f(1, 2) == 3" in told(HumanEval(), ASSERTS, "```python\ndef add(x, y):\n    return x\n```")
     assert told(HumanEval(), ASSERTS, "```python\ndef add(x, y):\n    return x + y\n```") == ""
