@@ -30,6 +30,9 @@ class Limit:
         self._inside = 0
         self._line: deque[Any] = deque()
         self._next_start = 0.0
+        """The first moment that is not reserved."""
+        self._next_turn = 0.0
+        """The first moment at which a call may begin by those that have begun."""
 
     def enter(self, job: Standing) -> bool:
         """True where the call may go in now; otherwise it stands in line, and `leave` will hand it out."""
@@ -63,7 +66,21 @@ class Limit:
             now = time.monotonic()
             start = max(now, self._next_start)
             self._next_start = start + 1.0 / self.per_second
+            if start == now:
+                self._next_turn = self._next_start
             return start - now
+
+    def belated(self) -> float:
+        """At a reserved start: seconds that it has to wait after all, where those before it have begun late.
+
+        Without it all that fell due while a machine stood still would begin at once.
+        """
+        assert self.per_second is not None
+        with self._lock:
+            now = time.monotonic()
+            turn = max(now, self._next_turn)
+            self._next_turn = turn + 1.0 / self.per_second
+            return turn - now
 
     def after_fork(self) -> None:
         """In a forked copy nobody is inside: the threads that would leave are not in it."""

@@ -5,6 +5,7 @@ A call first stands in its tool's line where the tool has limits; its clock star
 deadline means for the episode (`env`, `vector`), and waiting for results (`inbox`).
 """
 
+import asyncio
 import logging
 import os
 import threading
@@ -67,9 +68,14 @@ class Runner:
         delay = job.prepared.limit.delay()
         if delay > 0:
             loop = self._open_loop().loop
-            loop.call_soon_threadsafe(loop.call_later, delay, self._go, job.mode, [job])
+            loop.call_soon_threadsafe(loop.call_later, delay, self._begin_in_turn, loop, job)
         else:
             self._go(job.mode, [job])
+
+    def _begin_in_turn(self, loop: asyncio.AbstractEventLoop, job: Job) -> None:
+        """On the loop's thread: the moment that a job reserved has come."""
+        assert job.prepared.limit is not None
+        loop.call_later(job.prepared.limit.belated(), self._go, job.mode, [job])
 
     def abandon(self, turn: Turn) -> None:
         """Forget a turn: late results are dropped, threads that are in it are replaced, processes are killed."""

@@ -8,6 +8,7 @@ import workshop
 from palaestra import Ending, Start
 from palaestra.envs import ToolVectorEnv
 from palaestra.envs.core.tool import collect
+from palaestra.envs.running import limits
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +56,36 @@ def test_the_rate_is_kept_over_all_environments(arena, name):
     assert len(opened.recv(10, 60)) == 10
     # Starts may come late on a busy machine, and then close together: what is certain is that none comes too early.
     assert [begun - sent >= at / 50 - 0.001 for at, begun in enumerate(sorted(workshop.begun))] == [True] * 10
+
+
+def test_what_fell_due_while_the_machine_stood_still_does_not_begin_at_once(monkeypatch):
+    now = 100.0
+    monkeypatch.setattr(limits.time, "monotonic", lambda: now)
+    limit = limits.Limit(None, 10.0)
+    assert [limit.delay() for _ in range(5)] == pytest.approx([0.0, 0.1, 0.2, 0.3, 0.4])
+    now = 100.1
+    assert limit.belated() == pytest.approx(0.0)
+    now = 105.0
+    assert [limit.belated() for _ in range(3)] == pytest.approx([0.0, 0.1, 0.2])
+    now = 200.0
+    assert [limit.delay() for _ in range(2)] == pytest.approx([0.0, 0.1])
+    now = 200.1
+    assert limit.belated() == pytest.approx(0.0)
+
+
+def test_a_loop_that_is_held_lets_no_more_begin_than_the_rate(arena):
+    opened = arena(workshop.Limited, 6)
+    freed = []
+
+    def hold():
+        time.sleep(0.2)
+        freed.append(time.monotonic())
+
+    opened.send(dict.fromkeys(range(6), call(opened, "paced")))
+    opened._runner._open_loop().loop.call_soon_threadsafe(hold)  # Meanwhile all fall due.
+    assert len(opened.recv(6, 60)) == 6
+    late = sorted(begun for begun in workshop.begun if begun >= freed[0])
+    assert [begun - freed[0] >= at / 50 - 0.001 for at, begun in enumerate(late)] == [True] * len(late)
 
 
 def test_waiting_for_a_place_is_not_held_against_the_call(arena):
