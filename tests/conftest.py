@@ -1,6 +1,7 @@
 """What every test runs under: one thread, no network for model hubs, no deadline that a busy machine would miss.
 
-It seeds nothing: a test that needs numbers makes its own generator.
+It seeds nothing: a test that needs numbers makes its own generator. Properties are tried on the same examples in every
+run, or a rare one would fail somebody else's change; `pytest --hypothesis-profile=default` looks for new ones.
 """
 
 import os
@@ -16,7 +17,8 @@ os.environ.pop("COLUMNS", None)  # workers of pytest-xdist have it, and what we 
 import hypothesis
 import pytest
 
-hypothesis.settings.register_profile("palaestra", deadline=None)
+_PATIENT = [hypothesis.HealthCheck.too_slow]
+hypothesis.settings.register_profile("palaestra", deadline=None, derandomize=True, suppress_health_check=_PATIENT)
 hypothesis.settings.load_profile("palaestra")
 
 

@@ -7,8 +7,10 @@ import asyncio
 import inspect
 import json
 import re
+import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -88,6 +90,14 @@ def _results(message):
     return [{"role": "tool", "content": part} for part in parts]
 
 
+@contextmanager
+def nobody() -> Iterator[str]:
+    """The base URL of a server that is not there. Its port is held: a free one may soon be that of another server."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{held.getsockname()[1]}/v1"
+
+
 class FakeServer:
     """Runs on a thread of its own while the block lasts; leaves no socket behind."""
 
@@ -138,9 +148,10 @@ class FakeServer:
         task = asyncio.current_task()
         assert task is not None
         self._open[task] = writer
+        asked = False
         try:
-            while await self._answer(reader, writer):
-                pass
+            while await self._answer(reader, writer, asked):
+                asked = True
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             self.hung_up.set()
         except Exception as crash:
@@ -154,15 +165,17 @@ class FakeServer:
         writer.write(Reply(b"plain HTTP was expected", 400).encoded())
         await writer.drain()
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """One request; False when the connection is over."""
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, asked: bool) -> bool:
+        """One request, the first or one that is `asked` after others; False when the connection is over."""
         try:
             first = await reader.readexactly(1)
             if first == b"\x16":  # Somebody speaks TLS.
                 await self.greet_tls(writer)
                 return False
             head = (first + await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-        except asyncio.IncompleteReadError:  # Gone between two requests.
+        except asyncio.IncompleteReadError as gone:
+            if gone.partial or not asked:  # Not just between two requests: a slow client's time may end before it asks.
+                self.hung_up.set()
             return False
         method, path, _ = head[0].split(" ", 2)
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:] if line)}

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import families
 import pytest
-from fake_server import FakeServer, Reply, demonstrated, error, said
+from fake_server import FakeServer, Reply, demonstrated, error, nobody, said
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,7 +42,7 @@ def nothing_is_left(monkeypatch):
 @contextmanager
 def opened(url, policy=None, **options):
     """A policy that asks a server, closed at the end of the block."""
-    config = EndpointConfig(**({"base_url": url, "model": "demo", "backoff": 0.01, "patience": 20.0} | options))
+    config = EndpointConfig(**({"base_url": url, "model": "demo", "backoff": 0.01, "patience": 120.0} | options))
     made = EndpointPolicy(config, **(policy or {}))
     try:
         yield made
@@ -126,9 +126,7 @@ def test_all_episodes_are_out_at_once():
 
 
 def test_a_dead_server_breaks_episodes_with_a_fault_that_names_it():
-    with FakeServer(lambda seen: said()) as server:
-        url = server.url
-    with opened(url, patience=0.1) as policy:
+    with nobody() as url, opened(url, patience=0.1) as policy:
         episodes = played(policy)
     assert [episode.ending for episode in episodes] == [Ending.BROKEN] * 4
     assert [episode.reward for episode in episodes] == [None] * 4

@@ -66,7 +66,7 @@ class Looked:
 
     def until(self, condition: str) -> None:
         """Wait for a condition in JavaScript. As a function: a text would be evaluated, which the page forbids."""
-        self.page.wait_for_function(f"() => {condition}", timeout=30_000)
+        self.page.wait_for_function(f"() => {condition}", timeout=60_000)
 
     def text(self, selector: str = "body") -> str:
         """What a reader sees."""
@@ -92,7 +92,7 @@ def chromium() -> Iterator[Any]:
     if not found:
         pytest.skip("there is no Chromium or no playwright; `make test-chromium` sets both up")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=FLAGS, timeout=60_000)
+        browser = playwright.chromium.launch(executable_path=found, args=FLAGS, timeout=120_000)
         yield browser
         browser.close()
 
@@ -101,7 +101,7 @@ def chromium() -> Iterator[Any]:
 def looked(chromium: Any) -> Iterator[Looked]:
     """A fresh page."""
     page = chromium.new_page(viewport={"width": 1280, "height": 860})
-    page.set_default_timeout(30_000)
+    page.set_default_timeout(60_000)
     page.add_init_script(WATCH)
     seen = Looked(page)
     page.on("request", lambda request: seen.requests.append(request.url))

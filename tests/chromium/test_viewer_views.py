@@ -55,7 +55,7 @@ def test_curves_show_chosen_metrics_and_one_step_of_all(view: Path, looked: Any)
     assert "3 steps, 24 episodes" in looked.text("header")
     assert looked.page.locator(".chart").count() == 2
     looked.page.locator(".plot").first.hover(position={"x": 60, "y": 40})
-    assert looked.page.locator(".chart .value").all_inner_texts() == ["0.2", "0.1"]
+    looked.until("[...document.querySelectorAll('.chart .value')].map((one) => one.textContent).join() === '0.2,0.1'")
     looked.page.locator(".metrics summary").click()
     looked.page.locator(".chip", has_text="other").click()
     looked.until("document.querySelectorAll('.chart').length === 3")
@@ -214,9 +214,9 @@ def test_keys_walk_through_episodes_and_groups(view: Path, looked: Any) -> None:
         looked.page.keyboard.press(key)
         looked.at(place)
     looked.page.keyboard.press("?")
-    assert looked.page.locator("dialog").is_visible()
+    looked.page.locator("dialog").wait_for(state="visible")
     looked.page.keyboard.press("Escape")
-    assert not looked.page.locator("dialog").is_visible()
+    looked.page.locator("dialog").wait_for(state="hidden")
     looked.page.keyboard.press("/")
     looked.page.keyboard.type("jkn")
     assert looked.page.input_value(".search") == "jkn"

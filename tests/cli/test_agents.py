@@ -9,7 +9,7 @@ from typing import Annotated
 
 import pytest
 import tyro
-from fake_server import FakeServer, demonstrated, error, said
+from fake_server import FakeServer, demonstrated, error, nobody
 
 import palaestra
 from palaestra import UsageError
@@ -100,9 +100,7 @@ def test_a_model_from_disk_is_loaded(tmp_path):
 
 
 def test_a_server_that_is_not_there_is_told_before_anything_is_played():
-    with FakeServer(lambda seen: said()) as server:
-        url = server.url
-    with pytest.raises(UsageError, match=r"cannot be reached"):
+    with nobody() as url, pytest.raises(UsageError, match=r"cannot be reached"):
         evaluated("-m", "demo", "-b", url)
     with FakeServer(lambda seen: error(401, "no")) as server, pytest.raises(UsageError, match="refused with 401"):
         evaluated("-m", "demo", "-b", server.url)

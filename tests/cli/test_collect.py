@@ -22,7 +22,9 @@ from palaestra.record import read
 ENV = "palaestra/Calculator-v0"
 DEADLINE = 120.0
 WORLD = '''
+import os
 import time
+from pathlib import Path
 import palaestra
 from palaestra.envs import Task
 from palaestra.envs.suite import calculator
@@ -34,9 +36,17 @@ class Sourced(calculator.Calculator):
         return Task(made.prompt, made.answer, data={"source": ("odd", "even")[int(made.answer) % 2 == 0]})
 
 
+HOLD_AFTER = int(os.environ.get("HOLD_AFTER", "0"))
+PATIENCE = time.monotonic() + 120
+
+
 def hasty(messages, rng, tool_rate=1.0):
-    """Right in two episodes of three, and never at once."""
+    """Right in two episodes of three, and never at once. It waits for its end where so many episodes are on disk."""
     time.sleep(0.004)
+    while HOLD_AFTER and time.monotonic() < PATIENCE:
+        if Path("good.played.jsonl").read_bytes().count(b"\\n") < HOLD_AFTER:
+            break
+        time.sleep(0.01)
     said = calculator.demonstrate(messages, rng, tool_rate)
     return said if messages[-1]["role"] == "user" or rng.random() < 0.66 else "no idea"
 
@@ -159,25 +169,32 @@ def whole(tmp_path_factory):
     return folder
 
 
-def started(folder):
-    """The command in a folder of its own, as a process."""
+def started(folder, hold=0):
+    """The command in a folder of its own, as a process; it goes no further than to `hold` episodes."""
     (folder / "sourced_world.py").write_text(WORLD)
     asked = ["sourced_world:me/Sourced-v0", "--out", "good.jsonl", "--tasks", str(TASKS), "--top-k", "40"]
     return subprocess.Popen(
         [sys.executable, "-m", "palaestra", "collect", *asked, "--slots", "4"],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH")]))},
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH")])),
+            "HOLD_AFTER": str(hold),
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
 
 
-def stopped(folder, number, episodes):
-    """Start the command and send it a signal once so many more episodes are on disk; its output and status."""
+def stopped(folder, number, episodes, room=0):
+    """Start the command and send it a signal once so many more episodes are on disk; its output and status.
+
+    However late the signal comes, the command is at most `room` episodes further, somewhere in its work or waiting.
+    """
     path = folder / "good.played.jsonl"
-    process, until = started(folder), time.monotonic() + DEADLINE
     before = path.read_bytes().count(b"\n") if path.exists() else 0
+    process, until = started(folder, before + episodes + room), time.monotonic() + DEADLINE
     try:
         while process.poll() is None and time.monotonic() < until:
             if path.exists() and path.read_bytes().count(b"\n") >= before + episodes:
@@ -205,7 +222,7 @@ def same_end(folder, whole):
 def test_kills_change_nothing_and_lose_nothing(tmp_path, whole):
     for episodes in (20, 60):
         kept = lines(tmp_path / "good.jsonl") if (tmp_path / "good.played.jsonl").exists() else []
-        output, status = stopped(tmp_path, signal.SIGKILL, episodes)
+        output, status = stopped(tmp_path, signal.SIGKILL, episodes, room=40)
         assert status == -signal.SIGKILL, output
         assert lines(tmp_path / "good.jsonl")[: len(kept)] == kept
         assert not (tmp_path / "good.jsonl").exists(), "a selection is there whole or not at all"

@@ -274,7 +274,7 @@ def without(library, folder, *arguments):
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
         env={**os.environ, "COLUMNS": "120"},
     )
@@ -307,7 +307,7 @@ def test_what_needs_no_extra_runs_without_them(tmp_path):
 
 def command(*arguments, **more):
     """A command in a process of its own, as a shell starts it."""
-    settings = {"cwd": None, "capture_output": True, "timeout": 120, "check": False} | more
+    settings = {"cwd": None, "capture_output": True, "timeout": 300, "check": False} | more
     settings["env"] = {**os.environ, "COLUMNS": "120", "PYTHONUNBUFFERED": "", **more.get("env", {})}
     return subprocess.run([sys.executable, "-m", "palaestra", *arguments], **settings)
 
@@ -388,18 +388,21 @@ def test_a_full_disk_is_named(arguments):
 
 def test_a_closed_output_is_no_fault():
     shell = ["sh", "-c", '"$0" -m palaestra list >&- && "$0" -m palaestra --help >&-', sys.executable]
-    done = subprocess.run(shell, stderr=subprocess.PIPE, timeout=120, check=False)
+    done = subprocess.run(shell, stderr=subprocess.PIPE, timeout=300, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_ctrl_c_ends_a_command_that_runs(tmp_path):
-    (tmp_path / "sleepy.py").write_text("import time\nprint('here', flush=True)\ntime.sleep(60)\n")
+    (tmp_path / "sleepy.py").write_text("import time\nprint('here', flush=True)\ntime.sleep(600)\n")
     line = [sys.executable, "-m", "palaestra", "check", "sleepy:me/Sleepy-v0"]
     with subprocess.Popen(line, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"here\n"
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        try:
+            _, err = process.communicate(timeout=300)
+        finally:
+            process.kill()
     assert (process.returncode, err) == (130, b"\ninterrupted\n")
 
 

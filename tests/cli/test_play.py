@@ -223,7 +223,7 @@ def test_input_that_is_not_text_is_an_error_and_no_traceback():
         [sys.executable, "-m", "palaestra", "play", ENV, "--seed", "1"],
         input=b"\xff\xfe\x00 caf\xe9\n",
         capture_output=True,
-        timeout=60,
+        timeout=120,
         env={**os.environ, "PYTHONUTF8": "1"},
     )
     assert b"Traceback" not in done.stderr
@@ -242,7 +242,7 @@ def test_it_can_be_played_at_a_terminal_of_forty_columns():
     )
     os.close(slave)
     os.write(master, b'/call search query="Moka born"\nAnswer: Momu\n/quit\n')
-    seen, until = b"", time.monotonic() + 60
+    seen, until = b"", time.monotonic() + 120
     while select.select([master], [], [], max(0.0, until - time.monotonic()))[0]:
         try:
             part = os.read(master, 4096)
@@ -252,7 +252,11 @@ def test_it_can_be_played_at_a_terminal_of_forty_columns():
             break
         seen += part
     os.close(master)
-    assert process.wait(timeout=30) == 0
+    try:
+        assert process.wait(timeout=60) == 0
+    finally:
+        process.kill()
+        process.wait()
     assert b"Tila" in seen
     assert b"[answered: reward 1]" in seen
     assert b"Traceback" not in seen

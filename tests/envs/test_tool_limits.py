@@ -82,7 +82,9 @@ def test_a_loop_that_is_held_lets_no_more_begin_than_the_rate(arena):
         freed.append(time.monotonic())
 
     opened.send(dict.fromkeys(range(6), call(opened, "paced")))
-    opened._runner._open_loop().loop.call_soon_threadsafe(hold)  # Meanwhile all fall due.
+    while not workshop.begun:
+        time.sleep(0.001)
+    opened._runner._open_loop().loop.call_soon_threadsafe(hold)  # Meanwhile all the others fall due.
     assert len(opened.recv(6, 60)) == 6
     late = sorted(begun for begun in workshop.begun if begun >= freed[0])
     assert [begun - freed[0] >= at / 50 - 0.001 for at, begun in enumerate(late)] == [True] * len(late)

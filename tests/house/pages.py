@@ -23,7 +23,7 @@ _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SAVE = re.compile(r"[Ss]ave (?:this|these|it)(?: \w+)* as `([^`]+)`")
 _EXCUSE = re.compile(r"<!-- not run: (.*?) -->")
 _TRAINING = re.compile(r"palaestra train \S+ .*--run runs/first\b.*")
-SECONDS = 300
+SECONDS = 900
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from contextlib import suppress
 from email.parser import HeaderParser
 from pathlib import Path
 
@@ -34,8 +35,8 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy = tmp_path_factory.mktemp("tree")
     listed = run("git", "ls-files", "-co", "--exclude-standard", "-z", cwd=ROOT)
     for name in filter(None, listed.split("\0")):
-        if os.path.lexists(ROOT / name):  # deleted but not yet committed otherwise
-            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):  # deleted but not yet committed, or another test's, gone since it was listed
             shutil.copy2(ROOT / name, copy / name, follow_symlinks=False)
     return copy
 

@@ -269,7 +269,7 @@ def test_calls_in_a_turn_are_capped(name):
 UNITS = {
     "hermes": ["<tool_call>", "</tool_call>", '<tool_call>{"a":"', "<tool_call>[",
                '<tool_call>"\\', "<tool_call>[1,]",
-               '<tool_call>[1,]"\\"'],
+               '<tool_call>[1,]"\\"', '<tool_call>{"name": "a"}</tool_call>', "<tool_call>\n"],
     "qwen3_coder": ["<tool_call>", "<function=", "<tool_call><function=a><parameter=b>",
                     "<function=a>", "</parameter>\n",
                     "<tool_call><function=a><parameter=b>\n</parameter>  "],
@@ -291,24 +291,30 @@ UNITS = {
 COMMON = ["<think>", "</think>", "<think></think>", " <", '"', "\\", "{", " ", "x"]
 
 
-def _seconds(parse, turn, tries):
-    best = 1e9
-    for _ in range(tries):
-        begun = time.process_time()
-        parse(turn)
-        best = min(best, time.process_time() - begun)
-    return best
+def _seconds(parse, turn):
+    begun = time.process_time()
+    parse(turn)
+    return time.process_time() - begun
+
+
+def _grows_in_step(parse, short, long):
+    """Whether forty times the text takes at most forty times the work, and a generous bit more: quadratic is 1600.
+
+    A busy machine may spoil a measurement, and then another is taken; it never makes quadratic work look linear.
+    """
+    least = min(_seconds(parse, short) for _ in range(3))
+    return any(_seconds(parse, long) < 40 * 8 * (least + 2e-5) for _ in range(5))
 
 
 @EVERY
 def test_work_grows_in_step_with_length(name):
-    """Rule 11. Forty times the text may take forty times the work, and a generous bit more: quadratic would be 1600."""
+    """Rule 11."""
     parse = partial(formats.get(name).parse, tools=TOOLS)
     for unit in [*UNITS[name], *COMMON]:
         short, long = (unit * (size // len(unit)) for size in (10_000, 400_000))
-        assert _seconds(parse, long, 1) < 40 * 8 * (_seconds(parse, short, 3) + 2e-5), unit
-        opened = FIRST[name] + long  # One opening tag with the repetition behind it.
-        assert _seconds(parse, opened, 1) < 40 * 8 * (_seconds(parse, FIRST[name] + short, 3) + 2e-5), unit
+        assert _grows_in_step(parse, short, long), unit
+        opened = FIRST[name]  # One opening tag with the repetition behind it.
+        assert _grows_in_step(parse, opened + short, opened + long), unit
 
 
 @EVERY

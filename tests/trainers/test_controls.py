@@ -63,7 +63,7 @@ def test_a_control_is_trained_and_its_process_does_not_outlive_a_failure(tmp_pat
 
     def fail_in_the_middle():
         with Background() as background:
-            control = background.submit(CONTROLS[1], tmp_path, config, 2).result(timeout=120)
+            control = background.submit(CONTROLS[1], tmp_path, config, 2).result(timeout=300)
             assert control.name == CONTROLS[1]
             assert control.curve == [0.0]
             assert control.measured.sampled.tasks == 2
@@ -74,6 +74,6 @@ def test_a_control_is_trained_and_its_process_does_not_outlive_a_failure(tmp_pat
     with pytest.raises(RuntimeError, match="elsewhere"):
         fail_in_the_middle()
     for process in multiprocessing.active_children():
-        process.join(10)
+        process.join(60)
     assert len(pids) == 1
     assert not alive(pids[0])

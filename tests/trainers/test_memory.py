@@ -1,5 +1,6 @@
 """The estimate of memory against memory: tensors that are counted, and peaks that a profiler saw."""
 
+import gc
 import json
 
 import families
@@ -29,8 +30,13 @@ def sizes(counted):
 
 def peak(work, folder):
     """The most bytes that were allocated at once while `work` ran, beyond those that were there before."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as seen:
-        work()
+    gc.collect()
+    gc.disable()  # What an earlier test has left in circles would be freed in the middle, and taken off.
+    try:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as seen:
+            work()
+    finally:
+        gc.enable()
     seen.export_chrome_trace(str(folder / "trace.json"))
     events = json.loads((folder / "trace.json").read_text())["traceEvents"]
     most = now = 0
