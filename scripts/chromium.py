@@ -10,11 +10,13 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 PLAYWRIGHT = "1.65.2"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 SECONDS = 900
+UPDATES = 4
 
 
 def main():
@@ -48,10 +50,13 @@ def install():
     if as_root and shutil.which("sudo") is None:
         stop("there is no Chromium, and installing one needs root or sudo", remedy)
     say("installing chromium with apt-get")
-    quiet = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-y", "-qq"]
-    for words in (["update"], ["install", "--no-install-recommends", "chromium"]):
-        if run(*as_root, *quiet, *words) is None:
-            stop(f"apt-get {words[0]} failed", remedy)
+    patient = ["-o", "DPkg::Lock::Timeout=300", "-o", "Acquire::Retries=3"]
+    quiet = [*as_root, "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-y", "-qq", *patient]
+    # Another apt-get may hold the lock of the lists, for which no time-out of its own holds.
+    if not any(run(*quiet, "update") is not None or time.sleep(15) for _ in range(UPDATES)):
+        stop("apt-get update failed", remedy)
+    if run(*quiet, "install", "--no-install-recommends", "chromium") is None:
+        stop("apt-get install failed", remedy)
     found = find()
     if found is None:
         stop("apt-get installed chromium, but none is on the path", remedy)
@@ -70,6 +75,7 @@ def need_playwright():
     constraints = Path(sys.prefix) / "constraints.txt"
     held = ["-c", str(constraints)] if constraints.is_file() else []
     words = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *held]
+    words += ["--retries", "10", "--timeout", "60"]
     if run(*words, f"playwright=={PLAYWRIGHT}", env=environment) is None:
         stop("pip could not install playwright", "is the package index reachable?")
 

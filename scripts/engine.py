@@ -27,7 +27,10 @@ from pathlib import Path
 
 PROGRAMS = {"dockerd": "docker.io", "runc": "runc", "g++": "g++", "node": "nodejs"}
 LIBRARIES = ("pip", "numpy", "sympy")
-INSTALL_SECONDS, START_SECONDS, STOP_SECONDS = 600, 60, 30
+INSTALL_SECONDS, START_SECONDS, STOP_SECONDS, UNMOUNT_SECONDS = 1800, 180, 30, 30
+UPDATES = 4
+ROOM_BYTES = 4 * 2**30
+"""For the images, and what the tests write in containers."""
 PATH = os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin"
 PR_SET_PDEATHSIG = 1
 
@@ -48,6 +51,8 @@ def main():
         stop_here("there is nothing to run", "engine.py run -- COMMAND")
     become_root()
     install(given.runsc)
+    if shutil.disk_usage("/tmp").free < ROOM_BYTES:
+        stop_here(f"/tmp has less than {ROOM_BYTES >> 30} GiB free, and the engine lives there", "make room")
     # A short name: the path of a socket holds 107 bytes, and containers get some of their own below it.
     folder = Path(tempfile.mkdtemp(prefix="pal-docker-", dir="/tmp"))
     # A stopped `run` stops its engine as well.
@@ -92,17 +97,23 @@ def install(runsc):
     if shutil.which("apt-get") is None:
         stop_here(f"absent: {', '.join(packages)}, and there is no apt-get", "install them, then again")
     say(f"installing {' '.join(packages)} with apt-get")
-    apt = ["apt-get", "-y", "-qq", "-o", "DPkg::Lock::Timeout=300"]
-    for words in (["update"], ["install", "--no-install-recommends", *packages]):
-        done = subprocess.run(
-            [*apt, *words],
-            env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
-            stdout=sys.stderr,
-            timeout=INSTALL_SECONDS,
-            check=False,
-        )
-        if done.returncode != 0:
-            stop_here(f"apt-get {words[0]} failed (see above)", "is the Debian mirror reachable?")
+    # Another apt-get may hold the lock of the lists, for which no time-out of its own holds.
+    if not any(apt_get("update") or time.sleep(15) for _ in range(UPDATES)):
+        stop_here("apt-get update failed (see above)", "is the Debian mirror reachable?")
+    if not apt_get("install", "--no-install-recommends", *packages):
+        stop_here("apt-get install failed (see above)", "is the Debian mirror reachable?")
+
+
+def apt_get(*words):
+    """Whether it succeeded."""
+    patient = ["-o", "DPkg::Lock::Timeout=300", "-o", "Acquire::Retries=3"]
+    quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    command = ["apt-get", "-y", "-qq", *patient, *words]
+    try:
+        return subprocess.run(command, env=quiet, stdout=sys.stderr, timeout=INSTALL_SECONDS).returncode == 0
+    except subprocess.TimeoutExpired:
+        say(f"apt-get {words[0]} did not end within {INSTALL_SECONDS} s")
+        return False
 
 
 def start(folder, bound, runsc=False):
@@ -193,7 +204,8 @@ def stop(folder):
             time.sleep(0.05)
     except (FileNotFoundError, ProcessLookupError, ValueError):
         pass  # it never came up, or is gone
-    for _ in range(50):  # mounts below it may need a moment to go
+    deadline = time.monotonic() + UNMOUNT_SECONDS
+    while time.monotonic() < deadline:  # mounts below it may need a moment to go
         shutil.rmtree(folder, ignore_errors=True)
         if not folder.exists():
             return 0

@@ -27,7 +27,7 @@ EXTRAS = ".[dev]"
 OLDEST_PYTHON = (3, 11)
 OLDEST_TORCH = (2, 9)
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-PROBE_SECONDS = 3
+PROBE_SECONDS = 20
 VENV_REMEDY = "on Debian and Ubuntu: apt-get install python3-venv"
 
 
@@ -183,9 +183,14 @@ def answers(url):
 def pip(*arguments, doing, may_fail=False):
     """Run pip in `.venv`; on failure say what to do, unless the caller has another way."""
     say(f"installing {doing}")
-    command = [PYTHON, "-m", "pip", "--disable-pip-version-check", arguments[0], "-qq", *arguments[1:]]
+    options = ("--disable-pip-version-check", "--retries", "10", "--timeout", "60")
+    command = [PYTHON, "-m", "pip", *options, arguments[0], "-qq", *arguments[1:]]
     if may_fail:
-        return run(*command, quiet=True) == 0
+        done = subprocess.run([str(part) for part in command], cwd=ROOT, capture_output=True, text=True)
+        if done.returncode != 0:
+            said = done.stderr.strip().splitlines() or ["pip said nothing"]
+            say(f"not so: {said[-1]}")
+        return done.returncode == 0
     if run(*command) != 0:
         shown = " ".join(shlex.quote(str(part)) for part in command)
         remedy = f"check the network and pip's index, then again: make setup\n  the command: {shown}"

@@ -20,6 +20,7 @@ from palaestra.envs.checks.findings import HOSTILE, Finding, Skipped, difference
 from palaestra.envs.checks.game_trials import SeatPlayer, cheated, games, opened, played, seat_of
 from palaestra.envs.checks.tool_checks import require_bound, require_told
 from palaestra.envs.checks.trials import EPISODES, FEWEST, has_demonstrator
+from palaestra.envs.games.partners import Rule
 from palaestra.episode import Ending
 from palaestra.registry import demonstrator, game_class
 
@@ -87,14 +88,21 @@ def every_game_ends(game_id: str) -> None:
         inline = game.inline
     for rule in (None, _babble, lambda messages, rng: ""):
         for task in range(FEWEST):
-            began = time.monotonic()
-            played(game_id, task=task, seed=task, rule=rule)
-            slowest = max(slowest, time.monotonic() - began)
+            took = _timed(game_id, task, rule)
+            if took >= GAME_SECONDS:  # The game, or the machine that stood still?
+                took = min(took, _timed(game_id, task, rule))
+            slowest = max(slowest, took)
     require(
         not inline or slowest < GAME_SECONDS,
         f"a game took {slowest:.1f} s although none of its tools waits; all other games wait for it: mark the tool "
         "that takes so long @tool(blocking=True)",
     )
+
+
+def _timed(game_id: str, task: int, rule: Rule | None) -> float:
+    began = time.monotonic()
+    played(game_id, task=task, seed=task, rule=rule)
+    return time.monotonic() - began
 
 
 def hostile_turns(game_id: str) -> None:

@@ -35,7 +35,7 @@ class Finding:
 
 
 def probe(
-    about: str, check: Callable[[], Iterable[Finding]], seconds: float = 2.0, *, vital: bool = False
+    about: str, check: Callable[[], Iterable[Finding]], seconds: float = 10.0, *, vital: bool = False
 ) -> list[Finding]:
     """Run a check; one that fails or takes longer than `seconds` is a finding itself, and the others go on.
 

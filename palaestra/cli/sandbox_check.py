@@ -11,9 +11,9 @@ from typing import Any
 from palaestra.cli.finding import Finding
 from palaestra.cli.machine import ask
 
-LOCAL_SECONDS = 10.0
+LOCAL_SECONDS = 30.0
 """How long the local sandbox may take to open, to run a program and to close; it takes less than one."""
-DOCKER_SECONDS = 4.0
+DOCKER_SECONDS = 15.0
 """How long a container engine may take to answer a few questions."""
 LOCAL, DOCKER = "local sandbox", "docker sandbox"
 
