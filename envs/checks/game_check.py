@@ -18,7 +18,7 @@ from palaestra import formats
 from palaestra.envs.checks.cheats import CHEATS, crashing_calls
 from palaestra.envs.checks.findings import HOSTILE, Finding, Skipped, difference, measure, require
 from palaestra.envs.checks.game_trials import SeatPlayer, cheated, games, opened, played, seat_of
-from palaestra.envs.checks.tool_checks import require_bound, require_told
+from palaestra.envs.checks.tool_checks import require_told
 from palaestra.envs.checks.trials import EPISODES, FEWEST, has_demonstrator
 from palaestra.envs.games.partners import Rule
 from palaestra.episode import Ending
@@ -65,8 +65,6 @@ def tool_schemas(game_id: str) -> None:
         for seat in game.seats:
             for schema in json.loads(json.dumps(game.schemas(seat))):
                 require_told(schema, f" of {seat}")
-        for found in game._tools.values():
-            require_bound(found)
 
 
 def determinism(game_id: str) -> None:

@@ -3,12 +3,10 @@
 Left out: what a decorator refuses when the class is made (`envs.core.tool`), and what a call does.
 """
 
-import inspect
 from collections.abc import Mapping
 from typing import Any
 
 from palaestra.envs.checks.findings import require
-from palaestra.envs.core.tool import Tool
 
 
 def require_told(schema: Mapping[str, Any], whose: str = "") -> None:
@@ -23,14 +21,3 @@ def require_told(schema: Mapping[str, Any], whose: str = "") -> None:
             f"the parameter {parameter!r} of {tool} takes anything, so the agent is told nothing of it; write a type "
             f"such as {parameter}: str, or describe it in the docstring",
         )
-
-
-def require_bound(found: Tool) -> None:
-    """The tool is a method: Python hands its first parameter the environment, and the agent is told of the others."""
-    signature = inspect.signature(found.function)
-    first = next(iter(signature.parameters.values()), None)
-    require(
-        first is not None and (first.name == "self" or first.annotation is first.empty),
-        f"tool {found.name!r} is written {found.attribute}{signature}, without self, so the agent is not offered its "
-        f"first parameter; write def {found.attribute}(self, ...)",
-    )

@@ -43,6 +43,8 @@ def check_limits(owner: Any) -> None:
         seconds = getattr(owner, limit)
         if not 0 < seconds < math.inf:
             raise EnvironmentDefect(f"{name}.{limit} is {seconds}; expected a number of seconds above 0")
+    if isinstance(owner.max_turns, int) and owner.max_turns < 1:
+        raise EnvironmentDefect(f"{name}.max_turns is {owner.max_turns}; expected at least 1: an answer takes a turn")
     # One that depends on the options is a property of the instance.
     if not isinstance(owner.chance, property) and not 0 <= owner.chance <= 1:
         raise EnvironmentDefect(f"{name}.chance is {owner.chance}; expected what guessing succeeds in, from 0 to 1")

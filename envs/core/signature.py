@@ -66,7 +66,7 @@ def read_signature(
     hints = _hints(function, where)
     definitions: dict[str, Any] = {}
     fields: list[tuple[str, str]] = []
-    taken = list(inspect.signature(function).parameters.values())[1:]
+    taken = _behind_self(function, where)
     for position, parameter in enumerate(taken):
         _check_parameter(parameter, where, hints)
         field = f"argument_{position}"
@@ -85,6 +85,19 @@ def read_signature(
     plain = all(one.default is one.empty and hints[one.name] in _PLAIN for one in taken)
     types = {one.name: hints[one.name] for one in taken} if plain else {}
     return Signature(model, tuple(fields), types), parameters
+
+
+def _behind_self(function: Callable[..., Any], where: str) -> list[inspect.Parameter]:
+    """The parameters that the agent is offered: Python hands a method its first one."""
+    signature = inspect.signature(function)
+    first = next(iter(signature.parameters.values()), None)
+    if first is None or (first.name != "self" and first.annotation is not first.empty):
+        name = function.__name__
+        raise EnvironmentDefect(
+            f"{where} is written {name}{signature}, without self, so the agent would not be offered its first "
+            f"parameter; write def {name}(self, ...)"
+        )
+    return list(signature.parameters.values())[1:]
 
 
 def _hints(function: Callable[..., Any], where: str) -> dict[str, Any]:

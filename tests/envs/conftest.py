@@ -29,3 +29,17 @@ def worlds():
             thread.join(60)
     for env_id in IDS.values():
         gymnasium.registry.pop(env_id, None)
+
+
+@pytest.fixture
+def own_module(request, monkeypatch):
+    """For tests of `check` that write classes: a copy of their module, to be imported by its name, which forgets what a
+    test adds; and as many episodes on a busy machine as on any other."""
+    from palaestra.envs.checks import cheats, trials
+
+    name = request.module.__name__
+    module = type(sys)(name)
+    module.__dict__.update(vars(request.module))
+    monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(trials, "CHEAT_SECONDS", 60.0)
+    monkeypatch.setattr(cheats, "SAMPLE_SECONDS", 60.0)

@@ -3,16 +3,14 @@
 import re
 import sys
 
-import gymnasium
 import numpy as np
 import pytest
+from checked import failed, findings
 
-import palaestra
-from palaestra import EnvironmentDefect, Task
-from palaestra.envs import Game, ToolEnv, tool
-from palaestra.envs.checks import cheats, trials
-from palaestra.envs.checks.check import check
-from palaestra.envs.checks.game_check import tool_schemas as game_tool_schemas
+from palaestra import Task
+from palaestra.envs import ToolEnv, tool
+
+pytestmark = pytest.mark.usefixtures("own_module")
 
 
 class Sound(ToolEnv):
@@ -112,13 +110,6 @@ class Drawing(Sound):
         return str(self.rng.random())
 
 
-class Selfless(Sound):
-    @tool
-    def add(number: int) -> int:  # noqa: N805
-        """Add one."""
-        return number + 1
-
-
 class Anything(Sound):
     @tool
     def show(self, what: object) -> str:
@@ -138,7 +129,9 @@ class Described(Sound):
 
 
 class NoTurns(Sound):
-    max_turns = 0
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.max_turns = 0
 
 
 class Forgetting(Sound):
@@ -171,28 +164,6 @@ class Constant(Sound):
     def add(self, number: int) -> int:
         """Add one."""
         return number + 1
-
-
-@pytest.fixture(autouse=True)
-def importable(monkeypatch):
-    module = type(sys)(__name__)
-    module.__dict__.update(globals())
-    monkeypatch.setitem(sys.modules, __name__, module)
-    monkeypatch.setattr(trials, "CHEAT_SECONDS", 60.0)  # As many episodes on a busy machine as on any other.
-    monkeypatch.setattr(cheats, "SAMPLE_SECONDS", 60.0)
-
-
-def findings(cls, demonstrator=None):
-    env_id = f"test/{cls.__name__}-v0"
-    palaestra.register(env_id, f"{__name__}:{cls.__name__}", demonstrator=demonstrator)
-    try:
-        return check(env_id)
-    finally:
-        gymnasium.registry.pop(env_id)
-
-
-def failed(cls, **options):
-    return {finding.name: finding.message for finding in findings(cls, **options) if not finding.passed}
 
 
 # Can it be won?
@@ -236,8 +207,7 @@ def test_a_demonstrator_that_wins_shows_that_it_can_be_won():
 
 @pytest.mark.parametrize(
     ("cls", "name", "said"),
-    [(Selfless, "tool schemas", "add(number: int) -> int, without self"),
-     (Anything, "tool schemas", "the parameter 'what' of tool 'show' takes anything"),
+    [(Anything, "tool schemas", "the parameter 'what' of tool 'show' takes anything"),
      (NoTurns, "tasks are sound", "NoTurns.max_turns is 0; expected at least 1"),
      (Forgetting, "splits disjoint", "Forgetting(split='eval') has the split 'train'"),
      (Refusing, "splits disjoint", "super().__init__(**kwargs)"),
@@ -265,28 +235,3 @@ def test_a_tool_without_text_is_not_reached_through():
 
     sys.modules[__name__].Single = Single
     assert failed(Single) == {}
-
-
-def test_a_tool_of_a_game_is_a_method_too():
-    class Selfish(Game):
-        seats = ("a", "b")
-
-        @tool
-        def look(place: str) -> str:  # noqa: N805
-            """Look."""
-            return place
-
-        def task(self, rng):
-            return Task(f"Play {rng.integers(10**6)}.")
-
-        def rounds(self, task, rng):
-            yield {"a": "?"}
-            return {"a": 0.0, "b": 0.0}
-
-    sys.modules[__name__].Selfish = Selfish
-    palaestra.register_game("test/selfish_v0", f"{__name__}:Selfish")
-    try:
-        with pytest.raises(EnvironmentDefect, match="without self"):
-            game_tool_schemas("test/selfish_v0")
-    finally:
-        palaestra.registry._games.pop("test/selfish-v0")

@@ -5,16 +5,16 @@ import re
 import sys
 from typing import ClassVar
 
-import gymnasium
 import numpy as np
 import pytest
+from checked import failed, findings
 
-import palaestra
 from palaestra import Broken, EnvironmentDefect, Task
 from palaestra.envs import ToolEnv, Toolkit, tool
-from palaestra.envs.checks import cheats, trials
-from palaestra.envs.checks.check import CHECKS, check
+from palaestra.envs.checks.check import CHECKS
 from palaestra.envs.checks.findings import difference
+
+pytestmark = pytest.mark.usefixtures("own_module")
 
 
 class Sound(ToolEnv):
@@ -116,28 +116,6 @@ class Moody(Sound):
 
     def reward(self, attempt):
         return float(self.rng.random())
-
-
-@pytest.fixture(autouse=True)
-def importable(monkeypatch):
-    module = type(sys)(__name__)
-    module.__dict__.update(globals())
-    monkeypatch.setitem(sys.modules, __name__, module)
-    monkeypatch.setattr(trials, "CHEAT_SECONDS", 60.0)  # As many episodes on a busy machine as on any other.
-    monkeypatch.setattr(cheats, "SAMPLE_SECONDS", 60.0)
-
-
-def findings(cls, demonstrator=None):
-    env_id = f"test/{cls.__name__}-v0"
-    palaestra.register(env_id, f"{__name__}:{cls.__name__}", demonstrator=demonstrator)
-    try:
-        return check(env_id)
-    finally:
-        gymnasium.registry.pop(env_id)
-
-
-def failed(cls, **options):
-    return {finding.name: finding.message for finding in findings(cls, **options) if not finding.passed}
 
 
 def line_of(function, further=1):

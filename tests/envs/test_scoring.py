@@ -333,6 +333,7 @@ def test_a_judge_that_is_never_asked_is_not_complained_about():
     ("name", "value", "said"),
     [("reward_timeout", 0, "reward_timeout is 0"), ("reward_timeout", float("inf"), "reward_timeout is inf"),
      ("chance", 2, "chance is 2"), ("ceiling", float("nan"), "ceiling is nan"),
+     ("max_turns", 0, "max_turns is 0; expected at least 1"),
      ("shared", "client", "expected a tuple")],
 )  # fmt: skip
 def test_limits_that_make_no_sense_are_refused_when_the_class_is_made(name, value, said):

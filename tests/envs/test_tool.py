@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel, Field, ValidationError
 
 from palaestra import EnvironmentDefect, ToolError
-from palaestra.envs import ToolEnv, Toolkit, tool
+from palaestra.envs import Game, ToolEnv, Toolkit, tool
 from palaestra.envs.core.tool import Mode, collect
 
 
@@ -248,6 +248,31 @@ def _inline(**options):
     return make
 
 
+def _selfless():
+    class Env(ToolEnv):
+        @tool
+        def add(number: int) -> int:  # noqa: N805
+            """Add one."""
+            return number + 1
+
+
+def _selfless_in_a_game():
+    class Play(Game):
+        seats = ("a", "b")
+
+        @tool
+        def look(place: str) -> str:  # noqa: N805
+            """Look."""
+            return place
+
+
+def _nothing():
+    class Env(ToolEnv):
+        @tool
+        def rest():
+            """Rest."""
+
+
 @pytest.mark.parametrize(
     ("make", "said"),
     [(_untyped, "no type; write query: str"), (_star, r"without \* or /"), (_twice, "two tools named 'search'"),
@@ -256,7 +281,8 @@ def _inline(**options):
      (_unknown_type, "cannot be resolved"), (_default, "default 'many' of 'count' does not fit"),
      (_none, r"needs `\| None`"), (_field_default, r"Annotated\[type, Field"),
      (_default_without_json, "no JSON schema"), (_default_nan, "no JSON schema"), (_generator, "drop the yield"),
-     (_process_self, "no environment, only the"),
+     (_process_self, "no environment, only the"), (_selfless, r"add\(number: int\) -> int, without self"),
+     (_selfless_in_a_game, r"look\(place: str\) -> str, without self"), (_nothing, r"rest\(\), without self"),
      (_process_local, "at the top of a module"), (_process_async, "drop process,"), (_process_blocking, "drop one"),
      (_inline(timeout=1), "runs in place"), (_inline(concurrency=1), "runs in place"),
      (_inline(per_second=1.5), "runs in place"), (_inline(retries=1, transient=OSError), "runs in place")],
