@@ -15,7 +15,7 @@ pytestmark = pytest.mark.prove
 ENV_ID = "test/Weather-v0"
 EPISODES = 1000
 SLOTS = 64
-DEADLINE = 300.0
+DEADLINE = 900.0
 
 
 @pytest.fixture(autouse=True)
@@ -67,9 +67,9 @@ def test_a_fifth_of_faults_stops_no_run_and_is_never_scored_as_the_agents(caplog
     assert len(broken) <= EPISODES * 0.05
     # A fault costs its slot the deadline and another try; everything else is the slots' alone.
     waits = sum(count for kind, count in injected.items() if "never" in kind or "hang" in kind) * storm.TIMEOUT
-    assert seconds < 3 * (calm_seconds * 1.2 + waits / SLOTS) + 10
+    assert seconds < 3 * (calm_seconds * 1.2 + waits / SLOTS) + 60
     storm.gate.set()
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while time.monotonic() < until:
         left = [thread.name for thread in threading.enumerate() if thread not in before]
         if not left:

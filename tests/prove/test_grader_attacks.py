@@ -27,6 +27,8 @@ KINDS = {
 HONEST = f"TABLE = {SECRETS!r}\ndef solve(given):\n    return TABLE[given]\n"
 AS_SCRIPT = "\nif __name__ == '__main__':\n    print(solve(input()))\n"
 ALLOWANCE = Allowance(seconds=3.0, total_seconds=10.0)
+AMPLE = Allowance(seconds=60.0, total_seconds=300.0)
+"""For programs that end by themselves."""
 
 ATTACKS = {
     "forged success token": r"""
@@ -264,15 +266,15 @@ SIMPLE = {
 """Attacks that a judge falls for who runs tests in the program's own process and looks at how that ended."""
 
 
-def grade(program, kind):
+def grade(program, kind, allowance=AMPLE):
     source = program + (AS_SCRIPT if kind == "stdin" else "")
-    return asyncio.run(grade_program(source, KINDS[kind], allowance=ALLOWANCE))
+    return asyncio.run(grade_program(source, KINDS[kind], allowance=allowance))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ATTACKS)
 def test_an_attack_passes_nothing_and_the_next_program_is_judged_as_ever(name, kind):
-    found = grade(ATTACKS[name], kind)
+    found = grade(ATTACKS[name], kind, ALLOWANCE)
     assert (found.all_passed, found.fraction) == (False, 0.0), found
     assert grade(HONEST, kind).all_passed
     assert not grade("def solve(given):\n    return None\n", kind).all_passed
@@ -280,5 +282,5 @@ def test_an_attack_passes_nothing_and_the_next_program_is_judged_as_ever(name, k
 
 @pytest.mark.parametrize("name", sorted(SIMPLE))
 def test_a_judge_in_the_programs_own_process_would_be_fooled(name):
-    result = shared_sandbox().run_once(f"{ATTACKS[name]}\n{KINDS['assertions'].code}check(solve)\n", timeout=5.0)
+    result = shared_sandbox().run_once(f"{ATTACKS[name]}\n{KINDS['assertions'].code}check(solve)\n", timeout=60.0)
     assert result.exit_code == 0, "the attack is harmless, so that it proves nothing when it fails"

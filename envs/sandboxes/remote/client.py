@@ -124,7 +124,7 @@ class RemoteSession(Session):
         self.limits = limits
         self._service = service
         self._background = background
-        self._closed = self._interrupted = False
+        self._closed = self._interrupted = self._asking = False
 
     def __repr__(self) -> str:
         return f"RemoteSession({self.name[:8]} at {self._service.exchange.address})"
@@ -138,7 +138,12 @@ class RemoteSession(Session):
     async def arun(
         self, program: Program, *, timeout: float | None = None, stdin: bytes = b"", show_last: bool = False
     ) -> Result:
-        return await self._background.join(self._run(program, timeout, stdin, show_last))
+        try:
+            return await self._background.join(self._run(program, timeout, stdin, show_last))
+        except asyncio.CancelledError:
+            if self._asking:  # The other thread may come to it after our caller has come back.
+                self._closed = self._interrupted = True
+            raise
 
     def put(self, path: str, data: bytes) -> None:
         self._wait(self._put(path, data))
@@ -192,11 +197,14 @@ class RemoteSession(Session):
         header, body = run_request(program, timeout, stdin, show_last, self.limits)
         header["session"] = self._open()
         seconds = run_seconds(timeout, self.limits)
+        self._asking = True
         try:
             return await ask_run(self._service, "run", header, body, seconds, self.limits)
         except asyncio.CancelledError:
             self._closed = self._interrupted = True
             raise
+        finally:
+            self._asking = False
 
     async def _put(self, path: str, data: bytes) -> None:
         await self._service.ask(

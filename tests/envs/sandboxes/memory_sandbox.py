@@ -1,10 +1,12 @@
 """A sandbox in memory, whose programs are a few words: what a client and a server do around one can be tested alone.
 
-say TEXT | count (how often it ran in this session) | wait SECONDS | echo (stdin) | break | os | bytes N | defect
+say TEXT | count (how often it ran in this session) | wait SECONDS | gate (until a test sets `gate`) | echo (stdin) |
+break | os | bytes N | defect
 """
 
 import asyncio
 import errno
+import threading
 
 from palaestra.envs.sandboxes import Capabilities, Limits, Result, Sandbox, Session
 from palaestra.errors import Broken, UsageError
@@ -25,6 +27,8 @@ class MemorySession(Session):
         try:
             if word == "wait":
                 await asyncio.sleep(float(rest))
+            while word == "gate" and not self.sandbox.gate.is_set():
+                await asyncio.sleep(0.01)
         except asyncio.CancelledError:
             self.sandbox.cancelled.append(program)
             raise
@@ -75,6 +79,7 @@ class MemorySandbox(Sandbox):
     def __init__(self, limits=None):
         self.limits = limits or Limits()
         self.sessions, self.ran, self.cancelled, self.busy = [], [], [], 0
+        self.gate = threading.Event()
         self.found = Capabilities(backend="memory", files=True, memory="tree", landlock=3, notes=("made of air",))
 
     @property

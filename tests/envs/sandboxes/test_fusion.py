@@ -5,7 +5,6 @@ import base64
 import json
 import subprocess
 import sys
-import time
 
 import httpx
 import pytest
@@ -139,7 +138,7 @@ def test_what_the_server_says_of_its_own_failure_is_told():
 
 def test_a_busy_server_is_asked_again():
     server = Server(refusal(503), httpx.ConnectError("restarting"), refusal(504), said(stdout="at last"))
-    assert run(server, patience=5.0).stdout == "at last"
+    assert run(server, patience=60.0).stdout == "at last"
     assert len(server.asked) == 4
 
 
@@ -148,12 +147,15 @@ def test_a_server_that_never_answers_has_a_deadline(monkeypatch):
 
     class Silent(Server):
         async def handle_async_request(self, request):
-            await asyncio.sleep(60)
+            await asyncio.sleep(1000)
 
-    began = time.monotonic()
-    with pytest.raises(Broken, match="no answer"):
-        run(Silent(None), patience=0.1, timeout=0.1)
-    assert time.monotonic() - began < 5.0
+    async def ask(sandbox):
+        async with asyncio.timeout(100):
+            await sandbox.arun_once("print(1)", timeout=0.1)
+
+    sandbox = FusionSandbox("http://localhost:1", patience=0.1, transport=Silent(None))
+    with sandbox, pytest.raises(Broken, match="no answer"):
+        asyncio.run(ask(sandbox))
 
 
 @pytest.mark.parametrize(
@@ -179,7 +181,7 @@ def test_the_last_value_is_printed_there_and_the_program_notices_nothing(program
     server = Server(said())
     run(server, program, show_last=True, sandbox_limits=Limits(code_bytes=80))
     done = subprocess.run(
-        [sys.executable, "-I", "-X", "utf8", "-c", server.asked[0][1]["code"]], capture_output=True, timeout=20
+        [sys.executable, "-I", "-X", "utf8", "-c", server.asked[0][1]["code"]], capture_output=True, timeout=120
     )
     assert (done.stdout.decode(), done.returncode) == (printed, 1 if error else 0)
     assert done.stderr.decode().startswith(error)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from settling import alive, soon
 
 from palaestra.envs.sandboxes.runner import cgroups, hierarchies, watching
 
@@ -22,7 +23,12 @@ def groups():
     found = cgroups.find()
     yield found
     found.close()
-    assert not [path for mount in found._mounts for path in mount.rglob(hierarchies.owner_name())]
+    assert not owned(found._mounts, hierarchies.owner_name())
+
+
+def owned(mounts: list[Path], owner: str) -> list[str]:
+    """The folders of an owner; others come and go meanwhile, which a walk does not mind."""
+    return [folder for mount in mounts for folder, names, _ in os.walk(mount) if owner in names]
 
 
 @pytest.fixture
@@ -127,13 +133,30 @@ def test_an_owner_is_known_by_pid_and_start_so_only_groups_of_the_dead_are_swept
 @really
 def test_the_kernel_counts_the_whole_tree_and_tells_of_its_kills(groups):
     group = groups.create("eaters", LIMITS)
-    program = "import os, sys; sys.stdin.read(1); pid = os.fork(); held = bytearray(36 << 20); pid and os.wait()"
+    # 36 MiB each: either alone would do. The child holds its own until the parent has taken as much, or has died.
+    program = (
+        "import os, sys\n"
+        "sys.stdin.read(1)\n"
+        "(held, holds), (done, parent) = os.pipe(), os.pipe()\n"
+        "pid = os.fork()\n"
+        "if pid == 0:\n"
+        "    os.close(parent)\n"
+        "    own = bytearray(36 << 20)\n"
+        "    os.write(holds, b'x')\n"
+        "    os.read(done, 1)\n"
+        "    os._exit(0)\n"
+        "os.close(holds)\n"
+        "os.read(held, 1)\n"
+        "own = bytearray(36 << 20)\n"
+        "os.close(parent)\n"
+        "os.wait()\n"
+    )
     with subprocess.Popen([sys.executable, "-I", "-S", "-c", program], stdin=subprocess.PIPE) as process:
         group.add(process.pid)
-        process.communicate(b"x", timeout=20)  # 36 MiB each: either alone would do
+        process.communicate(b"x", timeout=60)
     assert group.oom_kills() >= 1
     assert group.memory_peak() >= 40 * 2**20
-    assert group.remove(2.0)
+    soon(lambda: group.remove(1.0))
 
 
 @really
@@ -155,8 +178,9 @@ def test_forks_beyond_the_limit_are_refused_and_counted_and_all_are_killed_at_on
         assert len(group.processes()) == LIMITS["processes"] + 1
         assert set(watching.tree(process.pid)) == set(group.processes())
         group.kill()
-        assert process.wait(10) == -signal.SIGKILL
-    assert group.processes() == [] and group.remove(2.0)
+        assert process.wait(60) == -signal.SIGKILL
+    soon(lambda: group.processes() == [])  # its children are nobody's whom we could wait for
+    soon(lambda: group.remove(1.0))
     for descriptor in descriptors:
         os.close(descriptor)
 
@@ -166,18 +190,20 @@ def test_groups_of_a_killed_owner_are_swept_with_what_is_in_them(groups):
     folder = Path(__file__).resolve().parents[3] / "envs" / "sandboxes"
     program = (
         f"import sys, subprocess; sys.path.insert(0, {str(folder)!r})\n"
-        "from runner import cgroups\n"
+        "from runner import cgroups, hierarchies\n"
         "group = cgroups.find().create('left', {'memory_bytes': 1 << 26, 'processes': 9})\n"
         "child = subprocess.Popen(['sleep', '300']); group.add(child.pid)\n"
-        "print(child.pid, flush=True); sys.stdin.read()\n"
+        "print(child.pid, hierarchies.owner_name(), flush=True); sys.stdin.read()\n"
     )
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-I", "-S", "-c", program], **pipes) as owner:
-        left = int(owner.stdout.readline())
+        left, name = owner.stdout.readline().decode().split()
+        assert owned(groups._mounts, name) and alive(int(left))
         owner.kill()
-        owner.wait(10)
-        assert groups.sweep() >= 1
-    assert not Path(f"/proc/{left}").exists() or "Z" in Path(f"/proc/{left}/stat").read_text().rpartition(")")[2][:3]
+        owner.wait(60)
+        # Another sandbox of this machine that opens just now sweeps them as well, and may have come first.
+        assert groups.sweep() or not owned(groups._mounts, name)
+    soon(lambda: not alive(int(left)) and not owned(groups._mounts, name))
 
 
 def test_what_is_watched_is_a_share_of_what_is_held():
@@ -202,24 +228,29 @@ def test_a_group_serves_again_while_it_is_as_good_as_new(groups):
     assert not groups.keep(first)  # in version 1 nobody can fork here any more
     assert groups.keep(second)
     assert groups.take("4", LIMITS) is not second
-    assert first.remove(2.0)
+    soon(lambda: first.remove(1.0))
 
 
 @really
 def test_a_group_whose_memory_is_not_free_yet_serves_nobody(groups):
     group = groups.take("held", LIMITS)
-    text = "import os, signal; file = os.open('/dev/shm', os.O_TMPFILE | os.O_RDWR); os.write(file, bytes(8 << 20)); "
-    program = text + "os.write(1, b'x'); os.read(0, 1)"
-    with subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", "import os; os.read(0, 1); " + program], stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    ) as process:  # fmt: skip
+    program = (
+        "import os\n"
+        "os.write(1, b'\\n')\n"  # what the interpreter itself has read is not counted here
+        "os.read(0, 1)\n"
+        "file = os.open('/dev/shm', os.O_TMPFILE | os.O_RDWR)\n"
+        "os.write(file, bytes(8 << 20))\n"
+        "os.write(1, b'%d\\n' % file)\n"
+        "os.read(0, 1)\n"
+    )
+    command = [sys.executable, "-I", "-S", "-c", program]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"\n"
         group.add(process.pid)
         process.stdin.write(b"x")
         process.stdin.flush()
-        assert process.stdout.read(1) == b"x"
-        kept = os.open(f"/proc/{process.pid}/fd/3", os.O_RDONLY)
-        process.communicate(timeout=10)
+        kept = os.open(f"/proc/{process.pid}/fd/{int(process.stdout.readline())}", os.O_RDONLY)
+        process.communicate(timeout=60)
     assert not groups.keep(group)
     os.close(kept)
-    assert groups.keep(group)
+    soon(lambda: groups.keep(group))  # the kernel lets go of some of it when it has time

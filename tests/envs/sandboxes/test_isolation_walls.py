@@ -120,7 +120,7 @@ from multiprocessing import shared_memory
 context = multiprocessing.get_context("fork")
 queue = context.Queue()
 child = context.Process(target=queue.put, args=("from a child",))
-child.start(); print(queue.get(timeout=9)); child.join()
+child.start(); print(queue.get(timeout=90)); child.join()
 block = shared_memory.SharedMemory(create=True, size=64); block.close(); block.unlink()
 one, other = socket.socketpair(); one.send(b"pair"); print(other.recv(4))
 with tempfile.NamedTemporaryFile(dir=".") as file: file.write(b"x")
@@ -159,7 +159,7 @@ def place(python: str, settings: dict, programs: list[str], **who) -> list[dict]
         input=request,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,  # for all of a case's programs
         env={"TELLTALE": "TELLTALE"},
         **who,
     )

@@ -2,21 +2,25 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
+from patient_runner import patient
+from settling import below, reaped, soon, supervisor_of
 
 from palaestra.envs.sandboxes import Limits, Result, Session
 from palaestra.envs.sandboxes.local import HIDDEN, LocalSandbox
 from palaestra.errors import SandboxUnavailable, UsageError
 
 MIB = 2**20
+SECONDS = 60.0
+"""For programs that end by themselves. Those that never would sleep for longer than anybody waits."""
 
 
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[LocalSandbox]:
     try:
-        opened = LocalSandbox(Limits(seconds=5.0, memory_bytes=256 * MIB), preload="bare")
+        opened = LocalSandbox(Limits(seconds=SECONDS, memory_bytes=256 * MIB), preload="bare")
     except SandboxUnavailable as error:
         pytest.skip(str(error))
     with opened:
@@ -81,20 +85,23 @@ def test_variables_and_files_stay_from_run_to_run(session: Session) -> None:
     assert session.run("x", show_last=True).value == "5"
 
 
-def test_a_timed_out_run_keeps_the_session(session: Session) -> None:
-    session.run("x = 5")
-    result = session.run("print('begun')\nwhile True: pass", timeout=0.3)
-    assert result.timed_out and result.limit_hit == "seconds" and not result.state_lost
-    assert result.stdout == "begun\n" and "KeyboardInterrupt" in result.stderr
-    assert session.run("x", show_last=True).value == "5"
+@pytest.mark.usefixtures("sandbox")  # which says where there is none
+def test_a_timed_out_run_keeps_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    with patient(monkeypatch, preload="bare") as one, one.start() as session:
+        session.run("x = 5")
+        result = session.run("print('begun')\nwhile True: pass", timeout=0.3)
+        assert result.timed_out and result.limit_hit == "seconds" and not result.state_lost
+        assert result.stdout == "begun\n" and "KeyboardInterrupt" in result.stderr
+        assert session.run("x", show_last=True).value == "5"
 
 
 def test_a_run_that_ignores_the_interrupt_is_killed_and_the_session_goes_on_with_its_files(session: Session) -> None:
     session.put("kept", b"1")
-    program = "import signal, time\nx = 1\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: time.sleep(9)"
+    # In a run of its own: the next one is deaf from its first line on, however late that is reached.
+    session.run("import signal, time\nx = 1\nsignal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})")
     began = time.monotonic()
-    result = session.run(program, timeout=0.3)
-    assert time.monotonic() - began < 0.3 + 0.5
+    result = session.run("while True: time.sleep(9)", timeout=0.3)
+    assert time.monotonic() - began < 20.0, "it was killed by something else, later"
     assert result.timed_out and result.state_lost and result.signal == 9 and result.exit_code is None
     assert session.listdir() == ["kept"]
     assert "NameError" in session.run("x").stderr
@@ -151,10 +158,16 @@ def test_what_a_program_wrote_to_its_socket_is_no_answer_to_a_later_run(session:
 
 
 @pytest.mark.parametrize("end", ["os._exit(7)", "os.kill(os.getpid(), 9)"])
-def test_a_process_that_goes_between_two_runs_takes_no_run_with_it(session: Session, end: str) -> None:
+def test_a_process_that_goes_between_two_runs_takes_no_run_with_it(
+    sandbox: LocalSandbox, session: Session, end: str
+) -> None:
+    quiet = below(supervisor_of(sandbox))
     session.put("kept", b"1")
-    session.run(f"import os, threading\nthreading.Timer(0.05, lambda: {end}).start()")
-    time.sleep(0.3)
+    work = f"    while not os.path.exists('go'): time.sleep(0.01)\n    {end}"
+    session.run(f"import os, threading, time\ndef work():\n{work}\nthreading.Thread(target=work).start()")
+    (console,) = below(supervisor_of(sandbox)) - quiet
+    session.put("go", b"")
+    soon(lambda: reaped(console))
     result = session.run("print(open('kept').read(), 'os' in globals())")
     assert (result.stdout, result.exit_code, result.state_lost) == ("1 False\n", 0, True)
     assert session.run("print(2)").ok
@@ -164,8 +177,7 @@ def test_a_thread_prints_into_its_own_run_alone_and_outlives_it(session: Session
     thread = "while True:\n        time.sleep(0.01)\n        print('late')\n        beats.append(1)"
     program = f"import threading, time\nbeats = []\ndef work():\n    {thread}\n"
     session.run(program + "threading.Thread(target=work, daemon=True).start()")
-    time.sleep(0.1)
-    assert session.run("len(beats) > 3", show_last=True).value == "True"
+    assert session.run("while len(beats) < 4: time.sleep(0.01)").ok
 
 
 @pytest.mark.parametrize("spoiled", ["os.close(1)", "os.dup2(2, 1)", "os.set_blocking(1, False)", "sys.stdout.close()"])
@@ -177,9 +189,10 @@ def test_a_run_that_spoils_stdout_spoils_its_own(session: Session, spoiled: str)
 
 
 def test_what_a_child_prints_after_its_run_is_nobodys(session: Session) -> None:
-    session.run("import os, time\nif os.fork() == 0:\n    time.sleep(0.1)\n    os.write(1, b'stale')\n    os._exit(0)")
-    time.sleep(0.2)
-    assert session.run("print(2)").stdout == "2\n"
+    child = "    while not os.path.exists('go'): time.sleep(0.01)\n    os.write(1, b'stale')\n    os._exit(0)"
+    session.run(f"import os, time\nif os.fork() == 0:\n{child}")
+    session.put("go", b"")
+    assert session.run("os.wait()\nprint(2)").stdout == "2\n"
 
 
 def test_a_program_that_runs_once_may_show_its_last_value(sandbox: LocalSandbox) -> None:
@@ -192,11 +205,10 @@ def test_a_program_that_runs_once_has_three_descriptors(sandbox: LocalSandbox) -
 
 
 def test_a_daemon_that_holds_stdout_does_not_hold_the_run(sandbox: LocalSandbox, session: Session) -> None:
-    daemon = "import os, time\nif os.fork() == 0:\n    time.sleep(30)\n    os._exit(0)\nprint('parent')"
+    daemon = "import os, time\nif os.fork() == 0:\n    time.sleep(1000)\n    os._exit(0)\nprint('parent')"
     for run in (sandbox.run_once, session.run):
-        began = time.monotonic()
-        assert run(daemon).stdout == "parent\n"
-        assert time.monotonic() - began < 1.0
+        result = run(daemon)
+        assert (result.stdout, result.timed_out) == ("parent\n", False), result
 
 
 def test_a_forked_child_that_comes_all_the_way_through_says_nothing_for_its_parent(session: Session) -> None:
@@ -229,15 +241,15 @@ def test_memory_of_children_counts_and_is_told(sandbox: LocalSandbox) -> None:
     if sandbox.capabilities().memory != "tree":
         pytest.skip("no control groups here")
     program = """
-import os
+import os, signal
 for _ in range(4):
     if os.fork() == 0:
-        held = bytearray(b"x" * (120 << 20))
-        os._exit(0)
-for _ in range(4): os.wait()
+        held = bytearray(b"x" * (100 << 20))
+        signal.pause()
+os.wait()
 print("over")
 """
-    result = sandbox.run_once(program)
+    result = sandbox.run_once(program)  # each may have its share: they are too much together, so one of them dies
     assert result.oom and result.limit_hit == "memory"
 
 
@@ -261,7 +273,7 @@ def test_stdout_and_stderr_have_names_too(sandbox: LocalSandbox, session: Sessio
 
 def test_cpu_time_has_a_limit_of_its_own(sandbox: LocalSandbox) -> None:
     with sandbox.start(limits=Limits(cpu_seconds=1.0, memory_bytes=256 * MIB)) as session:
-        result = session.run("while True: pass", timeout=30.0)
+        result = session.run("while True: pass", timeout=300.0)
     assert result.limit_hit == "cpu_seconds" and not result.timed_out and 0.5 < result.cpu_s < 3
 
 
@@ -351,20 +363,28 @@ def test_one_run_does_not_see_another(sandbox: LocalSandbox) -> None:
 
 
 def test_cancelling_ends_the_run(sandbox: LocalSandbox) -> None:
-    async def cancelled() -> float:
-        began = time.monotonic()
+    supervisor = supervisor_of(sandbox)
+
+    async def until(holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(SECONDS):
+            while not holds():
+                await asyncio.sleep(0.01)
+
+    async def cancelled() -> None:
+        quiet = below(supervisor)
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(sandbox.arun_once("import time; time.sleep(30)"), 0.2)
+            await asyncio.wait_for(sandbox.arun_once("import time; time.sleep(1000)", timeout=1000.0), 0.2)
+        await until(lambda: below(supervisor) <= quiet)
         session = await sandbox.astart(files={"f": b"given"})
         assert (await session.arun("print(open('f').read())")).stdout == "given\n"
-        task = asyncio.create_task(session.arun("while True: pass"))
+        task = asyncio.create_task(session.arun("while True: pass", timeout=1000.0))
         await asyncio.sleep(0.1)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         await session.aclose()
+        await until(lambda: below(supervisor) <= quiet)
         results = await asyncio.gather(*(sandbox.arun_once(f"print({number})") for number in range(8)))
         assert [result.stdout for result in results] == [f"{number}\n" for number in range(8)]
-        return time.monotonic() - began
 
-    assert asyncio.run(cancelled()) < 4.0
+    asyncio.run(cancelled())

@@ -7,12 +7,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
+from settling import alive, below, soon, supervisor_of
 
-from palaestra.envs.sandboxes.local import LocalSandbox
+from palaestra.envs.sandboxes import Result, Session
+from palaestra.envs.sandboxes.local import LocalSandbox, LocalSession
 from palaestra.envs.sandboxes.runner.files import empty
 from palaestra.errors import Broken, SandboxUnavailable, UsageError
 
@@ -27,36 +30,17 @@ def sandbox() -> Iterator[LocalSandbox]:
         yield opened
 
 
-def children(pid: int) -> list[int]:
-    """Every process below one, as the kernel tells it."""
-    found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in map(int, task.read_text().split()):
-            found += [child, *children(child)]
-    return found
+def zygote_of(sandbox: LocalSandbox) -> int:
+    """The one that such a sandbox has."""
+    (zygote,) = (pid for pid in below(supervisor_of(sandbox)) if parent(pid) == supervisor_of(sandbox))
+    return zygote
 
 
-def supervisor_of(sandbox: LocalSandbox) -> int:
-    assert sandbox._supervisor is not None
-    return sandbox._supervisor._process.pid
-
-
-def alive(pids: list[int]) -> list[int]:
-    return [pid for pid in pids if _state(pid) not in ("", "Z", "X")]
-
-
-def _state(pid: int) -> str:
+def parent(pid: int) -> int:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1]
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     except OSError:
-        return ""
-
-
-def gone_within(pids: list[int], seconds: float) -> bool:
-    end = time.monotonic() + seconds
-    while alive(pids) and time.monotonic() < end:
-        time.sleep(0.005)
-    return not alive(pids)
+        return 0
 
 
 def groups_of(pid: int) -> list[str]:
@@ -65,51 +49,70 @@ def groups_of(pid: int) -> list[str]:
     return [name for _, names, _ in walk for name in names if name.startswith("palaestra-") and f"-{pid}-" in name]
 
 
+def end(pids: Iterable[int]) -> None:
+    """Wait until none of them lives."""
+    soon(lambda: not any(map(alive, pids)))
+
+
+def once_it_runs(session: Session, then: Callable[[], object]) -> threading.Thread:
+    """Do something in a thread, as soon as a run of the session is on its way."""
+
+    def wait() -> None:
+        soon(cast("LocalSession", session)._busy.locked)
+        time.sleep(0.2)  # most often it has come to the program by then; whatever follows holds also where it has not
+        then()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
 def test_a_killed_zygote_is_broken_and_the_next_session_has_a_new_one(sandbox: LocalSandbox) -> None:
     session = sandbox.start()
     session.run("x = 1")
-    zygote = children(supervisor_of(sandbox))[0]
+    zygote = zygote_of(sandbox)
     os.kill(zygote, signal.SIGKILL)
-    assert gone_within([zygote], 5.0)
+    end([zygote])
     with pytest.raises(Broken, match="zygote"):
-        session.run("import time; time.sleep(1)")
+        session.run("import time; time.sleep(1000)", timeout=1000)
     session.close()
     assert sandbox.run_once("print(1)").stdout == "1\n"
 
 
 def test_a_zygote_killed_during_a_run_is_broken(sandbox: LocalSandbox) -> None:
     session = sandbox.start()
-    zygote = children(supervisor_of(sandbox))[0]
-    threading.Timer(0.2, os.kill, (zygote, signal.SIGKILL)).start()
+    zygote = zygote_of(sandbox)
+    killing = once_it_runs(session, lambda: os.kill(zygote, signal.SIGKILL))
     with pytest.raises(Broken, match="zygote"):
-        session.run("import time; time.sleep(4)")
+        session.run("import time; time.sleep(1000)", timeout=1000)
+    killing.join()
     session.close()
 
 
 def test_a_killed_supervisor_is_broken_replaced_and_leaves_nothing(sandbox: LocalSandbox) -> None:
     session = sandbox.start()
-    session.run("import os, time\nif os.fork() == 0: time.sleep(60)")
+    session.run("import os, time\nif os.fork() == 0: time.sleep(1000)")
     supervisor = supervisor_of(sandbox)
-    below = children(supervisor)
-    assert len(below) >= 4
+    family = below(supervisor)
+    assert len(family) >= 4
     os.kill(supervisor, signal.SIGKILL)
     with pytest.raises(Broken, match="gone"):
         session.run("1")
-    assert gone_within(below, 1.0)
+    end(family)
     assert sandbox.run_once("print(1)").stdout == "1\n"
     assert supervisor_of(sandbox) != supervisor
-    assert not groups_of(supervisor)
+    soon(lambda: not groups_of(supervisor))  # another sandbox of this machine may be sweeping them just now
 
 
 def test_closing_leaves_nothing(sandbox: LocalSandbox) -> None:
     session = sandbox.start()
-    session.run("import os, time\nif os.fork() == 0: time.sleep(60)")
+    session.run("import os, time\nif os.fork() == 0: time.sleep(1000)")
     supervisor = supervisor_of(sandbox)
-    below = [supervisor, *children(supervisor)]
+    family = {supervisor, *below(supervisor)}
     sandbox.close()
     with pytest.raises(UsageError, match="closed"):
         session.run("1")
-    assert not alive(below) and not groups_of(supervisor)
+    assert not any(map(alive, family)) and not groups_of(supervisor)
     with pytest.raises(UsageError, match="closed"):
         sandbox.run_once("1")
 
@@ -120,9 +123,9 @@ import time
 from palaestra.envs.sandboxes.local import LocalSandbox
 sandbox = LocalSandbox(preload="bare")
 session = sandbox.start()
-session.run("import os, time\\nif os.fork() == 0: time.sleep(60)")
+session.run("import os, time\\nif os.fork() == 0: time.sleep(1000)")
 print(sandbox._supervisor._process.pid, flush=True)
-session.run("time.sleep(60)", timeout=60)
+session.run("time.sleep(1000)", timeout=1000)
 """
     trainer = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
     try:
@@ -131,11 +134,11 @@ session.run("time.sleep(60)", timeout=60)
         if not line:
             pytest.skip("no local sandbox here")
         supervisor = int(line)
-        below = [supervisor, *children(supervisor)]
-        assert len(below) >= 5
+        family = {supervisor, *below(supervisor)}
+        assert len(family) >= 5
         trainer.kill()
         trainer.wait()
-        assert gone_within(below, 1.0)
+        end(family)
         assert not groups_of(supervisor)
     finally:
         trainer.kill()
@@ -175,17 +178,18 @@ def test_many_threads_share_a_sandbox(sandbox: LocalSandbox) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join()
     assert sorted(map(int, outcomes)) == list(range(5, 13))
 
 
 def test_closing_a_session_from_another_thread_ends_its_run(sandbox: LocalSandbox) -> None:
     session = sandbox.start()
-    threading.Timer(0.2, session.close).start()
+    closing = once_it_runs(session, session.close)
     began = time.monotonic()
     with pytest.raises(Broken):
-        session.run("import time; time.sleep(30)", timeout=30)
-    assert time.monotonic() - began < 5
+        session.run("import time; time.sleep(1000)", timeout=1000)
+    assert time.monotonic() - began < 100
+    closing.join()
     with pytest.raises(UsageError, match="closed"):
         session.run("1")
 
@@ -193,9 +197,10 @@ def test_closing_a_session_from_another_thread_ends_its_run(sandbox: LocalSandbo
 def test_closing_the_sandbox_during_a_run_breaks_the_run_and_nothing_else(sandbox: LocalSandbox) -> None:
     session, supervisor = sandbox.start(), sandbox._supervisor
     assert supervisor is not None
-    threading.Timer(0.2, sandbox.close).start()
+    closing = once_it_runs(session, sandbox.close)
     with pytest.raises(Broken, match="gone"):
-        session.run("import time; time.sleep(30)", timeout=30)
+        session.run("import time; time.sleep(1000)", timeout=1000)
+    closing.join()
     reader, writer = os.pipe()  # they take the numbers that were let go
     assert supervisor.why() == "it ended with 0"
     os.close(reader)
@@ -216,8 +221,11 @@ def test_a_folder_is_emptied_whatever_was_put_into_it(tmp_path: Path) -> None:
 
 
 def test_a_hundred_runs_at_once_are_all_answered(sandbox: LocalSandbox) -> None:
+    def once() -> Awaitable[Result]:
+        return sandbox.arun_once("print(1)", timeout=60.0)
+
     async def together() -> list[str]:
-        return [result.stdout for result in await asyncio.gather(*(sandbox.arun_once("print(1)") for _ in range(100)))]
+        return [result.stdout for result in await asyncio.gather(*(once() for _ in range(100)))]
 
     assert asyncio.run(together()) == ["1\n"] * 100
 

@@ -4,14 +4,15 @@ import asyncio
 import contextlib
 import json
 import socket
-import sys
 import threading
 import time
 from dataclasses import asdict, replace
-from pathlib import Path
 
 import httpx
 import pytest
+from memory_sandbox import MemorySandbox
+from patient_runner import patient
+from settling import soon
 
 from palaestra.cli.serve import Options
 from palaestra.envs.rewards.code import GRADING
@@ -25,9 +26,6 @@ from palaestra.envs.sandboxes.result import Result
 from palaestra.envs.tools.python import CodeInterpreter
 from palaestra.envs.tools.shell import Shell
 from palaestra.errors import Broken, ConfigError, SandboxUnavailable, UsageError
-
-sys.path.insert(0, str(Path(__file__).parent))
-from memory_sandbox import MemorySandbox
 
 URL = "http://localhost:1"
 TOKEN = "a-token-of-many-letters"
@@ -69,18 +67,10 @@ class Raw(httpx.AsyncByteStream):
 def joined(inner=None, mishap=None, service=None, **options):
     inner = inner or MemorySandbox()
     line = Line(application(inner, service or ServiceLimits()), mishap)
-    options = {"patience": 5.0, **options}
+    options = {"patience": 60.0, **options}
     with RemoteSandbox(URL, transport=line, **options) as sandbox:
         sandbox.inner, sandbox.line = inner, line
         yield sandbox
-
-
-def soon(holds, seconds=5.0):
-    """Wait until a condition holds."""
-    until = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < until
-        time.sleep(0.01)
 
 
 # As the one behind it.
@@ -120,32 +110,22 @@ def test_a_session_keeps_its_state_and_its_files_and_one_run_does_not():
 
 def test_many_at_once_from_a_running_loop_which_never_waits():
     async def work(sandbox):
-        late = []
-
-        async def watch():
-            while True:
-                began = time.monotonic()
-                await asyncio.sleep(0.01)
-                late.append(time.monotonic() - began)
-
-        watching = asyncio.create_task(watch())
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one(sandbox, number)) for number in range(20)]
-        watching.cancel()
+            while sandbox.inner.busy < 20:  # were it waiting for a run, this loop would never come to open the gate
+                await asyncio.sleep(0.01)
+            sandbox.inner.gate.set()
         assert [task.result() for task in tasks] == [str(number) for number in range(20)]
-        assert max(late) < 0.3
 
     async def one(sandbox, number):
         session = await sandbox.astart()
-        await session.arun("wait 0.3")
+        await session.arun("gate", timeout=60.0)
         said = (await session.arun(f"say {number}")).stdout
         await session.aclose()
         return said
 
     with joined() as sandbox:
-        began = time.monotonic()
         asyncio.run(work(sandbox))
-        assert time.monotonic() - began < 20 * 0.3 / 2
 
 
 def test_failures_come_through_as_what_they_are():
@@ -200,8 +180,8 @@ def test_a_run_waits_no_longer_than_the_limits_of_its_session_and_of_the_fork(mo
         for place in (session.fork(), session):
             began = time.monotonic()
             with pytest.raises(Broken, match="did not answer in time"):
-                place.run("wait 30")
-            assert time.monotonic() - began < 5
+                place.run("wait 1000")
+            assert time.monotonic() - began < 50, "it has waited as long as the sandbox allows"
 
 
 def test_the_command_serves_what_the_tools_and_graders_ask_for():
@@ -279,7 +259,7 @@ def test_a_server_that_cannot_be_reached_is_broken_when_patience_ends():
         began = time.monotonic()
         with pytest.raises(Broken, match="nobody there"):
             session.run("count")
-        assert 0.25 < time.monotonic() - began < 2.0
+        assert 0.25 < time.monotonic() - began < 20.0
         away.clear()
         assert session.run("count").stdout  # The session has survived.
 
@@ -291,23 +271,24 @@ def test_a_full_server_tells_its_figures_and_is_waited_for():
         with pytest.raises(Broken, match="sessions 1, most_sessions 1, running 0"):
             sandbox.start()
         threading.Timer(0.2, first.close).start()
-        patient = RemoteSandbox(URL, transport=sandbox.line, patience=10.0)
-        patient.start()
+        waiting = RemoteSandbox(URL, transport=sandbox.line, patience=600.0)
+        waiting.start()
         answers = []
         sandbox.line.statuses.clear()
 
         def slow():
-            answers.append(patient.run_once("wait 0.15"))
+            answers.append(waiting.run_once("gate", timeout=60.0))
 
         threads = [threading.Thread(target=slow) for _ in range(3)]
         for thread in threads:
             thread.start()
+        soon(lambda: 429 in sandbox.line.statuses)  # One runs, one waits, and the third was told to come again.
+        sandbox.inner.gate.set()
         for thread in threads:
             thread.join()
         assert len(answers) == 3
-        assert 429 in sandbox.line.statuses  # One ran, one waited, and the third was told to come again.
-        assert sandbox.inner.ran.count("wait 0.15") == 3
-        patient.close()
+        assert sandbox.inner.ran.count("gate") == 3
+        waiting.close()
 
 
 @pytest.mark.parametrize(
@@ -376,12 +357,14 @@ class Endless(httpx.AsyncByteStream):
 
 
 def test_a_body_that_never_ends_is_not_read_to_its_end(monkeypatch):
-    monkeypatch.setattr("palaestra.envs.sandboxes.remote.client.GRACE", 0.3)
-    monkeypatch.setattr("palaestra.envs.sandboxes.remote.service.GRACE", 0.3)
     bodies = [Endless(bytes(2**16), 0), Endless(b"x", 0.02)]
 
     def mishap(request, answer):
         return httpx.Response(200, stream=bodies[0]) if request.url.path == "/v1/run" else None
+
+    async def trickle(session):
+        async with asyncio.timeout(100):
+            await session.arun("count", timeout=0.1)
 
     with joined(mishap=mishap, patience=0.2) as sandbox:
         session = sandbox.start()
@@ -389,10 +372,9 @@ def test_a_body_that_never_ends_is_not_read_to_its_end(monkeypatch):
             session.run("count", timeout=0.1)
         assert bodies[0].sent < 8 * 2**20
         bodies.pop(0)
-        began = time.monotonic()
+        monkeypatch.setattr("palaestra.envs.sandboxes.remote.client.GRACE", 0.3)
         with pytest.raises(Broken, match="no answer"):
-            session.run("count", timeout=0.1)
-        assert time.monotonic() - began < 3.0
+            asyncio.run(trickle(session))
 
 
 def test_a_compressed_body_is_refused():
@@ -541,44 +523,64 @@ def test_a_body_that_is_too_large_is_refused():
 # Those who never come back.
 
 
-def test_a_session_that_nobody_touches_ends():
-    with joined(service=ServiceLimits(idle_seconds=0.3)) as sandbox:
-        session = sandbox.start()
-        assert session.run("wait 0.6").ok  # While something runs it is not idle.
+def test_a_session_that_nobody_touches_ends(monkeypatch):
+    monkeypatch.setattr(places_module, "_LOOK", 0.01)
+    with joined() as sandbox:
+        session, looks, results = sandbox.start(), [], []
+        places = sandbox.line.inner.app.routes[-1].endpoint.__self__.places
+        look = places._drop_old_answers
+        monkeypatch.setattr(places, "_drop_old_answers", lambda: (looks.append(None), look()))
+        running = threading.Thread(target=lambda: results.append(session.run("gate", timeout=60.0)))
+        running.start()
+        soon(lambda: sandbox.inner.busy)
+        places.service = replace(places.service, idle_seconds=0.05)
+        time.sleep(0.1)
+        seen = len(looks)
+        soon(lambda: len(looks) > seen + 3)
+        assert sandbox.inner.alive  # While something runs it is not idle.
+        sandbox.inner.gate.set()
+        running.join()
+        assert results[0].ok
         soon(lambda: not sandbox.inner.alive)
         with pytest.raises(Broken, match="nobody had touched it"):
             session.run("count")
 
 
 def test_cancelling_a_run_ends_it_there(monkeypatch):
+    monkeypatch.setattr(places_module, "RETURN_SECONDS", 1000.0)  # It is told, and does not just wait.
+
     async def work(sandbox):
         session = await sandbox.astart()
-        for run in (session.arun("wait 60"), sandbox.arun_once("wait 61")):
+        for run in (session.arun("wait 1000", timeout=600.0), sandbox.arun_once("wait 1001", timeout=600.0)):
             task = asyncio.create_task(run)
             while not sandbox.inner.busy:
                 await asyncio.sleep(0.01)
             task.cancel()
-            began = time.monotonic()
             with pytest.raises(asyncio.CancelledError):
                 await task
+            with pytest.raises(UsageError, match="cancelled, which ended this session"):
+                await session.arun("count")
             while sandbox.inner.busy:
                 await asyncio.sleep(0.01)
-            assert time.monotonic() - began < places_module.RETURN_SECONDS / 2  # It was told, and has not just waited.
-        with pytest.raises(UsageError, match="cancelled, which ended this session"):
-            await session.arun("count")
 
     with joined() as sandbox:
-        asyncio.run(asyncio.wait_for(work(sandbox), 10))
-        assert sandbox.inner.cancelled == ["wait 60", "wait 61"]
+        asyncio.run(asyncio.wait_for(work(sandbox), 100))
+        assert sandbox.inner.cancelled == ["wait 1000", "wait 1001"]
         soon(lambda: not sandbox.inner.alive)
 
 
 def test_closing_ends_a_run_from_another_thread():
+    def close():
+        soon(lambda: sandbox.inner.busy)
+        session.close()
+
     with joined() as sandbox:
         session = sandbox.start()
-        threading.Timer(0.2, session.close).start()
+        closing = threading.Thread(target=close)
+        closing.start()
         with pytest.raises(Broken, match="ended"):
-            session.run("wait 60")
+            session.run("wait 1000", timeout=600.0)
+        closing.join()
         soon(lambda: not sandbox.inner.alive)
 
 
@@ -603,14 +605,14 @@ def served():
     thread = threading.Thread(target=answer, daemon=True)
     try:
         thread.start()
-        assert ready.wait(20)
+        assert ready.wait(60)
         soon(lambda: servers and servers[0].started)
     finally:
         uvicorn.Server.__init__ = original
 
     def stop():
         servers[0].should_exit = True
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive()
 
     yield inner, urls[0], stop
@@ -632,7 +634,7 @@ def test_over_a_socket_a_killed_client_ends_its_run_and_a_stopped_server_its_ses
             soon(lambda: inner.busy)
         soon(lambda: not inner.busy)
         assert inner.cancelled == ["wait 60"]
-        assert inner.alive == []
+        soon(lambda: not inner.alive)
         again = sandbox.start()
         assert again.run("count").stdout == "1"
         stop()
@@ -643,26 +645,27 @@ def test_over_a_socket_a_killed_client_ends_its_run_and_a_stopped_server_its_ses
 
 def test_what_cannot_be_opened_says_why(monkeypatch):
     monkeypatch.setattr("palaestra.envs.sandboxes.remote.service.OPENING", 0.2)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
+    with socket.socket() as taken:  # and nobody listens there
+        taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
         with pytest.raises(UsageError, match="cannot be used"):
             serve(MemorySandbox(), port=port)
-    with pytest.raises(SandboxUnavailable, match="palaestra serve sandbox"):
-        open_sandbox("remote", url=f"http://127.0.0.1:{port}")
+        with pytest.raises(SandboxUnavailable, match="palaestra serve sandbox"):
+            open_sandbox("remote", url=f"http://127.0.0.1:{port}")
     with pytest.raises(ConfigError):
         RemoteSandbox("not an address")
     with pytest.raises(ConfigError, match="most_running"):
         ServiceLimits(most_running=0)
 
 
-def test_over_the_local_backend_programs_really_run():
+def test_over_the_local_backend_programs_really_run(monkeypatch):
     try:
-        inner = open_sandbox("local")
+        inner = patient(monkeypatch, preload="bare")
     except SandboxUnavailable as error:
         pytest.skip(str(error))
     with inner, joined(inner) as sandbox, sandbox.start(files={"data": b"4"}) as session:
         assert session.run("x = int(open('data').read())\nx * 10 + 2", show_last=True).value == "42"
-        late = session.run("while True: pass", timeout=0.3)
+        late = session.run("print('begun')\nwhile True: pass", timeout=0.3)
         assert (late.timed_out, late.limit_hit) == (True, "seconds")
         assert session.run("print(x)").stdout == "4\n"
         assert sandbox.run_once("import os; os._exit(3)").exit_code == 3

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,12 @@ from palaestra.envs.sandboxes import Limits, Result, Sandbox
 from .program import Program
 from .setting import Setting
 
-LEFT = 0.1
-"""Seconds after its end in which all its processes must be gone."""
-STARTING = {"docker": 3.0}
-"""Seconds that a busy engine takes for a new container, where a program used up the last or has limits of its own."""
+SETTLING = 20.0
+"""Seconds after its end in which all its processes and what they held must be gone. They themselves would stay for
+minutes; a machine that is busy with others takes its time to end them.
+"""
+NEXT = 40.0
+"""Seconds in which the next program must be over, on such a machine. It takes some hundredths of one."""
 GROWTH = 10 * 2**20
 """Bytes by which no program may make the sandbox itself grow."""
 
@@ -28,12 +30,12 @@ def judge_once(sandbox: Sandbox, setting: Setting, program: Program) -> list[str
     result = sandbox.run_once(program.code(setting.given), timeout=program.seconds, limits=limits)
     took = time.monotonic() - began
     complaints = [
-        *_told(setting, program, result, took - _starting(sandbox)),
+        *_told(setting, program, result, took),
         *_flags(program, result),
         *_left(setting),
     ]
-    if (grown := size() - before) > GROWTH:
-        complaints.append(f"the sandbox grew by {grown / 2**20:.0f} MiB")
+    if not _settled(lambda: size() - before <= GROWTH):
+        complaints.append(f"the sandbox grew by {(size() - before) / 2**20:.0f} MiB")
     return [*complaints, *_next_run(sandbox)]
 
 
@@ -48,7 +50,7 @@ def judge_session(sandbox: Sandbox, setting: Setting, program: Program) -> list[
         result = session.run(program.code(given), timeout=program.seconds)
         took = time.monotonic() - began
         complaints = _told(setting, program, result, took)
-        after = session.run("print(6 * 7, 'kept' in globals())", timeout=5.0)
+        after = session.run("print(6 * 7, 'kept' in globals())", timeout=NEXT)
         wanted = f"42 {not result.state_lost}"
         if after.stdout.strip() != wanted:
             complaints.append(f"the session's next run printed {after.stdout[:200]!r} ({after}); expected {wanted!r}")
@@ -87,10 +89,6 @@ def descendants(pid: int) -> set[int]:
     return found
 
 
-def _starting(sandbox: Sandbox) -> float:
-    return STARTING.get(sandbox.capabilities().backend, 0.0)
-
-
 def _limits(sandbox: Sandbox, program: Program) -> Limits | None:
     return replace(sandbox.limits, **program.limits) if program.limits else None
 
@@ -119,15 +117,20 @@ def _flags(program: Program, result: Result) -> list[str]:
 
 
 def _left(setting: Setting) -> list[str]:
-    until = time.monotonic() + LEFT
-    while (left := setting.left_running()) and time.monotonic() < until:
-        time.sleep(0.01)
-    return [f"{len(left)} of its processes are left"] if left else []
+    return [] if _settled(lambda: not setting.left_running()) else ["some of its processes are left"]
+
+
+def _settled(holds: Callable[[], bool]) -> bool:
+    """Whether something comes to hold in time."""
+    until = time.monotonic() + SETTLING
+    while not (held := holds()) and time.monotonic() < until:
+        time.sleep(0.02)
+    return held
 
 
 def _next_run(sandbox: Sandbox) -> list[str]:
     began = time.monotonic()
-    result = sandbox.run_once("print(6 * 7)")
+    result = sandbox.run_once("print(6 * 7)", timeout=NEXT)
     took = time.monotonic() - began
     complaints = [] if result.stdout == "42\n" and result.ok else [f"the next program came to {result}"]
-    return complaints + [f"the next program took {took:.2f} s"] * (took > 2.0 + _starting(sandbox))
+    return complaints + [f"the next program took {took:.2f} s"] * (took > NEXT)

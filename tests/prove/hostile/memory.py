@@ -16,7 +16,7 @@ def killed_for_memory(result: Result) -> str:
     return "" if result.oom or result.limit_hit == "memory" else f"not killed for memory: {result}"
 
 
-@hostile("memory", check=stopped_for_memory, seconds=6.0)
+@hostile("memory", check=stopped_for_memory)
 def memory_of_one(given):
     """A gigabyte in one piece, all of it used."""
     data = bytearray(2**30)
@@ -25,7 +25,7 @@ def memory_of_one(given):
     print(given["token"])
 
 
-@hostile("memory", check=stopped_for_memory, seconds=6.0)
+@hostile("memory", check=stopped_for_memory)
 def memory_in_small_pieces(given):
     """A gigabyte, a little at a time."""
     pieces = []
@@ -34,28 +34,33 @@ def memory_in_small_pieces(given):
     print(given["token"])
 
 
-@hostile("memory", check=killed_for_memory, seconds=5.0)
+@hostile("memory", check=killed_for_memory)
 def memory_of_many(given):
     """A gigabyte among four children, each of which has less than it may."""
     import os
+    import select
     import time
 
     inner, outer = os.pipe()
+    wait, hold = os.pipe()
     for _ in range(4):
         if not os.fork():
+            os.close(hold)
             data = bytearray(300 * 2**20)
             for at in range(0, len(data), 4096):
                 data[at] = 1
             os.write(outer, b"x")
-            time.sleep(1.5)
+            os.read(wait, 1)  # until the parent has seen all of them, or is gone
             os._exit(0)
-    os.close(outer)
-    ready = b""
-    while len(ready) < 4 and (got := os.read(inner, 4)):
-        ready += got
-    if len(ready) == 4:
+    ready = 0
+    while ready < 4 and not os.waitpid(-1, os.WNOHANG)[0]:
+        if select.select([inner], [], [], 0.05)[0]:
+            ready += len(os.read(inner, 4))
+    if ready == 4:
+        time.sleep(0 if given["bare"] else 10)  # for whoever only looks now and then
         print(given["token"])
-    print("ready", len(ready))
+    print("ready", ready)
+    os.close(hold)
 
 
 @hostile("files")
@@ -95,7 +100,7 @@ def fill_temporary(given):
         print(given["token"])
 
 
-@hostile("files", seconds=5.0)
+@hostile("files")
 def inode_flood(given):
     """Files without content, more than may be."""
     made = 0

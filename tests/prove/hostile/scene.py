@@ -45,7 +45,11 @@ def marked(setting: Setting, program: str) -> str:
     return PRELUDE.format(mark=setting.mark) + program
 
 
-async def until(holds: Callable[[], object], seconds: float) -> bool:
+SECONDS = 60.0
+"""For what comes by itself, on a machine that is busy with others; what should not be there stays for longer."""
+
+
+async def until(holds: Callable[[], object], seconds: float = SECONDS) -> bool:
     latest = time.monotonic() + seconds
     while not holds():
         if time.monotonic() > latest:
@@ -76,6 +80,9 @@ def born(pid: int) -> str:
     return fields[19] if fields[0] != "Z" else ""
 
 
-def groups() -> set[str]:
+def groups(owners: dict[int, str]) -> set[str]:
+    """The control groups of supervisors with these numbers and births, which are in a group's name."""
     folders = (folder for folder, _, _ in os.walk("/sys/fs/cgroup"))  # others come and go meanwhile
-    return {folder for folder in folders if "palaestra" in os.path.basename(folder)}
+    ours = {folder: os.path.basename(folder).split("-") for folder in folders if "palaestra-" in folder}
+    known = {(str(pid), then) for pid, then in owners.items()}
+    return {folder for folder, words in ours.items() if words[0] == "palaestra" and tuple(words[2:4]) in known}

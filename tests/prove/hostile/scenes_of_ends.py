@@ -14,7 +14,7 @@ from palaestra.errors import Broken, UsageError
 
 from .judging import descendants
 from .program import PRELUDE
-from .scene import born, children, groups, marked, scene, until
+from .scene import SECONDS, born, children, groups, marked, scene, until
 from .setting import Setting
 
 # Ends of the sandbox itself.
@@ -28,14 +28,14 @@ def cancelling_a_run_kills_its_tree(sandbox: Sandbox, setting: Setting, backend:
     async def cancel() -> list[str]:
         complaints = []
         session = await sandbox.astart()
-        for run in (sandbox.arun_once(program, timeout=30), session.arun(program, timeout=30)):
+        for run in (sandbox.arun_once(program, timeout=600), session.arun(program, timeout=600)):
             task = asyncio.create_task(run)
-            if not await until(setting.left_running, 5.0):
+            if not await until(setting.left_running):
                 complaints.append("the run has not begun")
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-            if not await until(lambda: not setting.left_running(), 1.0):
+            if not await until(lambda: not setting.left_running()):
                 complaints.append(f"{len(setting.left_running())} of its processes are left")
         await session.aclose()
         return complaints
@@ -50,16 +50,16 @@ def closing_during_a_run_ends_it(sandbox: Sandbox, setting: Setting, backend: st
 
     def work() -> None:
         try:
-            outcome.append(session.run(marked(setting, "while True: pass"), timeout=30))
+            outcome.append(session.run(marked(setting, "while True: pass"), timeout=600))
         except (Broken, UsageError) as error:
             outcome.append(error)
 
     thread = threading.Thread(target=work)
     thread.start()
-    begun = asyncio.run(until(setting.left_running, 5.0))
+    begun = asyncio.run(until(setting.left_running))
     session.close()
-    thread.join(3)
-    asyncio.run(until(lambda: not setting.left_running(), 1.0))
+    thread.join(SECONDS)
+    asyncio.run(until(lambda: not setting.left_running()))
     complaints = ["the run has not begun"] * (not begun) + ["the run goes on"] * thread.is_alive()
     return complaints + ["its processes are left"] * bool(setting.left_running())
 
@@ -78,23 +78,24 @@ def killing_the_parts_is_noticed_and_mended(sandbox: Sandbox, setting: Setting, 
 
             def work(session: Session = session, outcome: list[object] = outcome) -> None:
                 try:
-                    outcome.append(session.run(marked(setting, "while True: pass"), timeout=20))
+                    outcome.append(session.run(marked(setting, "while True: pass"), timeout=600))
                 except Exception as error:  # Whatever it is, it is looked at below.
                     outcome.append(error)
 
             thread = threading.Thread(target=work)
             thread.start()
-            asyncio.run(until(setting.left_running, 5.0))
+            asyncio.run(until(setting.left_running))
             supervisors = [pid for pid in children(os.getpid()) - others if children(pid)]
             parts = (
                 {child for pid in supervisors for child in children(pid)} if depth == "zygotes" else set(supervisors)
             )
+            family = {pid: born(pid) for part in parts for pid in (part, *descendants(part))}
             for pid in parts:
                 os.kill(pid, signal.SIGKILL)
-            thread.join(5)
+            thread.join(SECONDS)
             if not outcome or not isinstance(outcome[0], Broken):
                 complaints.append(f"{depth} killed ({parts}): the run came to {outcome}")
-            if not asyncio.run(until(lambda: not setting.left_running(), 1.0)):
+            if not asyncio.run(until(lambda family=family: not setting.left_running() and not _alive(family))):
                 complaints.append(f"{depth} killed: its processes are left")
             session.close()
             again = own.run_once("print(6 * 7)")
@@ -105,8 +106,8 @@ def killing_the_parts_is_noticed_and_mended(sandbox: Sandbox, setting: Setting, 
 
 @scene
 def killing_the_trainer_leaves_nothing(sandbox: Sandbox, setting: Setting, backend: str) -> list[str]:
-    """No process, no mount, no control group of it is there two seconds later."""
-    known, mounts = groups(), _mounts()
+    """No process, no mount, no control group of it is there soon after."""
+    mounts = _mounts()
     words = [sys.executable, "-m", "hostile.scenes_of_ends", backend, setting.mark]
     trainer = subprocess.Popen(words, stdout=subprocess.PIPE, cwd=Path(__file__).parents[1])
     assert trainer.stdout is not None
@@ -116,17 +117,18 @@ def killing_the_trainer_leaves_nothing(sandbox: Sandbox, setting: Setting, backe
         trainer.kill()
     complaints = [] if line == b"ready\n" and running else [f"it could not be set up: {line!r}"]
 
-    def gone() -> bool:
-        return not setting.left_running() and not [pid for pid, then in family.items() if then and born(pid) == then]
-
-    if not asyncio.run(until(gone, 2.0 if backend == "local" else 20.0)):
-        left = [pid for pid, then in family.items() if born(pid) == then]
-        complaints.append(f"processes are left: {setting.left_running()} {left}")
-    if not asyncio.run(until(lambda: not (groups() - known), 2.0)) and backend == "local":
-        complaints.append(f"control groups are left: {groups() - known}; the next start should sweep them")
+    if not asyncio.run(until(lambda: not setting.left_running() and not _alive(family))):
+        complaints.append(f"processes are left: {setting.left_running()} {_alive(family)}")
+    if not asyncio.run(until(lambda: not groups(family))):
+        complaints.append(f"control groups are left: {groups(family)}; the next start should sweep them")
     if _mounts() - mounts:
         complaints.append("mounts are left")
     return complaints
+
+
+def _alive(family: dict[int, str]) -> list[int]:
+    """Those that live on, of processes with the moments when they were born."""
+    return [pid for pid, then in family.items() if then and born(pid) == then]
 
 
 def _mounts() -> set[str]:
@@ -140,9 +142,9 @@ def _train(backend: str, mark: str) -> None:
     """The trainer that is killed: a session with a daemon, and a run that goes on."""
     with open_sandbox(backend) as sandbox, sandbox.start() as session:
         prelude = PRELUDE.format(mark=mark)
-        session.run(prelude + "import os, time\nif not os.fork():\n os.setsid()\n time.sleep(100)")
+        session.run(prelude + "import os, time\nif not os.fork():\n os.setsid()\n time.sleep(1000)")
         threading.Timer(0.5, lambda: print("ready", flush=True)).start()
-        session.run(prelude + "while True: pass", timeout=60)
+        session.run(prelude + "while True: pass", timeout=600)
 
 
 if __name__ == "__main__":

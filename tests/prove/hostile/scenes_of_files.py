@@ -164,16 +164,26 @@ def others_are_served_during_a_fork_bomb(sandbox: Sandbox, setting: Setting, bac
         samples = []
         for _ in range(12):
             began = time.monotonic()
-            assert sandbox.run_once("print(1)").stdout == "1\n"
+            assert sandbox.run_once("print(1)", timeout=60.0).stdout == "1\n"
             samples.append(time.monotonic() - began)
         return statistics.median(samples)
 
-    quiet = latency()
-    bomb = "import os\nwhile True:\n try: os.fork()\n except OSError: pass"
-    thread = threading.Thread(target=lambda: sandbox.run_once(marked(setting, bomb), timeout=2.5))
-    thread.start()
-    time.sleep(0.5)
-    busy = latency()
-    thread.join()
-    allowed = 2 * quiet + 0.05
-    return [] if busy <= allowed else [f"a program took {busy * 1000:.0f} ms beside it, {quiet * 1000:.0f} ms before"]
+    def measured() -> tuple[float, float]:
+        """Before and after it, whichever is longer, and beside it."""
+        before = latency()
+        bomb = "import os\nwhile True:\n try: os.fork()\n except OSError: pass"
+        thread = threading.Thread(target=lambda: sandbox.run_once(marked(setting, bomb), timeout=2.5))
+        thread.start()
+        time.sleep(0.5)
+        beside = latency()
+        thread.join()
+        return max(before, latency()), beside
+
+    # Others of this machine are busy now and then; a bomb that is in the way would be so every time.
+    rounds = []
+    for _ in range(4):
+        rounds.append(measured())
+        if any(beside <= 2 * quiet + 0.05 for quiet, beside in rounds):
+            return []
+    told = "; ".join(f"{beside * 1000:.0f} ms beside it, {quiet * 1000:.0f} ms without" for quiet, beside in rounds)
+    return [f"a program took {told}"]
