@@ -274,6 +274,8 @@ class Slots:
 
     def _clear(self, slot: int) -> bool:
         """Discard whatever the slot holds; True where toolkits are left to be closed."""
+        if self._state[slot] is State.CLOSED:
+            raise UsageError(f"slot {slot} is {State.CLOSED.value}")
         flight = self._out.pop(slot, None)
         if flight is not None:
             self._replace(flight)
@@ -298,3 +300,4 @@ class Slots:
             self._runner.abandon(turn)
         self._aside.clear()
         self._runner.close()
+        self._state = [State.CLOSED] * len(self._state)

@@ -15,6 +15,7 @@ class State(Enum):
     FREE = "free: no episode runs there; begin one (with step: pass None for it, or reset it by options['reset_mask'])"
     WAITING = "waiting for the agent"
     BUSY = "busy: its event has not been received yet; call recv"
+    CLOSED = "closed with its environment; make a new one"
 
 
 def require_slot(states: Sequence[State], slot: int) -> None:

@@ -284,5 +284,8 @@ def test_closed_is_closed():
     envs = ToolVectorEnv(lambda: gymnasium.make("test/Kitchen-v0").unwrapped, 2)
     begun(envs)
     envs.close()
-    with pytest.raises(UsageError):
-        envs.send({0: "yes"})
+    for use in (lambda: envs.send({0: "yes"}), lambda: envs.begin(0, Start(0, 0)), lambda: envs.reset(seed=1)):
+        with pytest.raises(UsageError, match="closed with its environment; make a new one"):
+            use()
+    assert envs.recv() == []
+    envs.close()
