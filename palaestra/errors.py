@@ -18,6 +18,7 @@ Three roads for three kinds of failure, and they never cross: the agent's mistak
 (`ToolError`, or any exception of a tool), ours is an exception, the infrastructure's is `Broken`.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -36,11 +37,17 @@ class UnknownId(UsageError):
 
     def __init__(self, env_id: str, known: Iterable[str]) -> None:
         known = sorted(known)
-        close = get_close_matches(env_id, known, n=3, cutoff=0.4)
+        same = [one for one in known if _name(one) == _name(env_id)]
+        close = same or get_close_matches(env_id, known, n=3, cutoff=0.4)
         hint = f"did you mean {' or '.join(close)}?" if close else f"known ids: {', '.join(known)}"
         own = "(an id of your own exists once the module that registers it is imported"
         form = "" if ":" in env_id else f"; its name goes before the id: MODULE:{env_id}"
         super().__init__(f"no environment is registered as {env_id!r}; {hint} {own}{form})")
+
+
+def _name(env_id: str) -> str:
+    """The name alone, as the command line takes it: twohop for palaestra/TwoHop-v0."""
+    return re.sub(r"[^a-z0-9]", "", re.sub(r"[-_]v\d+$", "", env_id.rpartition("/")[2]).lower())
 
 
 class ConfigError(UsageError):

@@ -97,8 +97,11 @@ def games() -> list[str]:
 
 
 def game_class(game_id: str) -> Any:
-    """The `Game` that was registered under an id."""
-    return load_author(_games[_game_id(game_id)].entry_point, f"{game_id}: its class")
+    """The `Game` that was registered under an id; the module before one is imported first."""
+    module = game_id.rpartition(":")[0]
+    if module:
+        import_author(module)
+    return load_author(registered_game(game_id)[0], f"{game_id}: its class")
 
 
 def is_game(env_id: str) -> bool:
@@ -184,8 +187,8 @@ def demonstrator(env_id: str) -> Demonstrator:
         if env_id not in gymnasium.registry and env_id not in _games:
             raise UnknownId(env_id, [*registered(), *games()])
         raise UsageError(
-            f"{env_id} has no demonstrator, and the tiny agent is raised on one; name it in "
-            "palaestra.register(..., demonstrator='module:name'), or train a model of your own with --model"
+            f"{env_id} has no demonstrator, which plays by rule for the tiny agent and for the other seats of a game; "
+            "name it in palaestra.register(..., demonstrator='module:name'), or train a model of your own with --model"
         )
     found: Demonstrator = load_author(_demonstrators[env_id], f"{env_id}: its demonstrator")
     return found

@@ -41,14 +41,15 @@ ENVIRONMENTS = """\
 
 `--env-options digits=2 sandbox=docker` on every command, `gymnasium.make(ID, digits=2)` and `palaestra.arena(ID, n,
 digits=2)` in Python. A value that reads as JSON is that value. Whatever the table says, an environment takes `split`
-(`train` or `eval`; a command chooses its own), `format` ([how calls are
+(`train` or `eval`, or `all` of a file; a command chooses its own), `format` ([how calls are
 written](write_an_environment.md#how-calls-are-written)) and, in Python, `render_mode`. In the table `tasks` is a file
 of tasks, read as [write_an_environment.md](write_an_environment.md#the-task) says, and `sandbox` the name of a backend
 or a mapping with its options ([sandbox.md](sandbox.md)). The games take `split`, `format` and `seat`, the one seat that
 is played. `palaestra list ID` shows the options of one environment, of yours too.
 """
 GENERATORS = """\
-`generator` is one of reasoning-gym's, and `config={"max_numbers": 5}` has settings of its own. Refused are:
+`generator` is one of reasoning-gym's, and `config={"max_numbers": 5}` has settings of its own. Refused are these, and
+with your settings any that fails the same look at its items:
 """
 _COMMON = ("self", "split", "render_mode", "format")
 

@@ -5,8 +5,9 @@ can do the task but mostly does not bother; reinforcement learning then has some
 in the loss: without them the guesses turn into long garbage.
 
 Imitation stops at a gate, not at a step count: success of the episodes that used the tool, measured on training
-tasks that were not demonstrated. Some initial weights never get there; they are given up and others drawn, which is
-said and counted.
+tasks that were not demonstrated; of all episodes, where no demonstration used one. Some initial weights never get
+there; they are given up and others drawn, which is said and counted. A demonstrator that stays below the gate itself
+is said at once: what it shows is all there is to imitate.
 """
 
 from collections.abc import Generator, Iterator, Sequence
@@ -19,11 +20,10 @@ from palaestra.agents.conversation import written_rows
 from palaestra.agents.local_model import LocalModel, find_device, serve
 from palaestra.agents.policies.table import in_every_seat
 from palaestra.agents.policies.tiny import tiny_model, tiny_tokenizer
-from palaestra.episode import Episode, Start, TokenRow
+from palaestra.episode import Episode, Start, Status, TokenRow
 from palaestra.errors import ConfigError, TrainingHalted
 from palaestra.protocols import Arena
 from palaestra.registry import Demonstrator
-from palaestra.trainers.evaluate import summarise
 from palaestra.trainers.progress import Progress
 from palaestra.trainers.sampling.division import Division
 from palaestra.trainers.sampling.seats import seated, seats_of
@@ -42,7 +42,7 @@ class ColdStartConfig:
     layers: int = 2
     """Depth of the model."""
     gate: float = 0.85
-    """Success given tool use at which imitation may end."""
+    """Success given tool use at which imitation may end; success, where no demonstration used a tool."""
     gate_tasks: int = 192
     """Episodes that the gate is measured on."""
     first_gate: int = 300
@@ -64,6 +64,28 @@ class ColdStartConfig:
         counts = (self.demonstrations, self.gate_tasks, self.gate_every, self.max_attempts, self.layers)
         if min(*counts, self.warmup_steps) < 1:
             raise ConfigError(f"{self}: expected every count to be at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class _Measure:
+    """What the gate measures: success given tool use, or success where no tool is used."""
+
+    with_tool: bool
+
+    @property
+    def name(self) -> str:
+        """As a sentence names it."""
+        return "success given tool use" if self.with_tool else "success"
+
+    @property
+    def metric(self) -> str:
+        """As Progress names it."""
+        return "success_with_tool" if self.with_tool else "rewards/success/mean"
+
+    def of(self, episodes: Sequence[Episode]) -> float:
+        """Of played episodes; 0 where none counts."""
+        counted = [e.parts["success"] for e in episodes if e.reward is not None and (_used(e) or not self.with_tool)]
+        return sum(counted) / max(1, len(counted))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +121,7 @@ def cold_start(
     yield Progress("demonstrations", len(demonstrations), config.demonstrations)
     if warning := Division(arena.task_count).warning:
         yield Progress("demonstrations", len(demonstrations), config.demonstrations, note=warning)
+    measure = _measure(demonstrations, config)
     tokenizer = tiny_tokenizer(m["content"] for e in demonstrations for m in e.attempt.messages)
     chat = Chat(tokenizer)
     rows = [row for episode in demonstrations for row in written_rows(chat, episode.attempt.messages)]
@@ -106,19 +129,19 @@ def cold_start(
         model = tiny_model(len(tokenizer), layers=config.layers, seed=seed * config.max_attempts + attempt)
         local = serve(model.to(device), tokenizer, slots=slots, seed=seed)
         settings = replace(sft or tiny_sft_config(), seed=seed)
-        steps, reached = yield from _imitate(local, rows, arena, limits, config, settings)
+        steps, reached = yield from _imitate(local, rows, arena, limits, config, settings, measure)
         if reached >= config.gate:
             return Pupil(local, attempt + 1, steps, demonstrations)
         yield Progress(
             "imitation",
             steps,
             config.patience,
-            note=f"stuck at {reached:.2f} success given tool use after {steps} steps (gate {config.gate}); "
+            note=f"stuck at {reached:.2f} {measure.name} after {steps} steps (gate {config.gate}); "
             f"attempt {attempt + 1} of {config.max_attempts} is given up and other initial weights are drawn",
         )
     shown = len({episode.start.task for episode in demonstrations})
     raise TrainingHalted(
-        f"none of {config.max_attempts} initial weights reached {config.gate} success given tool use on tasks that "
+        f"none of {config.max_attempts} initial weights reached {config.gate} {measure.name} on tasks that "
         f"were not among the {shown} demonstrated; more tasks, more demonstrations, more layers or more patience may "
         "help"
     )
@@ -145,6 +168,27 @@ def demonstrate(
     return [episode for episode in played if episode.reward is not None]
 
 
+def _measure(demonstrations: Sequence[Episode], config: ColdStartConfig) -> _Measure:
+    """What the gate is to measure; an error where the demonstrator itself does not pass it."""
+    if not demonstrations:
+        raise TrainingHalted("every demonstration is BROKEN; `palaestra check` says what is wrong with the environment")
+    measure = _Measure(any(map(_used, demonstrations)))
+    shown = measure.of(demonstrations)
+    if shown < config.gate:
+        habit = "" if measure.with_tool else f", played with tool_rate={config.tool_rate:g},"
+        raise TrainingHalted(
+            f"the demonstrator{habit} reaches {shown:.2f} {measure.name} in {len(demonstrations)} demonstrations, and "
+            f"the tiny agent, which imitates it, is to reach {config.gate}: let it play better, or lower the gate "
+            "(ColdStartConfig)"
+        )
+    return measure
+
+
+def _used(episode: Episode) -> bool:
+    """Whether a call worked in it."""
+    return any(call.status is Status.OK for call in episode.attempt.calls)
+
+
 def _imitate(
     local: LocalModel,
     rows: Sequence[TokenRow],
@@ -152,8 +196,9 @@ def _imitate(
     limits: Limits,
     config: ColdStartConfig,
     sft: SFTConfig,
+    measure: _Measure,
 ) -> Generator[Progress, None, tuple[int, float]]:
-    """Imitate until the gate is passed, then let the rate fall; returns the steps and the success given tool use."""
+    """Imitate until the gate is passed, then let the rate fall; returns the steps and what was reached."""
     imitation = Imitation(local.model, rows, sft)
     reached = 0.0
 
@@ -163,8 +208,8 @@ def _imitate(
     while imitation.steps < config.patience:
         metrics = {"loss": step()}
         if imitation.steps >= config.first_gate and imitation.steps % config.gate_every == 0:
-            reached = _success_given_tool(local, arena, limits, config)
-            metrics["success_with_tool"] = reached
+            reached = _reached(local, arena, limits, config, measure)
+            metrics[measure.metric] = reached
         # The earliest end: the next gate, and the decay after it.
         gate = max(config.first_gate, -(-imitation.steps // config.gate_every) * config.gate_every)
         yield Progress("imitation", imitation.steps, gate + config.decay_steps, metrics)
@@ -175,14 +220,15 @@ def _imitate(
             loss = step(rate=left / config.decay_steps)
             yield Progress("imitation", imitation.steps, imitation.steps + left, {"loss": loss})
         # What is handed on is the model after the decay: it must pass too.
-        reached = _success_given_tool(local, arena, limits, config)
+        reached = _reached(local, arena, limits, config, measure)
     return imitation.steps, reached
 
 
-def _success_given_tool(local: LocalModel, arena: Arena, limits: Limits, config: ColdStartConfig) -> float:
+def _reached(local: LocalModel, arena: Arena, limits: Limits, config: ColdStartConfig, measure: _Measure) -> float:
+    """What the gate measures of a model as it is now."""
     local.agent.engine.update_weights(local.model.named_parameters(), version=0)
     table, tasks = seats_of(arena), Division(arena.task_count)
     games = max(1, config.gate_tasks // max(1, len(table)))
     starts = (Start(task=tasks.kept_back(number), seed=number, group=number) for number in range(games))
     played = play(in_every_seat(local.agent, table), arena, seated(starts, arena), limits=limits)
-    return summarise(list(played), games, 1, 1.0).success_with_tool
+    return measure.of(list(played))

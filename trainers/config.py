@@ -116,7 +116,9 @@ class GRPOConfig:
             raise ConfigError("max_broken_share must be a share between 0 and 1, and adam_beta2 at least 0 and below 1")
         if self.lr_schedule not in ("constant", "linear"):
             raise ConfigError(f"lr_schedule is {self.lr_schedule!r}; it must be 'constant' or 'linear'")
-        _ = self.algorithm, self.environment  # Checks the recipe, what replaces parts of it, and the pairs.
+        if "split" in self.environment:
+            raise ConfigError("env_options has 'split'; training plays train and is measured on eval")
+        _ = self.algorithm  # Checks the recipe, what replaces parts of it, and the pairs.
 
     @property
     def longest_row(self) -> int:

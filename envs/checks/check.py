@@ -4,19 +4,19 @@ A readable list of named checks, each a function of an id that raises or returns
 model; success is measured with the id's demonstrator, and checks of it pass where an id has none.
 """
 
-import inspect
 import json
 from collections.abc import Callable, Mapping
 from math import isnan
-from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium.utils.env_checker import check_env
 
 from palaestra import formats
-from palaestra.envs.checks.cheats import CHEATS, arguments, common_answer, crashing_calls, dressed, hedged, says
+from palaestra.envs.checks.cheats import CHEATS, common_answer, crashing_calls, dressed, hedged, says
 from palaestra.envs.checks.findings import HOSTILE, Finding, Skipped, difference, measure, require
+from palaestra.envs.checks.loop_checks import loop_is_never_blocked
+from palaestra.envs.checks.settings import require_existing, require_known
 from palaestra.envs.checks.task_checks import tasks_are_sound, tasks_can_be_judged
 from palaestra.envs.checks.tool_checks import require_told
 from palaestra.envs.checks.trials import (
@@ -33,19 +33,17 @@ from palaestra.envs.checks.trials import (
     scripted,
     success,
 )
+from palaestra.envs.core.authored import Authored
 from palaestra.envs.core.env import ToolEnv
-from palaestra.envs.running.blocking import PATIENCE, blocking_line
 from palaestra.envs.running.vector import ToolVectorEnv
 from palaestra.episode import Attempt, Ending, Message, Start
-from palaestra.errors import EnvironmentDefect, PalaestraError, ToolError, UnknownId
+from palaestra.errors import EnvironmentDefect, PalaestraError, TaskFileError, UnknownId, UsageError
 from palaestra.registry import demonstrator, registered
 
 CHEAT_MARGIN = 0.15
 """Success that luck may give a cheat in so few episodes."""
 DEMONSTRATED = 0.9
 SPLIT_SAMPLE = 100
-LOOP_SECONDS = 3.0
-"""How long an async tool is watched for calls that block the event loop."""
 
 
 def check(env_id: str) -> list[Finding]:
@@ -53,6 +51,13 @@ def check(env_id: str) -> list[Finding]:
     if env_id not in gymnasium.registry:
         raise UnknownId(env_id, registered())
     return measure(CHECKS, env_id)
+
+
+def settings_are_known(env_id: str) -> None:
+    """No attribute of the class is a misspelt setting, and what it shares exists."""
+    with Opened(env_id) as env:
+        require_known(type(env), ToolEnv, list(Authored.__annotations__))
+        require_existing(env, ToolEnv)
 
 
 def gymnasium_contract(env_id: str) -> None:
@@ -73,9 +78,20 @@ def tool_schemas(env_id: str) -> None:
 
 
 def determinism(env_id: str) -> None:
-    """The same task, seed and actions give the same episode."""
-    found = difference(scripted(env_id, seed=5, task=3), scripted(env_id, seed=5, task=3))
-    require(not found, f"two plays of one script differ, take randomness from rng and np_random only: {found}")
+    """The same task, seed and actions give the same episode, whatever was played before."""
+    first = scripted(env_id, seed=5, task=3)
+    found = difference(first, scripted(env_id, seed=5, task=3, after=True))
+    leaks = found and not difference(first, scripted(env_id, seed=5, task=3))
+    require(
+        not leaks,
+        "one script is played differently after another episode: attributes outlive an episode, so set up what belongs "
+        f"to one in the start of a Toolkit: {found}",
+    )
+    require(
+        not found,
+        "two plays of one script differ, set up what belongs to an episode in the start of a Toolkit, and take "
+        f"randomness from rng and np_random only: {found}",
+    )
 
 
 def hostile_turns(env_id: str) -> None:
@@ -96,7 +112,13 @@ def splits_disjoint(env_id: str) -> None:
     prompts = []
     for split in ("train", "eval"):
         with Opened(env_id, split=split) as env:
-            prompts.append({env.tasks[index].prompt for index in range(min(len(env.tasks), SPLIT_SAMPLE))})
+            try:
+                tasks = env.tasks
+            except TaskFileError:
+                raise
+            except UsageError as error:  # A file of which nothing is for this split.
+                raise Skipped(str(error)) from error
+            prompts.append({tasks[index].prompt for index in range(min(len(tasks), SPLIT_SAMPLE))})
     shared = prompts[0] & prompts[1]
     require(not shared, f"{len(shared)} prompts are in both splits, such as {next(iter(shared), '')!r}")
 
@@ -222,39 +244,11 @@ def crashing_is_no_escape(env_id: str) -> None:
                 )
 
 
-def loop_is_never_blocked(env_id: str) -> None:
-    """No async tool, and no async reward, keeps the event loop from running the other episodes."""
-    with Opened(env_id) as env:
-        env.reset(seed=0)
-        for name, found in env._table.items():
-            owner = env._owners.get(name, env)
-            method = getattr(owner, found.attribute)
-            if inspect.iscoroutinefunction(method):
-                try:
-                    values = found.validate(arguments(found.schema))
-                except ToolError:
-                    continue
-                _require_free(f"the async tool {name!r}", method(**values), type(owner), "@tool(blocking=True)")
-        env.discard()
-        env.reset(seed=0)
-        judged = env.reward(env.attempt)
-        if inspect.iscoroutine(judged):
-            _require_free("the async reward", judged, type(env), "asyncio.to_thread")
-
-
-def _require_free(what: str, coroutine: Any, owner: type, instead: str) -> None:
-    line = blocking_line(coroutine, inspect.getfile(owner), LOOP_SECONDS)
-    require(
-        not line,
-        f"{what} blocked the event loop for more than {2 * PATIENCE:g} s ({line}), and every other episode with it; "
-        f"await what waits there, or use {instead}",
-    )
-
-
 CHECKS: Mapping[str, Callable[[str], None]] = {
     function.__name__.replace("_", " "): function
     for function in (
         tasks_are_sound,
+        settings_are_known,
         gymnasium_contract,
         tool_schemas,
         determinism,

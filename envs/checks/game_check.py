@@ -18,8 +18,10 @@ from palaestra import formats
 from palaestra.envs.checks.cheats import CHEATS, crashing_calls
 from palaestra.envs.checks.findings import HOSTILE, Finding, Skipped, difference, measure, require
 from palaestra.envs.checks.game_trials import SeatPlayer, cheated, games, opened, played, seat_of
+from palaestra.envs.checks.settings import require_known
 from palaestra.envs.checks.tool_checks import require_told
 from palaestra.envs.checks.trials import EPISODES, FEWEST, has_demonstrator
+from palaestra.envs.games.game import Game
 from palaestra.envs.games.partners import Rule
 from palaestra.episode import Ending
 from palaestra.registry import demonstrator, game_class
@@ -59,6 +61,17 @@ def pettingzoo_contract(game_id: str) -> None:
         parallel_seed_test(lambda: pettingzoo.make("parallel", game_id), num_cycles=20)
 
 
+def settings_are_known(game_id: str) -> None:
+    """No attribute of the class is a misspelt setting, and every tool is some seat's."""
+    kind = game_class(game_id)
+    require_known(kind, Game, [name for name in Game.__annotations__ if not name.startswith("_")])
+    given = {name for names in kind.seat_tools.values() for name in names}
+    for name in kind._tools:
+        require(
+            name in given, f"no seat may call the tool {name!r}; give it to one: seat_tools = {{SEAT: ({name!r},)}}"
+        )
+
+
 def tool_schemas(game_id: str) -> None:
     """Every tool of every seat has a description and a schema that survives JSON."""
     with opened(game_id) as game:
@@ -68,9 +81,9 @@ def tool_schemas(game_id: str) -> None:
 
 
 def determinism(game_id: str) -> None:
-    """The same task, seed and turns give the same game."""
+    """The same task, seed and turns give the same game, whatever was played before."""
     for rule in (None, _babble):
-        one, other = (played(game_id, task=3, seed=5, rule=rule) for _ in range(2))
+        one, other = (played(game_id, task=3, seed=5, rule=rule, after=after) for after in (False, True))
         found = difference(one, other)
         require(
             not found,
@@ -207,6 +220,7 @@ def _babble(messages: Sequence[Mapping[str, object]], rng: np.random.Generator) 
 GAME_CHECKS: Mapping[str, Callable[[str], None]] = {
     function.__name__.replace("_", " "): function
     for function in (
+        settings_are_known,
         pettingzoo_contract,
         tool_schemas,
         determinism,

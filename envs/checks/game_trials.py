@@ -7,13 +7,14 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
 
 from palaestra import formats
 from palaestra.envs.checks.cheats import Cheat
-from palaestra.envs.checks.trials import has_demonstrator
+from palaestra.envs.checks.trials import has_demonstrator, require_untouched
 from palaestra.envs.games.game import Game
 from palaestra.envs.games.match import Events, Seat
 from palaestra.envs.games.openers import one_game
@@ -51,10 +52,19 @@ def _repeat(messages: Sequence[Message], rng: np.random.Generator) -> str:
     return str(messages[-1]["content"])
 
 
-def played(game_id: str, task: int, seed: int, rule: Rule | None = None) -> dict[str, dict[str, Any]]:
-    """What every seat met in one game by rule, the demonstrator's where none is given."""
+def played(
+    game_id: str, task: int, seed: int, rule: Rule | None = None, after: bool = False
+) -> dict[str, dict[str, Any]]:
+    """What every seat met in one game by rule, the demonstrator's where none is given; or `after` another game."""
+    rule = rule or rule_of(game_id)
     with opened(game_id) as game:
-        events = by_rule(game, min(task, game.task_count - 1), seed, rule or rule_of(game_id))
+        if after:
+            by_rule(game, min(task + 1, game.task_count - 1), seed + 1, rule)
+        task = min(task, game.task_count - 1)
+        kept = deepcopy(game.tasks[task])
+        events = by_rule(game, task, seed, rule)
+        if game.problem is not None:
+            require_untouched(kept, game.problem)
     return {
         str(seat): {
             "attempt": event.attempt, "ending": event.ending, "reward": event.reward, "parts": dict(event.parts),

@@ -4,17 +4,21 @@ Left out: what they must come to (`check`).
 """
 
 import logging
+import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from typing import Any
 
 import gymnasium
 import numpy as np
 
 from palaestra import formats
-from palaestra.envs.checks.cheats import Cheat, question
+from palaestra.envs.checks.cheats import Cheat, arguments, question
+from palaestra.envs.checks.findings import difference, require
 from palaestra.envs.core.env import ToolEnv
+from palaestra.envs.core.scoring import check_limits
 from palaestra.episode import Attempt, Ending, Event, Message, Start, Task
 from palaestra.errors import Broken, EnvironmentDefect, UnknownTask, UsageError
 from palaestra.registry import Demonstrator, demonstrator
@@ -25,6 +29,7 @@ FEWEST = 4
 CHEAT_SECONDS = 3.0
 """What a cheat may take for more than the fewest episodes."""
 
+_ADDRESS = re.compile(r"<[^\n]{1,200} at 0x[0-9a-f]{6,}>")
 _HAND_ON = "an __init__ of its own hands on what it is given: def __init__(self, **kwargs): super().__init__(**kwargs)"
 
 
@@ -32,15 +37,14 @@ def make(env_id: str, **kwargs: Any) -> ToolEnv:
     """The environment as itself, without Gymnasium's wrappers."""
     try:
         env = gymnasium.make(env_id, **kwargs).unwrapped
-    except TypeError as error:
-        if not any(f"unexpected keyword argument {name!r}" in str(error) for name in kwargs):
+    except UsageError as error:
+        if not any(f"takes no option {name!r}" in str(error) for name in kwargs):
             raise
-        raise EnvironmentDefect(f"{error.__cause__ or error}; {_HAND_ON}") from None
+        raise EnvironmentDefect(f"{str(error).partition(';')[0]}; {_HAND_ON}") from None
     kind = type(env).__name__
     if not isinstance(env, ToolEnv):
         raise EnvironmentDefect(f"{env_id} is a {kind}; palaestra checks subclasses of ToolEnv")
-    if env.max_turns < 1:
-        raise EnvironmentDefect(f"{kind}.max_turns is {env.max_turns}; expected at least 1: an answer takes a turn")
+    check_limits(env)  # A constructor may have set some.
     if "split" in kwargs and env.split != kwargs["split"]:
         raise EnvironmentDefect(f"{kind}(split={kwargs['split']!r}) has the split {env.split!r}; {_HAND_ON}")
     return env
@@ -159,18 +163,51 @@ def successes(env: ToolEnv, player: Demonstrator) -> Iterator[float]:
             yield episode(env, player, seed, rng, None)[0]
 
 
-def scripted(env_id: str, seed: int, task: int) -> dict[str, Any]:
-    """What a fixed script meets: the demonstrator's play, and a turn of bad calls."""
+def scripted(env_id: str, seed: int, task: int, after: bool = False) -> dict[str, Any]:
+    """What a fixed script meets in a new environment, or `after` other episodes of it.
+
+    The script is the demonstrator's play, then a call of each tool, a turn of bad calls, and an answer.
+    """
     with Opened(env_id) as env:
-        task = min(task, len(env.tasks) - 1)
-        rate, attempt = episode(env, player_of(env_id), seed, np.random.default_rng(seed), task)
-        opening, _ = env.reset(seed=seed, options={"task": task})
-        told = env.step(env.call("nobody") + "<tool_call>{</tool_call>")
-        names = ("observation", "reward", "terminated", "truncated")
-        return {
-            "attempt": attempt,
-            "success": rate,
-            "opening": opening,
-            **dict(zip(names, told, strict=False)),
-            "messages": told[4]["messages"],
-        }
+        if after:
+            _scripted(env_id, env, seed + 1, task + 1)
+        return _scripted(env_id, env, seed, task)
+
+
+def _scripted(env_id: str, env: ToolEnv, seed: int, task: int) -> dict[str, Any]:
+    task = min(task, len(env.tasks) - 1)
+    kept = deepcopy(env._task_at(task))
+    rate, attempt = episode(env, player_of(env_id), seed, np.random.default_rng(seed), task)
+    require_untouched(kept, env.problem)
+    opening, _ = env.reset(seed=seed, options={"task": task})
+    script = {
+        schema["function"]["name"]: env.call(schema["function"]["name"], **arguments(schema)) for schema in env.schemas
+    }
+    script |= {"the turn of bad calls": env.call("nobody") + "<tool_call>{</tool_call>", "the answer": kept.prompt}
+    told, names = {}, ("observation", "reward", "terminated", "truncated")
+    for name, said in script.items():
+        if not env.is_open or (env.turns and env.turns >= env.max_turns - 1):
+            env.reset(seed=seed, options={"task": task})
+        *found, info = env.step(said)
+        told[name] = dict(zip(names, found, strict=True)) | {"messages": info["messages"]}
+        require_untouched(kept, env.problem)
+        require_text(info["messages"])
+    require_text(attempt.messages)
+    return {"attempt": attempt, "success": rate, "opening": opening, **told}
+
+
+def require_untouched(kept: Task, task: Task) -> None:
+    """A task is what it was before it was played: later episodes and records hold it too."""
+    found = difference(kept.data, task.data, "Task.data") or difference(kept.answer, task.answer, "Task.answer")
+    require(not found, f"a task is changed as it is played, for later episodes and records too; copy it first: {found}")
+
+
+def require_text(messages: Sequence[Message]) -> None:
+    """No tool's result is an object without a text of its own."""
+    for message in messages:
+        said = _ADDRESS.search(str(message["content"])) if message["role"] == "tool" else None
+        require(
+            said is None,
+            f"the tool {message.get('name')!r} shows the agent {said and said[0]!r:.100}, which differs in every run; "
+            "return a text, a number, a list or a dict, and write a tool that has to be awaited as an async def",
+        )

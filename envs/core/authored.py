@@ -42,7 +42,7 @@ class Authored(gymnasium.Env[str, str]):
     reward_timeout: float = 60.0
     """Seconds that an `async def reward` may take; passing them ends the episode BROKEN."""
     start_timeout: float = 60.0
-    """Seconds that the toolkits of a slot may take to start; passing them ends the episode BROKEN."""
+    """Seconds that toolkits with a tool that waits may take to start; passing them ends the episode BROKEN."""
     close_timeout: float = 10.0
     """Seconds that they may take to close; then they are left to themselves, and the slot gets new ones."""
     chance: float = 0.0

@@ -3,9 +3,11 @@
 Left out: the machine itself (`machine`), which the vector environment drives too, and autoreset.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, Self
+from functools import wraps
+from inspect import signature
+from typing import Any, Self, TypeVar
 
 from palaestra import formats
 from palaestra.envs.core import branches
@@ -13,17 +15,46 @@ from palaestra.envs.core.branches import Snapshot
 from palaestra.envs.core.discovery import divide
 from palaestra.envs.core.machine import EpisodeMachine
 from palaestra.envs.core.scoring import check_declared, check_limits
-from palaestra.envs.core.tasks import check_split
 from palaestra.envs.core.tool import Mode, collect
 from palaestra.envs.core.toolkit import Toolkit, merge
 from palaestra.envs.core.transcript import fresh, joined, transcript
 from palaestra.envs.data.rows import require_file
-from palaestra.envs.data.task_files import load_tasks
+from palaestra.envs.data.task_files import WHOLE, check_part, load_tasks
 from palaestra.envs.running.runner import take_turn
 from palaestra.episode import Ending, Event, Start, Task
 from palaestra.errors import Broken, EnvironmentDefect, UsageError
+from palaestra.options import FORMAT, refuse_unknown
 
 _DECLARED = {name for base in EpisodeMachine.__mro__ for name in vars(base).get("__annotations__", ())}
+
+
+Construct = TypeVar("Construct", bound=Callable[..., None])
+
+
+def _with_options(construct: Construct) -> Construct:
+    """A constructor that also takes `format`, and says what it takes when it is given anything else.
+
+    So an option is the same whoever opens the environment: Gymnasium, the vector environment or its class by name.
+    """
+    takes = signature(construct)
+
+    @wraps(construct)
+    def constructed(self: Any, *given: Any, **options: Any) -> None:
+        if type(self).__init__ is not constructed:  # What a subclass hands on is its author's affair.
+            construct(self, *given, **options)
+            return
+        format = None if FORMAT in takes.parameters else options.pop(FORMAT, None)
+        known = None if format is None else formats.known(format)
+        try:
+            takes.bind(self, *given, **options)
+        except TypeError as error:
+            refuse_unknown(type(self).__name__, type(self), options)
+            raise UsageError(f"{type(self).__name__}: {error}") from error
+        construct(self, *given, **options)
+        if known is not None:
+            self.format = known
+
+    return constructed  # type: ignore[return-value]
 
 
 class ToolEnv(EpisodeMachine):
@@ -49,10 +80,14 @@ class ToolEnv(EpisodeMachine):
         kits = [kit for kit in cls.toolkits if isinstance(kit, type) and issubclass(kit, Toolkit)]
         tools = merge(cls.__name__, cls._tools, [(kit.__name__, kit.tools) for kit in kits])
         divide(cls.__name__, tuple(tools.values()))
+        owner = next(base for base in cls.__mro__ if "__init__" in vars(base))
+        if owner is cls or not issubclass(owner, ToolEnv):  # An __init__ of its own, or of a class mixed in.
+            cls.__init__ = _with_options(cls.__init__)  # type: ignore[method-assign]
 
     tasks_file: str | None = None
     """A file of tasks to play instead of the environment's own."""
 
+    @_with_options
     def __init__(
         self,
         split: str = "train",
@@ -62,16 +97,20 @@ class ToolEnv(EpisodeMachine):
     ) -> None:
         """Cheap on purpose: tools and tasks are set up when an episode begins. `tasks` names a file of them.
 
-        `format` is the dialect in which calls are read, in place of the class's. `palaestra.arena` and the command
-        line take it for every environment, whatever its own constructor takes.
+        `split` is train or eval, or `all` of a file: a test that was published whole. `format` is the dialect in which
+        calls are read, in place of the class's; every environment takes it, whatever its own constructor takes.
         """
-        check_split(split)
         if format is not None:
             self.format = formats.known(format)
         if tasks is not None:
-            if not isinstance(tasks, str):  # A Path would be lost in the JSON of Gymnasium's spec.
-                raise UsageError(f"tasks is a {type(tasks).__name__}; expected the path of a file of tasks, as str")
+            if not isinstance(tasks, str):  # Gymnasium's spec is JSON.
+                raise UsageError(
+                    f"tasks is a {type(tasks).__name__}; expected the path of a file of tasks, as str(path)"
+                )
             self.tasks_file = require_file(tasks)
+        if split == WHOLE and self.tasks_file is None:
+            raise UsageError(f"split is {WHOLE!r}, which is the whole of a file; name the file with tasks=FILE")
+        check_part(split)
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             raise UsageError(f"render_mode is {render_mode!r}; expected None or one of {self.metadata['render_modes']}")
         self.split = split

@@ -18,7 +18,10 @@ from palaestra.envs.core.tool import Tool
 from palaestra.envs.core.toolkit import Toolkit, check_toolkits, close_all, described, merge
 from palaestra.envs.running.errands import close_in_time, may_wait
 from palaestra.episode import Start, Task
-from palaestra.errors import EnvironmentDefect
+from palaestra.errors import EnvironmentDefect, MissingExtra, SandboxUnavailable, UsageError
+
+_PERMANENT = (EnvironmentDefect, UsageError, MissingExtra, SandboxUnavailable)
+"""What the next episode would meet again: somebody has to change the options, the environment or the machine."""
 
 
 class Equipped(Authored):
@@ -63,7 +66,7 @@ class Equipped(Authored):
         return self._toolkits_wait
 
     def start_toolkits(self) -> str:
-        """Make the toolkits if there are none yet, and start them; what broke, or ""."""
+        """Make the toolkits if there are none yet, and start them; what broke, or "". What cannot heal is raised."""
         if not self.toolkits:
             if not self._table:
                 self._offer(self._tools)
@@ -74,12 +77,12 @@ class Equipped(Authored):
             if self._kits is None:
                 if self._start is not start:  # That took so long that the next episode has begun.
                     return ""
-                self._owners = {name: kit for kit in kits for name in type(kit).tools}
+                self._owners = {name: kit for kit in kits for name in kit.tools}
                 self._offer(self._merged(kits))
                 self._kits = kits
             for kit in kits:
                 kit.start(self.problem, self.np_random)
-        except EnvironmentDefect:
+        except _PERMANENT:
             raise
         except Exception as error:  # The agent has not acted yet: whatever failed, it was not the agent.
             place = foreign_line(error)
@@ -107,7 +110,7 @@ class Equipped(Authored):
     # Inside.
 
     def _merged(self, kits: Sequence[Toolkit]) -> Mapping[str, Tool]:
-        offered = [(type(kit).__name__, type(kit).tools) for kit in kits]
+        offered = [(type(kit).__name__, kit.tools) for kit in kits]
         return merge(type(self).__name__, self._tools, offered) if kits else self._tools
 
     def _offer(self, tools: Mapping[str, Tool]) -> None:

@@ -5,23 +5,19 @@ from typing import Any
 
 import gymnasium
 
-from palaestra import formats
 from palaestra.envs.core.env import ToolEnv
 from palaestra.errors import UnknownId, UsageError
 from palaestra.registry import registered
 
 
 def open_env(env_id: str, options: Mapping[str, Any]) -> ToolEnv:
-    """The ToolEnv of that id, without Gymnasium's wrappers. The option `format` is ours, whatever its class takes."""
-    own = {name: value for name, value in options.items() if name != "format"}
+    """The ToolEnv of that id, without Gymnasium's wrappers."""
     try:
-        env = gymnasium.make(env_id, disable_env_checker=True, **own).unwrapped
+        env = gymnasium.make(env_id, disable_env_checker=True, **options).unwrapped
     except gymnasium.error.UnregisteredEnv as error:
         raise UnknownId(env_id, registered()) from error
     except TypeError as error:  # An option that its class does not take; Gymnasium's text names both.
         raise UsageError(f"{env_id} cannot be made with {dict(options)}: {error.__cause__ or error}") from error
     if not isinstance(env, ToolEnv):
         raise UsageError(f"{env_id} is a {type(env).__name__}; expected a ToolEnv, whose turns and rewards are open")
-    if "format" in options:
-        env.format = formats.known(options["format"])
     return env

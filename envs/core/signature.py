@@ -8,6 +8,7 @@ import inspect
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache, cached_property, partialmethod
 from typing import Any, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
@@ -18,6 +19,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from palaestra.errors import EnvironmentDefect
 
 _PLAIN = (str, int, float, bool)
+_WRAPPERS = (staticmethod, classmethod, property, cached_property, partialmethod, type(cache(len)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,31 @@ def read_signature(
     plain = all(one.default is one.empty and hints[one.name] in _PLAIN for one in taken)
     types = {one.name: hints[one.name] for one in taken} if plain else {}
     return Signature(model, tuple(fields), types), parameters
+
+
+def inner_function(value: Any) -> Callable[..., Any] | None:
+    """The function inside a staticmethod, a property or the like; None for a function itself, and for all else."""
+    if not isinstance(value, _WRAPPERS):
+        return None
+    inside = [getattr(value, name, None) for name in ("__func__", "fget", "func", "__wrapped__")]
+    return next(filter(inspect.isfunction, inside), None)
+
+
+def check_method(owner: type, name: str, replaced: Callable[..., Any]) -> None:
+    """A method that an author writes in place of ours is called as ours is: it takes the same, and nobody awaits it."""
+    method = inspect.getattr_static(owner, name)
+    if not inspect.isfunction(method):
+        return
+    where, wanted = f"{owner.__name__}.{name}", f"def {name}({', '.join(inspect.signature(replaced).parameters)})"
+    if inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method):
+        raise EnvironmentDefect(
+            f"{where} is an async def, which nobody would await; write a plain method, {wanted}: it may wait where a "
+            "tool of its toolkit does"
+        )
+    try:
+        inspect.signature(method).bind(*inspect.signature(replaced).parameters)
+    except TypeError as error:
+        raise EnvironmentDefect(f"{where} is not called as it is written ({error}); write {wanted}") from None
 
 
 def _behind_self(function: Callable[..., Any], where: str) -> list[inspect.Parameter]:

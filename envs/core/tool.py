@@ -17,7 +17,7 @@ from typing import Any, TypeVar, overload
 from pydantic import ValidationError
 
 from palaestra.envs.core.docstring import read_docstring
-from palaestra.envs.core.signature import Signature, read_signature
+from palaestra.envs.core.signature import Signature, inner_function, read_signature
 from palaestra.envs.running.limits import Limit, limit_of
 from palaestra.errors import EnvironmentDefect, ToolError
 
@@ -180,7 +180,14 @@ def collect(owner: type) -> dict[str, Tool]:
     """The tools of a class by the names the agent uses, in the order they were written, base classes first."""
     attributes: dict[str, None] = {}
     for base in reversed(owner.__mro__):
-        attributes.update((key, None) for key, value in vars(base).items() if _options(value) is not None)
+        for key, value in vars(base).items():
+            if _options(value) is not None:
+                attributes[key] = None
+            elif hidden := _wrapped(value):
+                raise EnvironmentDefect(
+                    f"{owner.__name__}.{key} is a tool inside a {hidden}, which the agent would not be offered; "
+                    f"write a plain method with @tool and no {hidden}"
+                )
     found: dict[str, Tool] = {}
     for attribute in attributes:
         function = inspect.getattr_static(owner, attribute)
@@ -198,6 +205,11 @@ def collect(owner: type) -> dict[str, Tool]:
 
 def _options(value: Any) -> ToolOptions | None:
     return getattr(value, _MARK, None) if inspect.isfunction(value) else None
+
+
+def _wrapped(value: Any) -> str:
+    """The kind of what a marked method was put into, such as a staticmethod; "" where there is none."""
+    return type(value).__name__ if _options(inner_function(value)) is not None else ""
 
 
 def _is_number(value: Any) -> bool:

@@ -7,11 +7,12 @@ begins and closed when it ends. Left out: taking snapshots of whole episodes (`b
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, ClassVar
 
 import numpy as np
 
+from palaestra.envs.core.signature import check_method
 from palaestra.envs.core.tool import Tool, collect
 from palaestra.episode import Task
 from palaestra.errors import EnvironmentDefect, UsageError
@@ -37,6 +38,8 @@ class Toolkit:
                     f"{cls.__name__}.{found.attribute} is a tool but replaces Toolkit.{found.attribute}; "
                     f"rename the method and keep the agent's name with @tool(name={found.name!r})"
                 )
+        for name in ("start", "close", "snapshot", "restore"):
+            check_method(cls, name, getattr(Toolkit, name))
 
     def start(self, task: Task, rng: np.random.Generator) -> None:
         """An episode begins. Any exception here ends it BROKEN: the agent has not acted yet."""
@@ -66,6 +69,11 @@ def check_toolkits(owner: str, toolkits: object) -> None:
             raise EnvironmentDefect(
                 f"{owner}.toolkits has an instance of {name}, and every environment makes its own; {wanted}, or "
                 f"functools.partial({name}, ...) where it takes arguments"
+            )
+        made = one.func if isinstance(one, partial) else one
+        if isinstance(made, type) and not issubclass(made, Toolkit):
+            raise EnvironmentDefect(
+                f"{owner}.toolkits has {made.__name__}, which is no toolkit; write class {made.__name__}(Toolkit)"
             )
         if not callable(one):
             raise EnvironmentDefect(

@@ -1,17 +1,18 @@
-"""Rows of a file: JSON lines, one JSON list or parquet, each with its place.
+"""Rows of a file: JSON lines, one JSON list, CSV or parquet, each with its place.
 
 Nothing here knows what a task is. A row that cannot be read is handed on as a fault, so that a reader can tell of all
 of them; a file that cannot be read at all raises. Whatever comes out is plain: text, finite numbers, true, false,
-null, lists and objects. Left out: compression, CSV, addresses on a network.
+null, lists and objects; of CSV only text and null, for an empty cell. Left out: compression, addresses on a network.
 """
 
+import csv
 import json
 import math
 import os
 import re
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from datetime import date, time, timedelta
 from decimal import Decimal
@@ -20,7 +21,7 @@ from typing import Any, BinaryIO
 from palaestra.errors import MissingExtra, TaskFileError, UsageError
 
 MAX_LINE_BYTES = 16 * 2**20
-"""Longest line of a JSONL file: far above any task, far below what would fill the memory."""
+"""Longest line of a JSONL file, and cell of a CSV file: far above any task, far below what would fill the memory."""
 MAX_LIST_BYTES = 256 * 2**20
 """Largest file that is one JSON list, which has to be read whole."""
 _BATCH_ROWS = 256
@@ -30,9 +31,9 @@ _FOREIGN = {
     b"\xfe\xff": "it is UTF-16; save it as UTF-8",
     b"\x1f\x8b": "it is compressed with gzip; unpack it first",
     b"\x28\xb5": "it is compressed with zstandard; unpack it first",
-    b"PK": "it is a zip archive; unpack it first",
+    b"PK\x03\x04": "it is a zip archive; unpack it first",
 }
-_EXPECTED = "a .jsonl, .json or .parquet file"
+_EXPECTED = "a .jsonl, .json, .csv or .parquet file"
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -74,8 +75,13 @@ def read_rows(path: str | os.PathLike[str]) -> tuple[str, Iterator[Row]]:
     for start, advice in _FOREIGN.items():
         if head.startswith(start):
             raise TaskFileError(name, advice)
-    if suffix == ".json" and head.removeprefix(_BOM).lstrip()[:1] == b"[":
+    if suffix == ".csv":
+        return "row", _cells(name)
+    start = head.removeprefix(_BOM).lstrip()[:1]
+    if suffix == ".json" and start == b"[":
         return "entry", _listed(name)
+    if start not in (b"", b"{") and suffix not in (".jsonl", ".json"):
+        raise TaskFileError(name, f"neither its name nor its first line says how to read it; expected {_EXPECTED}")
     return "line", _lines(name)
 
 
@@ -192,6 +198,33 @@ def describe(value: Any) -> str:
     if isinstance(value, list):
         return f"a list of {len(value)}" if value else "an empty list"
     return f"an object ({', '.join(map(str, value))[:60] or 'empty'})"
+
+
+def named(columns: Collection[str], most: int = 8) -> str:
+    """Names of columns, of many the first."""
+    more = f" and {len(columns) - most} more" if len(columns) > most else ""
+    return ", ".join(map(repr, list(columns)[:most])) + more
+
+
+# CSV
+
+
+def _cells(name: str) -> Iterator[Row]:
+    """The rows below a header."""
+    csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE_BYTES))
+    try:
+        with open(name, encoding="utf-8-sig", newline="") as file:
+            rows = csv.reader(file, strict=True)
+            header = next(rows, [])
+            if twice := {column for column in header if header.count(column) > 1}:
+                raise TaskFileError(name, f"the column {min(twice)!r} is there twice")
+            for number, cells in enumerate(filter(None, rows), 1):
+                if len(cells) == len(header):
+                    yield Row(number, {column: cell or None for column, cell in zip(header, cells, strict=True)})
+                else:
+                    yield Row(number, fault=f"has {len(cells)} cells; expected {len(header)}, as the header has")
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise TaskFileError(name, f"it cannot be read as CSV: {error}") from None
 
 
 # Parquet

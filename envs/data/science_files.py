@@ -1,29 +1,27 @@
 """Science questions from files with the columns of GPQA or MegaScience: CSV, JSON lines, a JSON list or parquet.
 
     GPQA          Question, Correct Answer, Incorrect Answer 1 to 3, and if there are any Record ID, Subdomain.
-                  A test set: all of it is eval, and it has no train split.
+                  A test set: without a `split` column all of it is eval, and it has no train split.
     MegaScience   question, reference_answer (the short answer), and if there is one subject. About one in five is
-                  eval, by the question's hash.
+                  eval, by the question's hash, where no `split` column decides.
 
-The content decides which it is. All rows are looked at before one is used. Left out: fetching files.
+The content decides which it is, and split='all' takes all of it. All rows are looked at before one is used.
+Left out: fetching files.
 """
 
-import csv
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from palaestra.envs.core.tasks import check_split, split_of
-from palaestra.envs.data.rows import Row, describe, read_rows, require_file
+from palaestra.envs.core.tasks import split_of
+from palaestra.envs.data.rows import Row, describe, named, read_rows
+from palaestra.envs.data.task_files import MAX_FAULTS, WHOLE, check_part, divided, label_of, whole
 from palaestra.errors import TaskFileError, UsageError
 
 WRONG = ("Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3")
 GPQA = ("Question", "Correct Answer", *WRONG)
 MEGASCIENCE = ("question", "reference_answer")
-MAX_CELL_BYTES = 2**20
-"""Largest cell of a CSV file."""
-MAX_FAULTS = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,36 +37,38 @@ class Question:
 
 def holds_questions(path: str) -> bool:
     """Whether a file is one of these, and none of tasks, by its first row."""
-    rows = _rows(path)[1]
-    first = next(rows, None)
+    first = next(read_rows(path)[1], None)
     return first is not None and "prompt" not in first.columns and bool({"Question", "question"} & set(first.columns))
 
 
 def read_questions(path: str, split: str) -> list[Question]:
-    """The questions of one split."""
-    check_split(split)
-    unit, rows = _rows(path)
+    """The questions of one split, or `all` of them."""
+    check_part(split)
+    unit, rows = read_rows(path)
     found: list[Question] = []
+    labels: list[str] = []
     faults: list[str] = []
     for row in rows:
         try:
             found.append(_question(os.path.basename(path), row))
+            labels.append(label_of(row.columns)[1])
         except ValueError as error:
             faults.append(f"{unit} {row.number} {error}")
     if faults:
         raise TaskFileError(path, f"{len(faults)} rows are wrong", faults[:MAX_FAULTS], len(faults))
     if not found:
-        raise TaskFileError(
-            path, f"it holds no question; expected the columns {_listed(GPQA)}, or {_listed(MEGASCIENCE)}"
-        )
-    kept = [one for one in found if ("eval" if one.wrong else split_of(one.text)) == split]
+        raise TaskFileError(path, f"it holds no question; expected the columns {named(GPQA)}, or {named(MEGASCIENCE)}")
+    splits = divided(labels, ["eval" if one.wrong else split_of(one.text) for one in found])
+    kept = [one for one, where in zip(found, splits, strict=True) if split in (where, WHOLE)]
     if not kept and all(one.wrong for one in found):
         raise UsageError(
             f"{path}: multiple choice with the columns of GPQA is a test set, and has no {split!r} split; "
-            "evaluate on it with split='eval', and train on generated questions or on MegaScience"
+            "evaluate on it with the option split=eval, and train on generated questions or on MegaScience"
         )
     if not kept:
-        raise UsageError(f"{path}: none of its {len(found)} questions falls into the {split!r} split; add questions")
+        raise UsageError(
+            f"{path}: none of its {len(found)} questions falls into the {split!r} split; add questions{whole(split)}"
+        )
     return kept
 
 
@@ -83,9 +83,7 @@ def _question(file: str, row: Row) -> Question:
             raise ValueError("has two answers that are the same")
         return Question(_name(file, row, "Record ID"), text, right, tuple(wrong), str(cells.get("Subdomain") or ""))
     if "question" not in cells:
-        raise ValueError(
-            f"has the columns {_listed(tuple(cells))}; expected {_listed(GPQA)}, or {_listed(MEGASCIENCE)}"
-        )
+        raise ValueError(f"has the columns {named(cells)}; expected {named(GPQA)}, or {named(MEGASCIENCE)}")
     text, right = (_cell(cells, column) for column in MEGASCIENCE)
     return Question(_name(file, row, "id"), text, right, subject=str(cells.get("subject") or ""))
 
@@ -99,23 +97,3 @@ def _cell(cells: Mapping[str, Any], column: str) -> str:
 
 def _name(file: str, row: Row, column: str) -> str:
     return str(row.columns.get(column) or f"{file}:{row.number}")
-
-
-def _rows(path: str) -> tuple[str, Iterator[Row]]:
-    if not path.lower().endswith(".csv"):
-        return read_rows(path)
-    return "row", _read_csv(require_file(path))
-
-
-def _read_csv(path: str) -> Iterator[Row]:
-    csv.field_size_limit(max(csv.field_size_limit(), MAX_CELL_BYTES))
-    try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            for number, cells in enumerate(csv.DictReader(file), 1):
-                yield Row(number, {str(name): value for name, value in cells.items()})
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise TaskFileError(path, f"it cannot be read as CSV: {error}") from None
-
-
-def _listed(columns: tuple[str, ...]) -> str:
-    return ", ".join(map(repr, columns[:8])) or "none"

@@ -1,4 +1,4 @@
-"""Tasks from a file: JSON lines, a JSON list or parquet, in our own columns or in those of TRL, verl and SkyRL.
+"""Tasks from a file: JSON lines, a JSON list, CSV or parquet, in our own columns or in those of TRL, verl and SkyRL.
 
     prompt    text, or a list of messages: one user message, before it at most one system message
     answer    reward_model.ground_truth (verl), reward_spec.ground_truth (SkyRL), answer, ground_truth or solution:
@@ -8,7 +8,8 @@
 
 Every column but the prompt, and an `answer` that was taken, is in `Task.data`, unchanged. A system message is there as
 "system": what an agent is told beyond the question is the environment's to say. Where no row names a split, or all of
-them say train, a fifth is held out by prompt, as in procedural sets. All rows are looked at before one is used.
+them say train, a fifth is held out by prompt, as in procedural sets. The split `all` is the whole of a file, for tests
+that were published as one. All rows are looked at before one is used.
 Left out: longer dialogues, images, several files, addresses on a network.
 """
 
@@ -21,7 +22,7 @@ from typing import Any
 
 from palaestra.envs.core.tasks import check_split, split_of
 from palaestra.envs.core.transcript import visible
-from palaestra.envs.data.rows import Row, describe, read_rows
+from palaestra.envs.data.rows import Row, describe, named, read_rows
 from palaestra.episode import Task
 from palaestra.errors import TaskFileError, UsageError
 
@@ -29,6 +30,8 @@ ANSWERS = ("reward_model.ground_truth", "reward_spec.ground_truth", "answer", "g
 IDS = ("id", "task_id")
 INDEX = "extra_info.index"
 SPLITS = ("split", "extra_info.split")
+WHOLE = "all"
+"""The split that is a whole file, whatever its rows say: to play a published test, not to train on."""
 MAX_FAULTS = 50
 """Bad rows that are described; the others are counted."""
 _NAMES = {
@@ -57,24 +60,37 @@ class TaskFile:
 
     def of(self, split: str) -> list[Task]:
         """The tasks of a split; an empty one is refused."""
-        check_split(split)
+        check_part(split)
+        if split == WHOLE:
+            return list(self.tasks)
         found = [task for task, where in zip(self.tasks, self.splits, strict=True) if where == split]
         if found:
             return found
         if self.labelled:
             raise UsageError(
                 f"{self.path}: no row is for {split!r}; column {self.labelled!r} says {self.only!r} in all "
-                f"{len(self.tasks)}. Give a file that has both, or one without that column"
+                f"{len(self.tasks)}. Give a file that has both, or one without that column{whole(split)}"
             )
         raise UsageError(
             f"{self.path}: none of its {len(self.tasks)} prompts falls into the {split!r} split (about one in five is "
-            "eval, by its hash); add tasks, or a column 'split' that says train or eval"
+            f"eval, by its hash); add tasks, or a column 'split' that says train or eval{whole(split)}"
         )
 
 
+def check_part(split: str) -> None:
+    """Refuse what is no part of a file."""
+    if split != WHOLE:
+        check_split(split)
+
+
+def whole(split: str) -> str:
+    """What an error adds where somebody wanted to test with a file."""
+    return f"; split={WHOLE!r} plays the whole file" if split == "eval" else ""
+
+
 def load_tasks(path: str | os.PathLike[str], split: str = "train") -> Sequence[Task]:
-    """The tasks of one split of a file. Nothing is returned from a file in which any row is wrong."""
-    check_split(split)
+    """The tasks of one split of a file, or of `all` of it. Nothing is returned where any row is wrong."""
+    check_part(split)
     return read_tasks(path).of(split)
 
 
@@ -114,7 +130,7 @@ class _Entry:
     """The columns of prompt, answer, id and split."""
 
 
-class _Fault(Exception):
+class _Fault(ValueError):
     """What is wrong with a row."""
 
 
@@ -146,7 +162,7 @@ def _entry(row: Row) -> _Entry:
     prompt, system, prompt_source = _prompt(columns)
     answer_source, answer = _first(columns, ANSWERS)
     id_source, task_id = _id(columns)
-    label_source, label = _label(columns)
+    label_source, label = label_of(columns)
     taken = ("prompt", "answer") if answer_source == "answer" else ("prompt",)
     data = {name: value for name, value in columns.items() if name not in taken}
     if system:
@@ -202,7 +218,7 @@ def _text(value: Any, where: str) -> str:
 def _nearest(name: str, columns: Mapping[str, Any]) -> str:
     """What the row has instead."""
     close = get_close_matches(name, columns, n=1)
-    found = f"found {', '.join(map(repr, list(columns)[:8])) or 'no column'}"
+    found = f"found {named(columns) or 'no column'}"
     return f"{found}; is {close[0]!r} meant?" if close else found
 
 
@@ -219,7 +235,8 @@ def _is_name(value: Any) -> bool:
     return (isinstance(value, str) and bool(value.strip())) or (isinstance(value, int) and not isinstance(value, bool))
 
 
-def _label(columns: Mapping[str, Any]) -> tuple[str, str]:
+def label_of(columns: Mapping[str, Any]) -> tuple[str, str]:
+    """The column that names the split, and which it is; a ValueError where it is none that anybody knows."""
     source, value = _first(columns, SPLITS)
     if not source:
         return "", ""
@@ -256,6 +273,13 @@ def _compare(entries: Sequence[_Entry], faults: _Faults) -> None:
             )
 
 
+def divided(labels: Sequence[str], otherwise: Sequence[str]) -> tuple[str, ...]:
+    """The split of each row: the one that it names, and another where no row names one or all of them say train."""
+    if set(labels) <= {"", "train"}:
+        return tuple(otherwise)
+    return tuple(label or other for label, other in zip(labels, otherwise, strict=True))
+
+
 def _sound(name: str, entries: Sequence[_Entry], columns: Counter[str]) -> TaskFile:
     ids = [entry.task.id for entry in entries if entry.task.id]
     unique = len(set(ids)) == len(ids)  # An index often starts anew with each source or split.
@@ -272,7 +296,7 @@ def _sound(name: str, entries: Sequence[_Entry], columns: Counter[str]) -> TaskF
     return TaskFile(
         path=name,
         tasks=tuple(tasks),
-        splits=tuple(entry.label if by_label else split_of(entry.task.prompt) for entry in entries),
+        splits=divided([entry.label for entry in entries], [split_of(entry.task.prompt) for entry in entries]),
         labelled=entries[0].sources[3] if by_label else "",
         only=next(iter(labels)) if len(labels) == 1 else "",
         columns=dict(columns),

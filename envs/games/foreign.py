@@ -7,8 +7,9 @@ They speak and hear text, or they are refused. What they cannot say of themselve
   unless the environment's own constructor takes `split`.
 - The reward is the sum of what `step` gave, as the part "reward". The part "success" is the last info["success"];
   without one, whether the sum reaches `success_at`, or Gymnasium's `reward_threshold`, or is above 0.
-- terminated is ANSWERED, truncated is TURN_LIMIT. A failing `reset` is BROKEN. A `step` that raises may have been
-  driven to it by the agent, so it is a truncation without success, and logged.
+- terminated is ANSWERED, truncated is TURN_LIMIT. A failing `reset` is BROKEN, and so is a `step` that raises Broken.
+  Any other error in `step` may be the agent's doing, who gains nothing by it: a truncation without success, which is
+  logged and stands at the end of what the agent heard. A `step` of another shape than the API's is the author's defect.
 - A turn that a `gymnasium.spaces.Text` does not hold is answered, not passed on, up to 8 times.
 - An info with "messages" (as ours have) is heard message by message; otherwise the observation is a user's message.
 """
@@ -20,7 +21,7 @@ from typing import Any
 
 from gymnasium.spaces import Dict, Space, Text
 
-from palaestra.envs.core.calls import clean
+from palaestra.envs.core.calls import clean, clip
 from palaestra.envs.core.space import TextSpace
 from palaestra.envs.games.match import Events, Record, Seat, blame, broken
 from palaestra.episode import Ending, Event, Start, Task
@@ -29,6 +30,8 @@ from palaestra.errors import Broken, EnvironmentDefect, UsageError
 log = logging.getLogger("palaestra.envs")
 SEEDS = 2**30
 _MAX_REFUSED = 8
+_MAX_SAID = 500
+"""Letters of an environment's error that its agent's record keeps."""
 
 
 class Foreign:
@@ -94,6 +97,9 @@ class Foreign:
             except Exception as error:
                 log.warning("%s raised in step (%s: %s)", self.name, type(error).__name__, error, exc_info=error)
                 self._success = dict.fromkeys(self._records, 0.0)
+                # Heard, and no fault: an episode with a fault is left out of training, and this one is to count.
+                said = f"Error: the environment failed on this turn: {type(error).__name__}: {error}"
+                record.hear(clip(said, _MAX_SAID))
                 return self.stop(Ending.TURN_LIMIT, seat, fault=f"the environment failed on the turn of {seat}")
         return events
 
@@ -182,11 +188,12 @@ class GymnasiumMatch(Foreign):
             self.success_at = env.spec.reward_threshold
 
     def _reset(self, seed: int, options: dict[str, Any] | None) -> Events:
-        observation, info = self.env.reset(seed=seed, options=options)
+        observation, info = shaped(self.name, "reset", self.env.reset(seed=seed, options=options))
         return {None: self._ask(None, observation, info)}
 
     def _step(self, seat: Seat, text: str) -> Events:
-        observation, reward, terminated, truncated, info = self.env.step(wrapped(self.env.action_space, text))
+        returned = self.env.step(wrapped(self.env.action_space, text))
+        observation, reward, terminated, truncated, info = shaped(self.name, "step", returned)
         self._note(None, reward, terminated, truncated, info)
         return self._over() if self._endings else {None: self._ask(None, observation, info)}
 
@@ -248,7 +255,7 @@ class ParallelMatch(_Zoo):
     """Seats act together: the step is taken when the last one has spoken."""
 
     def _reset(self, seed: int, options: dict[str, Any] | None) -> Events:
-        observations, infos = self.env.reset(seed=seed, options=options)
+        observations, infos = shaped(self.name, "reset", self.env.reset(seed=seed, options=options), by_seat=True)
         self._texts: dict[str, Any] = {}
         return self._asked(observations, infos)
 
@@ -258,7 +265,8 @@ class ParallelMatch(_Zoo):
             return {}
         texts, self._texts = self._texts, {}
         live = list(self.env.agents)
-        observations, rewards, terminations, truncations, infos = self.env.step(texts)
+        returned = self.env.step(texts)
+        observations, rewards, terminations, truncations, infos = shaped(self.name, "step", returned, by_seat=True)
         for agent in live:
             self._note(agent, rewards[agent], terminations[agent], truncations[agent], infos.get(agent, {}))
         return self._asked(observations, infos)
@@ -293,6 +301,22 @@ def read(observation: Any) -> str:
     if not isinstance(observation, str):
         raise EnvironmentDefect(f"an observation is {str(observation)[:100]!r}; its space promises text")
     return observation
+
+
+_SHAPES = {"reset": "observation, info", "step": "observation, reward, terminated, truncated, info"}
+
+
+def shaped(name: str, verb: str, returned: Any, by_seat: bool = False) -> Sequence[Any]:
+    """What `reset` or `step` returned, if it has the shape of its API: no turn of an agent's can change that."""
+    places = len(_SHAPES[verb].split(", "))
+    if not isinstance(returned, Sequence) or isinstance(returned, str) or len(returned) != places:
+        found = f"{len(returned)} values" if isinstance(returned, tuple | list) else type(returned).__name__
+        raise EnvironmentDefect(f"{name}.{verb} returned {found}; expected {_SHAPES[verb]}")
+    for value in returned if by_seat else returned[-1:]:
+        if not isinstance(value, Mapping):
+            expected = f"a dict by seat for each of {_SHAPES[verb]}" if by_seat else "a dict as info"
+            raise EnvironmentDefect(f"{name}.{verb} returned {str(value)[:100]!r}; expected {expected}")
+    return returned
 
 
 def wrapped(space: Any, text: str) -> Any:

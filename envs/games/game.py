@@ -9,14 +9,14 @@ A turn with calls runs the seat's tools and the seat goes on; a turn without a c
 writes is legal. Left out: PettingZoo's faces (`seats`), toolkits, and how a game is branched (`game_branches`).
 """
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from palaestra import formats
 from palaestra.envs.core.calls import Prepared, clip, prepare, refused, run
-from palaestra.envs.core.scoring import RewardPart, check_declared, score
+from palaestra.envs.core.scoring import GAME_LIMITS, RewardPart, check_by_seat, check_declared, check_limits, score
 from palaestra.envs.core.tasks import ProceduralTasks, check_split, check_task
 from palaestra.envs.core.tool import Mode, Tool, collect
 from palaestra.envs.games import game_branches
@@ -59,6 +59,8 @@ class Game:
         super().__init_subclass__(**kwargs)
         cls._tools = collect(cls)
         check_declared(cls.__name__, cls.parts)
+        check_limits(cls, GAME_LIMITS)
+        check_by_seat(cls)
         formats.get(cls.format)
         for found in cls._tools.values():
             if found.terminal or found.hidden:
@@ -175,7 +177,15 @@ class Game:
         self._records = {seat: Record(starts[seat], problem, self.system.get(seat, "")) for seat in self.seats}
         self._said, self._noise = [], []
         self._random = np.random.default_rng([start.seed, start.task])
-        self._rounds = self.rounds(problem, self._random)
+        rounds: object = self.rounds(problem, self._random)
+        if not isinstance(rounds, Generator):
+            if isinstance(rounds, Coroutine):
+                rounds.close()  # Nobody is going to await it, and Python would warn of that as well.
+            raise EnvironmentDefect(
+                f"{type(self).__name__}.rounds gave {type(rounds).__name__} and no generator; write it as a plain "
+                "method (no async) that yields {seat: text} for each turn and returns every seat's reward at its end"
+            )
+        self._rounds = rounds
         return self._ask(lambda rounds: next(rounds))
 
     def act(self, texts: Mapping[Seat, str]) -> Events:

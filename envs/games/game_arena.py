@@ -64,12 +64,14 @@ class GameArena:
         ordered: bool | None = None,
         max_workers: int | None = None,
         timeout: float = 60.0,
+        hint: str = "",
     ) -> None:
         """`timeout` is our deadline for one step of a game that runs in a thread, and for a game to find its seats.
 
+        `hint` is what else can be done, for whoever begins a seat that it does not have.
         With `ordered`, `recv` waits for every step that runs, whatever its own timeout: curves repeat.
         """
-        self._make, self._name, self._timeout = make, name, timeout
+        self._make, self._name, self._timeout, self._hint = make, name, timeout, hint
         if not timeout > 0:
             raise UsageError(f"timeout is {timeout!r}; expected a positive number of seconds")
         first = make()
@@ -77,6 +79,8 @@ class GameArena:
         self._seats = tuple(first.seats)
         self._task_count = first.task_count
         self._inline = first.inline
+        if slots < 1:
+            raise UsageError(f"{name}: {slots} slots play nothing; expected at least {len(self._seats)}")
         if slots < len(self._seats):
             raise UsageError(f"{name} has the seats {', '.join(map(str, self._seats))}; {slots} slots do not hold them")
         self._slots = slots
@@ -317,7 +321,7 @@ class GameArena:
                 raise UsageError(f"{self._name} has one seat; expected Start(seat=None), found seat={start.seat!r}")
             raise UsageError(
                 f"{self._name} has no seat {start.seat!r}; expected Start(seat=) to be one of "
-                f"{', '.join(map(repr, self._seats))}, or open it with seat=NAME to play one against its demonstrator"
+                f"{', '.join(map(repr, self._seats))}{self._hint}"
             )
         return start.seat
 

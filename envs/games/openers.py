@@ -34,7 +34,8 @@ def open_game(game_id: str, slots: int, entry_point: str, rule: Callable[[], Rul
         game.use_tasks(first.tasks)  # One task set for all: fixed data is loaded once.
         return game if seat is None else Partnered(game, seat, rule(), game.format)
 
-    return GameArena(make, slots, name=game_id, **own)
+    hint = ", or open it with seat=NAME to play one against its demonstrator"
+    return GameArena(make, slots, name=game_id, hint=hint, **own)
 
 
 def one_game(game_id: str, options: Mapping[str, Any]) -> tuple[Match, Game]:

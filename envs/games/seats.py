@@ -8,7 +8,8 @@ This module needs pettingzoo. Left out: PettingZoo environments of others as are
 
 import copy
 import json
-from typing import Any, Self
+from operator import index
+from typing import Any, Self, SupportsIndex
 
 import numpy as np
 from gymnasium.utils import seeding
@@ -62,10 +63,12 @@ class _Face:
 
     def observation_space(self, agent: str) -> TextSpace:
         """Text."""
+        self._require_seat("observation_space", agent)
         return self._heard[agent]
 
     def action_space(self, agent: str) -> TextSpace:
         """Text."""
+        self._require_seat("action_space", agent)
         return self._said[agent]
 
     def render(self) -> Any:
@@ -85,11 +88,11 @@ class _Face:
     def fork(self, count: int, *, own_noise: bool = True) -> list[Self]:
         """So many that stand where this one stands, each with randomness of its own to come, or all with its."""
         children = []
-        for index, game in enumerate(self.game.fork(count, own_noise=own_noise)):
+        for number, game in enumerate(self.game.fork(count, own_noise=own_noise)):
             child = type(self)(game, self.render_mode)
             child._random = copy.deepcopy(self._random)
             if own_noise and child._random is not None:  # It draws the games to come.
-                child._random, _ = seeding.np_random(int(child._random.integers(2**31)) + index)
+                child._random, _ = seeding.np_random(int(child._random.integers(2**31)) + number)
             child._stand(game.asked)
             children.append(child)
         return children
@@ -97,6 +100,11 @@ class _Face:
     def _stand(self, events: Events) -> None:
         """Show a game in which these seats are asked, as far as it has come."""
         raise NotImplementedError
+
+    def _require_seat(self, verb: str, agent: str) -> None:
+        if agent not in self._heard:
+            seats = ", ".join(self.possible_agents)
+            raise UsageError(f"{verb}: there is no seat {agent!r}; the seats are {seats}")
 
     def _require_game(self, verb: str) -> None:
         if not self.agents:
@@ -110,8 +118,11 @@ class _Face:
         if seed is not None or self._random is None:
             self._random, _ = seeding.np_random(seed)
         drawn = int(self._random.integers(self.game.task_count)), int(self._random.integers(2**31))
-        task = (options or {}).get("task", drawn[0])
-        starts: dict[Seat, Start] = {seat: Start(int(task), drawn[1], seat=seat) for seat in self.possible_agents}
+        task = (options or {}).get("task")
+        task = drawn[0] if task is None else task
+        if isinstance(task, bool) or not isinstance(task, SupportsIndex):
+            raise UsageError(f"reset: options['task'] is {task!r}; expected a whole number, the task's index")
+        starts: dict[Seat, Start] = {seat: Start(index(task), drawn[1], seat=seat) for seat in self.possible_agents}
         return _opened(self.game.open(starts))
 
     def _info(self, agent: str, event: Event | None, asked: bool) -> dict[str, Any]:
@@ -131,6 +142,12 @@ class AECGame(_Face, AECEnv):  # type: ignore[misc]
     """One seat acts at a time."""
 
     _texts: dict[str, str] = {}  # noqa: RUF012  (Replaced when a game begins.)
+
+    def __getattr__(self, name: str) -> Any:
+        """Only for what is not there: before a game begins, nobody is selected."""
+        if name == "agent_selection":
+            raise AttributeError("agent_selection: no game is played; call reset first")
+        raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         """Begin a game."""
@@ -154,8 +171,9 @@ class AECGame(_Face, AECEnv):  # type: ignore[misc]
 
     def observe(self, agent: str) -> str:
         """What is new to this seat since it last spoke."""
+        self._require_seat("observe", agent)
         if agent not in self._texts:
-            raise UsageError(f"observe: no game is played in which {agent!r} has a seat; call reset first")
+            raise UsageError("observe: no game is played; call reset first")
         return Observation(self._texts[agent])
 
     def step(self, action: str | None) -> None:
@@ -220,10 +238,11 @@ class ParallelGame(_Face, ParallelEnv):  # type: ignore[misc]
     ) -> tuple[dict[str, str], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]:
         """The turns of the seats that are asked; what others give is not read."""
         self._require_game("step")
-        if unknown := sorted(set(actions) - set(self.possible_agents)):
-            raise UsageError(f"step: there is no seat {unknown[0]!r}; the seats are {', '.join(self.possible_agents)}")
+        for agent in actions:
+            self._require_seat("step", agent)
         if missing := self._asked - set(actions):
-            raise UsageError(f"step: {', '.join(sorted(missing))} was asked and has no action")
+            were = "was asked and has" if len(missing) == 1 else "were asked and have"
+            raise UsageError(f"step: {', '.join(sorted(missing))} {were} no action")
         events = self.game.act({seat: actions[seat] for seat in self.possible_agents if seat in self._asked})
         agents = list(self.agents)
         texts, infos = self._shown(events)

@@ -22,12 +22,21 @@ from inspect import getsource
 from typing import Any
 
 from palaestra.envs.rewards import crossing
-from palaestra.envs.rewards.code_checker import called, clipped, differing, listed, replied, same_output, same_value
+from palaestra.envs.rewards.code_checker import (
+    FORGED,
+    called,
+    clipped,
+    differing,
+    listed,
+    replied,
+    same_output,
+    same_value,
+)
 from palaestra.envs.rewards.code_tests import Case, HiddenTests
 from palaestra.envs.sandboxes import Limits, Result, Sandbox, Session
 from palaestra.envs.sandboxes.opening import shared_sandbox
 from palaestra.envs.tools.sandboxed import Where, read_where
-from palaestra.errors import Broken
+from palaestra.errors import Broken, UsageError
 
 GRADING = Limits(
     seconds=30.0,
@@ -118,6 +127,11 @@ async def grade_program(
     program: str | None, tests: HiddenTests, *, allowance: Allowance | None = None, sandbox: Where = "local"
 ) -> Grade:
     """Judge a program; without one, or where it does not compile, no test is run."""
+    if not isinstance(program, str | None) or not isinstance(tests, HiddenTests):
+        raise UsageError(
+            f"program is a {type(program).__name__} and tests are a {type(tests).__name__}; expected text or None, "
+            "and what read_tests returns"
+        )
     if program is None:
         return Grade(why="there is no program")
     try:
@@ -238,7 +252,8 @@ class _Grading:
         """A session with the program in it, and why it does not compile; nothing of it has run yet."""
         session = await self.sandbox.astart()
         try:
-            source = f"{_HARNESS}\nprogram = Program({self.program!r}, {self.tests.context!r})\nsay(True)"
+            given = (self.program, self.tests.context, self.tests.function)
+            source = f"{_HARNESS}\nprogram = Program{given!r}\nsay(True)"
             result = await session.arun(source, timeout=COMPILE_SECONDS)
         except BaseException:  # close the session whatever ended its opening, then raise it again
             await session.aclose()
@@ -250,7 +265,7 @@ class _Grading:
 
     async def _call(self, session: Session, arguments: str) -> tuple[str | None, str]:
         """What the program answers to a call, as the JSON it claims; None where it died or took too long, and why."""
-        result = await self._spend(session.arun, f"program.answer({self.tests.function!r}, {arguments!r})")
+        result = await self._spend(session.arun, f"program.answer({arguments!r})")
         reply = None if _gone(result) else _said(result)
         return reply, "" if reply is not None else _ended(self.loaded if _gone(self.loaded) else result)
 
@@ -261,7 +276,7 @@ class _Grading:
         try:
             value = listed(json.loads(reply)["value"])
             return any(same_value(value, one, self.allowance.tolerance) for one in case.accepted)
-        except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
+        except FORGED:
             return False
 
     async def _spend(self, run: Callable[..., Awaitable[Result]], program: str, **options: Any) -> Result:

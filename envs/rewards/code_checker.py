@@ -1,12 +1,16 @@
 """Comparing what a program gave with what was expected, printed text and values of JSON, and showing it to a person.
 
-Printed text is the same but for blanks at the ends of lines and empty lines at the end. Numbers may differ by a
-tolerance, where there is one. Left out: order that does not matter, and any other judge of a problem's own.
+Printed text is the same but for blanks at the ends of lines and empty lines at the end. Lines of numbers alone are
+compared as numbers, exactly (0.5 is 0.500000), or within a tolerance, where there is one. Left out: order that does not
+matter, and any other judge of a problem's own.
 """
 
 import json
 import math
+import re
 from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 from palaestra.envs.rewards.crossing import unpack
@@ -16,20 +20,33 @@ MAX_SHOWN_CHARS = 300
 MAX_READ_CHARS = 3000
 """Longest call or answer that is read to be shown as Python writes it: whatever it holds, that costs little."""
 
+FORGED = (ValueError, TypeError, LookupError, AttributeError, RecursionError, ArithmeticError)
+"""What it may raise to read a reply that a program forged."""
+_NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,9})?", re.ASCII)
+"""As a number is written; 007 is text, which may be a word of a problem about digits."""
+
 
 def same_output(printed: str, wanted: str, tolerance: float = 0.0) -> bool:
-    """Whether two texts are the same but for blanks at the ends of lines, empty lines at the end, and `tolerance`."""
+    """Whether two texts are the same but for blanks at line ends, empty lines at the end, and how numbers are written.
+
+    With a `tolerance` numbers may be off by it, among words too.
+    """
     ours, theirs = ([line.rstrip() for line in text.rstrip().splitlines()] for text in (printed, wanted))
     if ours == theirs:
         return True
-    if not tolerance or len(ours) != len(theirs):
-        return False
-    return all(_same_line(one, other, tolerance) for one, other in zip(ours, theirs, strict=True))
+    return len(ours) == len(theirs) and all(
+        one == other or _same_line(one, other, tolerance) for one, other in zip(ours, theirs, strict=True)
+    )
 
 
 def _same_line(one: str, other: str, tolerance: float) -> bool:
     ours, theirs = one.split(), other.split()
-    return len(ours) == len(theirs) and all(
+    if len(ours) != len(theirs):
+        return False
+    numbers = bool(ours) and all(map(_NUMBER.fullmatch, (*ours, *theirs)))
+    if numbers and [*map(Decimal, ours)] == [*map(Decimal, theirs)]:
+        return True
+    return bool(tolerance) and all(
         a == b or _close(_float(a), _float(b), tolerance) for a, b in zip(ours, theirs, strict=True)
     )
 
@@ -53,17 +70,17 @@ def same_value(found: Any, wanted: Any, tolerance: float = 0.0) -> bool:
         return len(found) == len(wanted) and all(
             same_value(a, b, tolerance) for a, b in zip(found, wanted, strict=True)
         )
-    if tolerance and isinstance(found, int | float) and isinstance(wanted, int | float):
+    if tolerance and isinstance(found, int | float | Decimal | Fraction) and isinstance(wanted, int | float):
         return found == wanted or _close(float(found), float(wanted), tolerance)
     return type(found) is not Unlike and bool(found == wanted)
 
 
 class Unlike:
-    """What no JSON value equals: a set, bytes, an object."""
+    """What no JSON value equals: a set, bytes, an array, an iterator, an object."""
 
 
 def listed(value: Any) -> Any:
-    """A packed value as tests in JSON know it: tuples are lists, keys are text."""
+    """A packed value as tests in JSON know it: tuples are lists, keys are text, exact numbers are numbers."""
     if isinstance(value, list):
         return [listed(one) for one in value]
     if not isinstance(value, dict):
@@ -74,6 +91,8 @@ def listed(value: Any) -> Any:
         return listed(value["of"])
     if value["$"] == "dict":
         return {str(key): listed(one) for key, one in value["of"] if isinstance(key, str | int)}
+    if value["$"] in ("Fraction", "Decimal"):
+        return unpack(value)
     return Unlike()
 
 
@@ -121,5 +140,5 @@ def _read(text: str, written: Callable[[Any], str]) -> str:
     """What was carried over, as people read it; where it is long, or no such thing, as it came."""
     try:
         return clipped(written(json.loads(text)) if len(text) <= MAX_READ_CHARS else text)
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):  # A program forged it.
+    except FORGED:
         return clipped(text)

@@ -3,22 +3,25 @@
     inputs, outputs, fn_name          APPS, as `input_output`; also PrimeIntellect's and Skywork's answer column
     public_ and private_test_cases    LiveCodeBench; the private ones as base64 of zlib of a pickled JSON text
     test, entry_point                 HumanEval: code that defines check(candidate)
-    test_list                         MBPP: assertions
+    test_list                         MBPP: assertions, with test_setup_code and test_imports
+    verification_info                 PrimeIntellect: test_cases, of programs or of functions
 
 Nothing is unpickled: a pickle that holds one text has few opcodes, and one with any other is refused. Left out: tests
-that judge by a program of their own (special judges).
+that judge by a program of their own (special judges), and MBPP's challenge_test_list.
 """
 
-import ast
 import base64
 import binascii
-import builtins
 import json
+import keyword
 import pickletools
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from palaestra.envs.rewards.code_assertions import function_of, judgeable, shapes, split_setup
+from palaestra.errors import UsageError
 
 MAX_TEST_BYTES = 256 * 2**20
 """Size of a problem's tests once they are unpacked."""
@@ -49,36 +52,58 @@ class HiddenTests:
     context: str = ""
     """Runs before the program and before the tests: imports, functions that a problem gives."""
 
+    def asked(self) -> str:
+        """What to define, in words; "" for a program that reads stdin."""
+        if not self.function:
+            return ""
+        given = shapes(self.code, self.function) if self.code else [(len(case.given), ()) for case in self.cases]
+        told = [one for one in given if one is not None]
+        counts = sorted({count for count, _ in told})
+        names = sorted({name for _, named in told for name in named})
+        if not counts or len(told) < len(given):
+            return f"Define a function `{self.function}`."
+        many = f"{' or '.join(map(str, counts))} argument{'' if counts == [1] else 's'}"
+        by_name = f"; given by name: {', '.join(f'`{name}`' for name in names)}" if names else ""
+        return f"Define a function `{self.function}` of {many}{by_name}."
+
 
 def read_tests(columns: Mapping[str, Any], answer: Any = None) -> HiddenTests:
     """The tests of a problem; a ValueError says what is wrong. `answer` is looked at where no column helps."""
+    if not isinstance(columns, Mapping):
+        raise UsageError(f"columns is {str(columns)[:40]!r}; expected a mapping of names to what stands there")
     if "private_test_cases" in columns or "public_test_cases" in columns:
         return _livecodebench(columns)
     if isinstance(columns.get("test"), str) and isinstance(columns.get("entry_point"), str):
-        _parsed(columns["test"])
-        return HiddenTests(
-            code=columns["test"], function=columns["entry_point"], context=str(columns.get("context") or "")
-        )
+        code, context = columns["test"], str(columns.get("context") or "")
+        judgeable(code, _named(columns["entry_point"]), context)
+        return HiddenTests(code=code, function=columns["entry_point"], context=context)
     if columns.get("test_list"):
-        return _assertions(columns["test_list"], "\n".join(columns.get("test_imports") or ()))
-    for name in ("input_output", "tests"):
+        imports, setup = (_lines(columns.get(name) or "") for name in ("test_imports", "test_setup_code"))
+        return _assertions(_listed(columns["test_list"]), imports, setup)
+    for name in ("input_output", "tests", "verification_info"):
         if columns.get(name):
             return _any(_json(columns[name], name))
     if answer is not None:
         return _any(_json(answer, "the answer"))
     raise ValueError(
-        "it has no tests; expected a column input_output, private_test_cases, test with entry_point, test_list, or an "
-        f"answer that holds inputs and outputs (found {', '.join(columns) or 'no column'})"
+        "it has no tests; expected a column input_output, private_test_cases, test with entry_point, test_list, "
+        "tests, verification_info, or an answer that holds inputs and outputs (found "
+        f"{', '.join(map(str, columns)) or 'no column'})"
     )
 
 
 def _any(found: Any) -> HiddenTests:
+    if isinstance(found, Mapping) and "test_cases" in found:
+        language = found.get("language") or "python"
+        if language not in ("python", "python3"):
+            raise ValueError(f"its tests are for {str(language)[:40]}; programs are run as Python")
+        found = found["test_cases"]
     if isinstance(found, Mapping) and "inputs" in found:
         return _inputs_and_outputs(found)
     if isinstance(found, list) and found and all(isinstance(one, Mapping) for one in found):
         return _typed_cases(found, "")
     if isinstance(found, list) and found and all(isinstance(one, str) for one in found):
-        return _assertions(found, "")
+        return _assertions(found)
     raise ValueError(
         'tests are neither {"inputs": [...], "outputs": [...]}, nor a list of cases, nor one of assertions'
     )
@@ -99,7 +124,7 @@ def _inputs_and_outputs(found: Mapping[str, Any]) -> HiddenTests:
             raise ValueError(f"an input of the function {name!r} is {str(given)[:40]!r}; expected a list of arguments")
         one = isinstance(wanted, list) and len(wanted) == 1
         cases.append(Case(given, (wanted[0], wanted) if one else (wanted,)))
-    return _checked(HiddenTests(tuple(cases), str(name)))
+    return _checked(HiddenTests(tuple(cases), _named(name)))
 
 
 def _lines(value: Any) -> str:
@@ -120,13 +145,21 @@ def _livecodebench(columns: Mapping[str, Any]) -> HiddenTests:
 
 
 def _typed_cases(found: Sequence[Mapping[str, Any]], function: str) -> HiddenTests:
-    """Cases with an input, an output and a type; a function's arguments stand one a line, each as JSON."""
+    """Cases with an input, an output and a type; a function's arguments stand one a line, each as JSON.
+
+    Those of PrimeIntellect are of the type function_call and hold their arguments as APPS does.
+    """
     kinds = {str(one.get("testtype", one.get("type", "stdin"))) for one in found}
     if len(kinds) > 1:
         raise ValueError(f"its cases are of several types: {', '.join(sorted(kinds))}")
-    calls = kinds == {"functional"}
-    if calls and not function:
-        raise ValueError("its cases call a function, but metadata has no func_name")
+    calls = bool(kinds) and kinds <= {"functional", "function_call"}
+    named = [_named(name) for one in found if calls and (name := _function_of_case(one) or function)]
+    if calls and len(set(named)) != 1:
+        found_names = ", ".join(sorted(set(named))) or "not there"
+        raise ValueError(f"its cases call a function; its one func_name or fn_name is {found_names}")
+    if kinds == {"function_call"}:
+        inputs, outputs = ([one.get(key) for one in found] for key in ("input", "output"))
+        return _inputs_and_outputs({"fn_name": named[0], "inputs": inputs, "outputs": outputs})
     cases = []
     for one in found:
         given, wanted = one.get("input"), one.get("output")
@@ -135,37 +168,38 @@ def _typed_cases(found: Sequence[Mapping[str, Any]], function: str) -> HiddenTes
             cases.append(Case([_json(line, "an input") for line in lines], (_json(wanted, "an output"),)))
         else:
             cases.append(Case(_lines(given), (_lines(wanted),)))
-    return _checked(HiddenTests(tuple(cases), function if calls else ""))
+    return _checked(HiddenTests(tuple(cases), named[0] if calls else ""))
 
 
-def _assertions(listed: Any, context: str) -> HiddenTests:
+def _function_of_case(case: Mapping[str, Any]) -> Any:
+    metadata = case.get("metadata")
+    return case.get("fn_name") or (metadata.get("func_name") if isinstance(metadata, Mapping) else None)
+
+
+def _assertions(listed: Sequence[Any], imports: str = "", setup: str = "") -> HiddenTests:
+    """What a set-up defines stands in both sessions; the values that it makes are with the tests alone."""
     code = "\n".join(map(str, listed))
-    nodes = _parsed(code)
-    called = [node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
-    name = next((name for name in called if not hasattr(builtins, name)), None)
-    if name is None:
-        raise ValueError("no assertion calls a function, so nothing says what to define")
-    return HiddenTests(code=code, function=name, context=context)
+    defined, made = split_setup(setup)
+    context = "\n".join(filter(None, (imports, defined)))
+    name = function_of(code, context, made)
+    judgeable(made + code, name, context)
+    return HiddenTests(code=made + code, function=name, context=context)
 
 
-def _parsed(code: str) -> list[ast.AST]:
-    """The nodes of tests in Python; a ValueError where none of them could ever fail."""
-    try:
-        nodes = list(ast.walk(ast.parse(code)))
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ValueError(f"its assertions are no Python: {str(error)[:80]}") from None
-    if not any(map(_can_fail, nodes)):
-        raise ValueError("its tests assert nothing, so every program would pass them; expected `assert f(1) == 2`")
-    return nodes
+def _listed(value: Any) -> list[Any]:
+    """A list, or text that holds one, or a single assertion."""
+    if isinstance(value, str):
+        value = _json(value, "test_list") if value.lstrip().startswith("[") else [value]
+    if not isinstance(value, Sequence):
+        raise ValueError(f"test_list is {str(value)[:40]!r}; expected a list of assertions")
+    return list(value)
 
 
-def _can_fail(node: ast.AST) -> bool:
-    """Whether a node asserts something. `assert (f(1) == 2, "why")` and `assert True` hold whatever happens."""
-    if isinstance(node, ast.Assert):
-        return not isinstance(node.test, ast.Tuple | ast.Constant)
-    if isinstance(node, ast.Attribute):  # self.assertEqual, numpy.testing.assert_allclose
-        return node.attr.startswith("assert")
-    return isinstance(node, ast.Raise) or (isinstance(node, ast.Name) and node.id.startswith("assert"))
+def _named(name: Any) -> str:
+    """A name that a function can have."""
+    if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
+        raise ValueError(f"the function to define is {str(name)[:40]!r}, which is no name of Python")
+    return name
 
 
 def _checked(tests: HiddenTests) -> HiddenTests:

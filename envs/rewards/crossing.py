@@ -1,25 +1,38 @@
 """The two ends of a call between sessions: tests in one, an agent's program in the other. Runs INSIDE the sandbox.
 
 The text of this file is sent into sessions, so it imports the standard library alone. Only values cross, as JSON with
-tags: None, bool, int, float, complex, str, bytes, list, tuple, set, frozenset, dict; an exception crosses as the name
-of its type, and its words for people. So nothing that an agent defines (an `__eq__`, a class, a patched builtin) is
-ever in a process with tests. Left out: objects (an unknown one arrives as something that equals nothing) and
-arguments that the program changes.
+tags: None, bool, int, float, complex, str, bytes, list, tuple, set, frozenset, dict and its views, range, deque,
+Fraction, Decimal, dates and times, numpy arrays of numbers, and the types int, str and the like; an iterator as what it
+gives; an exception as the name of its type, and its words for people. An object of a class that both ends define
+crosses as its attributes: the end that it comes to makes it anew, of its own class. So nothing that an agent defines
+(an `__eq__`, a class, a patched builtin) is ever in a process with tests. Left out: functions, any other object (it
+arrives as something that equals nothing), and arguments that the program changes.
 """
 
 import builtins
+import importlib
 import json
 import queue
+import re
 import sys
 import threading
 import types
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 MARK = "\x1e"
 """Stands before the last thing that a run of ours prints."""
 _MAX_DEPTH = 100
 _MAX_WORDS = 300
+_MAX_DRAWN = 10_000
+"""What is drawn from an iterator, which may have no end."""
+_OURS = ("tests", "solution")
+"""Names of the modules that tests and program are."""
+_DTYPE = re.compile(r"bool|u?int\d{1,2}|float\d{2}|complex\d{2,3}")
 
 
 class Unknown:
@@ -30,6 +43,55 @@ class Unknown:
 
     def __repr__(self) -> str:
         return f"<a {self.kind}, which cannot cross>"
+
+
+class Drawn:
+    """An iterator that crossed: the values it gave, and then the exception it ended with."""
+
+    def __init__(self, items: list[Any], ended: str) -> None:
+        self.items, self.ended = deque(items), ended
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if self.items:
+            return self.items.popleft()
+        if self.ended:
+            raise _exception(self.ended)
+        raise StopIteration
+
+    def __repr__(self) -> str:
+        return f"<an iterator of {list(self.items)!r}>"
+
+
+_EXACT: dict[str, tuple[type[Any], Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "Fraction": (Fraction, lambda one: [one.numerator, one.denominator], lambda of: Fraction(*map(int, of))),
+    "Decimal": (Decimal, str, lambda of: Decimal(str(of))),
+    "datetime": (datetime, datetime.isoformat, datetime.fromisoformat),
+    "date": (date, date.isoformat, date.fromisoformat),
+    "time": (time, time.isoformat, time.fromisoformat),
+    "timedelta": (
+        timedelta, lambda one: [one.days, one.seconds, one.microseconds], lambda of: timedelta(*map(int, of)),
+    ),
+    "range": (range, lambda one: [one.start, one.stop, one.step], lambda of: range(*map(int, of))),
+}  # fmt: skip
+"""By the name of a type: the type, what is written of a value, and how that is read."""
+_HOLDERS: dict[str, tuple[type[Any], Callable[[list[Any]], Any]]] = {
+    "tuple": (tuple, tuple), "set": (set, set), "frozenset": (frozenset, frozenset), "deque": (deque, deque),
+    "keys": (type({}.keys()), lambda items: dict.fromkeys(items).keys()),
+    "values": (type({}.values()), lambda items: dict(enumerate(items)).values()),
+    "items": (type({}.items()), lambda items: {key: value for [key, value] in filter(_is_pair, items)}.items()),
+}  # fmt: skip
+"""By a name: the type that holds values, and how it is made of a list of them."""
+
+
+PLAIN_TYPES = (bool, int, float, complex, str, bytes, list, tuple, set, frozenset, dict)
+"""Types that cross themselves, by name: a problem of MBPP takes all ints out of a tuple, as `f(values, int)`."""
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 2
 
 
 def pack(value: Any, depth: int = 0) -> Any:
@@ -51,24 +113,57 @@ def pack(value: Any, depth: int = 0) -> Any:
         return {"$": "bytes", "of": bytes(value).hex()}
     if isinstance(value, list):
         return [pack(item, depth + 1) for item in value]
-    for sequence in (tuple, set, frozenset):
-        if isinstance(value, sequence):
-            return {"$": sequence.__name__, "of": [pack(item, depth + 1) for item in value]}
+    for name, (holder, _) in _HOLDERS.items():
+        if isinstance(value, holder):
+            return {"$": name, "of": [pack(item, depth + 1) for item in value]}
     if isinstance(value, dict):
         if "$" not in value and all(type(key) is str for key in value):
             return {key: pack(item, depth + 1) for key, item in value.items()}
         return {"$": "dict", "of": [[pack(key, depth + 1), pack(item, depth + 1)] for key, item in value.items()]}
-    return {"$": "other", "of": type(value).__name__}
+    for name, (exact, write, _) in _EXACT.items():
+        if isinstance(value, exact):
+            return {"$": name, "of": write(value)}
+    return _packed_object(value, depth)
 
 
-def unpack(value: Any) -> Any:
-    """The value that `pack` was given; a ValueError, KeyError or TypeError for what nobody packed."""
+def _packed_object(value: Any, depth: int) -> Any:
+    kind = type(value)
+    if isinstance(value, Unknown):
+        return {"$": "other", "of": value.kind}
+    if kind.__module__ == "numpy" and kind.__name__ == "ndarray" and _DTYPE.fullmatch(str(value.dtype)):
+        return {"$": "array", "of": [str(value.dtype), list(value.shape), pack(value.ravel().tolist())]}
+    if any(value is one for one in PLAIN_TYPES):
+        return {"$": "type", "of": value.__name__}
+    if hasattr(kind, "__next__"):
+        items: list[Any] = []
+        ended = ""
+        try:
+            for item in value:
+                if len(items) == _MAX_DRAWN:
+                    ended = "RuntimeError"
+                    break
+                items.append(pack(item, depth + 1))
+        except Exception as error:  # Whoever reads as far meets it.
+            ended = type(error).__name__
+        return {"$": "iterator", "of": [items, ended]}
+    if kind.__module__ in _OURS and type(kind) is type and isinstance(getattr(value, "__dict__", None), dict):
+        attributes = {str(name): pack(one, depth + 1) for name, one in vars(value).items()}
+        return {"$": "object", "of": [kind.__name__, attributes]}
+    return {"$": "other", "of": kind.__name__}
+
+
+def unpack(value: Any, classes: Mapping[str, Any] | None = None) -> Any:
+    """The value that `pack` was given; for what nobody packed a ValueError, LookupError, TypeError, ArithmeticError.
+
+    It may come from whoever wants to do harm: nothing is made that is larger than its text. Objects are of those
+    `classes` that were defined where these were.
+    """
     if isinstance(value, list):
-        return [unpack(item) for item in value]
+        return [unpack(item, classes) for item in value]
     if not isinstance(value, dict):
         return value
     if "$" not in value:
-        return {key: unpack(item) for key, item in value.items()}
+        return {key: unpack(item, classes) for key, item in value.items()}
     kind, content = value["$"], value["of"]
     if kind == "float":
         return float(content)
@@ -77,10 +172,40 @@ def unpack(value: Any) -> Any:
     if kind == "bytes":
         return bytes.fromhex(content)
     if kind == "dict":
-        return {unpack(key): unpack(item) for key, item in content}
-    if kind in ("tuple", "set", "frozenset"):
-        return getattr(builtins, kind)(unpack(item) for item in content)
+        return {unpack(key, classes): unpack(item, classes) for key, item in content}
+    if kind == "iterator":
+        return Drawn([unpack(item, classes) for item in content[0]], str(content[1]))
+    if kind == "type":
+        return {one.__name__: one for one in PLAIN_TYPES}[content]
+    if kind == "array":
+        return _array(*content)
+    if kind == "object":
+        return _object(str(content[0]), content[1], classes or {})
+    if isinstance(kind, str) and kind in _HOLDERS:  # Never of what was unpacked: a range has no size.
+        return _HOLDERS[kind][1]([unpack(item, classes) for item in content])
+    if isinstance(kind, str) and kind in _EXACT:
+        return _EXACT[kind][2](content)
     return Unknown(str(content)[:100])
+
+
+def _array(dtype: str, shape: list[int], items: list[Any]) -> Any:
+    try:
+        numpy = importlib.import_module("numpy")
+    except ImportError:
+        return Unknown("ndarray")
+    numbers = [unpack(item) for item in items]
+    if not _DTYPE.fullmatch(dtype) or not all(isinstance(one, int | float | complex) for one in numbers):
+        raise ValueError(f"{dtype} of what is no number")
+    return numpy.array(numbers, dtype=dtype).reshape([int(size) for size in shape])
+
+
+def _object(name: str, attributes: dict[str, Any], classes: Mapping[str, Any]) -> Any:
+    kind = classes.get(name)
+    if not isinstance(kind, type) or kind.__module__ != classes.get("__name__"):
+        return Unknown(name)
+    made: Any = object.__new__(kind)
+    made.__dict__.update({key: unpack(item, classes) for key, item in attributes.items()})
+    return made
 
 
 def say(message: Any, token: str = "") -> None:
@@ -95,22 +220,25 @@ def say(message: Any, token: str = "") -> None:
 class Program:
     """What an agent wrote."""
 
-    def __init__(self, source: str, context: str) -> None:
-        """Compile it; nothing of it runs yet. `context` is run before it, in the same module."""
+    def __init__(self, source: str, context: str, name: str) -> None:
+        """Compile it; nothing of it runs yet. `context` is run before it, in the same module, but defines no `name`."""
+        self.name = name
         self.parts = [compile(text, name, "exec") for text, name in ((context, "<context>"), (source, "<solution>"))]
         self.module = types.ModuleType("solution")
         sys.modules["solution"] = self.module
 
     def run(self) -> None:
         """Define whatever it defines."""
-        for part in self.parts:
-            exec(part, self.module.__dict__)
+        context, source = self.parts
+        exec(context, self.module.__dict__)
+        self.module.__dict__.pop(self.name, None)  # `from math import *` solves no problem that asks for a gcd.
+        exec(source, self.module.__dict__)
 
-    def answer(self, name: str, arguments: str) -> None:
-        """Call a function of it, or a method of its class Solution, and say what came back."""
+    def answer(self, arguments: str) -> None:
+        """Call the function, or the method of its class Solution, and say what came back."""
         try:
-            given = json.loads(arguments)
-            value = self._function(name)(*unpack(given["args"]), **unpack(given["kwargs"]))
+            given, scope = json.loads(arguments), self.module.__dict__
+            value = self._function(self.name)(*unpack(given["args"], scope), **unpack(given["kwargs"], scope))
             reply = {"value": pack(value)}
         except Exception as error:  # Whatever it raised is what the test has to see.
             reply = {"raised": type(error).__name__, "said": _words(error)}
@@ -136,6 +264,10 @@ def _words(error: Exception) -> str:
 # The tests' end.
 
 
+class Uncrossable(BaseException):
+    """Tests that cannot be judged; they do not catch it."""
+
+
 class Proceeding:
     """Tests that run in a thread, which waits wherever they call the program."""
 
@@ -144,6 +276,8 @@ class Proceeding:
         self.token = token
         self.asked: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.replied: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.scope: dict[str, Any] = {"__name__": "tests"}
+        self.calls = 0
         parts = [compile(text, where, "exec") for text, where in ((context, "<context>"), (tests, "<tests>"))]
         threading.Thread(target=self._run, args=(parts, name), daemon=True).start()
 
@@ -154,7 +288,7 @@ class Proceeding:
         say(self.asked.get(), self.token)
 
     def _run(self, parts: list[types.CodeType], name: str) -> None:
-        scope: dict[str, Any] = {"__name__": "tests"}
+        scope = self.scope
         try:
             exec(parts[0], scope)
             scope[name] = self._call
@@ -168,11 +302,15 @@ class Proceeding:
             self.asked.put({"passed": True, "why": ""})
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
-        self.asked.put({"args": pack(args)["of"], "kwargs": pack(kwargs)})
+        given = {"args": [pack(one) for one in args], "kwargs": pack(kwargs)}
+        self.calls += 1
+        if self.calls == 1 and '{"$": "other"' in json.dumps(given):  # Nothing of the program has been here yet.
+            raise Uncrossable("it is given a function or an object that cannot cross to the program")
+        self.asked.put(given)
         reply = json.loads(self.replied.get())
         if "raised" in reply:
             raise _exception(str(reply["raised"]))
-        return unpack(reply["value"])
+        return unpack(reply["value"], self.scope)
 
 
 def _line(error: BaseException) -> int:

@@ -24,7 +24,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from palaestra.envs.core.scoring import RewardPart, check_declared
+from palaestra.envs.core.scoring import RewardPart, check_declared, is_number
 from palaestra.envs.rewards.answer import MARK
 from palaestra.episode import Attempt, Status
 from palaestra.errors import EnvironmentDefect
@@ -47,10 +47,14 @@ class Stage:
         """Refuse what could not keep the promises above."""
         if not callable(self.measure):
             raise EnvironmentDefect(f"Stage {self.name!r} measures by {self.measure!r}; expected a function")
-        if not (math.isfinite(self.weight) and self.weight > 0):
-            raise EnvironmentDefect(f"Stage {self.name!r} has weight {self.weight}; expected a positive, finite number")
-        if not 0 < self.threshold <= 1:
-            raise EnvironmentDefect(f"Stage {self.name!r} has threshold {self.threshold}; expected above 0, at most 1")
+        if not (is_number(self.weight) and self.weight > 0):
+            raise EnvironmentDefect(
+                f"Stage {self.name!r} has weight {self.weight!r}; expected a positive, finite number"
+            )
+        if not (is_number(self.threshold) and 0 < self.threshold <= 1):
+            raise EnvironmentDefect(
+                f"Stage {self.name!r} has threshold {self.threshold!r}; expected a number above 0, at most 1"
+            )
 
 
 class Progressive:

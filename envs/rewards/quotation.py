@@ -1,8 +1,9 @@
 """Short answers in words: exact match and token F1, normalised as SQuAD and Search-R1 do.
 
 Lower case, no punctuation, no articles, single blanks; of several expected answers the best one counts. Where the
-expected answer is yes or no (true or false), F1 is the exact match: sharing words with "no" means nothing. Left out, as
-it is gamed by long answers: asking only whether the expected answer occurs somewhere.
+expected answer is yes or no (true or false), F1 is the exact match: sharing words with "no" means nothing; nor is there
+anything to share with one that has no words left (A, The, !). An empty answer is never right. Left out, as it is gamed
+by long answers: asking only whether the expected answer occurs somewhere.
 """
 
 import re
@@ -10,6 +11,8 @@ import string
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable
+
+from palaestra.errors import UsageError
 
 WHETHER = frozenset({"yes", "no", "true", "false", "noanswer"})
 """Answers that are right or wrong as a whole."""
@@ -25,28 +28,30 @@ def normalised(text: str) -> str:
 
 def exact_match(answer: str | None, expected: str | Iterable[str]) -> bool:
     """Whether the answer is one of the expected ones. For words: signs and decimal points are punctuation here."""
-    return answer is not None and any(
-        normalised(answer) == normalised(one) and (normalised(one) != "" or answer.strip() == one.strip())
-        for one in _each(expected)
-    )
+    return any(_same(answer, one) for one in _each(expected)) if answer and answer.strip() else False
 
 
 def token_f1(answer: str | None, expected: str | Iterable[str]) -> float:
     """The harmonic mean of precision and recall over words, the best over the expected answers."""
-    return (
-        0.0 if answer is None else max((_f1(normalised(answer), normalised(one)) for one in _each(expected)), default=0)
-    )
+    return 0.0 if answer is None else max((_f1(answer, one) for one in _each(expected)), default=0.0)
+
+
+def _same(answer: str, expected: str) -> bool:
+    wanted = normalised(expected)
+    return answer.strip() == expected.strip() if wanted == "" else normalised(answer) == wanted
 
 
 def _f1(answer: str, expected: str) -> float:
-    if answer == expected:
+    if exact_match(answer, expected):
         return 1.0
-    if answer in WHETHER or expected in WHETHER:
+    said, wanted = normalised(answer), normalised(expected)
+    if said in WHETHER or wanted in WHETHER:
         return 0.0
-    said, wanted = answer.split(), expected.split()
-    shared = sum((Counter(said) & Counter(wanted)).values())
-    return 2 * shared / (len(said) + len(wanted)) if shared else 0.0
+    shared = sum((Counter(said.split()) & Counter(wanted.split())).values())
+    return 2 * shared / (len(said.split()) + len(wanted.split())) if shared else 0.0
 
 
 def _each(expected: str | Iterable[str]) -> Iterable[str]:
+    if expected is None:
+        raise UsageError("no answer is expected (None), so none is right; expected a text, or several")
     return (expected,) if isinstance(expected, str) else expected

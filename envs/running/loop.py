@@ -187,8 +187,8 @@ class LoopThread:
                 if key not in self._warned:
                     self._warned.add(key)
                     log.warning(
-                        "%s has held the event loop for %.2f s, and every other async call with it; await inside it, "
-                        "or make it a plain method with @tool(blocking=True) (said once)", _name(job), still,
+                        "%s has held the event loop for %.2f s, and every other async call with it; await what waits "
+                        "there, or hand it to asyncio.to_thread (said once)", _name(job), still,
                     )  # fmt: skip
 
     def _worked(self) -> float:

@@ -9,7 +9,6 @@ every id that `palaestra.register` wrote.
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from inspect import signature
 from typing import Any
 
 import gymnasium
@@ -19,7 +18,6 @@ from gymnasium.spaces import Tuple as TupleSpace
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
-from palaestra import formats
 from palaestra.envs.core.env import ToolEnv, check_options, infos
 from palaestra.envs.core.space import TEXT
 from palaestra.envs.core.transcript import joined, stack
@@ -67,16 +65,16 @@ class ToolVectorEnv(Slots, VectorEnv[tuple[str, ...], Sequence[str | None], NDAr
         check_options(options, ("reset_mask", "tasks"))
         options = options or {}
         mask = options.get("reset_mask")
-        chosen = [slot for slot in range(self.num_envs) if mask is None or mask[slot]]
         tasks = options.get("tasks")
         seeds = (
             [None if seed is None else seed + slot for slot in range(self.num_envs)]
             if (seed is None or isinstance(seed, int | np.integer))
             else list(seed)
         )
-        for name, given in (("seed", seeds), ("tasks", tasks)):
+        for name, given in (("seed", seeds), ("tasks", tasks), ("reset_mask", mask)):
             if given is not None and len(given) != self.num_envs:
                 raise UsageError(f"reset: {name} has {len(given)} entries; expected one per slot, {self.num_envs}")
+        chosen = [slot for slot in range(self.num_envs) if mask is None or mask[slot]]
         for slot in chosen:
             live, given = self._clear(slot), seeds[slot]
             start = self.envs[slot].drawn(None if given is None else int(given), None if tasks is None else tasks[slot])
@@ -133,7 +131,7 @@ class ToolVectorEnv(Slots, VectorEnv[tuple[str, ...], Sequence[str | None], NDAr
 
 
 def _open_vector(env_id: str, num_envs: int = 1, **kwargs: Any) -> ToolVectorEnv:
-    """What `gymnasium.make_vec` calls: `ordered`, `max_workers` and `format` are ours, the rest goes to the class."""
+    """What `gymnasium.make_vec` calls: `ordered` and `max_workers` are ours, the rest goes to the class."""
     entry_point = gymnasium.spec(env_id).entry_point
     creator = load_author(entry_point, f"{env_id}: its class") if isinstance(entry_point, str) else entry_point
     if not (isinstance(creator, type) and issubclass(creator, ToolEnv)):
@@ -142,21 +140,7 @@ def _open_vector(env_id: str, num_envs: int = 1, **kwargs: Any) -> ToolVectorEnv
             "palaestra.register takes ToolEnv classes, gymnasium.register all others"
         )
     own = {name: kwargs.pop(name) for name in ("ordered", "max_workers") if name in kwargs}
-    format = formats.known(kwargs.pop("format")) if "format" in kwargs else None
-    try:
-        signature(creator).bind(**kwargs)
-    except TypeError as error:
-        takes = ", ".join(name for name in signature(creator).parameters)
-        raise UsageError(f"{env_id}: {error}; {creator.__name__}() takes {takes or 'no option'}") from error
-    return ToolVectorEnv(partial(_made, creator, format, kwargs), num_envs, env_id=env_id, **own)
-
-
-def _made(creator: type[ToolEnv], format: str | None, options: dict[str, Any]) -> ToolEnv:
-    """One environment; `format` is an option of every one, whatever its constructor takes."""
-    env = creator(**options)
-    if format is not None:
-        env.format = format
-    return env
+    return ToolVectorEnv(partial(creator, **kwargs), num_envs, env_id=env_id, **own)
 
 
 def __getattr__(name: str) -> Any:

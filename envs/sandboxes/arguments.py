@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from palaestra.envs.sandboxes.limits import Limits
 from palaestra.envs.sandboxes.sandbox import Program
 from palaestra.errors import UsageError
 
@@ -36,13 +37,28 @@ def path_of(path: Any) -> str:
     return found
 
 
-def files_of(files: Mapping[str, bytes] | None) -> dict[str, bytes]:
-    """Files to begin with."""
-    if files is None:
+def files_of(files: Mapping[str, bytes] | None, limits: Limits | None = None) -> dict[str, bytes]:
+    """Files to begin with; those that cannot fit the limits are refused."""
+    if not files and (files is None or isinstance(files, Mapping)):
         return {}
     if not isinstance(files, Mapping):
         raise _unexpected("files", files, "a mapping of paths to bytes")
-    return {path_of(path): content(f"file {path}", data) for path, data in files.items()}
+    given = {path_of(path): content(f"file {path}", data) for path, data in files.items()}
+    if limits is not None:
+        _check_sizes(given, limits)
+    return given
+
+
+def _check_sizes(files: Mapping[str, bytes], limits: Limits) -> None:
+    for path, data in files.items():
+        if len(data) > limits.file_bytes:
+            raise UsageError(f"file {path} has {len(data)} bytes; limit file_bytes is {limits.file_bytes}")
+    size = sum(map(len, files.values()))
+    if size > limits.scratch_bytes or len(files) > limits.scratch_files:
+        raise UsageError(
+            f"{len(files)} files of {size} bytes together; limit scratch_files is {limits.scratch_files}, "
+            f"limit scratch_bytes {limits.scratch_bytes}"
+        )
 
 
 def seconds_of(timeout: Any) -> float | None:

@@ -1,8 +1,9 @@
 """What a sandbox truly enforces on this machine, found by trying and never by assuming."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
-from typing import Literal
+from typing import Any, Literal
 
 from palaestra.errors import SandboxUnavailable, UsageError
 
@@ -35,12 +36,24 @@ class Capabilities:
 
     def require(self, *names: str) -> None:
         """Raise unless every named guard is there; `memory` asks for a bound on the whole tree."""
-        known = sorted({item.name for item in fields(self)} - {"backend", "notes"})
-        for name in names:
-            if name not in known:
-                close = get_close_matches(str(name), known, n=1)
-                hint = f"did you mean {close[0]!r}? " if close else ""
-                raise UsageError(f"no guard is named {name!r}; {hint}known: {', '.join(known)}")
-        missing = [name for name in names if not getattr(self, name) or (name == "memory" and self.memory == "process")]
+        missing = [
+            name
+            for name in guards_of(names)
+            if not getattr(self, name) or (name == "memory" and self.memory == "process")
+        ]
         if missing:
             raise SandboxUnavailable(self.backend, f"not enforced here: {', '.join(missing)}", self.notes)
+
+
+def guards_of(names: Any) -> tuple[str, ...]:
+    """Names of guards, as a caller gives them."""
+    if not isinstance(names, Sequence) or isinstance(names, str):
+        hint = f", ({names!r},)" if isinstance(names, str) else ""
+        raise UsageError(f"require is {names!r}; expected names in a tuple{hint}")
+    known = sorted({item.name for item in fields(Capabilities)} - {"backend", "notes"})
+    for name in names:
+        if name not in known:
+            close = get_close_matches(str(name), known, n=1)
+            hint = f"did you mean {close[0]!r}? " if close else ""
+            raise UsageError(f"no guard is named {name!r}; {hint}known: {', '.join(known)}")
+    return tuple(names)

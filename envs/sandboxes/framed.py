@@ -58,14 +58,14 @@ class Request(Generic[T]):
 
 
 def start_request(limits: Limits, files: Mapping[str, bytes] | None, **more: Any) -> Request[Header]:
-    names, contents = _files(files)
+    names, contents = _files(files, limits)
     header = {"op": "start", "limits": _plainly(limits), "files": names, **more}
     return Request(pack(header, *contents), lambda reply, body: checked(reply))
 
 
 def run_once_request(asked: OneShot) -> Request[Result] | Result:
     """A whole life in one frame; a Result at once where the program is larger than a program may be."""
-    names, contents = _files(asked.files)
+    names, contents = _files(asked.files, asked.limits)
     header = {"op": "once", "limits": _plainly(asked.limits), "files": names}
     return _run_request(asked.limits, asked.program, asked.timeout, asked.stdin, asked.show_last, header, contents)
 
@@ -273,8 +273,8 @@ def _plainly(limits: Limits) -> dict[str, float]:
     return {name: getattr(limits, name) for name in _NAMES}
 
 
-def _files(files: Mapping[str, bytes] | None) -> tuple[list[tuple[str, int]], list[bytes]]:
-    given = arguments.files_of(files)
+def _files(files: Mapping[str, bytes] | None, limits: Limits) -> tuple[list[tuple[str, int]], list[bytes]]:
+    given = arguments.files_of(files, limits)
     return [(path, len(data)) for path, data in given.items()], list(given.values())
 
 

@@ -1,7 +1,9 @@
 """What a program may use. Every backend enforces all of it or says in its capabilities which it cannot."""
 
-from dataclasses import dataclass, fields
-from typing import Self
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
+from typing import Any, Self
 
 from palaestra.errors import UsageError
 
@@ -47,17 +49,29 @@ class Limits:
                 )
 
     @classmethod
-    def of(cls, given: Self | None) -> Self:
-        """Limits as a caller gives them; the usual ones where none are given."""
-        if given is not None and not isinstance(given, cls):
-            raise UsageError(f"limits is {given!r}; expected Limits, as in Limits(seconds=5)")
-        return given or cls()
+    def of(cls, given: Self | Mapping[str, Any] | None, usual: Self | None = None) -> Self:
+        """Limits as a caller gives them: all of them, or a mapping with some; the others are the usual ones."""
+        if isinstance(given, cls):
+            return given
+        usual = usual or cls()
+        if given is None:
+            return usual
+        if not isinstance(given, Mapping):
+            raise UsageError(
+                f"limits is {given!r}; expected Limits, as in Limits(seconds=5), or a mapping of its fields"
+            )
+        known = [field.name for field in fields(cls)]
+        for name in given:
+            if name not in known:
+                close = get_close_matches(str(name), known, n=1)
+                hint = f"did you mean {close[0]!r}? " if close else ""
+                raise UsageError(f"limits has no {name!r}; {hint}known: {', '.join(known)}")
+        return replace(usual, **given)
 
-    def narrowed(self, asked: Self | None) -> Self:
+    def narrowed(self, asked: Self | Mapping[str, Any] | None) -> Self:
         """What was asked for, which must not be wider than these; these where nothing was."""
-        if asked is None:
-            return self
-        for field in fields(self.of(asked)):
+        asked = self.of(asked, self)
+        for field in fields(asked):
             value, most = getattr(asked, field.name), getattr(self, field.name)
             if value > most:
                 raise UsageError(f"limit {field.name} is {value}; this sandbox gives at most {most}")

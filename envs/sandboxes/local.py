@@ -51,7 +51,9 @@ class LocalSandbox(Sandbox):
     `mode`: "auto" takes the strongest that works here. "fork_only" isolates nothing and is for comparisons alone.
     """
 
-    def __init__(self, limits: Limits | None = None, preload: Preload = "auto", mode: Mode = "auto") -> None:
+    def __init__(
+        self, limits: Limits | Mapping[str, Any] | None = None, preload: Preload = "auto", mode: Mode = "auto"
+    ) -> None:
         if sys.platform != "linux":
             raise SandboxUnavailable("local", f"it needs Linux, this is {sys.platform}", _ELSEWHERE)
         for name, value, known in (
@@ -96,7 +98,11 @@ class LocalSandbox(Sandbox):
         if isinstance(request, Result):
             return request
         stream = self._borrow(self._running())
-        result = request.over(stream)
+        try:
+            result = request.over(stream)
+        except BaseException:
+            stream.drop()
+            raise
         self._give_back(stream)
         return result
 
@@ -105,7 +111,11 @@ class LocalSandbox(Sandbox):
         if isinstance(request, Result):
             return request
         stream = self._borrow(await self._arunning())
-        result = await request.aover(stream)
+        try:
+            result = await request.aover(stream)
+        except BaseException:
+            stream.drop()
+            raise
         self._give_back(stream)
         return result
 

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
+from palaestra.envs.sandboxes.capabilities import guards_of
 from palaestra.envs.sandboxes.sandbox import Sandbox
 from palaestra.errors import UsageError
 
@@ -19,24 +20,37 @@ BACKENDS = {
 }
 """`fusion` is a SandboxFusion server: one-shot runs only."""
 
+Where = str | Mapping[str, Any]
+"""A backend's name, or a mapping with its options: {"backend": "remote", "url": ...}."""
+
 _shared: dict[tuple[str, str], Sandbox] = {}
 _lock = threading.Lock()
 
 
-def open_sandbox(backend: str = "local", *, require: Sequence[str] = (), **options: Any) -> Sandbox:
+def read_where(where: Where) -> tuple[str, dict[str, Any]]:
+    """The backend's name and its options."""
+    options = dict(where) if isinstance(where, Mapping) else {"backend": where}
+    backend = options.pop("backend", None)
+    if isinstance(backend, str) and backend in BACKENDS:
+        return backend, options
+    close = get_close_matches(str(backend), BACKENDS, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    raise UsageError(
+        f"no sandbox is {where!r}; {hint}expected {', '.join(BACKENDS)}, or a mapping with such a 'backend'"
+    )
+
+
+def open_sandbox(backend: Where = "local", *, require: Sequence[str] = (), **options: Any) -> Sandbox:
     """Open a backend. `require` names guards (see `Capabilities`) without which it must not open."""
-    if backend not in BACKENDS:
-        close = get_close_matches(backend, BACKENDS, n=1)
-        hint = f"did you mean {close[0]!r}? " if close else ""
-        raise UsageError(f"no sandbox backend is named {backend!r}; {hint}known: {', '.join(BACKENDS)}")
-    if isinstance(require, str):
-        raise UsageError(f"require is {require!r}; expected names in a tuple, ({require!r},)")
+    backend, given = read_where(backend)
+    guards = *guards_of(require), *guards_of(given.pop("require", ()))
+    options = {**given, **options}
     module, _, name = BACKENDS[backend].partition(":")
     made: type[Sandbox] = getattr(import_module(module), name)
     _check_options(backend, made, options)
     opened = made(**options)
     try:
-        opened.capabilities().require(*require)
+        opened.capabilities().require(*guards)
     except BaseException:
         opened.close()
         raise

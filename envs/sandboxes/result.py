@@ -1,9 +1,12 @@
 """How a run went. All but two fields are measured outside the program, so that nothing it does can change them."""
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
 Limited = Literal["", "seconds", "cpu_seconds", "memory", "processes", "scratch", "output", "code"]
+
+_LEFT_OUT = re.compile(r"\n\[\.\.\. \d+ of (\d+) bytes left out \.\.\.\]\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +17,7 @@ class Result:
     """Head and tail, with a line in the middle that says how much is missing; undecodable bytes are replaced."""
     stderr: str = ""
     value: str | None = None
-    """`repr` of the last expression, where the run asked for it and there was one."""
+    """`repr` of the last expression, where the run asked for it and there was one; cut as stdout is, and to 64 KiB."""
     exit_code: int | None = 0
     """None when a signal ended the process. In a session that goes on: 1 after an uncaught exception, else 0; there
     the program shares a process with what tells it, and could have forged this and `value`, and nothing else."""
@@ -40,5 +43,9 @@ class Result:
 
     @property
     def truncated(self) -> bool:
-        """Some of the output is missing."""
-        return self.limit_hit == "output" or "bytes left out ...]" in self.stdout + self.stderr
+        """Some of the output, or of the value, is missing."""
+        if self.limit_hit == "output" or _LEFT_OUT.search(self.value or ""):
+            return True
+        # A graver limit may have been hit as well. The line names the true size, or it is the program's own.
+        written = ((self.stdout, self.stdout_bytes), (self.stderr, self.stderr_bytes))
+        return any(int(size) == true for text, true in written for size in _LEFT_OUT.findall(text))

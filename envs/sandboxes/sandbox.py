@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import ClassVar, Self
 
 from palaestra.envs.sandboxes.capabilities import Capabilities
 from palaestra.envs.sandboxes.limits import Limits
@@ -104,6 +104,8 @@ class Sandbox(ABC):
     """A backend, opened with its limits. Safe to use from many threads and loops at once."""
 
     limits: Limits
+    has_sessions: ClassVar[bool] = True
+    """False where `start` is refused, and programs run one by one."""
 
     @abstractmethod
     def capabilities(self) -> Capabilities:

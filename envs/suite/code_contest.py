@@ -7,12 +7,15 @@ An episode:  <tool_call>{"name": "python", "arguments": {"code": "def solve(numb
              def solve(numbers): ...
              ```
 
-`tasks=FILE` takes LiveCodeBench, APPS and files whose answer column holds the tests. The reward is half for a program
-that compiles and half the share of tests passed: doubled and lowered by one, as the trainer does, that is the released
-code of arXiv 2510.11701, which gives -1 without a program and the share of tests with one. `success` is all tests.
+`tasks=FILE` takes LiveCodeBench, APPS, MBPP, PrimeIntellect and files whose answer column holds the tests. Where tests
+call a function that neither the question nor starter code names, its name is added to the question, and no test. The
+reward is half for a program that compiles and half the share of tests passed: doubled and lowered by one, as the
+trainer does, that is the released code of arXiv 2510.11701, which gives -1 without a program and the share of tests
+with one. `success` is all tests.
 """
 
 import asyncio
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -30,7 +33,7 @@ from palaestra.episode import Attempt, Message
 from palaestra.errors import UnknownTask, UsageError
 from palaestra.formats import ParsedCall, hermes
 
-QUESTIONS = ("question_content", "question", "description")
+QUESTIONS = ("question_content", "question", "description", "text", "problem")
 """Columns that hold the statement in files without a `prompt`."""
 PRELUDE = (
     "import bisect, collections, functools, heapq, itertools, math, re, string\n"
@@ -106,8 +109,8 @@ async def graded(attempt: Attempt, allowance: Allowance, sandbox: Where) -> Grad
     if program is None:
         return Grade(why="there is no program")
     tests = await asyncio.to_thread(read_tests, attempt.task.data, attempt.task.answer)  # Some are megabytes, packed.
-    if tests.function and not tests.context:
-        tests = replace(tests, context=PRELUDE)
+    if tests.function and not attempt.task.data.get("context"):  # HumanEval's own brings the imports it wants.
+        tests = replace(tests, context=PRELUDE + tests.context)
     return await grade_program(program, tests, allowance=allowance, sandbox=sandbox)
 
 
@@ -117,12 +120,14 @@ def scored(grade: Grade) -> dict[str, float]:
 
 
 def with_tests(task: Task) -> Task:
-    """A task whose tests can be read, with its starter code under the question."""
-    read_tests(task.data, task.answer)
+    """A task whose tests can be read, with its starter code under the question, or the name it has to define."""
+    tests = read_tests(task.data, task.answer)
     starter: Any = task.data.get("starter_code")
-    if not isinstance(starter, str) or not starter.strip():
-        return task
-    return replace(task, prompt=f"{task.prompt}\n\nBegin with this code:\n```python\n{starter.rstrip()}\n```")
+    if isinstance(starter, str) and starter.strip():
+        task = replace(task, prompt=f"{task.prompt}\n\nBegin with this code:\n```python\n{starter.rstrip()}\n```")
+    if tests.function and not re.search(rf"\b{re.escape(tests.function)}(?=[`(])", task.prompt):
+        task = replace(task, prompt=f"{task.prompt}\n\n{tests.asked()}")
+    return task
 
 
 def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate: float = 1.0) -> str:

@@ -17,8 +17,17 @@ import numpy as np
 
 from palaestra.envs import Task, ToolEnv
 from palaestra.envs.data.problem_files import load_problems
+from palaestra.envs.data.rows import describe
 from palaestra.envs.rewards.answer import reading
-from palaestra.envs.rewards.mathematics import boxed, matches, number_matches, rule, strictly_boxed, strictly_matches
+from palaestra.envs.rewards.mathematics import (
+    alternatives,
+    boxed,
+    matches,
+    number_matches,
+    rule,
+    strictly_boxed,
+    strictly_matches,
+)
 from palaestra.envs.suite import math_problems
 from palaestra.envs.tools.python import Python
 from palaestra.envs.tools.sandboxed import Where, in_sandbox
@@ -43,6 +52,8 @@ _OTHER_FORM = re.compile(
     re.DOTALL | re.IGNORECASE,
 )
 """What DAPO-Math's prompts put round every problem, and simple-evals before them: they ask for a line "Answer: ..."."""
+
+_SENTENCE = re.compile(r"\banswer\s*(?:is\b|:)|####", re.IGNORECASE)
 
 
 class CodeMath(ToolEnv):
@@ -108,8 +119,25 @@ def _with_answer(task: Task) -> Task:
     """A task that has an answer, without a request for it in a form that is not the one scored here."""
     if task.answer is None or not str(task.answer).strip():
         raise ValueError("it has no answer; expected one in a column answer, ground_truth or solution")
+    answers = alternatives(task.answer) if isinstance(task.answer, str | int | float | list) else []
+    if not answers or isinstance(task.answer, bool):
+        raise ValueError(f"its answer is {describe(task.answer)}; expected a number, text, or a list of such")
+    for one in answers:
+        if why := _never_right(one):
+            raise ValueError(f"no answer can be the same as {one!r:.60}: {why}")
     wrapped = _OTHER_FORM.fullmatch(task.prompt)
     return task if wrapped is None else replace(task, prompt=wrapped[1])
+
+
+def _never_right(expected: str) -> str:
+    """Why nothing in a box could be this answer; "" where something could."""
+    if not expected.strip() or expected.strip() == "[]":
+        return "it is empty"
+    if re.match(r'\[\s*"', expected):
+        return "it begins as a list of texts, and is no JSON"
+    if len(re.findall(r"(?<!\\)\{", expected)) != len(re.findall(r"(?<!\\)\}", expected)):
+        return "its braces do not match"
+    return "it is a sentence; expected the answer alone" if _SENTENCE.search(expected) else ""
 
 
 def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate: float = 1.0) -> str:

@@ -48,7 +48,10 @@ class Reasoning(ToolEnv):
         config: Mapping[str, Any] | None = None,
         sandbox: Where = "local",
     ) -> None:
-        """`generator` is one of reasoning-gym's, `config` holds its own settings; `sandbox` is where programs run."""
+        """`generator` is one of reasoning-gym's ("?" lists them), `config` holds its own settings.
+
+        `sandbox` is where programs run.
+        """
         super().__init__(split, render_mode)
         require_known(generator, config or {})
         self.generator, self.config = generator, dict(config or {})
@@ -85,11 +88,17 @@ class Reasoning(ToolEnv):
         return reading(answer_of(attempt.answer), place, f"judged by the verifier of {self.generator}")
 
 
+_FENCED = re.compile(r"```[\w+-]*\n((?:(?!```).)*)```", re.DOTALL)
+
+
 def answer_of(text: str | None) -> str | None:
-    """What the agent hands in."""
+    """What the agent hands in; a code fence around all that is between the tags is no part of it."""
     before, closed, _ = (text or "").rpartition("</answer>")
     _, opened, tagged = before.rpartition("<answer>")
-    return tagged.strip() if opened and closed else final_answer(text)
+    if not (opened and closed):
+        return final_answer(text)
+    fenced = _FENCED.fullmatch(tagged.strip())
+    return (fenced[1] if fenced else tagged).strip()
 
 
 _COUNTDOWN = '''

@@ -1,10 +1,10 @@
 """Items of reasoning-gym's generators, of those whose verifiers can be trusted with a reward.
 
 Some verifiers pay for nonsense, some hand what the agent wrote to `eval`. So a generator is looked at before it is used
-(the same number must give the same item, its own answer must be right, nonsense and the answers of other items must
-not), a few are refused with a reason, and where a verifier evaluates text it is shown only what cannot run: a literal,
-plain arithmetic, or words that are no expression. What an agent wrote meets a verifier in a process that is killed when
-it takes too long (`killable`). Left out: the episode (`reasoning`).
+(the same number must give the same item, its own answer must be right; nonsense, the answers of other items and several
+answers at once must not), a few are refused with a reason, and where a verifier evaluates text it is shown only what
+cannot run: a literal, plain arithmetic, or words that are no expression. What an agent wrote meets a verifier in a
+process that is killed when it takes too long (`killable`). Left out: the episode (`reasoning`).
 """
 
 import ast
@@ -27,22 +27,30 @@ from palaestra.errors import MissingExtra, UsageError
 
 _NO_ANSWER = "its items have no reference answer"
 _CREDIT = "its verifier gives credit to nonsense"
+_UNSTEADY = "the same number gives different items"
 _SYMBOLS = "its verifier hands the agent's text to sympy, which runs Python code and may take for ever"
 DENIED = {
     "acre": "the same seed gives different items, and nonsense earns credit",
     "boxnet": _NO_ANSWER,
     "codeio": "making an item runs programs that a language model wrote, in this process",
+    "coin_flip": _CREDIT,
     "composite": "it is made of other generators; name one of them",
+    "figlet_font": _CREDIT,
     "game_of_life_halting": _CREDIT,
     "graph_color": _NO_ANSWER,
     "intermediate_integration": _SYMBOLS,
+    "list_functions": _UNSTEADY,
+    "polynomial_equations": _CREDIT,
     "polynomial_multiplication": _SYMBOLS,
     "propositional_logic": _NO_ANSWER,
     "puzzle24": "any four numbers that make 24 are right, whatever the question",
+    "rectangle_count": _CREDIT,
     "rubiks_cube": _NO_ANSWER,
     "rush_hour": _NO_ANSWER,
     "simple_integration": _SYMBOLS,
     "spell_backward": _CREDIT,
+    "string_manipulation": "its verifier does not accept its own answers",
+    "time_intervals": _CREDIT,
 }
 """Generators that are refused, and why."""
 ITEMS = 1_000_000
@@ -60,6 +68,8 @@ NONSENSE = (
     *("zzz wrong", "", "0", "yes and no"),
     *("nan", "-NaN", "nan+nani", "inf", "-Infinity", "inf-infi", "1e999", "9" * 400),
 )
+HEDGES = ("{} or {}", "{}, {}", "{}\n{}")
+"""How an answer may hide among others."""
 MAX_CHARS = 20_000
 """Longest answer that is judged; a longer one is wrong."""
 SECONDS = 2.0
@@ -140,7 +150,7 @@ class Items:
         for number, item in zip(numbers, items, strict=True):
             answer = item["answer"]
             if again[number] != item:
-                self._refuse("the same number gives different items")
+                self._refuse(_UNSTEADY)
             if not isinstance(answer, str):
                 self._refuse(_NO_ANSWER)
             if self.score(answer, item) < 1:
@@ -150,6 +160,19 @@ class Items:
         others = [self.score(other["answer"], item) >= 1 for item in items for other in items if _differ(other, item)]
         if sum(others) > MOST_FOR_OTHERS * len(others):
             self._refuse("its verifier accepts the answers of other items")
+        if sum(map(self._hedged, items, [*items[1:], items[0]])) > MOST_FOR_OTHERS * SAMPLE:
+            self._refuse("its verifier accepts an answer among others")
+
+    def _hedged(self, item: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+        """Whether an answer is right beside one that is not, in whichever order: who writes all of them is then right.
+
+        A verifier that reads the first answer alone, or the last, lets nobody choose twice.
+        """
+        right, wrong = item["answer"], other["answer"]
+        if not _differ(item, other) or self.score(wrong, item) >= 1:
+            return False
+        orders = ((right, wrong), (wrong, right))
+        return any(all(self.score(form.format(*order), item) >= 1 for order in orders) for form in HEDGES)
 
     def _refuse(self, reason: str) -> None:
         raise UsageError(f"generator {self.generator!r} with {self._config} is not used: {reason}; choose another one")
@@ -253,8 +276,9 @@ def _made(generator: str, config: Mapping[str, Any]) -> Any:
     except ImportError:
         raise MissingExtra("reasoning-gym", "code", "palaestra/Reasoning-v0") from None
     if generator not in DATASETS:
-        close = get_close_matches(generator, set(DATASETS) - set(DENIED), n=3)
-        hint = f"did you mean {' or '.join(close)}?" if close else "its README lists them"
+        fit = sorted(set(DATASETS) - set(DENIED))
+        close = get_close_matches(generator, fit, n=3)
+        hint = f"did you mean {' or '.join(close)}?" if close else f"expected one of {', '.join(fit)}"
         raise UsageError(f"reasoning-gym has no generator {generator!r} among its {len(DATASETS)}; {hint}")
     try:
         return reasoning_gym.create_dataset(generator, seed=SEED, size=FEWER.get(generator, ITEMS), **config)

@@ -11,8 +11,9 @@ An episode:  <tool_call>{"name": "code_interpreter", "arguments": {"code": "prin
              \boxed{C}
 
 Questions are generated (`science_families`), or come from a file with the columns of GPQA or MegaScience
-(`envs/data/science_files`); MegaScience asks for a short answer instead of a letter. `prompt` chooses between working
-with the tool and without one, the two settings that arXiv:2510.11701 compares; the words are our own.
+(`envs/data/science_files`); MegaScience asks for a short answer instead of a letter, or for the letter of an option
+that its question lists. `prompt` chooses between working with the tool and without one, the two settings that
+arXiv:2510.11701 compares; the words are our own.
 """
 
 import re
@@ -24,9 +25,10 @@ import numpy as np
 from palaestra.envs import Task, ToolEnv
 from palaestra.envs.data.rows import require_file
 from palaestra.envs.data.science_files import Question, holds_questions, read_questions
+from palaestra.envs.data.task_files import MAX_FAULTS
 from palaestra.envs.rewards.answer import reading
 from palaestra.envs.rewards.choice import LETTERS, chosen
-from palaestra.envs.rewards.mathematics import boxed, matches, rule, unwrapped
+from palaestra.envs.rewards.mathematics import UNIT, boxed, matches, rule, settled, unwrapped
 from palaestra.envs.rewards.quotation import exact_match
 from palaestra.envs.rewards.structure import holds_mathematics
 from palaestra.envs.sandboxes import Limits
@@ -34,7 +36,7 @@ from palaestra.envs.suite.science_families import FAMILIES, keyed
 from palaestra.envs.tools.python import CodeInterpreter
 from palaestra.envs.tools.sandboxed import Where, in_sandbox
 from palaestra.episode import Attempt, Message
-from palaestra.errors import UnknownTask, UsageError
+from palaestra.errors import TaskFileError, UnknownTask, UsageError
 from palaestra.formats import ParsedCall, hermes
 
 _BOX = r"Put the final answer into \boxed{}: the capital letter of an option where there are options."
@@ -103,14 +105,15 @@ class Science(ToolEnv):
         task = attempt.task
         if task.data.get("kind") == "short":
             return _same(attempt.answer, str(task.answer))
-        return float(chosen(attempt.answer) == task.answer)
+        return float(chosen(attempt.answer, task.data.get("letters", LETTERS)) == task.answer)
 
     def explain(self, attempt: Attempt) -> str:
         """The letter that was read, or the short answer and the rule that compares it."""
         task = attempt.task
         if task.data.get("kind") != "short":
-            place = r'\boxed{}, "Answer:" or the last line, where two letters are none'
-            return reading(chosen(attempt.answer), place, "compared with the right letter")
+            place = r'\boxed{}, <answer>, "Answer:" or the last line, where two letters are none'
+            letter = chosen(attempt.answer, task.data.get("letters", LETTERS))
+            return reading(letter, place, "compared with the right letter")
         found, expected = boxed(attempt.answer), str(task.answer)
         how = rule(found or "", expected) if holds_mathematics(expected) else "compared as words"
         return reading(found, r"the last \boxed{}", how)
@@ -124,22 +127,51 @@ def lettered(question: str, options: Sequence[str], **data: Any) -> Task:
     return Task(prompt=text, answer=LETTERS[order.index(0)], data={"kind": "choice", **data})
 
 
+_OPTION_LINE = re.compile(r"^[ \t]*\(?([A-J])[).:][ \t]+\S", re.MULTILINE)
+_LETTER = re.compile(r"\(?([A-Z])(?:\)?[.:]?|[).:]\s.*)", re.DOTALL)
+"""An answer that is an option's letter, perhaps with its words behind it."""
+
+
 def _questions(path: str, split: str) -> list[Task]:
-    return [_asked(question) for question in read_questions(path, split)]
+    tasks, faults = [], []
+    for question in read_questions(path, split):
+        try:
+            tasks.append(_asked(question))
+        except ValueError as error:
+            faults.append(f"{question.id}: {error}")
+    if faults:
+        raise TaskFileError(path, f"{len(faults)} questions are wrong", faults[:MAX_FAULTS], len(faults))
+    return tasks
 
 
 def _asked(question: Question) -> Task:
-    """A task of a question from a file."""
+    """A task of a question from a file. A short answer that is the letter of one of its lines is a choice, too."""
     if not question.wrong:
         data = {"kind": "short", "subject": question.subject}
-        return Task(prompt=question.text, answer=question.right, id=question.id, data=data)
+        letters, named = "".join(_OPTION_LINE.findall(question.text)), _LETTER.fullmatch(question.right)
+        if named and len(letters) > 1 and "ABCDEFGHIJ".startswith(letters):
+            if named[1] not in letters:
+                raise ValueError(f"has the answer {question.right!r:.50}, but options {letters[0]} to {letters[-1]}")
+            data |= {"kind": "choice", "letters": letters}
+        right = named[1] if named and "letters" in data else question.right
+        return Task(prompt=question.text, answer=right, id=question.id, data=data)
     made = lettered(question.text, (question.right, *question.wrong))
     return Task(made.prompt, made.answer, question.id, {"kind": "choice", "subject": question.subject})
 
 
+_QUANTITY = re.compile(rf"(.*\d\}}?)\$?\s+{UNIT}(?:\^?-?\d)?(?:[ /·*]{UNIT}(?:\^?-?\d)?)*\$?")
+"""A number, a blank, and its unit."""
+
+
 async def _same(answer: str | None, expected: str) -> float:
-    """Words are compared as words; what holds a digit or an operator as mathematics alone, for there marks count."""
+    """Words are compared as words; what holds a digit or an operator as mathematics alone, for there marks count.
+
+    Of a quantity the number alone is enough.
+    """
     if holds_mathematics(expected):
+        quantity, found = _QUANTITY.fullmatch(expected), boxed(answer)
+        if quantity and found and settled(found, quantity[1].replace("$", "")):
+            return 1.0
         return float(await matches(answer, expected))
     words = unwrapped(boxed(answer) or "")
     return float(not holds_mathematics(words) and exact_match(words, expected))

@@ -16,17 +16,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from palaestra.envs.core.tool import Tool
 from palaestra.envs.core.toolkit import Toolkit
-from palaestra.envs.sandboxes import BACKENDS, Limits, Result, Sandbox, Session
-from palaestra.envs.sandboxes.opening import shared_sandbox
+from palaestra.envs.sandboxes import Limits, Result, Sandbox, Session
+from palaestra.envs.sandboxes.opening import Where, read_where, shared_sandbox
 from palaestra.envs.sandboxes.sandbox import Program
 from palaestra.envs.tools.laid_out import checked
+from palaestra.envs.tools.settings import check_settings
 from palaestra.envs.tools.telling import tell
 from palaestra.episode import Task
 from palaestra.errors import Broken, ToolError, UsageError
 
-Where = str | Mapping[str, Any]
-"""A backend's name, or a mapping with its options: {"backend": "remote", "url": ...}."""
+__all__ = ["SandboxedToolkit", "Where", "in_sandbox", "read_where"]
+
 START_SECONDS = 60.0
 """What a call may take beyond its program's time; the first one of an episode starts a session."""
 
@@ -35,15 +37,6 @@ def in_sandbox(where: Where, *toolkits: Callable[..., Toolkit]) -> tuple[Callabl
     """These toolkits on that backend, for an environment's `self.toolkits`."""
     read_where(where)
     return tuple(partial(kit, where) for kit in toolkits)
-
-
-def read_where(where: Where) -> tuple[str, dict[str, Any]]:
-    """The backend's name and its options."""
-    options = dict(where) if isinstance(where, Mapping) else {"backend": where}
-    backend = options.pop("backend", None)
-    if not isinstance(backend, str) or backend not in BACKENDS:
-        raise UsageError(f"sandbox is {where!r}; expected {', '.join(BACKENDS)}, or a mapping with such a 'backend'")
-    return backend, options
 
 
 class SandboxedToolkit(Toolkit):
@@ -64,8 +57,8 @@ class SandboxedToolkit(Toolkit):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        least = cls.limits.seconds + START_SECONDS  # Our deadline is never what ends a program.
-        cls.tools = {name: replace(found, timeout=max(found.timeout, least)) for name, found in cls.tools.items()}
+        check_settings(cls)
+        cls.tools = _with_time_for(cls.limits, cls.tools)
 
     _stand: "_Stand"
     _turn: asyncio.Lock
@@ -73,7 +66,11 @@ class SandboxedToolkit(Toolkit):
     """Another one for each episode: a session that starts too late belongs to none."""
 
     def __init__(self, sandbox: Where = "local") -> None:
+        """`limits` among the options of a place stand in place of the toolkit's; a mapping changes those it names."""
         self.backend, self._options = read_where(sandbox)
+        if self._options.get("limits") is not None:
+            self.limits = self._options["limits"] = Limits.of(self._options["limits"], self.limits)
+            object.__setattr__(self, "tools", _with_time_for(self.limits, self.tools))  # in place of the class's
         self._sandbox: Sandbox | None = None
         self._session: Session | None = None
         self._guard = threading.Lock()
@@ -146,6 +143,11 @@ class SandboxedToolkit(Toolkit):
                 options.setdefault("limits", self.limits)
             sandbox = shared_sandbox(self.backend, **options)
             sandbox.capabilities().require(*self.require)
+            if self.stateful and not sandbox.has_sessions:
+                raise UsageError(
+                    f"{type(self).__name__} keeps a session, and the sandbox {self.backend!r} has none; "
+                    "use another one, or stateful = False"
+                )
             self._sandbox = sandbox
         return self._sandbox
 
@@ -184,6 +186,12 @@ class SandboxedToolkit(Toolkit):
         except UsageError as error:
             raise Broken(f"the sandbox {self.backend!r} refused {type(self).__name__}: {error}") from error
         return result
+
+
+def _with_time_for(limits: Limits, tools: Mapping[str, Tool]) -> dict[str, Tool]:
+    """These tools, with a deadline of ours that is never what ends a program."""
+    least = limits.seconds + START_SECONDS
+    return {name: replace(found, timeout=max(found.timeout, least)) for name, found in tools.items()}
 
 
 class _Stand(NamedTuple):

@@ -25,6 +25,7 @@ from palaestra.envs.core.transcript import transcript, visible
 from palaestra.envs.data.task_files import TaskFile, read_tasks
 from palaestra.episode import Start, Task
 from palaestra.errors import PalaestraError, TaskFileError, UsageError
+from palaestra.registry import check_options
 
 PROBED = 3
 """Tasks of a split that are opened with --env."""
@@ -37,8 +38,8 @@ MARGIN = 10
 class Options:
     """Look at a file of tasks, or find the rows that are wrong.
 
-    Read are .jsonl, .json (a list) and .parquet files with the columns prompt and answer, or those of TRL, verl and
-    SkyRL. The same file is played with gymnasium.make(ID, tasks=FILE).
+    Read are .jsonl, .json (a list), .csv and .parquet files with the columns prompt and answer, or those of TRL, verl
+    and SkyRL. The same file is played with gymnasium.make(ID, tasks=FILE), and the whole of it with split="all".
     """
 
     file: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
@@ -109,6 +110,8 @@ def _show(file: TaskFile) -> None:
     counts = Counter(file.splits)
     plural = "s" if len(file.tasks) > 1 else ""
     print(f"{file.path}: {len(file.tasks):,} task{plural}, {counts['train']:,} train and {counts['eval']:,} eval")
+    if counts["train"] and not file.labelled:
+        print("To play all of a published test: palaestra eval --split all")
     print("\nRead as" if file.read_as else "\nRead by the environment")
     for part, sources in file.read_as.items():
         _line(part, "; ".join(_source(file, part, source, count) for source, count in sources.items()))
@@ -222,9 +225,13 @@ def _missed(file: TaskFile, env_id: str) -> Iterator[str]:
 
 def _open(env_id: str, path: str, split: str) -> ToolEnv:
     try:
+        check_options(env_id, ("tasks",))
+    except UsageError as error:
+        raise UsageError(f"{env_id} takes no file of tasks") from error
+    try:
         env = gymnasium.make(env_id, tasks=path, split=split).unwrapped
-    except TypeError as error:
-        raise UsageError(f"{env_id} does not take tasks from a file: {error}") from error
+    except TypeError as error:  # Somebody else's.
+        raise UsageError(f"{env_id} takes no file of tasks: {error}") from error
     if not isinstance(env, ToolEnv):
         raise UsageError(f"{env_id} is a {type(env).__name__}; only a ToolEnv takes tasks from a file")
     return env

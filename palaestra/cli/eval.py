@@ -45,15 +45,15 @@ class Options:
     """Another agent, named as for --model, that plays the same tasks; the difference is tested, paired by task. With
     --base-url it is another model of that server, unless it is `demonstrator` or a folder."""
     tasks: int = 256
-    """Held-out tasks."""
+    """Tasks, the first of the split."""
     samples: int = 1
     """Episodes a task: the k of avg@k, pass@k and maj@k."""
     temperature: float = 1.0
     """Of sampling; 0 is greedy."""
     greedy: bool = False
     """Play each task once more with the likeliest tokens, and show that beside the sampled figures."""
-    split: Literal["train", "eval"] = "eval"
-    """Which tasks."""
+    split: Literal["train", "eval", "all"] = "eval"
+    """Which tasks; `all` is the whole of a file, for a test that was published as one."""
     slots: int = 96
     """Episodes played at once."""
     max_turn_tokens: int | None = None

@@ -132,8 +132,10 @@ def _of_game(reading: Reading, name: str, tally: _Tally) -> Iterator[tuple[str, 
     """The same of games, whose rewards come from what all seats did."""
     from palaestra.envs.records.games import GameStage, Gathering, rescored
 
-    gathering, stage = Gathering(), GameStage()
+    gathering, stage, known = Gathering(), GameStage(), set[str]()
     for place, record in reading:
+        if record.env_id not in known:  # A game of one's own is registered by the module that its id names.
+            known.add(resolve(record.env_id))
         if not is_game(record.env_id):
             raise UsageError(f"{place} is of {record.env_id}; {name} is a game, and rewards games alone")
         whole = gathering.add(str(reading.path), place, record)

@@ -5,6 +5,7 @@ and `render(calls, content="") -> str`, its inverse. What holds for all of them:
 
 - A fault names what is wrong and where, and shows the right form of its own dialect. A turn without calls and without
   faults is the answer; content is what is said outside calls and thinking.
+- A turn that ends in a call of an offered tool as another dialect writes it is a fault too (`stray`), not the answer.
 - Calls come in the order they are written, at most `scanning.MAX_CALLS` a turn. `<think>...</think>` is never read
   for calls, closed or not.
 - A last call without its closing tag counts if it is provably complete, as closed JSON is. What took leniency is

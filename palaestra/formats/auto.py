@@ -5,7 +5,8 @@ The earliest mark outside thinking decides, and the whole turn is read in that o
 1. marks that only one dialect writes: harmony's channels, deepseek's and mistral's special tokens, `<function=`
    (qwen3_coder), `<|python_tag|>` (llama3), a turn that is a message in JSON (openai), and `<tool_call>`: qwen3_coder
    before `<function=`, glm before a name, hermes otherwise;
-2. where there are none, marks that may stand in prose: a line that begins with a bare call (llama3), tags, fences;
+2. where there are none, marks that may stand in prose: a line that begins with a bare call (llama3), tags that are
+   closed and not quoted (`<code>` only on a line of its own or around a fence), fences;
 3. where there are none either, the turn is an answer.
 
 For trying models out and for mixed collections. A training run pins its format (`detect`): here a change of dialect
@@ -20,6 +21,7 @@ from typing import Any
 from palaestra.formats import deepseek, fence, glm, harmony, hermes, llama3, mistral, openai, qwen3_coder, tags
 from palaestra.formats.parsed import Format, Parsed, ParsedCall, Schemas
 from palaestra.formats.scanning import NAME, THINK, first_said, said
+from palaestra.formats.stray import told
 
 EXAMPLE = hermes.EXAMPLE
 
@@ -38,27 +40,31 @@ _MARKERS = re.compile("|".join(f"(?P<{name}>{mark})" for name, (_, mark) in _SUR
 
 def parse(text: str, tools: Schemas = ()) -> Parsed:
     """Read a turn in the dialect it is written in."""
-    sure = [_SURE[mark.lastgroup][0] for mark in first_said(text, _MARKERS) if mark.lastgroup]
+    sure = [_SURE[mark.lastgroup][0].parse for mark in first_said(text, _MARKERS) if mark.lastgroup]
     parsed = _first_with_calls(sure, text, tools)
     if parsed and parsed.calls:
         return parsed
     maybe = [
-        (mark.start(), place, form)
-        for place, (form, markers) in enumerate(
-            [(llama3, llama3.MARKERS), (tags, tags.markers(tools)), (fence, fence.MARKERS)]
+        (mark.start(), place, read)
+        for place, (read, markers) in enumerate(
+            [
+                (llama3.parse, llama3.MARKERS),
+                (tags.parse_careful, tags.careful(text, tools)),
+                (fence.parse, fence.MARKERS),
+            ]
         )
         for mark in first_said(text, markers)
     ]
     return (
-        _first_with_calls([form for *_, form in sorted(maybe, key=itemgetter(0, 1))], text, tools)
+        _first_with_calls([read for *_, read in sorted(maybe, key=itemgetter(0, 1))], text, tools)
         or parsed
-        or said(text)
+        or told(said(text), text, EXAMPLE, tools)
     )
 
 
-def _first_with_calls(forms: list[Any], text: str, tools: Schemas) -> Parsed | None:
+def _first_with_calls(readers: list[Any], text: str, tools: Schemas) -> Parsed | None:
     """The turn in the first of some dialects that finds a call in it, or a fault, or anything at all."""
-    found = [form.parse(text, tools) for form in dict.fromkeys(forms)]
+    found = [read(text, tools) for read in dict.fromkeys(readers)]
     readable = [parsed for parsed in found if any(isinstance(call, ParsedCall) for call in parsed.calls)]
     faulty = [parsed for parsed in found if parsed.calls]
     return next(iter([*readable, *faulty, *found]), None)

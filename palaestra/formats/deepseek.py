@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from palaestra.formats.parsed import Parsed, ParsedCall, Schemas
 from palaestra.formats.scanning import NAME, THINK, Turn, before_calls, behind_fault, plain_name, read_turn, skip_blank
+from palaestra.formats.stray import told
 from palaestra.formats.values import decode, dump, with_arguments
 
 EXAMPLE = (
@@ -27,7 +28,7 @@ _HEAD = re.compile(rf"\s*+({NAME})\s*+{_SEPARATOR}\s*+(?:({NAME})\s*+(?=[`{{]))?
 
 def parse(text: str, tools: Schemas = ()) -> Parsed:
     """Read a turn: its calls and faults in order, and the text around them."""
-    return read_turn(text, EXAMPLE, _MARKERS, _read)
+    return told(read_turn(text, EXAMPLE, _MARKERS, _read), text, EXAMPLE, tools)
 
 
 def render(calls: Iterable[ParsedCall], content: str = "") -> str:

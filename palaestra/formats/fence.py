@@ -1,8 +1,9 @@
 """The fence call format: a fenced block of Python is a call of the python tool.
 
 The dialect of base models and of CodeAct (2402.01030). Every other block is text. The tool is the one named `python`,
-otherwise the first that takes `code`. A fence of more backticks may contain shorter ones. Left out: tools that take
-anything else, and blocks without their last line, since nothing shows that they were complete.
+otherwise the first that takes `code`. A fence of more backticks may contain shorter ones. A block may be indented, as
+in a list: its code begins where its fence does. Left out: tools that take anything else, and blocks without their last
+line, since nothing shows that they were complete.
 """
 
 import re
@@ -11,6 +12,7 @@ from collections.abc import Iterable
 from palaestra.errors import UsageError
 from palaestra.formats.parsed import Parsed, ParsedCall, Schemas
 from palaestra.formats.scanning import THINK, Turn, before_calls, read_turn
+from palaestra.formats.stray import told
 from palaestra.formats.values import code_tool
 
 EXAMPLE = "```python, the code on lines of its own, ``` on a line of its own"
@@ -22,16 +24,17 @@ MAX_INFO = 80
 
 _TICKS = rf"`{{3,{MAX_BACKTICKS}}}"
 MARKERS = re.compile(
-    rf"(?:^|(?<=</think>))({_TICKS})(?i:python3?|py)\b[^`\n]{{0,{MAX_INFO}}}+(?:\n|\Z)|{THINK}", re.MULTILINE
+    rf"(?:^|(?<=</think>))([ \t]*+)({_TICKS})(?i:python3?|py)\b[^`\n]{{0,{MAX_INFO}}}+(?:\n|\Z)|{THINK}", re.MULTILINE
 )
 """Where a block of Python begins, and thinking."""
-_CLOSERS = re.compile(rf"^({_TICKS})[ \t\r]*+$", re.MULTILINE)
+_CLOSERS = re.compile(rf"^([ \t]*+)({_TICKS})[ \t\r]*+$", re.MULTILINE)
 
 
 def parse(text: str, tools: Schemas = ()) -> Parsed:
     """Read a turn: its blocks of Python as calls, and the text around them."""
     name = code_tool(tools) or "python"
-    return read_turn(text, EXAMPLE, MARKERS, lambda turn, marker: _read(turn, marker, name))
+    parsed = read_turn(text, EXAMPLE, MARKERS, lambda turn, marker: _read(turn, marker, name))
+    return told(parsed, text, EXAMPLE, tools)
 
 
 def render(calls: Iterable[ParsedCall], content: str = "") -> str:
@@ -43,7 +46,7 @@ def _written(call: ParsedCall) -> str:
     code = call.arguments.get("code")
     if len(call.arguments) != 1 or not isinstance(code, str):
         raise UsageError(f"a call of {call.name!r} cannot be written in the fence format; expected one argument, code")
-    longest = max((len(found[1]) for found in _CLOSERS.finditer(code)), default=0)
+    longest = max((len(found[2]) for found in _CLOSERS.finditer(code) if not found[1]), default=0)
     if longest == MAX_BACKTICKS:
         raise UsageError(f"the code has a line of {longest} backticks; the fence format reads no longer fence")
     ticks = "`" * max(3, longest + 1)
@@ -51,11 +54,17 @@ def _written(call: ParsedCall) -> str:
 
 
 def _read(turn: Turn, marker: "re.Match[str]", name: str) -> int:
-    text, begin = turn.text, marker.end()
+    text, begin, indent = turn.text, marker.end(), len(marker[1])
     for closer in _CLOSERS.finditer(text, begin):
-        if len(closer[1]) >= len(marker[1]):
+        if len(closer[2]) >= len(marker[2]) and len(closer[1]) <= indent:
             code = text[begin : max(closer.start() - 1, begin)]
-            turn.add(ParsedCall(name, {"code": code}), begin)
+            turn.add(ParsedCall(name, {"code": _dedented(code, indent) if indent else code}), begin)
             return closer.end()
-    turn.fault(f"the block has no closing {marker[1]}", len(text))
+    turn.fault(f"the block has no closing {marker[2]}", len(text))
     return len(text)
+
+
+def _dedented(code: str, indent: int) -> str:
+    """Code without as many blanks as stand before its fence; a line that has fewer loses those it has."""
+    lines = code.split("\n")
+    return "\n".join(line[min(indent, len(line) - len(line.lstrip(" \t"))) :] for line in lines)

@@ -17,6 +17,7 @@ from typing import Any
 from palaestra.errors import UsageError
 from palaestra.formats.parsed import Parsed, ParsedCall, Schemas
 from palaestra.formats.scanning import NAME, THINK, Turn, before_calls, behind_fault, plain_name, read_turn, skip_blank
+from palaestra.formats.stray import told
 from palaestra.formats.values import Typing, bare
 
 EXAMPLE = "<tool_call>tool<arg_key>argument</arg_key><arg_value>value</arg_value></tool_call>"
@@ -30,7 +31,8 @@ _VALUE_ENDS = re.compile(r"</arg_value>(?=[ \t\r\n]*+(?:<arg_key>|</tool_call>|\
 
 def parse(text: str, tools: Schemas = ()) -> Parsed:
     """Read a turn: its calls and faults in order, and the text around them."""
-    return read_turn(text, EXAMPLE, _MARKERS, lambda turn, marker: _read(turn, marker, tools))
+    parsed = read_turn(text, EXAMPLE, _MARKERS, lambda turn, marker: _read(turn, marker, tools))
+    return told(parsed, text, EXAMPLE, tools)
 
 
 def render(calls: Iterable[ParsedCall], content: str = "") -> str:

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 
 from palaestra.formats.parsed import Parsed, ParsedCall, Schemas
 from palaestra.formats.scanning import NAME, THINK, Turn, before_calls, plain_name, read_turn, said, skip_blank
+from palaestra.formats.stray import told
 from palaestra.formats.values import decode, dump, with_arguments
 
 EXAMPLE = '<|channel|>commentary to=functions.tool <|constrain|>json<|message|>{"argument": "value"}<|call|>'
@@ -36,7 +37,7 @@ def parse(text: str, tools: Schemas = ()) -> Parsed:
     """Read a turn: its calls and faults in order, and what was said aloud."""
     final: list[str] = []
     parsed = read_turn(text, EXAMPLE, _MARKERS, lambda turn, marker: _read(turn, marker, final))
-    return Parsed("".join(final).strip(), parsed.calls) if final else parsed
+    return Parsed("".join(final).strip(), parsed.calls) if final else told(parsed, text, EXAMPLE, tools)
 
 
 def render(calls: Iterable[ParsedCall], content: str = "") -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from palaestra.formats.parsed import Parsed, ParsedCall, Schemas
 from palaestra.formats.scanning import BLANKS, THINK, Turn, before_calls, behind_fault, read_turn, skip_blank
+from palaestra.formats.stray import told
 from palaestra.formats.values import as_call, decode, dump
 
 EXAMPLE = '<tool_call>{"name": "tool", "arguments": {"argument": "value"}}</tool_call>'
@@ -19,7 +20,8 @@ _END = re.compile(rf"{BLANKS}</tool_call>")
 
 def parse(text: str, tools: Schemas = ()) -> Parsed:
     """Read a turn: its calls and faults in order, and the text around them."""
-    return read_turn(text, EXAMPLE, _MARKERS, _read)
+    parsed = read_turn(text, EXAMPLE, _MARKERS, _read)
+    return parsed if parsed.calls else told(parsed, text, EXAMPLE, tools)
 
 
 def render(calls: Iterable[ParsedCall], content: str = "") -> str:

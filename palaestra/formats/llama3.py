@@ -11,7 +11,8 @@ from typing import Any
 
 from palaestra.formats.parsed import Parsed, ParsedCall, Schemas
 from palaestra.formats.scanning import THINK, Turn, before_calls, behind_fault, read_turn, skip_blank
-from palaestra.formats.values import as_call, decode, dump
+from palaestra.formats.stray import told
+from palaestra.formats.values import Typing, as_call, decode, dump
 
 EXAMPLE = '{"name": "tool", "parameters": {"argument": "value"}}'
 
@@ -28,7 +29,8 @@ MARKERS = re.compile(
 
 def parse(text: str, tools: Schemas = ()) -> Parsed:
     """Read a turn: its calls and faults in order, and the text around them."""
-    return read_turn(text, EXAMPLE, MARKERS, _read)
+    parsed = read_turn(text, EXAMPLE, MARKERS, lambda turn, marker: _read(turn, marker, tools))
+    return told(parsed, text, EXAMPLE, tools)
 
 
 def render(calls: Iterable[ParsedCall], content: str = "") -> str:
@@ -37,7 +39,7 @@ def render(calls: Iterable[ParsedCall], content: str = "") -> str:
     return before_calls(content, "; ".join(written))
 
 
-def _read(turn: Turn, marker: "re.Match[str]") -> int:
+def _read(turn: Turn, marker: "re.Match[str]", tools: Schemas) -> int:
     text, tagged = turn.text, marker[0] == _TAG
     if marker[0].startswith("<") and not tagged:  # The end of the turn or message, which decoding has kept.
         return marker.end()
@@ -52,7 +54,9 @@ def _read(turn: Turn, marker: "re.Match[str]") -> int:
     if not tagged and not _is_call(value):
         turn.content.append(text[marker.start() : end])
         return end
-    turn.add(as_call(value, lenient, "parameters"), begin)
+    call = as_call(value, lenient, "parameters")
+    # The smaller of these models write every value as a string.
+    turn.add(Typing(tools, call.name).nested(call) if isinstance(call, ParsedCall) else call, begin)
     return end
 
 

@@ -21,6 +21,7 @@ from palaestra.formats.scanning import (
     read_turn,
     skip_blank,
 )
+from palaestra.formats.stray import told
 from palaestra.formats.values import as_call, decode, dump, with_arguments
 
 EXAMPLE = '[TOOL_CALLS]tool[ARGS]{"argument": "value"}'
@@ -32,7 +33,7 @@ _HEAD = re.compile(rf"({NAME})\s*+(?:\[CALL_ID\]\s*+{NAME}\s*+)?(\[ARGS\])?\s*+"
 
 def parse(text: str, tools: Schemas = ()) -> Parsed:
     """Read a turn: its calls and faults in order, and the text around them."""
-    return read_turn(text, EXAMPLE, _MARKERS, _read)
+    return told(read_turn(text, EXAMPLE, _MARKERS, _read), text, EXAMPLE, tools)
 
 
 def render(calls: Iterable[ParsedCall], content: str = "") -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 from palaestra.formats.parsed import Format, Parsed, ParsedCall, Schemas
 from palaestra.formats.scanning import MAX_CALLS, THINK, Turn, read_turn, said
+from palaestra.formats.stray import told
 from palaestra.formats.values import as_call, decode, dump
 
 EXAMPLE = (
@@ -27,7 +28,7 @@ _MARKERS = re.compile(rf"{MARK}|{THINK}")
 
 def parse(text: str, tools: Schemas = ()) -> Parsed:
     """Read a message written as JSON; any other text is content."""
-    return read_turn(text, EXAMPLE, _MARKERS, _read)
+    return told(read_turn(text, EXAMPLE, _MARKERS, _read), text, EXAMPLE, tools)
 
 
 def render(calls: Iterable[ParsedCall], content: str = "") -> str:

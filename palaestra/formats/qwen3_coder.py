@@ -10,7 +10,8 @@
 
 Written by Qwen3-Coder, Qwen3.5 and Nemotron 3. The dialect has no escapes: a value ends at the first `</parameter>`
 that another parameter, the end of the call or the end of the turn follows. Read leniently: a missing `<tool_call>`,
-which these models often leave out, and a missing last `</tool_call>`. Left out: guessing where an unclosed value ends.
+which these models often leave out, a missing last `</tool_call>`, and several functions in one `<tool_call>`. Left out:
+guessing where an unclosed value ends.
 """
 
 import re
@@ -29,6 +30,7 @@ from palaestra.formats.scanning import (
     read_turn,
     skip_blank,
 )
+from palaestra.formats.stray import told
 from palaestra.formats.values import Typing, bare
 
 EXAMPLE = "<tool_call><function=tool><parameter=argument>value</parameter></function></tool_call>"
@@ -43,7 +45,8 @@ _VALUE_ENDS = re.compile(r"\n?</parameter>(?=[ \t\r\n]*+(?:<parameter=|</functio
 
 def parse(text: str, tools: Schemas = ()) -> Parsed:
     """Read a turn: its calls and faults in order, and the text around them."""
-    return read_turn(text, EXAMPLE, _MARKERS, lambda turn, marker: _read(turn, marker, tools))
+    parsed = read_turn(text, EXAMPLE, _MARKERS, lambda turn, marker: _read(turn, marker, tools))
+    return told(parsed, text, EXAMPLE, tools)
 
 
 def render(calls: Iterable[ParsedCall], content: str = "") -> str:
@@ -84,7 +87,7 @@ def _read(turn: Turn, marker: "re.Match[str]", tools: Schemas) -> int:
         return behind_fault(text, position, _MARKERS, _CLOSE)
     position = skip_blank(text, position + len(_END))
     closed = text.startswith(_CLOSE, position)
-    if wrapped and not closed and position < len(text):
+    if wrapped and not closed and position < len(text) and not text.startswith(_FUNCTION_OPEN, position):
         turn.unexpected(f"{_CLOSE} after {_END}", position)
         return behind_fault(text, position, _MARKERS, _CLOSE)
     turn.add(ParsedCall(function[1], arguments, not (wrapped and closed)), begin)

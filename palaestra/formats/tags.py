@@ -3,8 +3,10 @@
 The dialect of Search-R1 (2503.09516), ReTool (2504.11536) and GEM. Which tags are calls is known from the tools'
 schemas; without any, `search`, `python` and `code` are. `<code>` means the python tool, and a fence inside it is taken
 off. Bare text is the tool's main argument, typed by its schema; an object in JSON is all of its arguments. A turn
-without calls is an answer; where it has an `<answer>`, that is all that it says. Left out: bare text whose closing tag
-is missing, since nothing shows that it was complete: an engine that stops at a closing tag has to keep it.
+without calls is an answer; where it has an `<answer>`, that is all that it says. A tag that is opened anew before it
+is closed stood in prose, and the call begins at the last one; code may hold such a tag, and keeps it. Left out: bare
+text whose closing tag is missing, since nothing shows that it was complete: an engine that stops at a closing tag has
+to keep it.
 """
 
 import re
@@ -14,6 +16,7 @@ from typing import Any
 
 from palaestra.formats.parsed import Parsed, ParsedCall, Schemas
 from palaestra.formats.scanning import THINK, Turn, before_calls, behind_fault, plain_name, read_turn, skip_blank
+from palaestra.formats.stray import told
 from palaestra.formats.values import Typing, code_tool, decode, dump, tool_names, with_arguments
 
 EXAMPLE = "<search>what to look for</search>"
@@ -26,10 +29,18 @@ _FENCE = re.compile(r"```\w*+[ \t]*+\n(.*)\n```\Z", re.DOTALL)
 
 def parse(text: str, tools: Schemas = ()) -> Parsed:
     """Read a turn: its calls and faults in order, and the answer or the text around them."""
+    return _parsed(text, tools, _markers(tool_names(tools), bool(code_tool(tools))))
+
+
+def parse_careful(text: str, tools: Schemas = ()) -> Parsed:
+    """Read a turn in which tags may as well be prose; see `careful`."""
+    return _parsed(text, tools, careful(text, tools))
+
+
+def _parsed(text: str, tools: Schemas, found: "re.Pattern[str]") -> Parsed:
     answers: list[str] = []
-    found = markers(tools)
     parsed = read_turn(text, EXAMPLE, found, lambda turn, marker: _read(turn, marker, found, tools, answers))
-    return Parsed("\n".join(answers).strip(), parsed.calls) if answers else parsed
+    return Parsed("\n".join(answers).strip(), parsed.calls) if answers else told(parsed, text, EXAMPLE, tools)
 
 
 def render(calls: Iterable[ParsedCall], content: str = "") -> str:
@@ -40,9 +51,10 @@ def render(calls: Iterable[ParsedCall], content: str = "") -> str:
     return before_calls(content, "\n".join(written))
 
 
-def markers(tools: Schemas = ()) -> "re.Pattern[str]":
-    """The tags of these tools, and thinking."""
-    return _markers(tool_names(tools), bool(code_tool(tools)))
+def careful(text: str, tools: Schemas = ()) -> "re.Pattern[str]":
+    """The tags of these tools that hardly stand in prose: closed somewhere, not quoted; code on lines of its own."""
+    closed = tuple(name for name in tool_names(tools) or _MAIN if f"</{name}>" in text)
+    return _careful(closed, bool(code_tool(tools)))
 
 
 def _written(call: ParsedCall) -> str:
@@ -55,13 +67,25 @@ def _written(call: ParsedCall) -> str:
 
 def _survives(text: str, name: str) -> bool:
     """True when text between tags is read back as it is."""
-    return text == _body(text) and not text.startswith("{") and f"</{name}>" not in text
+    tagged = f"<{name}>" in text or f"</{name}>" in text
+    return text == _body(text) and not text.startswith("{") and not tagged
 
 
 @lru_cache(maxsize=256)
 def _markers(names: tuple[str, ...], code: bool) -> "re.Pattern[str]":
     tags = {*(names or _MAIN), "answer", *([_CODE] if code else [])} - {"think"}
     return re.compile(rf"</?(?:{'|'.join(map(re.escape, sorted(tags)))})>|{THINK}")
+
+
+@lru_cache(maxsize=256)
+def _careful(names: tuple[str, ...], code: bool) -> "re.Pattern[str]":
+    tags = sorted({*names, "answer"} - {"think", _CODE})
+    found = [rf"(?<![`'\"])<(?:{'|'.join(map(re.escape, tags))})>", "</answer>", THINK]
+    if code or _CODE in names:
+        found.append(
+            rf"(?:^|(?<=</think>))<{_CODE}>(?=[ \t\r]*+$|[^\n]*</{_CODE}>[ \t\r]*+$)|<{_CODE}>(?=[ \t\r\n]*+```)"
+        )
+    return re.compile("|".join(found), re.MULTILINE)
 
 
 def _read(turn: Turn, marker: "re.Match[str]", around: "re.Pattern[str]", tools: Schemas, answers: list[str]) -> int:
@@ -89,11 +113,15 @@ def _read(turn: Turn, marker: "re.Match[str]", around: "re.Pattern[str]", tools:
     if end < 0:
         turn.fault(f"<{tag}> has no {closer}", position)
         return behind_fault(text, position, around, closer)
+    again = text.rfind(marker[0], position, end) if typing.name != code_tool(tools) else -1
+    if again >= 0:
+        turn.content.append(text[marker.start() : again])
+        begin = position = again + len(marker[0])
     key = _MAIN.get(typing.name, "")
     key = key if key in typing.properties or (key and not typing.known) else typing.main
     body = _body(text[position:end])
     arguments: dict[str, Any] = {key: typing.read(key, body)} if key else {}
-    turn.add(ParsedCall(typing.name, arguments, bool(body) and not key), begin)
+    turn.add(ParsedCall(typing.name, arguments, again >= 0 or (bool(body) and not key)), begin)
     return end + len(closer)
 
 

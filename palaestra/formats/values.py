@@ -1,8 +1,9 @@
 """Values inside a call: JSON as models write it, and bare text that a tool's schema types.
 
 JSON is decoded from where it begins, so that a closing tag inside a string ends nothing. Tolerated: raw newlines in
-strings, trailing commas, `parameters` or `args` for the arguments, arguments as JSON inside a string. Left out: every
-other repair (single quotes, missing brackets). The agent is told and tries again.
+strings, trailing commas, `parameters` or `args` for the arguments, arguments as JSON inside a string. Where a schema
+asks for a list or an object, text may have it as Python writes it. Left out: every other repair (missing brackets,
+single quotes in JSON). The agent is told and tries again.
 """
 
 import json
@@ -19,7 +20,8 @@ MAX_REPAIR = 20_000
 MAX_SCHEMA_DEPTH = 8
 """How deep a schema is followed to find what types it allows."""
 
-_SPELLINGS = ("arguments", "parameters", "args")
+SPELLINGS = ("arguments", "parameters", "args")
+_HEAD = frozenset({"name", "id", "type", "index"})
 # Strings, so that commas in them are passed over (closed or not: one that runs to the end must not be tried again at
 # each of its quotes), and trailing commas.
 _COMMA = re.compile(r'"(?:[^"\\]|\\.)*+"?|,(?=[ \t\r\n]*+[}\]])', re.DOTALL)
@@ -28,6 +30,11 @@ _KINDS: dict[type, str] = {
 }  # fmt: skip
 _ALL = frozenset(_KINDS.values())
 _WORDS = {"true": True, "True": True, "false": False, "False": False}
+_NESTED = frozenset({"array", "object"})
+# What Python writes in another way than JSON; a string that never ends runs to the end, as above.
+_LITERAL = re.compile(r'"(?:[^"\\]|\\.)*+"?|\'((?:[^\'\\]|\\.)*+)\'?|\b(?:None|True|False)\b', re.DOTALL)
+_QUOTE = re.compile(r'\\.|"', re.DOTALL)
+_IN_JSON = {"None": "null", "True": "true", "False": "false", '"': '\\"', "\\'": "'"}
 
 
 def _refuse_constant(name: str) -> Any:
@@ -88,7 +95,9 @@ def as_call(value: Any, lenient: bool = False, spelling: str = "arguments") -> P
         return ParsedCall(name, arguments, lenient)
     if spelling in value:
         return with_arguments(name, arguments, lenient)
-    key = next((key for key in _SPELLINGS if key in value), "")
+    key = next((key for key in SPELLINGS if key in value), "")
+    if not key and not _HEAD.issuperset(value):
+        return f'the arguments stand beside "name"; put them into "{spelling}": {{...}}'
     return with_arguments(name, value.get(key), True)
 
 
@@ -132,6 +141,14 @@ def code_tool(tools: Schemas) -> str:
     return next((name for name in names if "code" in Typing(tools, name).properties), "")
 
 
+def _as_json(literal: "re.Match[str]") -> str:
+    """A string or a word of Python as JSON has it."""
+    if literal[1] is None:
+        return _IN_JSON.get(literal[0], literal[0])
+    inner = _QUOTE.sub(lambda found: _IN_JSON.get(found[0], found[0]), literal[1])
+    return f'"{inner}"'
+
+
 class Typing:
     """What the schemas say of one tool's arguments."""
 
@@ -162,10 +179,24 @@ class Typing:
         if kinds <= {"string", "null"}:
             return text
         value, end, reason, _ = decode(word, 0)
+        if reason and kinds & _NESTED and "string" not in kinds and word[:1] in ("[", "{"):
+            word = _LITERAL.sub(_as_json, word)
+            value, end, reason, _ = decode(word, 0)
         if reason or end != len(word) or isinstance(value, str):
             return text
         kind = _KINDS[type(value)]
         return value if kind in kinds or (kind == "integer" and "number" in kinds) else text
+
+    def nested(self, call: ParsedCall) -> ParsedCall:
+        """The call with lists and objects read that it holds as text, where the schema allows no text."""
+        read = {
+            key: self.read(key, value)
+            for key, value in call.arguments.items()
+            if isinstance(value, str)
+            and value.lstrip()[:1] in ("[", "{")
+            and "string" not in self._kinds(self.properties.get(key), 0)
+        }
+        return ParsedCall(call.name, call.arguments | read, True) if read else call
 
     def _kinds(self, schema: Any, depth: int) -> frozenset[str]:
         """The JSON types that a schema allows; all of them where it does not say."""

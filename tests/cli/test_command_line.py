@@ -63,7 +63,7 @@ def test_help_lists_every_command(capsys, asked):
         ("list", "Show the registered environments."),
         ("check", "Environments to check"),
         ("train", "--learning-rate FLOAT AdamW's. (default: 0.001)"),
-        ("eval", "--tasks INT Held-out tasks. (default: 256)"),
+        ("eval", "--tasks INT Tasks, the first of the split. (default: 256)"),
         ("demo", "--num-generations INT Episodes of each task: one group. (default: 8)"),
     ],
 )
@@ -89,6 +89,7 @@ def test_help_of_train_shows_the_defaults_of_the_model_that_is_asked_for(capsys)
         (["eval", "two-hop", "--task", "8"], "--tasks"),
         (["eval", "palaestra/TwoHopp-v0"], "did you mean palaestra/TwoHop-v0"),
         (["train", "two-hopp"], "palaestra/TwoHop-v0"),
+        (["eval", "palaestra/two-hop"], "did you mean palaestra/TwoHop-v0?"),
         (["check", "aritmetic"], "palaestra/Arithmetic-v0"),
         (["train", "two-hop", "--recipe", "grpo-tc"], "did you mean 'grpo-tcr'"),
     ],

@@ -244,7 +244,7 @@ def test_an_environment_that_takes_no_file_says_so(said, world):
         def task(self, rng):
             return Task("a")
 
-    for env_id in (world(Hermit), "CartPole-v1"):
+    for env_id in (world(Hermit), "human-eval", "CartPole-v1"):
         status, _, err = said(numbered(30), "--env", env_id)
         assert status == 2
-        assert "task" in err
+        assert "takes no file of tasks" in err

@@ -2,6 +2,7 @@
 
 import io
 import json
+import sys
 
 import families
 import pytest
@@ -11,6 +12,7 @@ from palaestra.agents.local_model import export
 from palaestra.agents.policies.tiny import tiny_model
 from palaestra.cli import main
 from palaestra.envs.suite.solver_critic import SolverCritic
+from palaestra.errors import UnknownId
 from palaestra.record import read, write
 
 GAME = "palaestra/solver_critic-v0"
@@ -205,6 +207,53 @@ def test_games_are_rewarded_anew_by_a_game_or_seat_by_seat_by_a_function(tmp_pat
     assert main(["rescore", "other.jsonl", "--reward", "debate"]) == 2
     assert "rewards games alone" in capsys.readouterr().err
     palaestra.registry._games.pop("me/meagre-v0")
+
+
+@pytest.fixture
+def own_game(tmp_path, monkeypatch):
+    """A game of one's own in the current folder, named with the module that registers it."""
+    (tmp_path / "of_mine.py").write_text(
+        "import palaestra\n"
+        "from palaestra.envs import Task\n"
+        "from palaestra.envs.games.game import Game\n\n\n"
+        "class Copy(Game):\n"
+        '    seats = ("a_0", "b_0")\n'
+        "    def task(self, rng):\n"
+        '        return Task(prompt=f"say {rng.integers(100)}", answer="")\n'
+        "    def rounds(self, task, rng):\n"
+        "        said = yield dict.fromkeys(self.seats, task.prompt)\n"
+        "        return {seat: float(said[seat] == task.prompt[4:]) for seat in self.seats}\n\n\n"
+        "def demonstrate(messages, rng, tool_rate=1.0):\n"
+        '    return messages[-1]["content"][4:]\n\n\n'
+        'palaestra.register_game("me/copy_v0", "of_mine:Copy", demonstrator="of_mine:demonstrate")\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    yield "of_mine:me/copy_v0"
+    forgotten()
+    palaestra.registry._demonstrators.pop("me/copy-v0", None)
+
+
+def forgotten():
+    """As in the next process, where nobody has imported its module yet."""
+    palaestra.registry._games.pop("me/copy-v0", None)
+    sys.modules.pop("of_mine", None)
+
+
+def test_a_game_of_ones_own_is_replayed_and_rescored_by_its_module(own_game, capsys):
+    assert main(["eval", own_game, "--tasks", "2", "--save", "c.jsonl"]) == 0
+    forgotten()
+    assert main(["replay", "c.jsonl"]) == 0
+    assert "4 identical, 0 different" in capsys.readouterr().out
+    for reward, status in ((own_game, 0), ("palaestra/debate_v0", 2)):
+        forgotten()
+        assert main(["rescore", "c.jsonl", "--reward", reward]) == status
+    captured = capsys.readouterr()
+    assert "mean reward, new" in captured.out
+    assert "whose seats are not those of" in captured.err
+    forgotten()
+    assert palaestra.registry.game_class(own_game).seats == ("a_0", "b_0")
+    with pytest.raises(UnknownId, match="me/copy-v0"):
+        palaestra.registry.game_class("me/copi_v0")
 
 
 def test_a_game_is_checked_like_an_environment(capsys, monkeypatch):

@@ -3,15 +3,16 @@
 import gymnasium
 
 import palaestra
-from palaestra.envs.checks.check import check
+from palaestra.envs.checks.check import CHECKS
+from palaestra.envs.checks.findings import measure
 
 
-def findings(cls, demonstrator=None):
+def findings(cls, demonstrator=None, checks=CHECKS):
     """What every check of it finds."""
     env_id = f"test/{cls.__name__}-v0"
     palaestra.register(env_id, f"{cls.__module__}:{cls.__name__}", demonstrator=demonstrator)
     try:
-        return check(env_id)
+        return measure(checks, env_id)
     finally:
         gymnasium.registry.pop(env_id)
 
@@ -19,3 +20,8 @@ def findings(cls, demonstrator=None):
 def failed(cls, **options):
     """What the failed ones say, by name."""
     return {finding.name: finding.message for finding in findings(cls, **options) if not finding.passed}
+
+
+def failed_of(cls, *names):
+    """The same of these checks alone."""
+    return failed(cls, checks={name: CHECKS[name] for name in names})

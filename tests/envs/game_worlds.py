@@ -92,6 +92,10 @@ class Echo(gymnasium.Env):
             gate.wait(60)
         if action == "crash":
             raise ZeroDivisionError("crashed by the agent")
+        if action == "gone":
+            raise Broken("the server is gone")
+        if action == "old":  # As before Gymnasium 0.26.
+            return "", 1.0, True, {}
         if action == "nan":
             return "", float("nan"), True, False, {}
         time.sleep(self.slow)
@@ -197,6 +201,8 @@ class Together(ParallelEnv):
         return dict.fromkeys(self.agents, f"seed {seed}"), {agent: {} for agent in self.agents}
 
     def step(self, actions):
+        if "bare" in actions.values():
+            return dict.fromkeys(self.agents, ""), 1.0, True, False, {}
         self.left -= 1
         same = float(len(set(actions.values())) == 1)
         agents, over = self.agents, self.left == 0

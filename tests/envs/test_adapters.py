@@ -139,7 +139,28 @@ def test_a_crash_of_the_agents_making_earns_nothing_and_is_not_broken(caplog):
     assert event.ending is Ending.TURN_LIMIT
     assert event.parts == {"success": 0.0, "reward": 0.0}
     assert "ZeroDivisionError" in caplog.text
+    said = "Error: the environment failed on this turn: ZeroDivisionError: crashed by the agent"
+    assert event.attempt.messages[-1]["content"] == event.messages[-1]["content"] == said
+    assert event.fault == "", "an episode with a fault is left out of training"
     assert one(arena, "x").ending is Ending.ANSWERED
+
+
+def test_an_environment_that_says_it_is_broken_is_believed():
+    event = one(palaestra.arena(ECHO, 1), "gone")
+    assert (event.ending, event.reward) == (Ending.BROKEN, None)
+    assert "the server is gone" in event.fault
+
+
+def test_a_step_of_another_shape_is_the_authors_defect_whatever_the_agent_did():
+    with pytest.raises(EnvironmentDefect, match=r"Echo-v0\.step returned 4 values; expected observation, reward, term"):
+        one(palaestra.arena(ECHO, 1), "old")
+    arena = palaestra.arena(TOGETHER, 2)
+    for slot, seat in enumerate(arena.seats):
+        arena.begin(slot, Start(0, 0, seat=seat))
+    arena.recv(2, 60)
+    arena.send({0: "bare", 1: "x"})
+    with pytest.raises(EnvironmentDefect, match=r"together_v0\.step returned '1\.0'; expected a dict by seat"):
+        arena.recv(2, 60)
 
 
 def test_a_reset_that_fails_is_broken():
@@ -181,6 +202,8 @@ def starts(arena, tasks):
 def test_a_foreign_aec_game_is_played_seat_by_seat():
     arena = palaestra.arena(COUNT, 6)
     assert arena.seats == ("one_0", "two_0")
+    with pytest.raises(UsageError, match=r"to be one of 'one_0', 'two_0'$"):
+        arena.begin(0, Start(0, 0))
     episodes = list(play(Agent(ScriptedPolicy(count_up)), arena, starts(arena, 9)))
     assert len(episodes) == 18
     assert {episode.ending for episode in episodes} == {Ending.TURN_LIMIT}
@@ -214,6 +237,8 @@ def test_a_crash_in_a_game_is_laid_to_the_seat_that_acted():
     assert {event.ending for event in ended.values()} == {Ending.TURN_LIMIT}
     assert ended["one_0"].fault == ""
     assert "failed on the turn of one_0" in ended["two_0"].fault
+    assert "KeyError: 'crash'" in ended["one_0"].attempt.messages[-1]["content"]
+    assert "KeyError" not in str(ended["two_0"].attempt.messages)
     assert all(event.parts["success"] == 0 for event in ended.values())
 
 

@@ -1,6 +1,7 @@
 """PettingZoo's faces of a game: branched with it, and strict about what nobody would read."""
 
 import game_worlds
+import numpy as np
 import pettingzoo
 import pytest
 
@@ -136,8 +137,13 @@ def test_options_that_nobody_reads_are_refused(face):
         env.reset(options={"foo": 1})
     with pytest.raises(UsageError, match="options has no 'tasks'; is 'task' meant"):
         env.reset(options={"tasks": 1, "options": 1})
+    for loose in (1.9, "3", True):
+        with pytest.raises(UsageError, match=r"options\['task'\] is .*; expected a whole number"):
+            env.reset(options={"task": loose})
     env.reset(options={"task": 5})
     assert env.game.problem.id == "train/5"
+    env.reset(options={"task": np.int64(6)})
+    assert env.game.problem.id == "train/6"
 
 
 @pytest.mark.parametrize("kind", ["aec", "parallel"])
@@ -151,6 +157,11 @@ def test_a_face_without_a_game_says_that_none_is_played(kind):
     if kind == "aec":
         with pytest.raises(UsageError, match="call reset first"):
             env.observe("judge_0")
+        with pytest.raises(AttributeError, match="no game is played; call reset first"):
+            env.agent_selection  # noqa: B018
+        assert not hasattr(env, "agent_selection")
+        with pytest.raises(AttributeError, match="has no attribute 'agent_selector'"):
+            env.agent_selector  # noqa: B018
     env.reset(seed=0)
     while env.agents:
         over = kind == "aec" and any(env.terminations.values())
@@ -166,4 +177,9 @@ def test_an_action_of_a_seat_that_does_not_exist_is_refused():
     asked = dict.fromkeys(env.agents, "so")
     with pytest.raises(UsageError, match=r"there is no seat 'nobody'; the seats are debater_0, debater_1, judge_0"):
         env.step(asked | {"nobody": "y"})
+    for ask in (env.action_space, env.observation_space, pettingzoo.make("aec", DEBATE).observe):
+        with pytest.raises(UsageError, match="there is no seat 'nobody'"):
+            ask("nobody")
+    with pytest.raises(UsageError, match="step: debater_0, debater_1 were asked and have no action"):
+        env.step({})
     env.step(asked)

@@ -158,6 +158,8 @@ def test_a_score_that_misses_its_threshold_by_rounding_alone_clears_it():
         (lambda: Progressive(Stage("success", len, 1.0), Stage("success", len, 1.0)), "two stages named 'success'"),
         (lambda: Stage("a", len, 0.0), "positive"),
         (lambda: Stage("a", len, math.nan), "positive"),
+        (lambda: Stage("a", len, "1"), "has weight '1'; expected a positive"),
+        (lambda: Stage("a", len, 1.0, "1"), "has threshold '1'; expected a number"),
         (lambda: Stage("a", len, 1.0, 0.0), "above 0"),
         (lambda: Stage("a", len, 1.0, 1.5), "at most 1"),
         (lambda: Stage("a", 0.5, 1.0), "expected a function"),

@@ -326,23 +326,22 @@ def test_a_judge_that_is_never_asked_is_not_complained_about():
     assert running == []
 
 
-# Declarations.
+def test_what_holds_the_loop_is_told_a_remedy_that_a_judge_can_take(caplog):
+    holds = threading.Event()
 
+    class Holding(Essay):
+        async def reward(self, attempt):
+            holds.wait(60)
+            return 1.0
 
-@pytest.mark.parametrize(
-    ("name", "value", "said"),
-    [("reward_timeout", 0, "reward_timeout is 0"), ("reward_timeout", float("inf"), "reward_timeout is inf"),
-     ("chance", 2, "chance is 2"), ("ceiling", float("nan"), "ceiling is nan"),
-     ("max_turns", 0, "max_turns is 0; expected at least 1"),
-     ("shared", "client", "expected a tuple")],
-)  # fmt: skip
-def test_limits_that_make_no_sense_are_refused_when_the_class_is_made(name, value, said):
-    with pytest.raises(EnvironmentDefect, match=said):
-        type("Odd", (Essay,), {name: value})
-
-
-def test_a_chance_that_depends_on_the_options_is_a_property():
-    class Odds(Essay):
-        chance = property(lambda self: 1 / self.max_turns)
-
-    assert Odds().chance == 1 / Essay.max_turns
+    with closing(ToolVectorEnv(Holding, 1)) as opened:
+        opened.begin(0, Start(0, 0))
+        opened.recv(1)
+        opened.send({0: "fine"})
+        until = time.monotonic() + 60
+        while "held the event loop" not in caplog.text and time.monotonic() < until:
+            opened.recv(1, 0.05)
+        holds.set()
+        (said,) = (one.getMessage() for one in caplog.records if "held the event loop" in one.message)
+        assert "hand it to asyncio.to_thread" in said
+        assert "@tool" not in said

@@ -9,10 +9,8 @@ import pytest
 
 import palaestra
 from palaestra.agents import Agent, ScriptedPolicy, play
-from palaestra.envs import RewardPart, Task
-from palaestra.envs.games.game import Game
 from palaestra.episode import Ending, Start
-from palaestra.errors import EnvironmentDefect, UnknownId, UsageError
+from palaestra.errors import UnknownId, UsageError
 from palaestra.formats import ParsedCall, hermes
 from palaestra.protocols import Arena, Completion
 
@@ -264,6 +262,9 @@ def test_the_state_of_each_slot_is_guarded(arena):
 def test_an_arena_that_holds_no_game_is_refused():
     with pytest.raises(UsageError, match="1 slots do not hold them"):
         palaestra.arena(DUEL, 1)
+    for game, options in ((DUEL, {}), ("palaestra/debate_v0", {"seat": "judge_0"})):
+        with pytest.raises(UsageError, match=r"0 slots play nothing; expected at least"):
+            palaestra.arena(game, 0, **options)
     with pytest.raises(UsageError, match=r"Duel: .*it takes split"):
         palaestra.arena(DUEL, 2, colour="red")
     with pytest.raises(UnknownId, match=r"test/duel-v0"):
@@ -337,69 +338,3 @@ def test_threads_end_with_the_arena():
     while threading.active_count() > before and time.monotonic() < deadline:
         time.sleep(0.01)
     assert threading.active_count() <= before
-
-
-def flawed(**body):
-    """A game class with one flaw."""
-    return type("Flawed", (Game,), {"seats": ("a_0", "b_0"), "task": lambda self, rng: Task(f"{rng.random()}"), **body})
-
-
-def one_round(result=None, ask=None):
-    def rounds(self, task, rng):
-        yield ask or {"a_0": task.prompt}
-        return result
-
-    return rounds
-
-
-@pytest.mark.parametrize(
-    ("body", "says"),
-    [
-        ({"seats": ("a_0",)}, "expected at least two"),
-        ({"seats": ("a_0", "a_0")}, "expected at least two"),
-        ({"seat_tools": {"c_0": ()}}, "speaks of a seat 'c_0'"),
-        ({"seat_tools": {"a_0": ("gone",)}}, "names 'gone'"),
-        ({"parts": {"won": RewardPart()}}, "has no 'success'"),
-    ],
-)
-def test_a_flaw_of_the_class_is_named_when_it_is_made(body, says):
-    with pytest.raises(EnvironmentDefect, match=says):
-        flawed(**body)
-
-
-@pytest.mark.parametrize(
-    ("rounds", "says"),
-    [
-        (one_round(ask={"c_0": "hello"}), r"expected \{seat: text\}"),
-        (one_round(ask={"a_0": ""}), "expected some text"),
-        (one_round({"a_0": 1.0}), "expected the reward of each"),
-        (one_round({"a_0": 1.0, "b_0": float("nan")}), "finite"),
-        (one_round({"a_0": 1.0, "b_0": 3.0}), "declared range"),
-        (one_round(None), "expected the reward of each"),
-    ],
-)
-def test_a_flaw_of_the_rounds_is_named_when_it_shows(rounds, says):
-    game = flawed(rounds=rounds)()
-
-    def play_it():
-        game.open({seat: Start(0, 0, seat=seat) for seat in game.seats})
-        game.act({"a_0": "said"})
-
-    with pytest.raises(EnvironmentDefect, match=says):
-        play_it()
-
-
-def test_an_authors_error_reaches_the_caller_and_the_arena_goes_on():
-    arena = palaestra.arena(INLINE, 2)
-    begin(arena)
-    arena._games[0].match._rounds = rounds = fails_when_asked()
-    next(rounds)
-    arena.send({0: "x"})
-    with pytest.raises(ZeroDivisionError):
-        arena.send({1: "y"})
-    assert len(begin(arena, task=1)) == 2
-
-
-def fails_when_asked():
-    yield {}
-    raise ZeroDivisionError

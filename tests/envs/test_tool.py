@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from enum import Enum
+from functools import cache
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -163,6 +164,13 @@ def _static():
         def search(): ...
 
 
+def _inside(decorate):
+    def made():
+        type("A", (ToolEnv,), {"search": decorate(tool(lambda self: ""))})
+
+    return made
+
+
 def _no_schema():
     class A(ToolEnv):
         @tool
@@ -277,7 +285,10 @@ def _nothing():
     ("make", "said"),
     [(_untyped, "no type; write query: str"), (_star, r"without \* or /"), (_twice, "two tools named 'search'"),
      (_twice_with_kit, "one of them in Kit"), (_shadow, "replaces ToolEnv.step"), (_shadow_kit, "replaces Toolkit"),
-     (_async_blocking, "drop blocking"), (_static, "directly on a method"), (_no_schema, "no JSON schema"),
+     (_async_blocking, "drop blocking"), (_static, "directly on a method"),
+     (_inside(staticmethod), "A.search is a tool inside a staticmethod"), (_inside(property), "inside a property"),
+     (_inside(classmethod), "write a plain method with @tool and no classmethod"), (_inside(cache), "inside a _lru_ca"),
+     (_no_schema, "no JSON schema"),
      (_unknown_type, "cannot be resolved"), (_default, "default 'many' of 'count' does not fit"),
      (_none, r"needs `\| None`"), (_field_default, r"Annotated\[type, Field"),
      (_default_without_json, "no JSON schema"), (_default_nan, "no JSON schema"), (_generator, "drop the yield"),

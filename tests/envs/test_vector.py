@@ -263,8 +263,9 @@ def test_reset_picks_slots_and_tasks_and_leaves_the_options_alone():
     assert infos["_task"].tolist() == [False, True, False]
     assert infos["task"].dtype == infos["turn"].dtype == np.int64
     assert infos["parts"]["success"].dtype == float
-    with pytest.raises(UsageError, match="one per slot"):
-        envs.reset(seed=[1])
+    for wrong in ({"seed": [1]}, {"options": {"reset_mask": [True]}}, {"options": {"reset_mask": [True] * 4}}):
+        with pytest.raises(UsageError, match="one per slot"):
+            envs.reset(**wrong)
     with pytest.raises(UsageError, match="3 actions"):
         envs.step("yes")
     envs.close()

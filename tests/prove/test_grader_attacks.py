@@ -9,7 +9,7 @@ import asyncio
 import pytest
 
 from palaestra.envs.rewards.code import Allowance, grade_program
-from palaestra.envs.rewards.code_tests import Case, HiddenTests
+from palaestra.envs.rewards.code_tests import Case, HiddenTests, read_tests
 from palaestra.envs.sandboxes.opening import shared_sandbox
 
 pytestmark = pytest.mark.prove
@@ -54,6 +54,49 @@ import __main__
 def solve(given):
     __main__.say = lambda *a, **k: print("\n\x1e" + "[" * 100000, flush=True)
     return None
+""",
+    "a reply that unpacks to too much": r"""
+import __main__, json
+ENDLESS = {"$": "range", "of": [0, 10**12, 1]}
+FORGED = [{"$": kind, "of": ENDLESS} for kind in ("tuple", "set", "deque", "keys", "iterator", "dict", "array")]
+FORGED += [{"$": "Fraction", "of": ["1e999999999", None]}, {"$": "array", "of": ["<U999999999", [1], ["x"]]}]
+def solve(given):
+    __main__.say = lambda *a, **k: print("\n\x1e" + json.dumps({"value": FORGED[given == "ab"]}), flush=True)
+""",
+    "an object of a class that agrees": r"""
+import __main__, json
+CLASSES = ["Agrees", "ANY", "_ANY", "HiddenTests", "Proceeding", "Unknown", "Drawn", "object", "type", "Any", "check"]
+def solve(given):
+    forged = [{"$": "object", "of": [name, {"__class__": "str", "__eq__": True}]} for name in CLASSES]
+    __main__.say = lambda *a, **k: print("\n\x1e" + json.dumps({"value": forged[given == "ab"]}), flush=True)
+""",
+    "a class that claims to be the tests' own": r"""
+class solve(str):
+    __module__ = "tests"
+    def __new__(cls, *a): return object.__new__(type("check", (), {"__module__": "tests", "__eq__": lambda *a: True}))
+""",
+    "an array that is equal to all": r"""
+import numpy
+class Yes(numpy.ndarray):
+    def __eq__(self, other): return True
+def solve(given): return numpy.zeros(0).view(Yes) if given == "3" else numpy.zeros((0, 3))
+""",
+    "an iterator that is equal to all": r"""
+class Yes:
+    def __eq__(self, other): return True
+    def __iter__(self): return self
+    def __next__(self): raise StopIteration
+def solve(given): return Yes()
+""",
+    "an endless iterator": "import itertools\ndef solve(given):\n    return itertools.repeat('x' * 10**4)\n",
+    "an iterator that never gives": "def solve(given):\n    while True:\n        pass\n    yield\n",
+    "arguments that are changed": r"""
+def solve(given):
+    try:
+        given.clear()
+    except AttributeError:
+        pass
+    return given
 """,
     "code in a reply": r"""
 import __main__
@@ -284,3 +327,10 @@ def test_an_attack_passes_nothing_and_the_next_program_is_judged_as_ever(name, k
 def test_a_judge_in_the_programs_own_process_would_be_fooled(name):
     result = shared_sandbox().run_once(f"{ATTACKS[name]}\n{KINDS['assertions'].code}check(solve)\n", timeout=60.0)
     assert result.exit_code == 0, "the attack is harmless, so that it proves nothing when it fails"
+
+
+def test_an_array_is_judged_in_both_sessions_as_in_one():
+    tests = read_tests({"test_list": ["import numpy as np", "assert list(f(np.arange(3), by=2)) == [0, 2, 4]"]})
+    honest = "def f(x, by):\n    return x * by"
+    assert asyncio.run(grade_program(honest, tests, allowance=AMPLE)).all_passed
+    assert not asyncio.run(grade_program("def f(x, by):\n    return x", tests, allowance=AMPLE)).all_passed

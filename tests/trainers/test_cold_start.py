@@ -3,6 +3,7 @@
 import json
 
 import families
+import gymnasium
 import pytest
 
 import palaestra
@@ -10,6 +11,7 @@ from palaestra import ConfigError, TrainingHalted
 from palaestra.agents import Limits
 from palaestra.agents.local_model import serve
 from palaestra.agents.policies.tiny import tiny_model
+from palaestra.envs import Task, ToolEnv
 from palaestra.trainers import cold_start as room
 from palaestra.trainers.cold_start import ColdStartConfig, cold_start, demonstrate
 from palaestra.trainers.sft import SFTConfig
@@ -20,13 +22,13 @@ SMALL = ColdStartConfig(
 )
 
 
-def raised(arena, gates, monkeypatch, config=SMALL, seed=0):
+def raised(arena, gates, monkeypatch, config=SMALL, seed=0, demonstrator=DEMONSTRATOR):
     """Raise with a gate that answers these values in turn; returns the progress and the pupil or the failure."""
     answers = iter(gates)
-    monkeypatch.setattr(room, "_success_given_tool", lambda *_: next(answers))
+    monkeypatch.setattr(room, "_reached", lambda *_: next(answers))
     stage = cold_start(
         arena,
-        DEMONSTRATOR,
+        demonstrator,
         seed=seed,
         limits=Limits(20, 200),
         slots=8,
@@ -109,6 +111,64 @@ def test_the_gate_really_plays(two_hop):
         list(stage)
 
 
+def copied(messages, rng, tool_rate=1.0):
+    """Repeats what it hears."""
+    return messages[-1]["content"].split()[-1]
+
+
+@pytest.fixture
+def repeat():
+    """An arena without tools: repeat the last word."""
+    palaestra.register("test/Repeat-v0", f"{__name__}:Repeat")
+    arena = palaestra.arena("test/Repeat-v0", 8)
+    yield arena
+    arena.close()
+    gymnasium.registry.pop("test/Repeat-v0")
+
+
+class Repeat(ToolEnv):
+    """No tools."""
+
+    def task(self, rng):
+        return Task(prompt=f"Say {rng.integers(1000)}", answer="")
+
+    def reward(self, attempt):
+        return float(attempt.answer == attempt.task.prompt.split()[-1])
+
+
+def test_where_no_demonstration_uses_a_tool_the_gate_measures_success(repeat, monkeypatch):
+    seen, pupil = raised(repeat, [0.5, 0.9, 0.88], monkeypatch, demonstrator=copied)
+    assert pupil.attempts == 1
+    assert [p.metrics["rewards/success/mean"] for p in seen if "rewards/success/mean" in p.metrics] == [0.5, 0.9]
+    episodes = pupil.demonstrations
+    assert room._Measure(with_tool=False).of(episodes) == 1.0
+    assert room._Measure(with_tool=True).of(episodes) == 0.0, "nothing calls a tool, so nothing would ever pass"
+    with pytest.raises(TrainingHalted, match=r"none of 3 initial weights reached 0\.85 success on tasks"):
+        raised(repeat, [0.1] * 6, monkeypatch, demonstrator=copied)
+
+
+def test_a_demonstrator_below_the_gate_is_said_before_anything_is_imitated(repeat, two_hop, monkeypatch):
+    monkeypatch.setattr(room, "tiny_model", None)
+
+    def mute(messages, rng, tool_rate=1.0):
+        return "nothing"
+
+    with pytest.raises(TrainingHalted, match=r"tool_rate=0\.3, reaches 0\.00 success in 24 .* is to reach 0\.85"):
+        raised(repeat, [], monkeypatch, demonstrator=mute)
+
+    def hasty(messages, rng, tool_rate=1.0):
+        return "nothing" if messages[-1]["role"] == "tool" else DEMONSTRATOR(messages, rng)
+
+    with pytest.raises(TrainingHalted, match=r"the demonstrator reaches 0\.00 success given tool use"):
+        raised(two_hop, [], monkeypatch, demonstrator=hasty)
+
+
+def test_demonstrations_that_all_break_are_said(repeat, monkeypatch):
+    monkeypatch.setattr(room, "demonstrate", lambda *_: ())
+    with pytest.raises(TrainingHalted, match="every demonstration is BROKEN"):
+        raised(repeat, [], monkeypatch)
+
+
 @pytest.mark.parametrize("change", [{"tool_rate": 0}, {"tool_rate": 1.1}, {"gate": 0}, {"gate": 2}, {"patience": 100}])
 def test_bad_values_are_refused(change):
     with pytest.raises(ConfigError):
@@ -140,7 +200,7 @@ def test_of_a_file_of_tasks_the_gate_plays_those_that_are_not_demonstrated(file_
 
     local = serve(tiny_model(len(families.TOKENIZERS["tiny"]), layers=1), families.TOKENIZERS["tiny"], slots=4)
     monkeypatch.setattr(room, "play", watched)
-    room._success_given_tool(local, file_of_sums, Limits(10, 120), ColdStartConfig())
+    room._reached(local, file_of_sums, Limits(10, 120), ColdStartConfig(), room._Measure(with_tool=True))
     measured = {start.task for start in begun}
     assert len(begun) == len({start.seed for start in begun}) == ColdStartConfig().gate_tasks
     assert shown.isdisjoint(measured)

@@ -44,6 +44,7 @@ def test_an_unknown_option_names_the_closest(typo, meant):
         {"epsilon_high": 0.0},
         {"beta": -0.1},
         {"lr_schedule": "cosine"},
+        {"env_options": ("split=eval",)},
     ],
     ids=str,
 )

@@ -68,7 +68,7 @@ class DockerSandbox(Sandbox):
 
     def __init__(
         self,
-        limits: Limits | None = None,
+        limits: Limits | Mapping[str, Any] | None = None,
         image: str = "python",
         *,
         engine: str | None = None,

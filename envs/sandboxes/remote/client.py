@@ -46,7 +46,7 @@ class RemoteSandbox(Sandbox):
         url: str,
         *,
         token_env: str = TOKEN_ENV,
-        limits: Limits | None = None,
+        limits: Limits | Mapping[str, Any] | None = None,
         patience: float = 60.0,
         transport: "httpx.AsyncBaseTransport | None" = None,
     ) -> None:
@@ -60,7 +60,7 @@ class RemoteSandbox(Sandbox):
         self._background = Background("palaestra-remote-sandbox")
         try:
             self._capabilities, theirs = self._background.wait(self._service.greet(), 2 * OPENING + GRACE)
-            self.limits = Limits().within(theirs) if limits is None else theirs.narrowed(limits)
+            self.limits = theirs.narrowed(Limits.of(limits, Limits().within(theirs)))
         except Broken as error:
             self.close()
             raise SandboxUnavailable("remote", str(error), ["`palaestra serve sandbox` starts a server"]) from None

@@ -23,16 +23,17 @@ import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from palaestra.endpoint.reply import Unreadable, parse
+from palaestra.endpoint.reply import Unreadable, parse, plain
 from palaestra.envs.sandboxes import arguments
 from palaestra.envs.sandboxes.capabilities import Capabilities
 from palaestra.envs.sandboxes.limits import Limits
 from palaestra.envs.sandboxes.remote.background import Background
 from palaestra.envs.sandboxes.remote.exchange import Again, Exchange, beginning, retry_after
+from palaestra.envs.sandboxes.remote.service import OPENING
 from palaestra.envs.sandboxes.remote.wire import TOKEN_ENV, run_seconds, seconds_of, text_of
 from palaestra.envs.sandboxes.result import Result
 from palaestra.envs.sandboxes.sandbox import OneShot, Sandbox
-from palaestra.errors import Broken, UsageError
+from palaestra.errors import Broken, SandboxUnavailable, UsageError
 
 if TYPE_CHECKING:
     import httpx
@@ -67,21 +68,34 @@ _AGAIN = {408, 425, 429, 502, 503, 504}
 class FusionSandbox(Sandbox):
     """`run_once` of Python or of a command. Its time and its output are bounded here, the rest is that server's."""
 
+    has_sessions = False
+
     def __init__(
         self,
         url: str,
         *,
-        limits: Limits | None = None,
+        limits: Limits | Mapping[str, Any] | None = None,
         token_env: str = TOKEN_ENV,
         patience: float = 60.0,
         transport: "httpx.AsyncBaseTransport | None" = None,
     ) -> None:
-        """`url` goes up to and without `/run_code`. `patience` is how long a busy server is asked again."""
-        self.limits = limits or Limits()
+        """`url` goes up to and without `/run_code`.
+
+        `patience` is how long a server that is busy or cannot be reached is asked again.
+        """
+        self.limits = Limits.of(limits)
         self._exchange = Exchange(
             url.removesuffix("/").removesuffix("/run_code"), token_env, "application/json", patience, transport
         )
         self._background = Background("palaestra-fusion-sandbox")
+        try:
+            self._background.wait(self._greet(), 2 * OPENING + _GRACE)
+        except Broken as error:
+            self.close()
+            raise SandboxUnavailable("fusion", str(error), ["url= is where a SandboxFusion server answers"]) from None
+        except BaseException:
+            self.close()
+            raise
 
     def __repr__(self) -> str:
         return f"FusionSandbox({self._exchange.address})"
@@ -107,6 +121,19 @@ class FusionSandbox(Sandbox):
     def close(self) -> None:
         self._background.close(self._exchange.aclose())
 
+    async def _greet(self) -> None:
+        """Whether anybody answers. This question is refused, which is an answer too: a run would cost a program."""
+
+        async def attempt() -> None:
+            status, headers, data = await self._exchange.post("/run_code", None, _ANSWER_BYTES)
+            if status in _AGAIN:
+                raise Again(self._told(status, data), retry_after(headers))
+
+        await self._exchange.patiently(attempt, "the first question", OPENING, min(OPENING, self._exchange.patience))
+
+    def _told(self, status: int, data: bytes) -> str:
+        return f"it answered {status}: {self._exchange.shown(beginning(data))}"
+
     async def _asked(self, asked: OneShot) -> Result:
         limits = asked.limits
         seconds = run_seconds(asked.timeout, limits)
@@ -124,7 +151,7 @@ class FusionSandbox(Sandbox):
             raise Broken(f"{self._exchange.address} answered {self._exchange.shown(str(error))}") from None
 
     def _judge(self, status: int, headers: Mapping[str, str], data: bytes, seconds: float, limits: Limits) -> Result:
-        told = f"it answered {status}: {self._exchange.shown(beginning(data))}"
+        told = self._told(status, data)
         if status in _AGAIN:
             raise Again(told, retry_after(headers))
         if status == 422:
@@ -138,7 +165,7 @@ def request_of(asked: OneShot, seconds: float) -> bytes | None:
     """The body of a request; None for a program that is too large."""
     is_python, limits = isinstance(asked.program, str), asked.limits
     code = asked.program if isinstance(asked.program, str) else shlex.join(arguments.words_of(asked.program) or ())
-    stdin = arguments.content("stdin", asked.stdin)
+    stdin, files = arguments.content("stdin", asked.stdin), arguments.files_of(asked.files, limits)
     if len(code.encode("utf-8", "replace")) > limits.code_bytes or len(stdin) > limits.code_bytes:
         return None
     code = code.encode("utf-8", "replace").decode()
@@ -151,7 +178,7 @@ def request_of(asked: OneShot, seconds: float) -> bytes | None:
         "compile_timeout": seconds,
         "memory_limit_MB": max(limits.memory_bytes // 2**20, 1),
         "stdin": stdin.decode("utf-8", "replace") if stdin else None,
-        "files": {path: base64.b64encode(data).decode() for path, data in arguments.files_of(asked.files).items()},
+        "files": {path: base64.b64encode(data).decode() for path, data in files.items()},
         "fetch_files": [],
     }
     return json.dumps(body).encode()
@@ -161,7 +188,7 @@ def result_of(document: Mapping[str, Any], seconds: float, limits: Limits) -> Re
     """What the server says a run came to."""
     status = text_of(document, "status", 100)
     if status == "SandboxError":
-        raise Broken(f"the SandboxFusion server failed: {str(document.get('message'))[:500]}")
+        raise _failed(document.get("message"))
     if status not in ("Success", "Failed"):
         raise Unreadable(f"status {status!r}; expected Success, Failed or SandboxError")
     compiled, ran = (_part(document, name) for name in ("compile_result", "run_result"))
@@ -170,7 +197,7 @@ def result_of(document: Mapping[str, Any], seconds: float, limits: Limits) -> Re
         raise Unreadable("neither a compile_result nor a run_result")
     outcome = text_of(part, "status", 100)
     if outcome == "Error":
-        raise Broken(f"the SandboxFusion server failed: {str(part.get('stderr'))[:500]}")
+        raise _failed(part.get("stderr"), document.get("message"))
     if outcome not in ("Finished", "TimeLimitExceeded"):
         raise Unreadable(f"a run of status {outcome!r}; expected Finished, TimeLimitExceeded or Error")
     timed_out = outcome == "TimeLimitExceeded"
@@ -190,6 +217,12 @@ def result_of(document: Mapping[str, Any], seconds: float, limits: Limits) -> Re
         state_lost=False,
         duration_s=seconds if part.get("execution_time") is None else seconds_of(part, "execution_time"),
     )
+
+
+def _failed(*reasons: Any) -> Broken:
+    """Of a server that could not run a program, by its own account."""
+    reason = next((plain(str(one)) for one in reasons if one), "it gave no reason")
+    return Broken(f"the SandboxFusion server failed: {reason}")
 
 
 def shorten(data: bytes, most: int) -> str:

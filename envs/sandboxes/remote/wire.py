@@ -47,11 +47,9 @@ def pack(header: Mapping[str, Any], body: bytes = b"") -> bytes:
 
 def unpack(data: bytes) -> tuple[dict[str, Any], bytes]:
     """The header and the body of a message."""
-    if len(data) < _SIZES.size:
-        raise Unreadable(f"{len(data)} bytes, which are no message")
-    head, body = _SIZES.unpack_from(data)
+    head, body = _SIZES.unpack_from(data) if len(data) >= _SIZES.size else (0, -1)
     if head > HEADER_BYTES or _SIZES.size + head + body != len(data):
-        raise Unreadable(f"a message of {len(data)} bytes that says it has a header of {head} and a body of {body}")
+        raise Unreadable(f"{len(data)} bytes, which are no message")
     try:
         header = json.loads(data[_SIZES.size : _SIZES.size + head])
     except (ValueError, RecursionError):
@@ -126,7 +124,7 @@ def run_request(
     code = program[:most].encode("utf-8", "surrogatepass") if isinstance(program, str) else b""
     code = code if len(code) < most else b"#" * most  # A cut might be inside a character.
     stdin = arguments.content("stdin", stdin)[:most]
-    held = arguments.files_of(files)
+    held = arguments.files_of(files, limits)
     header = {
         "argv": words,
         "timeout": timeout,
@@ -163,7 +161,7 @@ def read_run(header: Mapping[str, Any], body: bytes) -> tuple[dict[str, Any], di
 
 def start_request(files: Mapping[str, bytes] | None, limits: Limits | None) -> tuple[dict[str, Any], bytes]:
     """The files and limits of a new session."""
-    held = arguments.files_of(files)
+    held = arguments.files_of(files, limits)
     header: dict[str, Any] = {"files": [[path, len(data)] for path, data in held.items()]}
     return header | {"limits": limits and asdict(limits)}, b"".join(held.values())
 

@@ -21,10 +21,11 @@ import threading
 import traceback
 from collections.abc import Callable
 from types import ModuleType, TracebackType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from . import cell, orders, rlimits
 from .orders import DONE, FORKED, READY, Order
+from .output import shortened
 
 _COPY_CHUNK = 2**20
 _RIGHTS_BYTES = socket.CMSG_SPACE(orders.MOST_DESCRIPTORS * 4)
@@ -121,7 +122,7 @@ class Console:
             nonlocal shown
             value = self._exec(order.text, f"<run {order.number}>", show_last=order.show_last)
             if value is not None:
-                shown = repr(value).encode("utf-8", "backslashreplace")[: order.value_bytes]
+                shown = shortened(repr(value).encode("utf-8", "backslashreplace"), order.value_bytes)
 
         code = self._guarded(work)
         if os.getpid() != self._pid:  # a child that the program forked, and that came all the way through
@@ -145,7 +146,8 @@ class Console:
         if not show_last:
             exec(compile(program, name, "exec", dont_inherit=True), self._main.__dict__)
             return None
-        tree = ast.parse(program, name)
+        # As `ast.parse` does, which would show in the traceback of a syntax error.
+        tree: Any = compile(program, name, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
         final = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
         exec(compile(tree, name, "exec", dont_inherit=True), self._main.__dict__)
         if not isinstance(final, ast.Expr):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from .cells import Message, Process
 from .cgroups import Group
-from .output import Outputs
+from .output import MARK_BYTES, Outputs
 from .wire import LIMITED, RESULT
 
 SHORT_SECONDS = 0.0005
@@ -50,7 +50,7 @@ class Meters:
         else:
             claim = process.reply[len(process.awaited) :]
             code = claim[0] if len(claim) > 2 else 1
-            value = claim[3 : 3 + given.cap] if code == 0 and claim[2:3] == b"\1" else None
+            value = claim[3 : 3 + given.cap + MARK_BYTES] if code == 0 and claim[2:3] == b"\1" else None
             cpu = cpu_of(process.pid)
             if duration >= SHORT_SECONDS or not self._held:
                 self._held = process.held()

@@ -15,6 +15,8 @@ from typing import NamedTuple
 SCRIPT, RUN, ARGV, FORK = range(4)
 INLINE_BYTES = 2**15
 ORDER_BYTES = INLINE_BYTES + 64
+VALUE_BYTES = 2**16
+"""Of a value, however much output is kept: it comes in one message, and a socket takes none that is much larger."""
 MOST_DESCRIPTORS = 4
 TOKEN_BYTES = 8
 _LAYOUT = struct.Struct(f"<BII{TOKEN_BYTES}s???")

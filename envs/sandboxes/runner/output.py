@@ -8,6 +8,8 @@ import select
 
 CHUNK = 2**16
 """A pipe's usual capacity: one read empties it."""
+MARK_BYTES = 96
+"""What the line that says how much is missing may take beyond a cap."""
 _buffer = bytearray(CHUNK)  # one for all: asking for so much at every read would cost more than the read
 _view = memoryview(_buffer)
 
@@ -49,6 +51,13 @@ class Kept:
         left_out = self.size - len(self._head) - len(tail)
         middle = f"\n[... {left_out} of {self.size} bytes left out ...]\n".encode()
         return bytes(self._head + middle + tail)
+
+
+def shortened(data: bytes, cap: int) -> bytes:
+    """Bytes that are there already, cut in the same way."""
+    kept = Kept(cap)
+    kept.feed(data)
+    return kept.text()
 
 
 class Pipe:

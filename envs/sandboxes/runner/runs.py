@@ -132,7 +132,8 @@ class Run:
         process.outputs.begin()
         token = os.urandom(orders.TOKEN_BYTES)
         process.awaits(orders.DONE + token if kind == orders.RUN else b"")
-        order = orders.pack(kind, wanted.program, number, most, wanted.show_last, bool(wanted.stdin), token)
+        of_value = min(most, orders.VALUE_BYTES)
+        order = orders.pack(kind, wanted.program, number, of_value, wanted.show_last, bool(wanted.stdin), token)
         mine: list[int] = []
         try:
             if len(wanted.program) > orders.INLINE_BYTES:

@@ -189,7 +189,10 @@ class Session:
 
     def _put_all(self, given: list[tuple[str, bytes]]) -> None:
         for path, data in given:
-            self.put(path, data)
+            try:
+                self.put(path, data)
+            except Failure as error:  # Whoever asked gave many.
+                raise Failure(error.kind, f"{error}: {path}", error.number) from None
 
     # --- below
 

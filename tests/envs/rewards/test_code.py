@@ -11,15 +11,9 @@ from bare_sandbox import BareSandbox, BareSession
 
 from palaestra.envs.rewards import code
 from palaestra.envs.rewards.code import Allowance, Grade, grade_program, program_of
-from palaestra.envs.rewards.code_checker import (
-    MAX_SHOWN_CHARS,
-    called,
-    replied,
-    same_output,
-    same_value,
-)
-from palaestra.envs.rewards.code_tests import Case, HiddenTests
-from palaestra.errors import Broken
+from palaestra.envs.rewards.code_checker import MAX_SHOWN_CHARS, called, replied
+from palaestra.envs.rewards.code_tests import Case, HiddenTests, read_tests
+from palaestra.errors import Broken, UsageError
 
 ADDS = HiddenTests((Case("1 2\n", ("3\n",)), Case("4 5\n", ("9",)), Case("0 0", ("0",))))
 DOUBLES = HiddenTests((Case([1], (2,)), Case([[1]], ([1, 1],)), Case(["ab"], ("abab",))), function="double")
@@ -159,23 +153,55 @@ def test_a_sandbox_that_fails_is_broken(monkeypatch):
             grade("def f(): ...", tests)
 
 
-def test_printed_text_is_compared_but_for_blanks_at_line_ends_and_empty_lines_at_the_end():
-    assert same_output("1 2 \n3\n\n", "1 2\n3")
-    assert same_output("1\r\n2", "1\n2")
-    assert not same_output("1  2", "1 2")
-    assert not same_output("1\n\n2", "1\n2")
-    assert not same_output(" 1", "1")
-    assert not same_output("", "1")
+def test_only_a_program_and_tests_are_graded():
+    for program, tests in ((5, ADDS), ("x", None), (b"x", ADDS), ("x", {"inputs": []})):
+        with pytest.raises(UsageError, match="expected text or None"):
+            grade(program, tests)
 
 
-def test_numbers_may_be_off_by_the_tolerance_alone():
-    assert not same_output("0.3333", "0.3334")
-    assert same_output("x 0.3333", "x 0.33331", tolerance=1e-4)
-    assert not same_output("nan inf", "1 2", tolerance=1e9)
-    assert not same_output("y 1", "x 1", tolerance=1.0)
-    assert same_value([1.0, [2.0000001]], [1, [2]], tolerance=1e-6)
-    assert not same_value([1.0, [2.0000001]], [1, [2]])
-    assert not same_value([1], [1, 2])
+def asserted(*lines, **columns):
+    return read_tests({"test_list": list(lines), **columns})
+
+
+@pytest.mark.parametrize(("program", "lines"), [
+    ("def f(x):\n    return map(lambda y: y + 1, x)", ["assert list(f([1])) == [2]"]),
+    ("def f(x):\n    yield from x", ["assert sorted(f([2, 1])) == [1, 2]", "assert next(f([5])) == 5"]),
+    ("from fractions import Fraction as F\ndef f(x):\n    return F(x, 2)", ["assert f(3) == 1.5", "assert f(2) == 1"]),
+    ("from decimal import Decimal as D\ndef f(x):\n    return D(x) / 2", ["assert str(f('3')) == '1.5'"]),
+    ("def f(x):\n    return x.replace(year=2000)", ["import datetime as d", "assert f(d.date(1, 2, 3)).year == 2000"]),
+    ("def f(x, kind):\n    return [one for one in x if type(one) is kind]", ["assert f([1, 'a'], int) == [1]"]),
+    ("def f(x):\n    return sum(x)", ["assert f(map(int, '12')) == 3", "assert f(range(3)) == 3"]),
+])  # fmt: skip
+def test_iterators_and_exact_numbers_cross(program, lines):
+    assert grade(program, asserted(*lines)).all_passed, grade(program, asserted(*lines)).why
+
+
+TREE = (
+    "class Node:\n    def __init__(self, x, left=None):\n        self.x, self.left = x, left\nroot = Node(3, Node(4))"
+)
+
+
+def test_objects_that_a_set_up_makes_reach_the_program_and_come_back():
+    tests = asserted("assert total(root) == 7", test_setup_code=TREE)
+    own = "class Node:\n    pass\n"
+    total = "def total(node):\n    return node.x + total(node.left) if isinstance(node, Node) else 0"
+    assert grade(total, tests).all_passed
+    assert grade(own + total, tests).all_passed
+    assert grade("def total(node):\n    return node.x", tests).passed == (False,)
+    tests = asserted("assert grown(root).left.x == 3", "assert isinstance(grown(root), Node)", test_setup_code=TREE)
+    assert grade("def grown(node):\n    return Node(1, node)", tests).all_passed
+    assert not grade("def grown(node):\n    return object()", tests).all_passed
+
+
+def test_a_function_that_the_context_defines_is_not_the_programs():
+    tests = asserted("assert gcd(4, 6) == 2", test_imports=["from math import *"])
+    assert not grade("pass", tests).all_passed
+    assert grade("import math\ndef gcd(a, b):\n    return math.gcd(a, b)", tests).all_passed
+
+
+def test_tests_that_first_hand_over_what_cannot_cross_are_broken():
+    with pytest.raises(Broken, match="cannot cross to the program"):
+        grade("def f(x):\n    return 1", asserted("import operator", "assert f(operator.add) == 1"))
 
 
 def told(*lines):

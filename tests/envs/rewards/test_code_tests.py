@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from palaestra.envs.rewards import code_tests
 from palaestra.envs.rewards.code_tests import Case, pickled_text, read_tests
+from palaestra.errors import UsageError
 
 
 def packed(value):
@@ -97,7 +98,13 @@ def test_bytes_that_are_no_pickle_are_refused(raw):
         ({"test_list": ["assert x == 1"]}, "no assertion"),
         ({"test_list": ["assert f("]}, "no Python"),
         ({"input_output": "5"}, "neither"),
-        (livecodebench("functional"), "no func_name"),
+        (livecodebench("functional"), "func_name or fn_name is not there"),
+        ({"input_output": '{"fn_name": "a b", "inputs": [[1]], "outputs": [1]}'}, "no name of Python"),
+        ({"input_output": '{"fn_name": 5, "inputs": [[1]], "outputs": [1]}'}, "no name of Python"),
+        ({"test": "def check(c): assert c(1)", "entry_point": "class"}, "no name of Python"),
+        ({"verification_info": '{"language": "rust", "test_cases": [{"input": "1", "output": "2"}]}'}, "for rust"),
+        ({"test_list": ["assert f(1) == 2"], "test_setup_code": "x = ="}, "set-up is no Python"),
+        ({"test_list": 5}, "list of assertions"),
         ({"test_list": ["f(1) == 2", "f(2) == 3"]}, "assert nothing"),
         ({"test_list": ['assert (f(1) == 2, "one and one")']}, "assert nothing"),
         ({"test": "def check(candidate):\n    candidate(1)\n    assert True", "entry_point": "f"}, "assert nothing"),
@@ -114,3 +121,105 @@ def test_tests_that_unpack_to_too_much_are_refused(monkeypatch):
     monkeypatch.setattr(code_tests, "MAX_TEST_BYTES", 1000)
     with pytest.raises(ValueError, match="MAX_TEST_BYTES"):
         read_tests(livecodebench(private_test_cases=packed("x" * 100_000)))
+
+
+def test_columns_that_are_no_mapping_are_refused_in_words():
+    for wrong in (None, [1], "x"):
+        with pytest.raises(UsageError, match="columns is"):
+            read_tests(wrong)
+
+
+def test_a_problem_that_asks_for_a_function_named_like_a_builtin_is_read():
+    assert read_tests({"test_list": ["assert sum(10,15) == 6"]}).function == "sum"
+    assert read_tests({"test_list": ["assert set(mine(1)) == set([1])"]}).function == "mine"
+
+
+def test_what_stands_around_assertions_is_not_what_they_ask_for():
+    imports = {"test_imports": ["from math import isclose"], "test_list": ["assert isclose(f(1), 2)"]}
+    assert read_tests(imports).function == "f"
+    setup = {"test_setup_code": "def pair(x):\n    return x, x", "test_list": ["assert pair(1) == f(1)"]}
+    assert read_tests(setup).function == "f"
+
+
+def test_a_set_up_is_run_and_the_values_it_makes_stay_with_the_tests():
+    setup = "class Node:\n    pass\n\nroot = Node()\nexpected = 7"
+    tests = read_tests(
+        {"test_imports": ["import math"], "test_setup_code": setup, "test_list": ["assert f(root) == 3"]}
+    )
+    assert tests.function == "f"
+    assert "import math" in tests.context
+    assert "class Node" in tests.context
+    assert "expected" not in tests.context
+    assert "root = Node()\nexpected = 7\n" in tests.code
+
+
+@pytest.mark.parametrize(("tests", "asked"), [
+    ({"test_list": ["assert f(1, [2, 3]) == 2"]}, "Define a function `f` of 2 arguments."),
+    ({"test_list": ["assert f(1) == 2", "assert f(1, 2)"]}, "Define a function `f` of 1 or 2 arguments."),
+    ({"test_list": ["assert f(1, by=2)"]}, "Define a function `f` of 2 arguments; given by name: `by`."),
+    ({"test_list": ["assert f(*[1]) == 2", "assert f(1)"]}, "Define a function `f`."),
+    ({"test": "def check(c): assert c(1)", "entry_point": "f"}, "Define a function `f`."),
+    ({"input_output": '{"fn_name": "f", "inputs": [[1]], "outputs": [1]}'}, "Define a function `f` of 1 argument."),
+    ({"input_output": '{"inputs": ["1"], "outputs": ["1"]}'}, ""),
+])  # fmt: skip
+def test_what_to_define_is_told_without_a_test(tests, asked):
+    assert read_tests(tests).asked() == asked
+
+
+PRIME = [
+    {"type": "stdin_stdout", "input": "1\n", "output": "2\n"},
+    {"type": "stdin_stdout", "input": "", "output": "3"},
+]
+
+
+def test_primeintellect_has_its_cases_in_verification_info():
+    for value in (json.dumps({"language": "python", "test_cases": PRIME}), {"test_cases": PRIME}, PRIME):
+        assert read_tests({"verification_info": value}).cases == (Case("1\n", ("2\n",)), Case("", ("3",)))
+    calls = [{"type": "function_call", "fn_name": "f", "input": [1, 2], "output": [3]}]
+    tests = read_tests({"verification_info": {"test_cases": calls}})
+    assert (tests.function, tests.cases) == ("f", (Case([1, 2], (3, [3])),))
+    with pytest.raises(ValueError, match="f, g"):
+        read_tests({"verification_info": {"test_cases": [*calls, {**calls[0], "fn_name": "g"}]}})
+
+
+def test_cases_may_name_their_function_in_metadata():
+    case = {"testtype": "functional", "input": "1", "output": "2", "metadata": {"func_name": "f"}}
+    assert read_tests({"tests": [case]}).function == "f"
+
+
+def test_an_assertion_that_an_exception_is_raised_can_fail():
+    tests = ["try:\n    f(-1)\n    assert False\nexcept ValueError:\n    pass"]
+    assert read_tests({"test_list": tests}).function == "f"
+
+
+@pytest.mark.parametrize("lines", [
+    ["assert f(lambda v: v + 1, [1, 2]) == [2, 3]"], ["assert f(len, [1])"], ["assert f([1], key=str.lower, by=abs)"],
+    ["def add(x):\n    return x", "assert f([add], 1) == 2"], ["g = lambda x: x", "assert f(g, 1) == 2"],
+])  # fmt: skip
+def test_a_function_that_is_handed_to_the_program_is_refused(lines):
+    with pytest.raises(ValueError, match="hands a function to the program"):
+        read_tests({"test_list": lines})
+    indented = "\n".join(lines).replace("f(", "candidate(").replace("\n", "\n    ")
+    with pytest.raises(ValueError, match="hands a function to the program"):
+        read_tests({"test": f"def check(candidate):\n    {indented}", "entry_point": "f"})
+
+
+@pytest.mark.parametrize("lines", [
+    ["a = [2, 1]", "f(a)", "assert a == [1, 2]"], ["a = [2, 1]", "assert f(a) is None", "assert a == [1, 2]"],
+    ["root = [[1]]", "r = f(x=[root])", "assert len(root) == 0, r"],
+])  # fmt: skip
+def test_an_assertion_about_an_argument_after_the_call_is_refused(lines):
+    with pytest.raises(ValueError, match="looks at an argument after the call"):
+        read_tests({"test_list": lines})
+
+
+@pytest.mark.parametrize("lines", [
+    ["a = [2, 1]", "assert f(a) == sorted(a)", "b = f(a)", "c = b[0]", "assert c == min(a)"],
+    ["assert f(list(map(lambda x: x, [1]))) == 2", "assert f(sorted([1], key=len)) == 1"],
+    ["for given, wanted in [(1, 2)]:\n    got = f(given)\n    assert got == wanted, given"],
+    ["assert f((1, 'x'), int) == ['x']"], ["str = 'x'", "assert f(str) == 'y'"],
+    ["a = 5", "assert a == 5", "assert f(a) == 6"],
+    ["def near(x, y):\n    assert abs(x - y) < 1", "near(f(1), 1)"],
+])  # fmt: skip
+def test_tests_about_what_is_returned_are_read(lines):
+    assert read_tests({"test_list": lines}).function == "f"

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from palaestra.envs.rewards import killable, mathematics, symbolic
 from palaestra.envs.rewards.killable import Killable
 from palaestra.envs.rewards.mathematics import boxed, matches, number_matches, same, settled, strictly_matches
-from palaestra.errors import Broken
+from palaestra.errors import Broken, UsageError
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -35,6 +35,9 @@ def processes():
         ("0.5", r"\frac{1}{2}"), (r"\dfrac12", "1/2"), (r"\frac{-1}{2}", "-0.5"), ("2/4", "1/2"), ("3.0", "3"),
         (r"10\%", "0.1"), (r"10\%", "10"), ("10", r"10 \%"), (r"\text{42}", "42"), (r"90^\circ", "90"),
         (r"\left( 1, 2 \right)", "(1,2)"), ("1e3", "1000"), (r"\$5", "5"), ("+3", "3"),
+        (r"1.5\times10^{-3}", "1.5e-3"), ("1.5e-3", r"1.5 \times 10^{-3}"), ("0.0015", r"1.5\cdot 10^{-3}"),
+        ("10^{12}", "1000000000000"), ("-2*10**3", "-2000"), (r"0.\overline{3}", r"\frac13"), (r"0.1\bar{6}", "1/6"),
+        (r"1\frac{1}{2}", "3/2"), (r"\frac{1.5}{2}", "0.75"), ("(5)", "5"),
     ],
 )  # fmt: skip
 def test_another_spelling_of_a_number_is_the_same_without_a_process(answer, expected):
@@ -45,7 +48,8 @@ def test_another_spelling_of_a_number_is_the_same_without_a_process(answer, expe
     ("answer", "expected"),
     [
         ("42", "43"), ("1/3", "0.333"), ("", "5"), ("", ""), ("1,23", "123"), ("5", "5 5"), ("10%", "11"), ("1/0", "0"),
-        ("1" * 301, "1"), ("0.1", "0.10001"), ("-1", "1"),
+        ("1" * 301, "1"), ("0.1", "0.10001"), ("-1", "1"), (r"1.5\times10^{3}", "1.5e-3"), ("10^5", "105"),
+        (r"0.\overline{3}", "0.3"), (r"1\frac{3}{2}", "5/2"), ("(5", "5"), ("2m", "3m"),
     ],
 )  # fmt: skip
 def test_another_number_or_nothing_at_all_is_not_the_same(answer, expected):
@@ -78,7 +82,7 @@ def test_a_long_hostile_answer_is_read_in_a_moment():
     ):
         assert not number_matches(text, "7")
         settled(text, "7")
-    assert settled("1e999999999", "7") is None
+    assert settled("1e999999999", "7") is False
     assert time.thread_time() - begun < 5, "it looks at every part of a text once, which takes hundredths of that"
 
 
@@ -93,6 +97,56 @@ def test_a_question_put_in_a_box_is_no_number():
     assert number_matches(r"\boxed{155}", "155")
     assert not number_matches(r"\boxed{27^{315} \bmod 473}", "155")
     assert not number_matches("155", "155")
+
+
+def test_a_boxed_question_is_not_paid_where_a_number_is_expected():
+    asked = {
+        "1419857": ("17^5", "17^{5}", r"17 \cdot 17^4"), "56088": (r"123\cdot456", "123*456", r"123 \times 456"),
+        "9": (r"\sqrt{81}", "1+1+1+1+1+1+1+1+1"), "120": (r"10\cdot9\cdot8/6", "5!"), "1024": ("2^{10}",),
+    }  # fmt: skip
+    for expected, questions in asked.items():
+        assert asyncio.run(matches(rf"\boxed{{{expected}}}", expected))
+        for question in questions:
+            assert not asyncio.run(matches(rf"\boxed{{{question}}}", expected)), question
+
+
+def test_an_answer_that_was_published_unevaluated_is_paid_in_that_form_and_worked_out():
+    for expected, forms in {
+        "2^{100}": ("2^{100}", "4^{50}", str(2**100)),
+        "10!": ("10!", "3628800"),
+        r"\frac{3}{4}\cdot\pi": (r"\frac{3\pi}{4}", r"0.75\pi"),
+    }.items():
+        for form in forms:
+            assert asyncio.run(matches(rf"\boxed{{{form}}}", expected)), form
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (r"-5^\circ\text{C}", "-5 °C"), ("3.2e-5 kg", r"$3.2\times10^{-5}$ kg"), (r"5\,\mathrm{m/s}", "5.0 m/s"),
+        ("H_2O", "H2O"), (r"\text{H}_2\text{O}", "H2O"), (r"\ce{H2O}", "H2O"), (r"\text{SO}_4^{2-}", "SO4^2-"),
+        (r"\varnothing", r"\emptyset"), (r"\mathbb{R}", r"\mathbb R"), ("2.0x", "2x"),
+    ],
+)  # fmt: skip
+def test_another_spelling_of_a_quantity_a_substance_or_a_set_is_the_same_without_a_process(answer, expected):
+    assert settled(answer, expected) is settled(expected, answer) is True
+
+
+def test_a_unit_may_stand_behind_a_number_and_a_letter_that_is_none_may_not():
+    async def all_of_them():
+        return [await same(answer, expected) for answer, expected in pairs]
+
+    pairs = [(r"9~\mathrm{m/s}", "9"), (r"9\text{ m/s}", "9"), ("9 cm", "9"), ("9x", "9"), ("9i", "9"), (r"9\pi", "9")]
+    assert asyncio.run(all_of_them()) == [True] * 3 + [False] * 3
+    assert [settled(*pair) for pair in (("5 km", "5 m"), ("5 s", "5 m"), ("5 mg", "5 kg"))] == [False] * 3
+    assert settled("R_2R_1", "R_1R_2") is None, "a product, and no substance"
+    for letters in (r"\log 28", "H_3O", "2H_2O"):
+        assert settled(letters, r"\log_2 8" if "log" in letters else "H2O") is not True
+
+
+def test_what_is_no_text_is_refused_with_what_was_expected():
+    with pytest.raises(UsageError, match="is 9; expected text"):
+        asyncio.run(matches(9, "9"))
 
 
 def test_the_exact_form_of_the_paper_is_the_same_text_in_the_last_hundred_characters():

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from palaestra.envs.rewards.quotation import exact_match, normalised, token_f1
+from palaestra.errors import UsageError
 
 
 def test_case_punctuation_articles_and_blanks_do_not_matter():
@@ -40,4 +41,20 @@ def test_yes_and_no_are_exact(said, expected):
 def test_f1_is_a_share_and_symmetric_and_one_for_an_exact_match(one, other):
     assert 0 <= token_f1(one, other) <= 1
     assert token_f1(one, other) == token_f1(other, one)
-    assert (token_f1(one, other) == 1) == (sorted(normalised(one).split()) == sorted(normalised(other).split()))
+    said, wanted = sorted(normalised(one).split()), sorted(normalised(other).split())
+    assert (token_f1(one, other) == 1) == (said == wanted if wanted else one.strip() == other.strip() != "")
+
+
+@pytest.mark.parametrize("expected", ["A", "the", "The a", "!", "", " "])
+def test_an_empty_answer_is_never_right_even_where_nothing_but_articles_is_expected(expected):
+    for nothing in ("", " ", None, "an", "?"):
+        assert token_f1(nothing, expected) == 0, nothing
+        assert not exact_match(nothing, expected), nothing
+    for alike in (token_f1, exact_match):
+        assert alike(f" {expected}", expected) == bool(expected.strip())
+
+
+def test_where_no_answer_is_expected_that_is_said():
+    for judge in (token_f1, exact_match):
+        with pytest.raises(UsageError, match="no answer is expected"):
+            judge("Paris", None)

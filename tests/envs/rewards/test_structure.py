@@ -1,4 +1,4 @@
-"""What an answer is made of: worked out or not, explosive or not, and sure to be quick or not."""
+"""What an answer is made of: a written number or not, explosive or not, and sure to be quick or not."""
 
 import time
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from palaestra.envs.rewards.mathematics import number, plain, settled
-from palaestra.envs.rewards.structure import explodes, holds_mathematics, light, names_a_number
+from palaestra.envs.rewards.structure import explodes, holds_mathematics, light
 
 QUESTIONS = (
     r"\binom{20}{10}", r"{20 \choose 10}", r"\sum_{k=1}^{10} k", r"\prod_{k=1}^5 k", r"\int_0^1 3x^2 dx",
@@ -19,22 +19,32 @@ SEVERAL = (
     "1=2", "2+2=4", r"3 \vee 4", r"3 \cup 4", r"3 \lor 4", r"3\text{ or }4", "3 or 4", "3, 4", "3; 4", r"\pm 4", "±4",
     r"\{3, 4\}", "3 < 4", r"3 \le 4", "3 ≠ 4", "[3, 4]", r"3 \approx 4",
 )  # fmt: skip
-WORKED_OUT = (
-    "2^{10}", "2^10", r"\frac{\sqrt{4}}{2}", r"\frac12", r"2\cdot 3", r"3\times 10^{5}", r"\sqrt[3]{8}", "sqrt(4)",
-    "2sqrt(4)", r"2\pi", r"5\text{ cm}", "5 m", r"50\%", "-4", r"(4)", "(1+2)/3",
+UNFINISHED = (
+    "2^{10}", "2^10", "17^5", r"\frac{\sqrt{4}}{2}", r"2\cdot 3", r"123\cdot 456", "1+1+1+1", r"\sqrt{16}", "2sqrt(4)",
+    r"\sqrt[3]{8}", r"10\cdot 9\cdot 8/6", "(1+2)/3", "8-4", "2*2", r"8\div 2", "4×1", r"2\pi/\pi", "2^{2}", "(2)(2)",
+)  # fmt: skip
+WRITTEN_OUT = (
+    "4", r"\frac{8}{2}", "8/2", "4.0", r"4\times 10^{0}", "(4)", "{4}", r"400\%", "0.4e1", "+4", "4^\\circ",
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("text", QUESTIONS + SEVERAL)
+@pytest.mark.parametrize("text", QUESTIONS + SEVERAL + UNFINISHED)
 def test_where_a_number_is_expected_a_question_or_several_answers_are_none(text):
-    assert not names_a_number(plain(text))
-    for expected in ("4", "2", "184756"):
+    assert number(plain(text)) is None
+    for expected in ("4", "2", "184756", "0.5"):
         assert settled(text, expected) is False
 
 
-@pytest.mark.parametrize("text", WORKED_OUT)
-def test_arithmetic_on_written_numbers_is_a_number(text):
-    assert number(plain(text)) is not None or names_a_number(plain(text))
+@pytest.mark.parametrize("text", WRITTEN_OUT)
+def test_a_number_that_is_written_out_is_that_number(text):
+    assert number(plain(text)) == 4
+
+
+@pytest.mark.parametrize(
+    "text", ["5 cm", "5cm", r"5\text{ cm}^2", "5 m/s", r"5~\mathrm{m/s}", r"5\text{ kg}\cdot\text{m/s}^{2}"]
+)
+def test_a_number_with_a_unit_is_for_math_verify_where_a_number_is_expected(text):
+    assert settled(text, "5") is None
 
 
 @pytest.mark.parametrize(
@@ -82,5 +92,5 @@ def test_words_with_their_hyphens_are_not(text):
 @given(st.text(alphabet="^{}()9x*!\\=", max_size=300))
 def test_no_structure_takes_long(text):
     begun = time.thread_time()
-    explodes(text), names_a_number(text), light(text)
+    explodes(text), light(text), settled(text, "4")
     assert time.thread_time() - begun < 5

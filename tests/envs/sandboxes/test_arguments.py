@@ -2,11 +2,15 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from palaestra.envs.sandboxes import Limits, Sandbox, Session, open_sandbox
 from palaestra.envs.sandboxes.local import LocalSandbox
+from palaestra.envs.sandboxes.remote.fusion import request_of
+from palaestra.envs.sandboxes.remote.wire import start_request
+from palaestra.envs.sandboxes.sandbox import OneShot
 from palaestra.errors import SandboxUnavailable, UsageError
 
 
@@ -26,14 +30,22 @@ def sandbox() -> Iterator[Sandbox]:
         ("remote", {}, "the remote sandbox needs 'url'"),
         ("local", {"limit": 1}, "no option 'limit'; did you mean 'limits'.* known: limits, preload, mode"),
         ("docker", {"polcy": 1}, "did you mean 'policy'"),
-        ("local", {"limits": {"seconds": 5}}, r"expected Limits, as in Limits\(seconds=5\)"),
+        ("local", {"limits": 5}, r"limits is 5; expected Limits, as in Limits\(seconds=5\), or a mapping"),
+        ("local", {"limits": {"memory": 5}}, "limits has no 'memory'; did you mean 'memory_bytes'"),
+        ("local", {"limits": {"seconds": 0}}, "limit seconds is 0; expected a positive number"),
+        ({"backend": "local", "limit": 1}, {}, "no option 'limit'; did you mean 'limits'"),
+        ({"backend": "locl"}, {}, "did you mean 'local'"),
+        ({"url": "http://localhost:1"}, {}, "or a mapping with such a 'backend'"),
+        ({"backend": "local", "require": ["filse"]}, {"require": ["files"]}, "no guard is named 'filse'"),
+        ({"backend": "local", "require": ["files"]}, {"require": ["filse"]}, "no guard is named 'filse'"),
+        (["local"], {}, "or a mapping with such a 'backend'"),
         ("locl", {}, "did you mean 'local'"),
         ("local", {"require": "files"}, r"expected names in a tuple, \('files',\)"),
         ("local", {"require": ["filse"], "preload": "bare"}, "no guard is named 'filse'; did you mean 'files'"),
         ("remote", {"url": "127.0.0.1:8765"}, "url is '127.0.0.1:8765'; expected one like http://localhost:8765"),
     ],
 )
-def test_an_option_that_a_backend_does_not_have(backend: str, options: dict[str, object], words: str) -> None:
+def test_an_option_that_a_backend_does_not_have(backend: Any, options: dict[str, object], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         open_sandbox(backend, **options)
 
@@ -86,6 +98,33 @@ def test_files_that_are_no_bytes(sandbox: Sandbox, files: object) -> None:
         sandbox.start(files=files)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="expected"):
         sandbox.run_once("1", files=files)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("files", "limits", "words"),
+    [
+        ({"x": b"x" * 101, "y": b""}, Limits(file_bytes=100), "file x has 101 bytes; limit file_bytes is 100"),
+        ({"x": b"1" * 60, "y": b"2" * 60}, Limits(scratch_bytes=100), "2 files of 120 bytes .* scratch_bytes 100"),
+        ({"x": b"", "y": b""}, Limits(scratch_files=1), "2 files of 0 bytes .* scratch_files is 1"),
+    ],
+)
+def test_files_that_cannot_fit_are_refused_by_name_before_they_are_sent(
+    sandbox: Sandbox, files: dict[str, bytes], limits: Limits, words: str
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        sandbox.start(files=files, limits=limits)
+    with pytest.raises(UsageError, match=words):
+        sandbox.run_once("1", files=files, limits=limits)
+    with pytest.raises(UsageError, match=words):
+        start_request(files, limits)  # of the remote backend
+    with pytest.raises(UsageError, match=words):
+        request_of(OneShot("1", files, None, b"", False, limits), 1.0)  # of a SandboxFusion server
+
+
+def test_a_file_that_the_folder_cannot_hold_is_named(sandbox: Sandbox) -> None:
+    for files, named in (({"a": b"", "../b": b""}, "../b"), ({f"a/b/c/{n}": b"" for n in range(9)}, "a/b/c/")):
+        with pytest.raises(OSError, match=named):
+            sandbox.run_once("1", files=files, limits=Limits(scratch_files=10))
 
 
 def test_a_session_says_that_a_cancelled_call_ended_it(sandbox: Sandbox) -> None:

@@ -16,12 +16,17 @@ from palaestra.errors import Broken, SandboxUnavailable, UsageError
 
 
 class Server(httpx.AsyncBaseTransport):
-    """Answers what a test says; keeps what it was asked."""
+    """Answers what a test says; keeps what it was asked. Whoever looks whether it is there is refused."""
 
     def __init__(self, *answers):
         self.answers, self.asked = list(answers), []
 
     async def handle_async_request(self, request):
+        if request.method == "GET":
+            return httpx.Response(405, stream=httpx.ByteStream(b'{"detail":"Method Not Allowed"}'))
+        return await self.answer(request)
+
+    async def answer(self, request):
         self.asked.append((request.url.path, json.loads(await request.aread())))
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, Exception):
@@ -134,6 +139,28 @@ def test_what_the_server_says_of_its_own_failure_is_told():
         run(Server({"status": "SandboxError", "message": "pod gone", "run_result": None}))
     with pytest.raises(Broken, match="failed: no bash"):
         run(Server(said("Success", "Error", None, stderr="no bash")))
+    with pytest.raises(Broken, match="failed: no pod"):
+        run(Server(said("Failed", "Error", None, stderr=None) | {"message": "no pod"}))
+    for silent in (said("Failed", "Error", None, stderr=None), {"status": "SandboxError", "message": None}):
+        with pytest.raises(Broken, match="failed: it gave no reason"):
+            run(Server(silent))
+
+
+@pytest.mark.parametrize("answer", [httpx.ConnectError("nobody"), refusal(502, "no such service")])
+def test_a_server_that_is_not_there_is_noticed_when_the_sandbox_opens(monkeypatch, answer):
+    monkeypatch.setattr("palaestra.envs.sandboxes.remote.fusion.OPENING", 0.2)
+
+    class Gone(Server):
+        async def handle_async_request(self, request):
+            return await self.answer(request)
+
+        async def answer(self, request):
+            if isinstance(answer, Exception):
+                raise answer
+            return answer()
+
+    with pytest.raises(SandboxUnavailable, match=r"http://localhost:1: the first question failed in (.|\n)*url="):
+        open_sandbox("fusion", url="http://localhost:1", transport=Gone())
 
 
 def test_a_busy_server_is_asked_again():
@@ -146,7 +173,7 @@ def test_a_server_that_never_answers_has_a_deadline(monkeypatch):
     monkeypatch.setattr("palaestra.envs.sandboxes.remote.fusion._GRACE", 0.1)
 
     class Silent(Server):
-        async def handle_async_request(self, request):
+        async def answer(self, request):
             await asyncio.sleep(1000)
 
     async def ask(sandbox):
@@ -198,6 +225,12 @@ def test_a_stateless_toolkit_plays_on_it_as_it_is():
     assert asyncio.run(kit.run("6 * 7", show_last=kit.show_last)) == "42"
 
 
+def test_a_toolkit_that_keeps_a_session_is_refused_before_it_plays():
+    kit = Python({"backend": "fusion", "url": "http://localhost:2", "transport": Server(said())})
+    with pytest.raises(UsageError, match=r"Python keeps a session, and the sandbox 'fusion' has none; .* stateful"):
+        kit.start(None, None)
+
+
 def test_what_it_cannot_do_is_said():
     with open_sandbox("fusion", url="http://localhost:1/run_code/", transport=Server(said())) as sandbox:
         with pytest.raises(UsageError, match="no sessions"):
@@ -210,6 +243,6 @@ def test_what_it_cannot_do_is_said():
         assert asyncio.run(sandbox.arun_once("1")).ok
         assert sandbox.run_once("1" * 2**21).limit_hit == "code"
     with pytest.raises(SandboxUnavailable, match="files"):
-        open_sandbox("fusion", url="http://localhost:1", require=["files"])
+        open_sandbox("fusion", url="http://localhost:1", require=["files"], transport=Server(said()))
     with pytest.raises(UsageError, match="422"):
         run(Server(refusal(422, "language")))

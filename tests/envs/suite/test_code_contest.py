@@ -113,6 +113,24 @@ FILES = {
         },
         "def add(x, y):\n    return x + y",
     ),
+    "primeintellect": (
+        {
+            "prompt": "Add two.",
+            "verification_info": json.dumps({"test_cases": [{"type": "stdin_stdout", "input": "1 2", "output": "3"}]}),
+        },
+        "print(sum(map(int, input().split())))",
+    ),
+    "deepcoder": (
+        {"problem": "Add two.", "tests": json.dumps([{"type": "stdin_stdout", "input": "1 2", "output": "3"}])},
+        "print(sum(map(int, input().split())))",
+    ),
+    "mbpp full": (
+        {
+            "task_id": 3, "text": "Write a function to add up two.", "code": "def add(x, y): return x + y",
+            "test_setup_code": "two = 2", "test_list": ["assert add(1, two) == 3"], "challenge_test_list": [],
+        },
+        "def add(x, y):\n    return x + y",
+    ),
     "mbpp": ({"prompt": "Add two.", "test_list": ["assert add(1, 2) == 3"]}, "def add(x, y):\n    return x + y"),
 }  # fmt: skip
 
@@ -126,9 +144,49 @@ def test_published_files_are_read_and_judged(row, solution, tmp_path):
     if row.get("starter_code"):
         assert "def add(self, x: int" in question
     assert "private_test_cases" not in question
+    assert "assert" not in question
+    assert read_tests(row, row.get("reward_model", {}).get("ground_truth")).function in question
     _, info = played(f"```python\n{solution}\n```", tasks=str(path))
     assert (info["parts"]["success"], info["fault"]) == (1.0, "")
     assert played("```python\npass\n```", tasks=str(path))[1]["parts"]["success"] == 0.0
+
+
+@pytest.mark.parametrize(("row", "asked"), [
+    ({"prompt": "Double a thing.", "test_list": ["assert dbl(2) == 4"]}, True),
+    ({"prompt": "Double a thing.", "answer": '["assert dbl(2) == 4"]'}, True),
+    ({"question": "Double a thing.", "starter_code": "",
+      "input_output": '{"fn_name": "dbl", "inputs": [[2]], "outputs": [4]}'}, True),
+    ({"prompt": "Write dbl, which doubles.", "test_list": ["assert dbl(2) == 4"]}, True),
+    ({"prompt": "Write dbl(x), which doubles.", "test_list": ["assert dbl(2) == 4"]}, False),
+    ({"prompt": "Write `dbl`, which doubles.", "test_list": ["assert dbl(2) == 4"]}, False),
+    ({"prompt": "Double.", "starter_code": "def dbl(x):", "test_list": ["assert dbl(2) == 4"]}, False),
+])  # fmt: skip
+def test_the_name_that_tests_call_is_told_and_the_tests_are_not(row, asked, tmp_path):
+    path = tmp_path / "problems.jsonl"
+    path.write_text(json.dumps({**row, "split": "train"}))
+    question, _ = gymnasium.make(ID, tasks=str(path)).unwrapped.reset(seed=0)
+    assert ("Define a function `dbl` of 1 argument." in question) == asked
+    assert "4" not in question
+
+
+@pytest.mark.parametrize("imports", [[], ["import re"]])
+def test_a_program_may_use_what_contest_sites_import_whatever_its_tests_import(imports, tmp_path):
+    path = tmp_path / "problems.jsonl"
+    row = {"prompt": "First.", "test_list": ["assert r([9]) == 9"], "test_imports": imports, "split": "train"}
+    path.write_text(json.dumps(row))
+    program = "```python\ndef r(x: List[int]) -> int:\n    return x[0]\n```"
+    assert played(program, tasks=str(path))[0] == 1.0
+
+
+def test_what_contest_sites_import_solves_no_problem(tmp_path):
+    path = tmp_path / "problems.jsonl"
+    row = {"prompt": "Find the divisor.", "split": "train"}
+    for tests in (
+        {"test_list": ["assert gcd(4, 6) == 2"]},
+        {"input_output": {"fn_name": "gcd", "inputs": [[4, 6]], "outputs": [2]}},
+    ):
+        path.write_text(json.dumps({**row, **tests}))
+        assert played("```python\npass\n```", tasks=str(path))[1]["parts"]["success"] == 0
 
 
 def test_tests_that_cannot_be_read_are_named_when_the_file_is_read(tmp_path):

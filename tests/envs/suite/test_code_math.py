@@ -107,6 +107,38 @@ def test_a_row_without_question_or_answer_is_named(tmp_path):
         gymnasium.make(ID, tasks=str(path)).unwrapped.tasks  # noqa: B018
 
 
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ("The answer is 5", "sentence"), ("Work.\n#### 5", "sentence"), ('["1"', "no JSON"), ("[]", "empty"),
+        (r"\frac{1", "braces"), (True, "its answer is true"), ({"a": 1}, "its answer is an object"),
+        (["5", ""], "empty"), ([], "its answer is"),
+    ],
+)  # fmt: skip
+def test_an_answer_that_nothing_in_a_box_could_be_is_refused(tmp_path, answer, said):
+    path = tmp_path / "problems.jsonl"
+    for column in ("answer", "ground_truth"):
+        path.write_text(json.dumps({"problem": "2 + 3?", column: answer, "split": "train"}))
+        with pytest.raises(TaskFileError, match=f"line 1.*{said}"):
+            gymnasium.make(ID, tasks=str(path)).unwrapped.tasks  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    "answer", ["[1, 2]", r"\{1, 2\}", r"\left\{1\right.", '["5", "five"]', 5, 2.5, ["5"], "(0, 1]"]
+)
+def test_intervals_sets_lists_and_numbers_are_answers(tmp_path, answer):
+    path = tmp_path / "problems.jsonl"
+    path.write_text(json.dumps({"problem": "2 + 3?", "answer": answer, "split": "train"}))
+    assert len(gymnasium.make(ID, tasks=str(path)).unwrapped.tasks) == 1
+
+
+def test_a_problem_boxed_instead_of_worked_out_is_not_paid_in_files_either(tmp_path):
+    path = tmp_path / "problems.jsonl"
+    path.write_text(json.dumps({"problem": "Compute 17^5.", "answer": "1419857", "split": "train"}))
+    assert played(r"\boxed{17^5}", str(path)) == 0.0
+    assert played(r"\boxed{1{,}419{,}857}", str(path)) == 1.0
+
+
 def test_a_question_for_both_splits_is_refused(tmp_path):
     path = tmp_path / "problems.jsonl"
     rows = [{"problem": "2 + 2?", "answer": "4", "split": split} for split in ("train", "train", "test")]

@@ -103,7 +103,25 @@ def test_a_denied_generator_is_refused_with_its_reason(generator):
 )
 def test_a_generator_that_fails_the_look_at_it_is_refused(generator, said):
     with pytest.raises(UsageError, match=said):
-        _ = Reasoning(generator=generator).tasks[0]
+        open_items(generator, {})
+
+
+def hedging(monkeypatch, reads):
+    """Items whose verifier takes as the answer what this reads from a text."""
+    items = reasoning_items._unchecked('["chain_sum", {}]')
+    monkeypatch.setattr(items, "_dataset", items._dataset)
+    monkeypatch.setattr(
+        items._dataset, "score_answer", lambda answer, item: float(item["answer"] in reads(answer)), raising=False
+    )
+    return items
+
+
+def test_a_verifier_that_finds_the_answer_among_others_is_refused(monkeypatch):
+    items = hedging(monkeypatch, lambda answer: answer.replace(",", "").split())
+    with pytest.raises(UsageError, match="accepts an answer among others"):
+        items.check()
+    first = hedging(monkeypatch, lambda answer: answer.replace(",", "").split()[:1])
+    first.check()  # Whoever writes several has chosen the first.
 
 
 def test_the_look_at_a_generator_finds_what_the_list_holds():
@@ -120,6 +138,7 @@ def test_the_look_at_a_generator_finds_what_the_list_holds():
     ("options", "said"),
     [
         ({"generator": "cuntdown"}, "did you mean countdown"),
+        ({"generator": "?"}, "expected one of ab, .*countdown, .*, zebra_puzzles"),
         ({"generator": 5}, "generator is 5; expected the name"),
         ({"config": {"max_number": 3}}, "it takes .*max_numbers"),
         ({"config": {"min_numbers": 9, "max_numbers": 3}}, "number_sorting"),
@@ -248,6 +267,8 @@ def test_the_answer_stands_between_tags_or_behind_its_mark():
     assert answer_of("<answer>a</answer> no, <answer>\nb\nc </answer>") == "b\nc"
     assert answer_of("Answer: 7") == "7"
     assert answer_of(None) is None
+    assert answer_of("<answer>\n```text\n1 2\n3 4\n```\n</answer>") == "1 2\n3 4"
+    assert answer_of("<answer>```\na\n``` or ```\nb\n```</answer>").count("```") == 4, "two fences are no answer"
     assert answer_of("</answer> <answer>a</answer> <answer>") == "a"
     begun = time.thread_time()
     answer_of("<answer>" * 40_000)

@@ -127,6 +127,47 @@ def test_megascience_asks_for_short_answers_and_shares_none_between_splits(tmp_p
     assert judged(env, half, r"\boxed{0.5}") == 1.0
 
 
+def asked(tmp_path, *rows, split="eval"):
+    path = tmp_path / "mega.jsonl"
+    path.write_text("\n".join(json.dumps({"split": split, **row}) for row in rows))
+    return Science(split, questions=str(path))
+
+
+LISTED = "Which?\nA. foo\nB. bar\nC. baz"
+
+
+@pytest.mark.parametrize("reference", ["B", "(B)", "B.", "B. bar"])
+def test_a_letter_of_options_that_the_question_lists_is_a_choice(tmp_path, reference):
+    env = asked(tmp_path, {"question": LISTED, "reference_answer": reference})
+    (task,) = env.tasks
+    for text in (r"\boxed{B) bar}", r"\boxed{B}", "Answer: B", r"\boxed{\text{(B)}}"):
+        assert judged(env, task, text) == 1.0, text
+    for text in (r"\boxed{A. foo}", r"\boxed{A} \boxed{B}", r"\boxed{D}", "A, B", None):
+        assert judged(env, task, text) == 0.0, text
+
+
+def test_options_have_as_many_letters_as_the_question_lists(tmp_path):
+    listed = "\n".join(f"({letter}) {letter.lower()}oo" for letter in "ABCDEF")
+    env = asked(tmp_path, {"question": f"Which?\n{listed}", "reference_answer": "F"})
+    assert judged(env, env.tasks[0], r"\boxed{F}") == 1.0
+
+
+def test_a_letter_that_no_listed_option_has_is_refused(tmp_path):
+    with pytest.raises(TaskFileError, match="'E', but options A to C"):
+        _ = asked(tmp_path, {"question": LISTED, "reference_answer": "E"}).tasks
+
+
+def test_an_answer_in_words_stays_one_whatever_lines_its_question_has(tmp_path):
+    env = asked(tmp_path, {"question": LISTED, "reference_answer": "bar"})
+    assert judged(env, env.tasks[0], r"\boxed{bar}") == 1.0
+    assert judged(env, env.tasks[0], r"\boxed{B}") == 0.0
+
+
+def test_a_split_column_decides_the_split_of_science_questions(tmp_path):
+    rows = [{"question": f"What is {n} + {n}?", "reference_answer": str(2 * n)} for n in range(20)]
+    assert len(asked(tmp_path, *rows).tasks) == 20
+
+
 @pytest.mark.parametrize(
     ("expected", "right", "wrong"),
     [
@@ -138,6 +179,13 @@ def test_megascience_asks_for_short_answers_and_shares_none_between_splits(tmp_p
         ("a < b", ("a<b",), ("a > b",)),
         ("-", ("-",), ("+", "")),
         ("x", ("x",), ("-x", "x+")),
+        ("620 nm", ("620 nm", "620", r"620~\text{nm}", r"6.2\times10^2"), ("620 m", "62", "620 x")),
+        ("$3.2\\times10^{-5}$ kg", ("0.000032", "3.2e-5 kg", "3.2e-5"), ("3.2e-4 kg", "3.2")),
+        ("-5 °C", (r"-5^\circ\text{C}", "-5", "-5 °C"), ("5 °C",)),
+        ("9.8 m/s^2", (r"9.8~\mathrm{m/s^2}", "9.8"), ("98",)),
+        ("H2O", ("H_2O", r"\text{H}_2\text{O}", r"\ce{H2O}"), ("H_2O_2", "2HO", "HO2", "H20")),
+        ("Ca(OH)2", (r"\text{Ca(OH)}_2", "Ca(OH)_{2}"), ("CaOH2",)),
+        ("3 xy", ("3xy",), ("3",)),
         ("X-ray", ("x-ray", r"\text{X-ray}"), ("ray",)),
     ],
 )

@@ -1,0 +1,107 @@
+"""Opening an environment: the same options whoever does it, and in an error all that there are."""
+
+import copy
+import pickle
+
+import gymnasium
+import pytest
+from gymnasium.envs.registration import EnvSpec
+
+import palaestra
+from palaestra import EnvironmentDefect, UsageError
+from palaestra.envs import Task, ToolEnv
+from palaestra.envs.checks.trials import make
+from palaestra.envs.suite.two_hop import TwoHop
+
+
+class Sized(ToolEnv):
+    """Takes what it needs and nothing of ours."""
+
+    def __init__(self, size):
+        self.size = size
+
+    def task(self, rng):
+        return Task(prompt=f"{rng.integers(100)}")
+
+    def reward(self, attempt):
+        return 0.0
+
+
+class Smaller(Sized):
+    """Hands on to its parent."""
+
+    def __init__(self, by=1):
+        super().__init__(10 - by)
+
+
+class Misled(Sized):
+    """Calls its parent wrongly."""
+
+    def __init__(self):
+        super().__init__(length=3)
+
+
+class Mixin:
+    """A constructor from elsewhere."""
+
+    def __init__(self, colour="red"):
+        self.colour = colour
+
+
+class Mixed(Mixin, TwoHop):
+    """Has the constructor of a class that is no environment."""
+
+
+class Own(TwoHop):
+    """Its option of the same name is its own."""
+
+    def __init__(self, format="json"):
+        super().__init__()
+        self.output = format
+
+
+@pytest.mark.parametrize("env_id", [known for known in palaestra.registered() if known.startswith("palaestra/")])
+def test_every_environment_takes_a_format_from_gymnasium_and_its_spec_keeps_it(env_id):
+    env = gymnasium.make(env_id, format="llama3")
+    assert env.unwrapped.format == "llama3"
+    again = gymnasium.make(EnvSpec.from_json(env.spec.to_json()))
+    assert again.unwrapped.format == "llama3"
+    assert gymnasium.make(env_id).unwrapped.format == type(again.unwrapped).format
+
+
+@pytest.mark.parametrize("author", [Smaller, Mixed], ids=lambda author: author.__name__)
+def test_a_constructor_that_knows_nothing_of_formats_takes_one(author):
+    env = author(format="llama3")
+    assert (env.format, author().format) == ("llama3", "hermes")
+    for copied in (copy.deepcopy(env), pickle.loads(pickle.dumps(env))):
+        assert copied.format == "llama3"
+    with pytest.raises(UsageError, match="no call format is named 'lama'"):
+        author(format="lama")
+
+
+def test_an_option_of_an_authors_own_stays_the_authors():
+    env = Own(format="yaml")
+    assert (env.output, env.format) == ("yaml", "hermes")
+
+
+@pytest.mark.parametrize("vector", [False, True])
+def test_an_option_that_there_is_not_is_told_with_those_that_there_are(vector):
+    opening = gymnasium.make_vec if vector else gymnasium.make
+    with pytest.raises(UsageError, match=r"'fromat'; it takes split, render_mode, tasks, format; is 'format' meant"):
+        opening("palaestra/TwoHop-v0", fromat="llama3")
+    with pytest.raises(UsageError, match="Sized: missing a required argument: 'size'"):
+        Sized()
+
+
+def test_a_constructor_without_a_split_is_told_by_check_how_to_take_one():
+    palaestra.register("test/Smaller-v0", f"{__name__}:Smaller")
+    try:
+        with pytest.raises(EnvironmentDefect, match="Smaller takes no option 'split'; an __init__ of its own"):
+            make("test/Smaller-v0", split="eval")
+    finally:
+        gymnasium.registry.pop("test/Smaller-v0")
+
+
+def test_a_mistake_in_an_authors_constructor_is_the_authors():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'length'"):
+        Misled()

@@ -1,0 +1,63 @@
+"""What an environment or a game declares and cannot be kept is refused when its class is made."""
+
+import re
+
+import numpy as np
+import pytest
+
+from palaestra import EnvironmentDefect
+from palaestra.envs import Game, RewardPart, ToolEnv
+
+
+class Plain(ToolEnv):
+    """As it comes."""
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [("reward_timeout", 0, "reward_timeout is 0"), ("reward_timeout", float("inf"), "reward_timeout is inf"),
+     ("chance", 2, "chance is 2"), ("ceiling", float("nan"), "ceiling is nan"),
+     ("max_turns", 0, "max_turns is 0; expected at least 1"),
+     ("max_turns", "4", "max_turns is '4'; expected at least 1, a whole number"),
+     ("max_turns", 2.5, "max_turns is 2.5"), ("max_turns", True, "max_turns is True"),
+     ("max_turn_calls", 0, "max_turn_calls is 0; expected at least 1"),
+     ("max_result_chars", -5, "max_result_chars is -5; expected at least 1"),
+     ("system", None, "system is None; expected a text"), ("system", 5, "system is 5; expected a text"),
+     ("format", None, "format is None; expected the name of a format"),
+     ("reward_timeout", "5", "reward_timeout is '5'; expected a number of seconds above 0"),
+     ("close_timeout", None, "close_timeout is None"), ("start_timeout", -1, "start_timeout is -1"),
+     ("chance", "0.5", "chance is '0.5'"), ("ceiling", "x", "ceiling is 'x'; expected a finite number, or None"),
+     ("parts", ["success"], r"parts is \['success'\]; expected a RewardPart"),
+     ("parts", {"success": RewardPart(weight="1")}, "expected finite numbers and low <= high"),
+     ("shared", "client", "expected a tuple"), ("shared", (5,), "expected a tuple")],
+)  # fmt: skip
+def test_limits_that_make_no_sense_are_refused_when_the_class_is_made(name, value, said):
+    with pytest.raises(EnvironmentDefect, match=said):
+        type("Odd", (Plain,), {name: value})
+
+
+def test_a_chance_that_depends_on_the_options_is_a_property():
+    class Odds(Plain):
+        chance = property(lambda self: 1 / self.max_turns)
+
+    assert Odds().chance == 1 / Plain.max_turns
+
+
+def test_limits_of_numpy_are_numbers_too():
+    class Drawn(Plain):
+        max_turns, reward_timeout, chance = np.int64(3), np.float32(5), np.float64(0.5)
+
+    assert Drawn().max_turns == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [("max_turns", 0, "max_turns is 0; expected at least 1"), ("max_result_chars", "5", "max_result_chars is '5'"),
+     ("system", "Play.", "system is 'Play.'; expected a text; \"\" for none for each seat: {seat: ...}"),
+     ("system", {"one_0": 5}, "system['one_0'] is 5; expected a text"),
+     ("seat_tools", {"one_0": "look"}, "seat_tools['one_0'] is 'look'; expected a tuple"),
+     ("chance", {"one_0": 2}, "chance['one_0'] is 2"), ("ceiling", {"one_0": "x"}, "ceiling['one_0'] is 'x'")],
+)  # fmt: skip
+def test_limits_of_a_game_are_refused_when_its_class_is_made(name, value, said):
+    with pytest.raises(EnvironmentDefect, match=re.escape(said)):
+        type("Odd", (Game,), {"seats": ("one_0", "two_0"), name: value})

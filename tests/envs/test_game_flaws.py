@@ -1,0 +1,98 @@
+"""What an author of a game gets wrong is said: in the class when it is made, in its rounds when it shows."""
+
+import pytest
+
+from palaestra.envs import RewardPart, Task
+from palaestra.envs.games.game import Game
+from palaestra.envs.games.game_arena import GameArena
+from palaestra.episode import Start
+from palaestra.errors import EnvironmentDefect
+
+
+def flawed(**body):
+    """A game class with one flaw."""
+    return type("Flawed", (Game,), {"seats": ("a_0", "b_0"), "task": lambda self, rng: Task(f"{rng.random()}"), **body})
+
+
+def one_round(result=None, ask=None):
+    def rounds(self, task, rng):
+        yield ask or {"a_0": task.prompt}
+        return result
+
+    return rounds
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ({"seats": ("a_0",)}, "expected at least two"),
+        ({"seats": ("a_0", "a_0")}, "expected at least two"),
+        ({"seat_tools": {"c_0": ()}}, "speaks of a seat 'c_0'"),
+        ({"seat_tools": {"a_0": ("gone",)}}, "names 'gone'"),
+        ({"parts": {"won": RewardPart()}}, "has no 'success'"),
+    ],
+)
+def test_a_flaw_of_the_class_is_named_when_it_is_made(body, says):
+    with pytest.raises(EnvironmentDefect, match=says):
+        flawed(**body)
+
+
+def no_yield(self, task, rng):
+    return {"a_0": 1.0, "b_0": 1.0}
+
+
+async def awaited(self, task, rng):
+    return {"a_0": 1.0, "b_0": 1.0}
+
+
+async def awaited_rounds(self, task, rng):
+    yield {"a_0": task.prompt}
+
+
+@pytest.mark.parametrize(
+    ("rounds", "says"),
+    [
+        (no_yield, "rounds gave dict and no generator"),
+        (awaited, "rounds gave coroutine and no generator"),
+        (awaited_rounds, "rounds gave async_generator and no generator"),
+        (one_round(ask={"c_0": "hello"}), r"expected \{seat: text\}"),
+        (one_round(ask={"a_0": ""}), "expected some text"),
+        (one_round({"a_0": 1.0}), "expected the reward of each"),
+        (one_round({"a_0": 1.0, "b_0": float("nan")}), "finite"),
+        (one_round({"a_0": 1.0, "b_0": 3.0}), "declared range"),
+        (one_round(None), "expected the reward of each"),
+    ],
+)
+def test_a_flaw_of_the_rounds_is_named_when_it_shows(rounds, says):
+    game = flawed(rounds=rounds)()
+
+    def play_it():
+        game.open({seat: Start(0, 0, seat=seat) for seat in game.seats})
+        game.act({"a_0": "said"})
+
+    with pytest.raises(EnvironmentDefect, match=says):
+        play_it()
+
+
+def fails_when_told(self, task, rng):
+    said = yield dict.fromkeys(self.seats, task.prompt)
+    if said["a_0"] == "fail":
+        raise ZeroDivisionError
+    return dict.fromkeys(self.seats, 1.0)
+
+
+def test_an_authors_error_reaches_the_caller_and_the_arena_goes_on():
+    arena = GameArena(flawed(rounds=fails_when_told), 2, name="flawed")
+
+    def begin():
+        for slot, seat in enumerate(arena.seats):
+            arena.begin(slot, Start(0, 0, seat=seat))
+        assert len(arena.recv(2, 60)) == 2
+
+    begin()
+    arena.send({0: "fail"})
+    with pytest.raises(ZeroDivisionError):
+        arena.send({1: "y"})
+    begin()
+    arena.send({0: "x", 1: "y"})
+    assert [event.reward for event in arena.recv(2, 60)] == [1.0, 1.0]

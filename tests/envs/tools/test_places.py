@@ -1,0 +1,121 @@
+"""Where a toolkit's programs run: what cannot heal is raised, what may heal is BROKEN, limits come with the place."""
+
+import asyncio
+
+import pytest
+
+import palaestra
+from palaestra import Broken, SandboxUnavailable, ToolError, UsageError
+from palaestra.envs import Task, ToolEnv
+from palaestra.envs.running.vector import ToolVectorEnv
+from palaestra.envs.sandboxes import Limits, Result
+from palaestra.envs.tools.python import CodeInterpreter, Python
+from palaestra.envs.tools.sandboxed import in_sandbox
+from palaestra.episode import Ending, Start
+
+
+class Walled(Python):
+    require = ("landlock",)
+
+
+class Desk(ToolEnv):
+    """Anything may be run."""
+
+    def __init__(self, sandbox, *kits):
+        super().__init__()
+        self.toolkits = in_sandbox(sandbox, *(kits or (Python,)))
+
+    def task(self, rng):
+        return Task(prompt=f"Case {rng.integers(10**6)}?", answer="yes")
+
+    def reward(self, attempt):
+        return float(attempt.answer == "yes")
+
+
+def started(kit, place):
+    made = kit(place)
+    made.start(Task(prompt="?", answer="!"), None)
+    return made
+
+
+PERMANENT = [
+    ({"backend": "local", "foo": 1}, Python, UsageError, "no option 'foo'"),
+    ({"backend": "fusion"}, Python, UsageError, "needs 'url'"),
+    (
+        {"backend": "local", "limits": {"secnds": 1}},
+        Python,
+        UsageError,
+        "limits has no 'secnds'; did you mean 'seconds'",
+    ),
+    ({"backend": "fake", "require": ["landlock"]}, Python, SandboxUnavailable, "landlock"),
+    ({"backend": "fake", "require": "files"}, Python, UsageError, "in a tuple"),
+    ("fake", Walled, SandboxUnavailable, "not enforced here: landlock"),
+]
+
+
+@pytest.mark.parametrize(("place", "kit", "error", "said"), PERMANENT)
+def test_a_place_that_no_episode_could_have_is_raised_and_not_played(fake, place, kit, error, said):
+    with pytest.raises(error, match=said):
+        Desk(place, kit).begin(Start(task=0, seed=0))
+    with pytest.raises(error, match=said):
+        Desk(place, kit).reset(seed=0)
+    vector = ToolVectorEnv(lambda: Desk(place, kit), 3)
+    try:
+        for slot in range(3):
+            vector.begin(slot, Start(task=slot, seed=0))
+        with pytest.raises(error, match=said):
+            vector.recv(3, 60.0)
+    finally:
+        vector.close()
+
+
+def test_a_library_that_is_missing_is_raised_too(fake, monkeypatch):
+    def missing(*arguments, **options):
+        raise palaestra.MissingExtra("docker", "docker", "the docker sandbox")
+
+    monkeypatch.setattr(fake.FakeSandbox, "__init__", missing)
+    with pytest.raises(palaestra.MissingExtra, match="pip install"):
+        Desk("fake").begin(Start(task=0, seed=0))
+
+
+@pytest.mark.parametrize(
+    "fault", [Broken("the supervisor was not ready"), ConnectionError("gone"), OSError(24, "full")]
+)
+def test_trouble_that_may_pass_breaks_the_episode_and_the_next_one_is_played(fake, monkeypatch, fault):
+    def fail(sandbox, **options):
+        raise fault
+
+    env = Desk("fake")
+    with monkeypatch.context() as patch:
+        patch.setattr(fake.FakeSandbox, "__init__", fail)
+        event = env.begin(Start(task=0, seed=0))
+        assert event.ending is Ending.BROKEN
+        assert "a toolkit did not start" in event.fault
+    assert env.begin(Start(task=0, seed=0)).ending is None
+    assert env.take("yes").reward == 1.0
+
+
+def test_limits_of_a_place_stand_in_place_of_the_toolkits(fake):
+    class Narrow(Python):
+        limits = Limits(seconds=2.0, memory_bytes=2**28)
+
+    kit = started(Narrow, {"backend": "fake", "limits": {"seconds": 500.0}})
+    assert kit.limits == Limits(seconds=500.0, memory_bytes=2**28)
+    assert fake.opened[-1]["limits"] == kit.limits
+    assert asyncio.run(kit.python("6 * 7")) == "42"
+    assert (fake.sessions[-1].limits, fake.asked[-1][1]) == (kit.limits, 500.0)
+    fake.script.append(Result(exit_code=None, signal=9, timed_out=True, limit_hit="seconds"))
+    with pytest.raises(ToolError, match="timed out after 500 s"):
+        asyncio.run(kit.python("1"))
+    assert kit.tools["python"].timeout > 530 > Narrow.tools["python"].timeout
+    whole = Limits(seconds=1.0)
+    assert started(CodeInterpreter, {"backend": "fake", "limits": whole}).limits == whole
+    assert started(Narrow, "fake").limits == Narrow.limits
+
+
+def test_our_deadline_in_an_episode_is_later_than_the_time_that_a_place_gives(fake):
+    env = Desk({"backend": "fake", "limits": {"seconds": 500.0}})
+    env.begin(Start(task=0, seed=0))
+    (call,) = env.open_turn(env.call("python", code="1"))
+    assert call.tool.timeout > 530
+    env.close()
