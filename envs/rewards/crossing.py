@@ -203,6 +203,8 @@ def _object(name: str, attributes: dict[str, Any], classes: Mapping[str, Any]) -
     kind = classes.get(name)
     if not isinstance(kind, type) or kind.__module__ != classes.get("__name__"):
         return Unknown(name)
+    if any(callable(getattr(kind, key, None)) for key in attributes):
+        raise ValueError(f"attributes in place of methods of {name}")  # `equals = bool` would agree with everything.
     made: Any = object.__new__(kind)
     made.__dict__.update({key: unpack(item, classes) for key, item in attributes.items()})
     return made

@@ -156,6 +156,20 @@ def test_no_object_is_made_of_a_class_that_the_tests_only_imported():
     assert isinstance(unpack(forged, {"__name__": "tests", "Agrees": Agrees}), Unknown)
 
 
+def test_an_object_brings_no_methods_of_its_own():
+    class Node:
+        default = 0
+
+        def equals(self, other):
+            return False
+
+    classes = {"__name__": "tests", "Node": Node}
+    Node.__module__ = "tests"
+    with pytest.raises(ValueError, match="in place of methods"):
+        unpack({"$": "object", "of": ["Node", {"equals": {"$": "type", "of": "bool"}}]}, classes)
+    assert unpack({"$": "object", "of": ["Node", {"default": 3}]}, classes).default == 3
+
+
 def tagged(kind, content):
     return {"$": kind, "of": content}
 
