@@ -6,7 +6,7 @@ from typing import Literal
 
 Limited = Literal["", "seconds", "cpu_seconds", "memory", "processes", "scratch", "output", "code"]
 
-_LEFT_OUT = re.compile(r"\n\[\.\.\. \d+ of (\d+) bytes left out \.\.\.\]\n")
+_LEFT_OUT = re.compile(r"\n\[\.\.\. \d{1,18} of (\d{1,18}) bytes left out \.\.\.\]\n")
 
 
 @dataclass(frozen=True, slots=True)

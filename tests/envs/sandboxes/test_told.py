@@ -54,6 +54,8 @@ def test_what_a_program_prints_of_something_left_out_is_no_cut(session: Session)
 def test_output_that_was_cut_is_truncated_whatever_else_happened(session: Session) -> None:
     result = session.run("import os\nprint('x' * 10_000, flush=True)\nos.kill(os.getpid(), 24)")
     assert (result.limit_hit, result.truncated) == ("cpu_seconds", True)
+    endless = Result(stdout=f"\n[... 1 of {'9' * 5000} bytes left out ...]\n", stdout_bytes=5030)
+    assert not endless.truncated
     both = Result(stdout="a\n[... 8 of 10 bytes left out ...]\nz", stdout_bytes=10, limit_hit="seconds")
     assert both.truncated and not Result(stdout=both.stdout, stdout_bytes=35, limit_hit="seconds").truncated
 
