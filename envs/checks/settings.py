@@ -1,7 +1,7 @@
 """Is what a class sets also read? A misspelt setting is an attribute like any other, and changes nothing.
 
 Only what nobody reads is complained about, and only where it resembles a setting: an author may keep what he likes on
-his class. Left out: what a setting may be (`envs.core.scoring`).
+his class. Left out: what a setting may be (`envs.core.settings`).
 """
 
 import sys

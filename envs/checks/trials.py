@@ -18,7 +18,7 @@ from palaestra import formats
 from palaestra.envs.checks.cheats import Cheat, arguments, question
 from palaestra.envs.checks.findings import difference, require
 from palaestra.envs.core.env import ToolEnv
-from palaestra.envs.core.scoring import check_limits
+from palaestra.envs.core.settings import check_limits
 from palaestra.episode import Attempt, Ending, Event, Message, Start, Task
 from palaestra.errors import Broken, EnvironmentDefect, UnknownTask, UsageError
 from palaestra.registry import Demonstrator, demonstrator

@@ -14,7 +14,8 @@ from palaestra.envs.core import branches
 from palaestra.envs.core.branches import Snapshot
 from palaestra.envs.core.discovery import divide
 from palaestra.envs.core.machine import EpisodeMachine
-from palaestra.envs.core.scoring import check_declared, check_limits
+from palaestra.envs.core.scoring import check_declared
+from palaestra.envs.core.settings import check_limits
 from palaestra.envs.core.tool import Mode, collect
 from palaestra.envs.core.toolkit import Toolkit, merge
 from palaestra.envs.core.transcript import fresh, joined, transcript

@@ -16,7 +16,7 @@ def open_env(env_id: str, options: Mapping[str, Any]) -> ToolEnv:
         env = gymnasium.make(env_id, disable_env_checker=True, **options).unwrapped
     except gymnasium.error.UnregisteredEnv as error:
         raise UnknownId(env_id, registered()) from error
-    except TypeError as error:  # An option that its class does not take; Gymnasium's text names both.
+    except TypeError as error:  # From somebody else's class; ours say it themselves.
         raise UsageError(f"{env_id} cannot be made with {dict(options)}: {error.__cause__ or error}") from error
     if not isinstance(env, ToolEnv):
         raise UsageError(f"{env_id} is a {type(env).__name__}; expected a ToolEnv, whose turns and rewards are open")

@@ -42,7 +42,10 @@ class Toolkit:
             check_method(cls, name, getattr(Toolkit, name))
 
     def start(self, task: Task, rng: np.random.Generator) -> None:
-        """An episode begins. Any exception here ends it BROKEN: the agent has not acted yet."""
+        """An episode begins. An exception here ends it BROKEN, since the agent has not acted yet.
+
+        What the next episode would meet too is raised instead: UsageError, SandboxUnavailable, MissingExtra.
+        """
 
     def close(self) -> None:
         """The episode is over; also called when it never ran to its end."""

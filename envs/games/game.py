@@ -16,7 +16,8 @@ import numpy as np
 
 from palaestra import formats
 from palaestra.envs.core.calls import Prepared, clip, prepare, refused, run
-from palaestra.envs.core.scoring import GAME_LIMITS, RewardPart, check_by_seat, check_declared, check_limits, score
+from palaestra.envs.core.scoring import RewardPart, check_declared, score
+from palaestra.envs.core.settings import GAME_LIMITS, check_by_seat, check_limits
 from palaestra.envs.core.tasks import ProceduralTasks, check_split, check_task
 from palaestra.envs.core.tool import Mode, Tool, collect
 from palaestra.envs.games import game_branches

@@ -45,11 +45,12 @@ def files_of(files: Mapping[str, bytes] | None, limits: Limits | None = None) ->
         raise _unexpected("files", files, "a mapping of paths to bytes")
     given = {path_of(path): content(f"file {path}", data) for path, data in files.items()}
     if limits is not None:
-        _check_sizes(given, limits)
+        check_sizes(given, limits)
     return given
 
 
-def _check_sizes(files: Mapping[str, bytes], limits: Limits) -> None:
+def check_sizes(files: Mapping[str, bytes], limits: Limits) -> None:
+    """Refuse files that cannot fit."""
     for path, data in files.items():
         if len(data) > limits.file_bytes:
             raise UsageError(f"file {path} has {len(data)} bytes; limit file_bytes is {limits.file_bytes}")

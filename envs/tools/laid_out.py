@@ -9,8 +9,9 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from palaestra.envs.sandboxes import Limits
+from palaestra.envs.sandboxes.arguments import check_sizes
 from palaestra.envs.sandboxes.runner.files import DEPTH, NAME_BYTES
-from palaestra.errors import EnvironmentDefect
+from palaestra.errors import EnvironmentDefect, UsageError
 
 
 def checked(files: Any, owner: str, limits: Limits) -> dict[str, bytes]:
@@ -18,18 +19,16 @@ def checked(files: Any, owner: str, limits: Limits) -> dict[str, bytes]:
     if not isinstance(files, Mapping):
         raise EnvironmentDefect(f"{owner}.files gave a {type(files).__name__}; expected a dict of paths to bytes")
     for path, data in files.items():
-        if fault := _fault(path, data, limits) or ("" if _free(path, files) else "lies in another file"):
+        if fault := _fault(path, data) or ("" if _free(path, files) else "lies in another file"):
             raise EnvironmentDefect(f"{owner}.files: {str(path)[:80]!r} {fault}")
-    size = sum(map(len, files.values()))
-    if size > limits.scratch_bytes or len(files) > limits.scratch_files:
-        raise EnvironmentDefect(
-            f"{owner}.files gave {len(files)} files of {size} bytes together; limits.scratch_files is "
-            f"{limits.scratch_files} and limits.scratch_bytes is {limits.scratch_bytes}"
-        )
+    try:
+        check_sizes(files, limits)
+    except UsageError as error:
+        raise EnvironmentDefect(f"{owner}.files: {error}") from None
     return dict(files)
 
 
-def _fault(path: Any, data: Any, limits: Limits) -> str:
+def _fault(path: Any, data: Any) -> str:
     if not isinstance(path, str):
         return f"is a {type(path).__name__}; expected the path as text"
     names = [name for name in path.split("/") if name not in ("", ".")]
@@ -40,8 +39,6 @@ def _fault(path: Any, data: Any, limits: Limits) -> str:
     if not isinstance(data, bytes):
         hint = "; encode the text: text.encode()" if isinstance(data, str) else ""
         return f"holds a {type(data).__name__}; expected bytes{hint}"
-    if len(data) > limits.file_bytes:
-        return f"has {len(data)} bytes; limits.file_bytes is {limits.file_bytes}"
     return ""
 
 

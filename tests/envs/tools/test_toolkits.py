@@ -152,8 +152,8 @@ class Odd(Python):
         ({"é" * 200: b""}, "is too long"),
         ({"a/" * 40 + "b": b""}, "is too long"),
         ({"a": b"", "a/b": b""}, "'a/b' lies in another file"),
-        ({"a": b"12345"}, "has 5 bytes; limits.file_bytes is 4"),
-        ({"a": b"1234", "b": b"1234"}, "gave 2 files of 8 bytes together; .* limits.scratch_bytes is 6"),
+        ({"a": b"12345"}, "has 5 bytes; limit file_bytes is 4"),
+        ({"a": b"1234", "b": b"1234"}, "2 files of 8 bytes together; .* limit scratch_bytes 6"),
     ],
     ids=str,
 )
