@@ -4,30 +4,30 @@ Left out: registration (`palaestra.register`), the suite of ready environments (
 that several environments share (`palaestra.envs.tools`).
 """
 
+from palaestra.envs.arena.text_env import TextEnv
+from palaestra.envs.arena.vector import ToolVectorEnv
+from palaestra.envs.core.author import Game, ToolEnv
 from palaestra.envs.core.branches import Snapshot
-from palaestra.envs.core.env import ToolEnv
 from palaestra.envs.core.scoring import RewardPart
 from palaestra.envs.core.space import TextSpace
 from palaestra.envs.core.tasks import ProceduralTasks
-from palaestra.envs.core.tool import tool
+from palaestra.envs.core.tool import Done, tool
 from palaestra.envs.core.toolkit import Toolkit
 from palaestra.envs.data.task_files import load_tasks
-from palaestra.envs.games.game import Game
-from palaestra.envs.games.game_branches import GameSnapshot
 from palaestra.envs.rewards.progressive import Progressive, Stage
-from palaestra.envs.running.vector import ToolVectorEnv
 from palaestra.episode import Task
 from palaestra.errors import ToolError
 
 __all__ = [
+    "Done",
     "Game",
-    "GameSnapshot",
     "ProceduralTasks",
     "Progressive",
     "RewardPart",
     "Snapshot",
     "Stage",
     "Task",
+    "TextEnv",
     "TextSpace",
     "ToolEnv",
     "ToolError",

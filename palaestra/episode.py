@@ -63,6 +63,10 @@ class Call:
     text: str
     status: Status
     seconds: float = field(default=0.0, compare=False)
+    written: Mapping[str, Any] | None = None
+    """What the agent wrote, where it differs from `arguments`: values before their conversion, without defaults."""
+    answer: str | None = None
+    """The episode's answer, where this call ended it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,12 @@ class Attempt:
     """The agent's answer, without its thinking; None when the episode ended without one."""
     calls: tuple[Call, ...]
     turns: int
+    final: Mapping[str, Any] = field(default_factory=dict)
+    """What the environment and its toolkits declared of their state when the episode ended."""
+    seat: str | None = None
+    """Whose attempt it is, in a game."""
+    worlds: tuple[Mapping[str, Any], ...] = ()
+    """The same as `final`, after each round of a game whose toolkits declare any."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,9 +23,11 @@ from palaestra.errors import EnvironmentDefect, PalaestraError, UnknownId, Usage
 from palaestra.options import OF_ARENAS, refuse_unknown
 from palaestra.protocols import Arena
 
-VECTOR_MODULE = "palaestra.envs.running.vector"
-SEATS_MODULE = "palaestra.envs.games.seats"
-OPENERS_MODULE = "palaestra.envs.games.openers"
+ENTRY_POINT = "palaestra.envs.arena.text_env:open_text_env"
+VECTOR_ENTRY_POINT = "palaestra.envs.arena.vector:open_vector"
+"""Gymnasium calls these; the author's class comes with the other options, so that a spec says all there is to say."""
+SEATS_MODULE = "palaestra.envs.arena.pettingzoo"
+OPENERS_MODULE = "palaestra.envs.arena.openers"
 Demonstrator = Callable[..., str]
 """`(messages, rng, **habits) -> text`: plays the next turn from what the agent has seen, never from the answer."""
 
@@ -53,10 +55,9 @@ def register(env_id: str, entry_point: str, *, demonstrator: str | None = None, 
     gymnasium.registry.pop(env_id, None)
     gymnasium.register(
         env_id,
-        entry_point=entry_point,
-        # The part after the colon is looked up by Gymnasium with getattr; the vector module answers for any id.
-        vector_entry_point=f"{VECTOR_MODULE}:{env_id}",
-        kwargs=kwargs,
+        entry_point=ENTRY_POINT,
+        vector_entry_point=VECTOR_ENTRY_POINT,
+        kwargs={"entry_point": entry_point, **kwargs},
     )
     _demonstrators.pop(env_id, None)
     if demonstrator is not None:
@@ -119,9 +120,21 @@ def registered_game(game_id: str) -> tuple[str, Mapping[str, Any]]:
 
 def registered() -> list[str]:
     """The ids that `palaestra.register` wrote, sorted."""
-    return sorted(
-        env_id for env_id, spec in gymnasium.registry.items() if spec.vector_entry_point == f"{VECTOR_MODULE}:{env_id}"
-    )
+    return sorted(env_id for env_id, spec in gymnasium.registry.items() if spec.entry_point == ENTRY_POINT)
+
+
+def registered_author(env_id: str) -> tuple[str, Mapping[str, Any]] | None:
+    """The class of an environment or game of ours as "module:Class", and the options that it was registered with."""
+    module, _, name = env_id.rpartition(":")
+    if module:
+        import_author(module)
+    if (game := _games.get(_game_id(name))) is not None:
+        return game.entry_point, game.options
+    spec = gymnasium.registry.get(name)
+    if spec is None or spec.entry_point != ENTRY_POINT:
+        return None
+    options = dict(spec.kwargs)
+    return options.pop("entry_point"), options
 
 
 def arena(env_id: str, slots: int, **kwargs: Any) -> Arena:
@@ -151,7 +164,7 @@ def arena(env_id: str, slots: int, **kwargs: Any) -> Arena:
         if _known_to_pettingzoo(name):
             return _open_by("open_pettingzoo", name, slots, **kwargs)
         raise UnknownId(env_id, [*registered(), *games()]) from error
-    if spec.vector_entry_point != f"{VECTOR_MODULE}:{spec.id}":
+    if spec.entry_point != ENTRY_POINT:
         return _open_by("open_gymnasium", spec.id, slots, **kwargs)
     check_options(env_id, kwargs)
     opened = gymnasium.make_vec(spec.id, num_envs=slots, **kwargs)
@@ -225,15 +238,8 @@ def reads_calls(env_id: str) -> bool:
 
 def _ours(env_id: str) -> tuple[Any, Mapping[str, Any]] | None:
     """The class of an environment or game of ours, and what it was registered with."""
-    module, _, name = env_id.rpartition(":")
-    if module:
-        import_author(module)
-    if (game := _games.get(_game_id(name))) is not None:
-        return load_author(game.entry_point, f"{env_id}: its class"), game.options
-    spec = gymnasium.registry.get(name)
-    if spec is None or spec.vector_entry_point != f"{VECTOR_MODULE}:{name}" or not isinstance(spec.entry_point, str):
-        return None
-    return load_author(spec.entry_point, f"{env_id}: its class"), spec.kwargs
+    found = registered_author(env_id)
+    return None if found is None else (load_author(found[0], f"{env_id}: its class"), found[1])
 
 
 def _open_by(opener: str, env_id: str, slots: int, **kwargs: Any) -> Arena:

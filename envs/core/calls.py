@@ -1,81 +1,163 @@
 """One call of a tool: from what the agent wrote, over the check of its arguments, to the text it is told.
 
 Three roads meet here and stay apart: the agent's mistake and a tool that fails are answers to the agent, only
-`Broken` is ours. A failure that its tool declared transient is tried again. Left out: threads and deadlines
-(`envs.running.runner`).
+`Broken` is ours. Left out: threads, deadlines and further tries (`envs.running`).
 """
 
-import asyncio
 import logging
-import random
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
+from functools import partial, reduce
 from typing import Any
 
-from palaestra.envs.core.tool import Mode, Tool
-from palaestra.envs.running.limits import Limit
+from palaestra.envs.core.tool import Done, Tool, make
+from palaestra.envs.running.process_child import module_of
+from palaestra.envs.running.work import InProcess, Mode, Work
 from palaestra.episode import Call, Status
-from palaestra.errors import Broken, ToolError
+from palaestra.errors import Broken, EnvironmentDefect, ToolError
 from palaestra.formats import Fault, ParsedCall
 
 log = logging.getLogger("palaestra.envs")
 _logged: set[tuple[str, str, str]] = set()
 _MAX_NAME = 64
-_FIRST_PAUSE = 0.1
-_LONGEST_PAUSE = 2.0
-_spread = random.Random()
-"""Of its own, so that no episode's randomness depends on a server's failures."""
+_MAX_TEXT = 2**24
+"""Characters of a result that a process sends; the agent is shown far fewer."""
+_NONE: Mapping[str, Any] = {}
 
 
-@dataclass(slots=True)
 class Prepared:
-    """A call that is ready to run, or already answered because nothing can be run."""
+    """A call that is ready to run."""
 
-    name: str
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    tool: Tool | None = None
-    owner: Any = None
-    """The environment or toolkit whose method it is."""
-    values: Mapping[str, Any] = field(default_factory=dict)
-    """The arguments after their check."""
-    call: Call | None = None
-    """The answer, where it is known without running anything."""
+    __slots__ = ("arguments", "owner", "tool", "values", "written")
 
-    @property
-    def mode(self) -> Mode:
-        """Where it runs; an answered call needs no place."""
-        return Mode.INLINE if self.tool is None else self.tool.mode
+    def __init__(
+        self, tool: Tool, owner: Any, values: Mapping[str, Any], arguments: Mapping[str, Any], written: Any
+    ) -> None:
+        self.tool, self.owner = tool, owner
+        """`owner` is the environment or toolkit whose method it is."""
+        self.values, self.arguments, self.written = values, arguments, written
+        """What the method is given; the same as plain data; what the agent wrote, where that differs."""
 
-    @property
-    def limit(self) -> Limit | None:
-        """What it shares its tool's limit with, over all environments."""
-        return None if self.tool is None else self.tool.limit
+    def run(self) -> Call:
+        """Run a plain tool in place."""
+        begun = time.perf_counter()
+        try:
+            value = getattr(self.owner, self.tool.attribute)(**self.values)
+        except (Exception, SystemExit) as error:
+            return self.failed(error, time.perf_counter() - begun)
+        return self.answered(value, time.perf_counter() - begun)
+
+    def work(self) -> Work:
+        """What a runner is to do."""
+        tool = self.tool
+        if tool.mode is Mode.PROCESS:
+            function: Any = tool.function
+            run: Any = InProcess(
+                "palaestra.envs.core.calls:load_call",
+                {
+                    "module": function.__module__,
+                    "function": function.__qualname__,
+                    "attribute": tool.attribute,
+                    "owner": type(self.owner).__name__,
+                    "arguments": self.arguments,
+                    "main": _main_file(),
+                },
+            )
+        else:
+            run = partial(getattr(self.owner, tool.attribute), **self.values)
+        return Work(tool.name, run, tool.conditions, self.arguments)
+
+    def call(self, work: Work) -> Call:
+        """The call that a work's outcome makes."""
+        if work.error is not None:
+            return self.failed(work.error, work.seconds)
+        if self.tool.mode is Mode.PROCESS:
+            status, text, answer, seconds = work.value
+            return Call(self.tool.name, self.arguments, text, Status(status), seconds, self.written, answer)
+        return self.answered(work.value, work.seconds)
+
+    def answered(self, value: Any, seconds: float) -> Call:
+        """The call that a tool's result makes; a Done ends the episode."""
+        tool = self.tool
+        if type(value) is not str or tool.terminal:
+            try:
+                value = tool.text(value)
+            except EnvironmentDefect:
+                raise
+            except Exception as error:  # A result that cannot even be printed.
+                return self.failed(error, seconds)
+            if isinstance(value, Done):
+                return Call(tool.name, self.arguments, str(value), Status.OK, seconds, self.written, value.answer)
+        return Call(tool.name, self.arguments, value, Status.OK, seconds, self.written)
+
+    def failed(self, error: BaseException, seconds: float = 0.0) -> Call:
+        """What an exception of a tool comes to. BROKEN for `Broken` alone: an agent may crash a tool on purpose."""
+        name = self.tool.name
+        if isinstance(error, Broken):
+            return Call(name, self.arguments, f"{name}: {error}", Status.BROKEN, seconds, self.written)
+        try:
+            message = str(error)
+        except Exception:  # An exception of the author's may fail even to say what it is.
+            message = ""
+        if not isinstance(error, ToolError):
+            kind = type(error).__name__
+            message = f"{kind}: {message}" if message else kind
+            key = (type(self.owner).__name__, name, kind)
+            if key not in _logged:
+                _logged.add(key)
+                log.warning("tool %s.%s raised %s (shown to the agent; logged once)", *key, exc_info=error)
+        return Call(name, self.arguments, f"Error: {message}", Status.TOOL_ERROR, seconds, self.written)
 
 
-def refused(name: str, arguments: Mapping[str, Any], reason: str) -> Prepared:
+def refused(name: str, arguments: Mapping[str, Any], reason: str) -> Call:
     """A call that is answered with a reason instead of being run."""
-    return Prepared(name, arguments, call=Call(name, arguments, clean(f"Error: {reason}"), Status.BAD_CALL))
+    return Call(name, arguments, clean(f"Error: {reason}"), Status.BAD_CALL)
 
 
 def prepare(
-    item: ParsedCall | Fault, tools: Mapping[str, Tool], owners: Mapping[str, Any], default_owner: Any
-) -> Prepared:
-    """Look up the tool and check the arguments."""
+    item: ParsedCall | Fault, tools: Mapping[str, Tool], owners: Mapping[str, Any], default: Any
+) -> Prepared | Call:
+    """Look up the tool and check the arguments; a Call where nothing is to be run."""
     if isinstance(item, Fault):
-        return refused("", {}, item.text)
-    name, arguments = item.name, item.arguments
+        return refused("", _NONE, item.text)
+    name, written = item.name, item.arguments
     tool = tools.get(name)
     if tool is None:
-        return refused(name[:_MAX_NAME], arguments, _unknown(name, list(tools)))
+        return refused(name[:_MAX_NAME], written, _unknown(name, list(tools)))
+    owner = owners.get(name, default) if owners else default
+    if owner is not default:
+        tool = owner.tools.get(name, tool)  # A toolkit's instance may have deadlines of its own.
     try:
-        values = tool.validate(arguments)
+        values, arguments = tool.validate(written)
     except ToolError as error:
-        return refused(name, arguments, str(error))
+        return refused(name, written, str(error))
     except Exception as error:  # An author's own validator may raise anything.
-        return refused(name, arguments, f"wrong arguments for {name}: {type(error).__name__}")
-    return Prepared(name, arguments, tool, owners.get(name, default_owner), values)
+        return refused(name, written, f"wrong arguments for {name}: {type(error).__name__}")
+    return Prepared(tool, owner, values, arguments, None if arguments is written else written)
+
+
+def load_call(data: Mapping[str, Any]) -> Callable[[float], Sequence[Any]]:
+    """In another process: what runs a tool's function by its name, given the seconds it may take."""
+    function = reduce(getattr, data["function"].split("."), module_of(data["module"], data["main"]))
+    tool = make(function, data["attribute"], data["owner"])
+    values, arguments = tool.validate(data["arguments"])
+    prepared = Prepared(tool, data["owner"], values, arguments, None)
+    work = Work(tool.name, partial(function, None, **values), tool.conditions)
+
+    def begin(seconds: float) -> Sequence[Any]:
+        work.begun = time.monotonic()
+        work.perform()
+        call = prepared.failed(work.error) if work.error else prepared.answered(work.value, work.seconds)
+        return [call.status, clip(call.text, _MAX_TEXT), call.answer, work.seconds]
+
+    return begin
+
+
+def _main_file() -> str | None:
+    import __main__
+
+    return getattr(__main__, "__file__", None)
 
 
 def _unknown(name: str, tools: Sequence[str]) -> str:
@@ -84,81 +166,6 @@ def _unknown(name: str, tools: Sequence[str]) -> str:
         return "there are no tools here; answer directly"
     close = get_close_matches(name[:_MAX_NAME], tools, n=len(tools), cutoff=0.0)
     return f"no tool is named {name[:_MAX_NAME]!r}; the tools are: {', '.join(close)}"
-
-
-def run(prepared: Prepared, until: float = float("inf")) -> Call:
-    """Run a plain tool in the calling thread. `until` ends the tries of one that failed by a transient error."""
-    tool = prepared.tool
-    if tool is None:
-        assert prepared.call is not None
-        return prepared.call
-    begun = time.perf_counter()
-    attempt = 0
-    while True:
-        try:
-            result = getattr(prepared.owner, tool.attribute)(**prepared.values)
-            return answered(prepared, result, time.perf_counter() - begun)
-        except (Exception, SystemExit) as error:
-            pause = _pause(tool, error, attempt, until)
-            if pause is None:
-                return failed(prepared, error, time.perf_counter() - begun)
-        attempt += 1
-        time.sleep(pause)
-
-
-async def run_async(prepared: Prepared, until: float = float("inf")) -> Call:
-    """Run an `async def` tool."""
-    assert prepared.tool is not None
-    begun = time.perf_counter()
-    attempt = 0
-    while True:
-        try:
-            result = await getattr(prepared.owner, prepared.tool.attribute)(**prepared.values)
-            return answered(prepared, result, time.perf_counter() - begun)
-        except (Exception, SystemExit) as error:
-            pause = _pause(prepared.tool, error, attempt, until)
-            if pause is None:
-                return failed(prepared, error, time.perf_counter() - begun)
-        attempt += 1
-        await asyncio.sleep(pause)
-
-
-def _pause(tool: Tool, error: BaseException, attempt: int, until: float) -> float | None:
-    """Seconds to wait before another try, or None where there is none."""
-    if attempt >= tool.retries or not isinstance(error, tool.transient) or isinstance(error, ToolError):
-        return None
-    # Spread out: slots that failed together must not come back together.
-    pause = min(_FIRST_PAUSE * 2**attempt, _LONGEST_PAUSE) * _spread.uniform(0.5, 1.5)
-    if tool.limit is not None:
-        pause = max(pause, tool.limit.delay())
-    return pause if time.monotonic() + pause < until else None
-
-
-def answered(prepared: Prepared, result: Any, seconds: float) -> Call:
-    """The call that a tool's result makes."""
-    try:
-        text = result if isinstance(result, str) else "" if result is None else str(result)
-    except Exception as error:
-        return failed(prepared, error, seconds)
-    return Call(prepared.name, prepared.arguments, text, Status.OK, seconds)
-
-
-def failed(prepared: Prepared, error: BaseException, seconds: float = 0.0) -> Call:
-    """What an exception of a tool comes to. BROKEN for `Broken` alone: an agent may crash a tool on purpose."""
-    if isinstance(error, Broken):
-        return Call(prepared.name, prepared.arguments, f"{prepared.name}: {error}", Status.BROKEN, seconds)
-    try:
-        message = str(error)
-    except Exception:  # An exception of the author's may fail even to say what it is.
-        message = ""
-    if not isinstance(error, ToolError):
-        kind = type(error).__name__
-        message = f"{kind}: {message}" if message else kind
-        key = (type(prepared.owner).__name__, prepared.name, kind)
-        if key not in _logged:
-            _logged.add(key)
-            log.warning("tool %s.%s raised %s (told to the agent; logged once)", *key, exc_info=error)
-    return Call(prepared.name, prepared.arguments, f"Error: {message}", Status.TOOL_ERROR, seconds)
 
 
 def clean(text: str) -> str:

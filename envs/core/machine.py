@@ -1,269 +1,552 @@
-"""The episode machine: what `ToolEnv.step` and the vector environment are both made of, and what an author writes.
+"""The episode machine: plays one episode after another, of one seat or of several, and never waits.
 
-`begin` opens an episode, `open_turn` reads what the agent said, `run_call` runs one call, `close_turn` records the
-results, `finish` ends from outside. Left out: its tools (`equipment`), Gymnasium's face (`env`), threads and
-deadlines (`runner`), several seats, token budgets (the agent's side), and any reward term that needs tokens.
+    FREE -open-> [start of toolkits] -> ASKED -act-> [calls] -> ASKED ...             [ ] = a Pending; skipped where empty
+                                          |  answer, Done, turn limit, stop, end of rounds
+                                          v
+                                       [final state] -> [verdicts and closings] -> OVER        a game, after each round:
+    whatever is late, and Broken: OVER with BROKEN; toolkits go aside                          [world] -> rounds
+
+Each step gives a Reply: events by seat, or a Pending, whose works somebody runs before `resume`. What only computes is
+done in place. Left out: running works (`envs.running`), slots and seats' places (`envs.arena`), token budgets (the
+agent's side), and any reward term that needs tokens.
 """
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from inspect import isawaitable
+from typing import Any, NamedTuple
 
-from palaestra import formats
-from palaestra.envs.core.calls import Prepared, clip, prepare, refused, run
-from palaestra.envs.core.discovery import revealed
-from palaestra.envs.core.equipment import Equipped
+from palaestra.authorship import foreign_line
+from palaestra.envs.core.author import ToolEnv
+from palaestra.envs.core.calls import Prepared, clean, clip, prepare, refused
+from palaestra.envs.core.course import Course, Finished
+from palaestra.envs.core.ending import blame, merged_final, rewards_of_all
 from palaestra.envs.core.scoring import score
-from palaestra.envs.core.tasks import check_task
-from palaestra.envs.core.toolkit import described
-from palaestra.envs.core.verdict import Outcome, Verdict, awaited, complete, raises
-from palaestra.envs.running.errands import open_in_time
-from palaestra.envs.running.inbox import shown
-from palaestra.episode import Attempt, Call, Ending, Event, Message, Start, Status, Task
-from palaestra.errors import Broken, EnvironmentDefect, UsageError
+from palaestra.envs.core.spec import Spec
+from palaestra.envs.core.state import NOTHING, Dialogue, Seat, State
+from palaestra.envs.core.toolkit import Toolkit, mode_of
+from palaestra.envs.running.work import Mode, Pending, Work
+from palaestra.episode import Call, Ending, Event, Message, Start, Status, Task
+from palaestra.errors import Broken, EnvironmentDefect, MissingExtra, SandboxUnavailable, UsageError
 
-_NO_PARTS: Mapping[str, float] = {}
+log = logging.getLogger("palaestra.envs")
+Events = dict[Seat, Event]
+"""What happened: seats that are asked for their turn, or every seat's ending at once. Empty where others are waited
+for."""
+Reply = Events | Pending
+_PERMANENT = (EnvironmentDefect, UsageError, MissingExtra, SandboxUnavailable)
+"""What the next episode would meet again: somebody has to change the options, the environment or the machine."""
+_NOWHERE: Mapping[Seat, int] = {}
 
 
-class EpisodeMachine(Equipped):
-    """One episode at a time, turn by turn. Authors subclass ToolEnv."""
+class Expected(NamedTuple):
+    """What a Pending of the machine is for."""
 
-    split: str = "train"
-    _set: Sequence[Task] | None = None
-    _ending: Ending | None = None
-    _answer: str | None = None
-    _turns: int = 0
+    role: str
+    """start, calls, world, final, end or closing."""
+    state: State | None
+    seat: Seat = None
+    items: Any = None
+    """Of calls: in call order, a Call where nothing is to be run. Of a start: the toolkit's place. Of the end: see
+    `_judge`."""
+
+
+class Machine:
+    """One episode at a time. Touched by one thread only."""
+
+    __slots__ = ("aside", "eager", "kits", "spec", "state")
+
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+        self.state: State | None = None
+        """The episode that runs, or the last one."""
+        self.kits: list[tuple[Seat, Toolkit]] | None = None
+        """Made when the first episode begins, and kept for the next ones."""
+        self.aside: list[Pending] = []
+        """Closings that nobody waits for: whoever drives the machine runs them and forgets them."""
+        self.eager = True
+        """False where everything is handed out, also what only computes."""
 
     @property
-    def tasks(self) -> Sequence[Task]:
-        """The task set of this environment's split."""
-        if self._set is None:
-            self._set = self._make_set()
-        return self._set
+    def seats(self) -> Sequence[Seat]:
+        """Who plays; None where there is one seat, which needs no name."""
+        return self.spec.seats
+
+    @property
+    def task_count(self) -> int:
+        """How many tasks a Start may index."""
+        return len(self.spec.tasks)
+
+    @property
+    def inline(self) -> bool:
+        """True where no tool and no reward waits: order then costs nothing."""
+        return self.spec.inline and not self.spec.reward_waits
 
     @property
     def is_open(self) -> bool:
         """True while an episode runs."""
-        return self._start is not None and self._ending is None
+        return self.state is not None and self.state.endings is None
 
     @property
-    def turns(self) -> int:
-        """How many turns the agent has taken in this episode."""
-        return self._turns
+    def asked(self) -> Events:
+        """Who is asked now, each with all that came after its last turn."""
+        if not self.is_open or self.state is None:
+            return {}
+        return {
+            seat: Event(one.slot, one.start, one.unanswered(), self.spec.offers[seat].schemas, None, None, NOTHING)
+            for seat, one in self.state.seats.items()
+            if one.left and not one.busy
+        }
 
-    @property
-    def attempt(self) -> Attempt:
-        """What has happened in this episode so far."""
-        return Attempt(self.problem, tuple(self._messages), self._answer, tuple(self._calls), self._turns)
+    def open(
+        self, starts: Mapping[Seat, Start], problem: Task | None = None, slots: Mapping[Seat, int] = _NOWHERE
+    ) -> Reply:
+        """Begin an episode; one that runs is discarded. The task index decides the problem, the seed only the
+        environment's own randomness. A `problem` that is given is played in place of the task set's."""
+        spec = self.spec
+        start = _agreed(spec, starts)
+        if problem is None:
+            problem = spec.task(start.task)
+        if self.state is not None:
+            self.discard()
+        play = episode_of(spec.author, problem, start.seed)
+        seats: dict[Seat, Dialogue] = {}
+        for seat in spec.seats:
+            system = spec.system[seat]
+            messages: list[Message] = [{"role": "system", "content": system}] if system else []
+            seats[seat] = Dialogue(starts[seat], slots.get(seat, 0), messages)
+        state = self.state = State(problem, start.seed, play, seats)
+        if not spec.author.toolkits:
+            return self._begun(state)
+        try:
+            if self.kits is None:
+                self.kits = spec.make_kits()
+            state.owners = spec.owners(self.kits)
+        except Exception as error:
+            return self._not_started(state, error)
+        return self._start(state, 0)
 
-    def begin(self, start: Start, problem: Task | None = None, *, reseed: bool = True) -> Event:
-        """Open an episode. The task index decides the problem, the seed only the environment's own randomness.
-
-        A `problem` that is given is played in place of the task set's.
-        """
-        self._check_seat(start)
-        self.discard()
-        if reseed:
-            self._reseed(start)
-        self._set_out(start, problem or self._task_at(start.task))
-        return open_in_time(self) if self.toolkits else self.opened(self.start_toolkits())
-
-    def lay_out(self, start: Start, *, reseed: bool = True) -> None:
-        """`begin` for those who must not wait: all but the toolkits; `start_toolkits` and `opened` follow."""
-        self._check_seat(start)
-        if reseed:
-            self._reseed(start)
-        self._set_out(start, self._task_at(start.task))
-
-    def opened(self, fault: str) -> Event:
-        """The episode's first event, once its toolkits have started; `fault` is what broke."""
-        return self._broken((), fault) if fault else self._event(tuple(self._messages))
-
-    def reopen(self, start: Start, problem: Task) -> Event:
-        """Open an episode again, to run recorded outcomes through it: no task is drawn, no toolkit started."""
-        self.discard()
-        kits = tuple(make() for make in self.toolkits)
-        self._kits, self._owners = None, {}
-        self._offer(self._merged(kits))
-        self._set_out(start, problem)
-        return self._event(tuple(self._messages))
-
-    def open_turn(self, text: str) -> list[Prepared]:
-        """Record what the agent said and read its calls. Bad calls come out already answered; no call is the answer."""
+    def act(self, seat: Seat, text: str) -> Reply:
+        """Take a turn of a seat that is asked. A turn without a call is its answer."""
+        state = self.state
+        if state is None or state.endings is not None:
+            raise self._closed("step")
         if not isinstance(text, str):
             raise UsageError(f"an action is {type(text).__name__}; expected str, the agent's whole turn")
-        self._require_open("step")
-        accepted, schemas = self._table, self._schemas
-        if self._found:
-            accepted = {**accepted, **self._found}
-            schemas = described(tuple(accepted.values()))[0]
-        parsed = formats.get(self.format).parse(text, schemas)
-        self._turns += 1
-        self._messages.append({"role": "assistant", "content": text})
-        calls, limit = parsed.calls, self.max_turn_calls
-        if not calls:
-            self._answer = parsed.content
-            return []
-        self._answer = None
-        owners = self._owners
-        prepared: list[Prepared] = []
-        for item in calls[:limit]:
-            prepared.append(prepare(item, accepted, owners, self))
-        if len(calls) > limit:
-            prepared.append(refused("", {}, f"only {limit} calls are run in a turn; the rest were not"))
-        return prepared
+        spec, one = self.spec, state.seats.get(seat)
+        if one is None or not one.left or one.busy:
+            raise UsageError(f"{spec.name}: it is not the turn of {seat!r}")
+        offer = spec.offers[seat]
+        parsed = spec.parse(text, offer.schemas)
+        one.say(text)
+        one.left -= 1
+        written = parsed.calls
+        if not written:
+            return self._replied(state, seat, one, parsed.content)
+        limit = spec.max_turn_calls
+        owners, play, table = state.owners.get(seat, NOTHING), state.play, offer.table
+        items: list[Any] = []
+        works: list[Work] = []
+        for item in written[:limit]:
+            ready: Any = prepare(item, table, owners, play)
+            if type(ready) is Prepared:
+                if ready.tool.mode is Mode.INLINE and self.eager:
+                    ready = ready.run()
+                else:
+                    works.append(ready.work())
+            items.append(ready)
+        if len(written) > limit:
+            items.append(refused("", NOTHING, f"only {limit} calls are run in a turn; the rest were not"))
+        if works:
+            one.busy = True
+            return self._wait(works, Expected("calls", state, seat, items))
+        return self._heard(state, seat, one, items)
 
-    def run_call(self, prepared: Prepared) -> Call:
-        """Run one call of a plain or blocking tool, here."""
-        return run(prepared)
+    def resume(self, pending: Pending) -> Reply:
+        """Go on from works that are all over or late. Of an episode that is no longer played nothing comes."""
+        expected: Expected = pending.about
+        state, role = expected.state, expected.role
+        if state is None or state is not self.state:
+            return {}
+        state.out -= 1
+        if role == "end":
+            judged, closings = expected.items
+            self._look_at_closings(closings)
+            return self._finish(state, judged)
+        if state.endings is not None and role != "final":
+            return {}
+        if (late := pending.late) is not None:
+            said = f"{late} gave no result in {late.conditions.seconds:g} s"
+            if role == "start":
+                said = f"a toolkit did not start: {said}"
+            return self._lost(state, f"{self._where()}: {said}")
+        if role == "calls":
+            one = state.seats[expected.seat]
+            one.busy = False
+            works = iter(pending.works)
+            calls = [item.call(next(works)) if type(item) is Prepared else item for item in expected.items]
+            return self._heard(state, expected.seat, one, calls)
+        if role == "start":
+            error = pending.works[0].error
+            return self._not_started(state, error) if error else self._start(state, expected.items + 1)
+        try:
+            found = merged_final(self.spec.owner, expected.items, [_outcome(work) for work in pending.works])
+        except Broken as error:
+            return self._end(state, _all_broken(state, f"{self._where()}: {error}"))
+        return self._seen(state, role, found)
 
-    def close_turn(self, calls: Sequence[Call]) -> Event:
-        """Record the results, in call order. Without calls, or with a terminal one, the turn was the answer."""
-        return self._waited(self.closing(calls))
+    def stop(self, ending: Ending, culprit: Seat = None, text: str = "", fault: str = "") -> Reply:
+        """End the episode from outside; what the culprit had begun to say is recorded, never taken for an answer.
 
-    def closing(self, calls: Sequence[Call]) -> Event | Verdict:
-        """`close_turn` for those who must not wait: a Verdict where the reward has to be awaited."""
-        if self._answer is not None:
-            return self._end(Ending.ANSWERED, ())
-        room = self.max_result_chars
-        told: list[Message] = []
+        The culprit's ending is this one; the others' are not their doing. Where calls run, it ends after them.
+        """
+        state = self.state
+        if state is None or state.endings is not None:
+            raise self._closed("finish")
+        if ending is Ending.ANSWERED:
+            raise UsageError("finish(ANSWERED): an answer is a turn without a call, given with step or send")
+        if state.out:
+            state.stopping = (ending, culprit, text, fault)
+            return {}
+        if culprit in state.seats:
+            one = state.seats[culprit]
+            one.answer = None
+            if text:
+                one.say(text)
+        if ending is Ending.BROKEN:
+            return self._end(state, _all_broken(state, fault or f"{self._where()}: closed from outside"))
+        if not self.spec.solo and not self.spec.judged:
+            forfeit = state.play.forfeit(culprit) if culprit is not None else {}
+            state.returned = {seat: forfeit.get(str(seat), {"success": 0.0}) for seat in state.seats}
+        endings = {seat: blame(seat, culprit, Ending(ending), fault) for seat in state.seats}
+        return self._end(state, endings)
+
+    def discard(self) -> None:
+        """Drop what runs without a reward. Toolkits that may wait, or that may be in use, close aside."""
+        state, self.state = self.state, None
+        if state is None:
+            return
+        if state.course is not None:
+            state.course.rounds.close()
+        if not state.closed or state.out:
+            self._close_kits(in_use=bool(state.out))
+
+    def close(self) -> None:
+        """Release everything."""
+        self.discard()
+
+    # Inside: the way through an episode.
+
+    def _start(self, state: State, place: int) -> Reply:
+        """Start toolkits one after the other, for they draw from one generator."""
+        assert self.kits is not None
+        for at in range(place, len(self.kits)):
+            kit = self.kits[at][1]
+            run, mode = partial(kit.start, state.problem, state.play.rng), mode_of(kit, "start")
+            if mode is not Mode.INLINE or not self.eager:
+                return self._wait([self._work(kit, "start", mode, run)], Expected("start", state, None, at))
+            try:
+                run()
+            except Exception as error:
+                return self._not_started(state, error)
+        return self._begun(state)
+
+    def _not_started(self, state: State, error: BaseException) -> Reply:
+        """The agent has not acted yet: whatever failed, it was not the agent. What cannot heal is raised."""
+        if isinstance(error, _PERMANENT) or not isinstance(error, Exception):
+            raise error
+        place = foreign_line(error)
+        fault = f"{self._where()}: a toolkit did not start: {type(error).__name__}: {error}"
+        return self._end(state, _all_broken(state, f"{fault} ({place})" if place else fault))
+
+    def _begun(self, state: State) -> Reply:
+        """The first events, once toolkits have started."""
+        if self.spec.solo:
+            one = state.seats[None]
+            one.messages.append({"role": "user", "content": state.problem.prompt})
+            one.messages += one.start.prefix
+            one.left = self.spec.max_turns
+            return {None: self._event(None, one)}
+        start = next(iter(state.seats.values())).start
+        state.course = Course(state.play, state.problem, state.seed, start.task)
+        return self._ask(state)
+
+    def _heard(self, state: State, seat: Seat, one: Dialogue, calls: Sequence[Call]) -> Reply:
+        """Record the results of a turn, in call order."""
+        room = self.spec.max_result_chars
         broken: Call | None = None
         final: Call | None = None
         for call in calls:
-            told.append({"role": "tool", "name": call.name, "content": clip(call.text, room)})
-            if call.status is Status.OK:
-                if final is None and call.name in self._terminal:
-                    final = call
+            one.messages.append({"role": "tool", "name": call.name, "content": clip(call.text, room)})
+            if call.answer is not None and final is None:
+                final = call
             elif call.status is Status.BROKEN and broken is None:
                 broken = call
-        self._messages += told
-        self._calls += calls
-        messages = tuple(told)
+        one.calls += calls
+        if state.stopping is not None:
+            return {} if state.out else self.stop(*state.stopping)
         if broken is not None:
-            return self._end(Ending.BROKEN, messages, f"{self._where()}: {broken.text}")
+            return self._end(state, _all_broken(state, f"{self._where()}: {broken.text}"))
         if final is not None:
-            self._answer = final.text
-            return self._end(Ending.ANSWERED, messages)
-        if self._turns >= self.max_turns:
-            return self._end(Ending.TURN_LIMIT, messages)
-        if self._hidden:
-            self._found = {**self._found, **revealed(calls, self._hidden)}
-        return self._event(messages)
+            return self._replied(state, seat, one, final.answer)
+        if one.left:
+            return {seat: self._event(seat, one)}
+        return self._replied(state, seat, one, None)
 
-    def finish(self, ending: Ending, text: str = "", fault: str = "") -> Event:
-        """Close the episode from outside. `text` is what the agent had said: recorded, never taken for an answer."""
-        return self._waited(self.finishing(ending, text, fault))
+    def _replied(self, state: State, seat: Seat, one: Dialogue, reply: str | None) -> Reply:
+        """A seat has answered, or has used up its turns."""
+        one.answer = reply
+        one.left = 0
+        if state.course is None:
+            return self._end(state, {None: (Ending.TURN_LIMIT if reply is None else Ending.ANSWERED, "")})
+        state.course.replies[str(seat)] = reply
+        for other in state.seats.values():
+            if other.left or other.busy:
+                return {}
+        if pending := self._declared(state, "world"):
+            return pending
+        return self._ask(state)
 
-    def finishing(self, ending: Ending, text: str = "", fault: str = "") -> Event | Verdict:
-        """`finish` for those who must not wait."""
-        self._require_open("finish")
-        if ending is Ending.ANSWERED:
-            raise UsageError("finish(ANSWERED): an answer is a turn without a call, given with step or send")
-        self._answer = None
-        if text:
-            self._turns += 1
-            self._messages.append({"role": "assistant", "content": text})
-        return self._end(Ending(ending), (), fault or f"{self._where()}: closed from outside")
+    def _ask(self, state: State, world: Mapping[str, Any] | None = None) -> Reply:
+        """Run the rounds of a game to the next question, or to the end."""
+        assert state.course is not None
+        try:
+            asks = state.course.ask(world)
+        except Finished as end:
+            return self._over(state, end.args[0])
+        except Broken as error:  # A judge's server that is gone, say.
+            return self._end(state, _all_broken(state, f"{self._where()}: {error}"))
+        for seat, text in asks.items():
+            if seat not in state.seats:
+                raise EnvironmentDefect(f"{self.spec.owner}.rounds yielded {dict(asks)!r}; expected {{seat: text}}")
+            if not isinstance(text, str) or not text:
+                raise EnvironmentDefect(f"{self.spec.owner}.rounds asks {seat} {text!r}; expected some text")
+            one = state.seats[seat]
+            one.hear(clean(text))
+            one.left = self.spec.max_turns
+        return {seat: self._event(seat, state.seats[seat]) for seat in asks}
 
-    def judge(self, attempt: Attempt) -> tuple[float, dict[str, float]]:
-        """The reward of any attempt at `problem`, and its parts; Broken where it could not be computed."""
-        return score(type(self).__name__, self.parts, complete(self.reward(attempt), self.reward_timeout))
+    def _over(self, state: State, returned: Any) -> Reply:
+        """The rounds of a game have run their course."""
+        if not self.spec.judged:
+            state.returned = rewards_of_all(self.spec.owner, self.seats, returned)
+        endings = {
+            seat: (Ending.TURN_LIMIT if one.turns and one.answer is None else Ending.ANSWERED, "")
+            for seat, one in state.seats.items()
+        }
+        state.endings = endings
+        return self._judge(state)  # What toolkits declare was taken after the last round.
 
-    def discard(self) -> None:
-        """Drop a running episode without a reward."""
-        if self.is_open:
-            self._ending = Ending.BROKEN
-            self._close_kits()
+    def _end(self, state: State, endings: dict[Seat, tuple[Ending, str]]) -> Reply:
+        """The episode is over; what it declares of its state is taken before it is judged."""
+        state.endings = endings
+        if _is_broken(endings):
+            return self._judge(state)
+        return self._declared(state, "final") or self._judge(state)
 
-    def late(self, prepared: Prepared) -> str:
-        """What to say of a call that passed our deadline."""
-        seconds = prepared.tool.timeout if prepared.tool else 0.0
-        return f"{self._where()}: {prepared.name}({shown(prepared.arguments)}) gave no result in {seconds:g} s"
+    def _declared(self, state: State, role: str) -> Reply | None:
+        """Take what the environment and its toolkits declare of their state; None where none declares any."""
+        takers: list[tuple[Seat, Any]] = [(None, state.play)] if self.spec.own_final else []
+        takers += [(seat, kit) for seat, kit in self.kits or () if type(kit).final is not Toolkit.final]
+        if not takers:
+            return None
+        modes = [Mode.INLINE if one is state.play else mode_of(one, "final") for _, one in takers]
+        if self.eager and all(mode is Mode.INLINE for mode in modes):
+            try:
+                return self._seen(state, role, merged_final(self.spec.owner, takers, [one.final() for _, one in takers]))
+            except Broken as error:
+                return self._end(state, _all_broken(state, f"{self._where()}: {error}"))
+        works = [self._work(one, "final", mode, one.final) for (_, one), mode in zip(takers, modes, strict=True)]
+        return self._wait(works, Expected(role, state, None, takers))
 
-    # Inside.
+    def _seen(self, state: State, role: str, found: Mapping[str, Any]) -> Reply:
+        state.final = found
+        return self._ask(state, found) if role == "world" else self._judge(state)
 
-    def _make_set(self) -> Sequence[Task]:
-        found = self.task_set(self.split)
-        if not len(found):
-            raise EnvironmentDefect(
-                f"{type(self).__name__}.task_set({self.split!r}) is empty; expected at least one Task"
-            )
-        if isinstance(found, list | tuple):  # Named once, and not again in every episode.
-            return [check_task(type(self).__name__, task, f"{self.split}/{at}") for at, task in enumerate(found)]
+    def _judge(self, state: State) -> Reply:
+        """Compute the rewards, and close the toolkits: a reward sees the attempt alone, so they close beside it."""
+        assert state.endings is not None
+        spec, works = self.spec, list[Work]()
+        judged: list[tuple[Seat, Any]] = []
+        if not _is_broken(state.endings):
+            try:
+                for seat in state.seats:
+                    found = self._reward(state, seat)
+                    judged.append((seat, found))
+                    if type(found) is Work:
+                        works.append(found)
+            except BaseException as error:  # Raised again once the toolkits are closed; only `Broken` ends the episode.
+                state.failure = error
+                works.clear()
+        closings = self._closings() if self.kits else []
+        state.closed = True
+        if works or closings:
+            return self._wait([*works, *closings], Expected("end", state, None, (judged, closings)))
+        return self._finish(state, judged)
+
+    def _reward(self, state: State, seat: Seat) -> Any:
+        """What a seat's reward comes to, or the work that finds out."""
+        spec = self.spec
+        if not spec.judged and not spec.solo:
+            assert state.returned is not None
+            return state.returned[seat]
+        attempt, conditions = state.attempt(seat), spec.conditions["reward", Mode.ASYNC]
+        if spec.reward_waits:
+            return Work("reward", partial(state.play.reward, attempt), conditions)
+        found: Any = state.play.reward(attempt)
+        if type(found) is not float and isawaitable(found):
+            return Work("reward", lambda: found, conditions)
         return found
 
-    def _reseed(self, start: Start) -> None:
-        """The generator is made when it is first asked for: most environments never do."""
-        self._np_random, self._np_random_seed = None, start.seed
-
-    def _check_seat(self, start: Start) -> None:
-        if start.seat is not None:
-            raise UsageError(f"{self._where()} has one seat; expected Start(seat=None), found seat={start.seat!r}")
-
-    def _set_out(self, start: Start, problem: Task) -> None:
-        """An episode before anything has happened in it."""
-        self.problem = problem
-        self._start, self._ending, self._answer, self._turns = start, None, None, 0
-        if self._found:
-            self._found = {}
-        self._calls: list[Call] = []
-        asked: list[Message] = [{"role": "user", "content": problem.prompt}, *start.prefix]
-        self._messages = [{"role": "system", "content": self.system}, *asked] if self.system else asked
-
-    def _task_at(self, index: int) -> Task:
-        tasks = self.tasks
-        if not 0 <= index < len(tasks):
-            raise UsageError(f"task {index} does not exist; {self._where()} has tasks 0 to {len(tasks) - 1}")
-        return check_task(type(self).__name__, tasks[index], f"{self.split}/{index}")
-
-    def _event(self, messages: tuple[Message, ...]) -> Event:
-        assert self._start is not None
-        return Event(self.slot, self._start, messages, self._schemas, None, None, _NO_PARTS)
-
-    def _end(self, ending: Ending, messages: tuple[Message, ...], fault: str = "") -> Event | Verdict:
-        """Score what exists while the toolkits still live, then close them."""
-        if ending is Ending.BROKEN:
-            return self._broken(messages, fault)
-        attempt, self._ending = self.attempt, ending
+    def _finish(self, state: State, judged: Iterable[tuple[Seat, Any]]) -> Events:
+        """The last events, once rewards are known and toolkits closed."""
+        assert state.endings is not None
+        if _is_broken(state.endings):
+            return self._broken(state)
+        spec, events = self.spec, dict[Seat, Event]()
         try:
-            returned = self.reward(attempt)
-        except BaseException as error:  # Raised again once the toolkits are closed; only `Broken` ends the episode.
-            return self._judged(ending, messages, attempt, raises(error))
-        if awaited(returned):
-            return Verdict(returned, self.reward_timeout, partial(self._judged, ending, messages, attempt))
-        return self._judged(ending, messages, attempt, lambda: returned)
-
-    def _judged(self, ending: Ending, messages: tuple[Message, ...], attempt: Attempt, outcome: Outcome) -> Event:
-        """The last event, once the reward is known."""
-        assert self._start is not None
-        try:
-            reward, parts = score(type(self).__name__, self.parts, outcome())
+            if state.failure is not None:
+                raise state.failure
+            for seat, found in judged:
+                returned = _verdict(found) if type(found) is Work else found
+                reward, parts = score(spec.owner, spec.author.parts, returned)
+                one, (ending, fault) = state.seats[seat], state.endings[seat]
+                schemas, attempt = spec.offers[seat].schemas, state.attempt(seat)
+                events[seat] = Event(
+                    one.slot, one.start, one.news(), schemas, ending, reward, parts, attempt, fault
+                )
         except Broken as error:  # A judge's server that is gone, say.
-            return self._broken(messages, f"{self._where()}: its reward could not be computed: {error}")
-        finally:
-            self._close_kits()
-        return Event(self.slot, self._start, messages, self._schemas, ending, reward, parts, attempt)
+            state.endings = _all_broken(state, f"{self._where()}: its reward could not be computed: {error}")
+            return self._broken(state)
+        return events
 
-    def _broken(self, messages: tuple[Message, ...], fault: str) -> Event:
-        """The last event of an episode that the infrastructure failed."""
-        assert self._start is not None
-        if self._ending is None:
-            self._close_kits()
-        self._ending = Ending.BROKEN
-        return Event(self.slot, self._start, messages, self._schemas, Ending.BROKEN, None, {}, self.attempt, fault)
+    def _lost(self, state: State, fault: str) -> Events:
+        """Something passed its deadline, and may still use the toolkits: they close aside, and new ones are made."""
+        state.endings, state.closed = _all_broken(state, fault), True
+        self._close_kits(in_use=True)
+        return self._broken(state)
 
-    def _waited(self, found: Event | Verdict) -> Event:
-        if isinstance(found, Event):
-            return found
-        in_time = False
-        try:
-            in_time = found.wait(self.slot)
-        finally:
-            if not in_time:  # What is late may still use the toolkits.
-                self.abandon()
-        return found.event()
+    def _broken(self, state: State) -> Events:
+        """Every seat BROKEN: a game breaks as a whole, so that all of it can be played again."""
+        assert state.endings is not None
+        return {
+            seat: Event(
+                one.slot, one.start, one.news(), self.spec.offers[seat].schemas, Ending.BROKEN, None, {},
+                state.attempt(seat), state.endings[seat][1],
+            )
+            for seat, one in state.seats.items()
+        }  # fmt: skip
 
-    def _require_open(self, verb: str) -> None:
-        if self._start is None:
-            raise UsageError(f"{verb} before an episode has begun; call reset (or begin) first")
-        if self._ending is not None:
-            raise UsageError(f"{verb} on an episode that has ended ({self._ending}); call reset (or begin) first")
+    # Inside: toolkits.
+
+    def _closings(self) -> list[Work]:
+        """Close in place what only computes; the works that close the others."""
+        works = []
+        for _, kit in self.kits or ():
+            mode = mode_of(kit, "close")
+            if mode is Mode.INLINE and self.eager:
+                _close(kit)
+            else:
+                works.append(self._work(kit, "close", mode, kit.close))
+        return works
+
+    def _close_kits(self, in_use: bool) -> None:
+        """Close the toolkits of an episode that nobody waits for."""
+        if not self.kits:
+            return
+        if not in_use and all(mode_of(kit, "close") is Mode.INLINE for _, kit in self.kits):
+            self._closings()
+            return
+        works = [self._work(kit, "close", mode_of(kit, "close"), kit.close) for _, kit in self.kits]
+        self.aside.append(Pending(works, Expected("closing", None)))
+        self.kits = None
+
+    def _look_at_closings(self, closings: Sequence[Work]) -> None:
+        """Toolkits that did not close in time are left to themselves, and the next episode makes new ones."""
+        for work in closings:
+            if work.late:
+                log.warning("%s: %s did not end within %g s", self._where(), work.label, work.conditions.seconds)
+                self.kits = None
+            elif work.error is not None:
+                log.warning("%s: %s failed: %s: %s", self._where(), work.label, type(work.error).__name__, work.error)
+
+    def _work(self, owner: Any, method: str, mode: Mode, run: Any) -> Work:
+        mode = Mode.BLOCKING if mode is Mode.INLINE else mode
+        return Work(f"{type(owner).__name__}.{method}", run, self.spec.conditions[method, mode])
+
+    # Inside: small things.
+
+    def _wait(self, works: Sequence[Work], expected: Expected) -> Pending:
+        assert expected.state is not None
+        expected.state.out += 1
+        return Pending(works, expected)
+
+    def _event(self, seat: Seat, one: Dialogue) -> Event:
+        return Event(one.slot, one.start, one.news(), self.spec.offers[seat].schemas, None, None, NOTHING)
+
+    def _where(self) -> str:
+        assert self.state is not None
+        return f"{self.spec.name} slot {next(iter(self.state.seats.values())).slot}"
+
+    def _closed(self, verb: str) -> UsageError:
+        if self.state is None or self.state.endings is None:
+            return UsageError(f"{verb} before an episode has begun; call reset (or begin) first")
+        ending = next(iter(self.state.endings.values()))[0]
+        return UsageError(f"{verb} on an episode that has ended ({ending}); call reset (or begin) first")
+
+
+def episode_of(author: ToolEnv, problem: Task, seed: int) -> ToolEnv:
+    """A shallow copy of an author's object for one episode."""
+    play: ToolEnv = object.__new__(type(author))
+    play.__dict__.update(author.__dict__)
+    play.problem, play._seed = problem, seed
+    return play
+
+
+def _agreed(spec: Spec, starts: Mapping[Seat, Start]) -> Start:
+    """Any of the starts, which agree in task and seed."""
+    if spec.solo and len(starts) == 1:
+        start = starts.get(None)
+        if start is None or start.seat is not None:
+            raise UsageError(f"{spec.name} has one seat; expected Start(seat=None), found seat={next(iter(starts))!r}")
+        return start
+    if set(starts) != set(spec.seats) or len({(start.task, start.seed) for start in starts.values()}) != 1:
+        raise UsageError(f"{spec.name}: expected one start a seat ({', '.join(map(str, spec.seats))}), of the same task "
+                         "and seed")  # fmt: skip
+    return next(iter(starts.values()))
+
+
+def _all_broken(state: State, fault: str) -> dict[Seat, tuple[Ending, str]]:
+    return dict.fromkeys(state.seats, (Ending.BROKEN, fault))
+
+
+def _is_broken(endings: Mapping[Seat, tuple[Ending, str]]) -> bool:
+    return next(iter(endings.values()))[0] is Ending.BROKEN
+
+
+def _outcome(work: Work) -> Any:
+    if work.error is not None:
+        raise work.error
+    return work.value
+
+
+def _verdict(work: Work) -> Any:
+    """What a reward that was waited for came to; Broken where its judge did not answer."""
+    if work.late:
+        raise Broken(f"it took longer than deadlines['reward'] = {work.conditions.seconds:g} s")
+    error = work.error
+    if isinstance(error, asyncio.CancelledError):
+        raise Broken(f"its judge was cancelled: {error}") from error
+    if isinstance(error, TimeoutError):  # A deadline of the judge's own.
+        raise Broken(f"its judge did not answer: TimeoutError: {error}") from error
+    return _outcome(work)
+
+
+def _close(kit: Toolkit) -> None:
+    """Close a toolkit; one that fails to close changes nothing about the episode."""
+    try:
+        kit.close()
+    except Exception as error:
+        log.warning("toolkit %s did not close: %s: %s", type(kit).__name__, type(error).__name__, error)

@@ -97,13 +97,14 @@ def inner_function(value: Any) -> Callable[..., Any] | None:
     return next(filter(inspect.isfunction, inside), None)
 
 
-def check_method(owner: type, name: str, replaced: Callable[..., Any]) -> None:
-    """A method that an author writes in place of ours is called as ours is: it takes the same, and nobody awaits it."""
+def check_method(owner: type, name: str, replaced: Callable[..., Any], awaited: bool = False) -> None:
+    """A method that an author writes in place of ours is called as ours is: it takes the same, and may be an async def
+    only where it is `awaited`."""
     method = inspect.getattr_static(owner, name)
     if not inspect.isfunction(method):
         return
     where, wanted = f"{owner.__name__}.{name}", f"def {name}({', '.join(inspect.signature(replaced).parameters)})"
-    if inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method):
+    if not awaited and (inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method)):
         raise EnvironmentDefect(
             f"{where} is an async def, which nobody would await; write a plain method, {wanted}: it may wait where a "
             "tool of its toolkit does"

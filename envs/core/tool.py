@@ -8,9 +8,8 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
-from enum import StrEnum
 from functools import cache
 from typing import Any, TypeVar, overload
 
@@ -19,25 +18,20 @@ from pydantic import ValidationError
 from palaestra.envs.core.docstring import read_docstring
 from palaestra.envs.core.signature import Signature, inner_function, read_signature
 from palaestra.envs.running.limits import Limit, limit_of
+from palaestra.envs.running.work import Conditions, Mode
 from palaestra.errors import EnvironmentDefect, ToolError
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 _MARK = "__palaestra_tool__"
 _TIMEOUT = 30.0
+
+
+class Done(str):
+    def __new__(cls, text="", answer=None):
+        made = super().__new__(cls, text)
+        made.answer = text if answer is None else answer
+        return made
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
-
-
-class Mode(StrEnum):
-    """Where a tool runs."""
-
-    INLINE = "inline"
-    """In place, in the caller's thread: for tools that only compute. Its time-out cannot be enforced."""
-    ASYNC = "async"
-    """An `async def`: on the event loop, beside the other slots' calls."""
-    BLOCKING = "blocking"
-    """A plain method that waits: in a thread."""
-    PROCESS = "process"
-    """A plain function of its arguments that computes for long: in a process that can be killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +47,6 @@ class ToolOptions:
     retries: int = 0
     transient: tuple[type[Exception], ...] = ()
     terminal: bool = False
-    hidden: bool = False
 
     def __post_init__(self) -> None:
         if self.name is not None and not (isinstance(self.name, str) and _NAME.fullmatch(self.name)):
@@ -151,12 +144,23 @@ class Tool:
     retries: int = 0
     transient: tuple[type[Exception], ...] = ()
     terminal: bool = False
-    hidden: bool = False
+    conditions: Conditions = field(init=False)
 
-    def validate(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    def __post_init__(self) -> None:
+        made = Conditions(self.mode, self.timeout, self.retries, self.transient, self.limit)
+        object.__setattr__(self, "conditions", made)
+
+    def text(self, result):
+        if isinstance(result, str):
+            return Done(result) if self.terminal and not isinstance(result, Done) else result
+        t = "" if result is None else str(result)
+        return Done(t) if self.terminal else t
+
+    def validate(self, arguments: Mapping[str, Any]):
         """The arguments as the method wants them; a ToolError in one line where they do not fit."""
         try:
-            return self.signature.read(arguments)
+            v = self.signature.read(arguments)
+            return v, arguments if v is arguments else v
         except ValidationError as error:
             found = error.errors(include_url=False, include_context=False, include_input=False)
             wrong = "; ".join(
@@ -238,7 +242,6 @@ def make(function: Callable[..., Any], attribute: str, owner: str) -> Tool:
         retries=options.retries,
         transient=options.transient,
         terminal=options.terminal,
-        hidden=options.hidden,
     )
 
 

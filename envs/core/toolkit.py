@@ -1,33 +1,36 @@
-"""Tools that share the state of one episode: a Python session, a page, a folder.
+"""Tools that share the state of one episode: a Python session, a page, a database.
 
-An environment names them in `toolkits`; each gets its own instance per environment, started when an episode
-begins and closed when it ends. Left out: taking snapshots of whole episodes (`branches`).
+An environment names them in `toolkits`; each episode that runs has instances of its own, started when it begins and
+closed when it ends. Left out: taking snapshots of whole episodes (`branches`).
 """
 
-import json
-import logging
 from collections.abc import Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
+from inspect import iscoroutinefunction
 from typing import Any, ClassVar
 
 import numpy as np
 
 from palaestra.envs.core.signature import check_method
 from palaestra.envs.core.tool import Tool, collect
+from palaestra.envs.running.work import Mode
 from palaestra.episode import Task
 from palaestra.errors import EnvironmentDefect, UsageError
-
-log = logging.getLogger("palaestra.envs")
 
 
 class Toolkit:
     """Base of toolkits: methods marked with `@tool` are offered to the agent.
+
+    `start`, `close` and `final` may each be an `async def`. Those that are plain run in a thread where a tool of the
+    toolkit waits, or where it has none; a toolkit whose tools all only compute starts, closes and is read in place.
 
     The calls of one turn run concurrently, so a toolkit with blocking or async tools guards its state.
     After a call passes its deadline, `close` comes from another thread while the call still runs.
     """
 
     tools: ClassVar[dict[str, Tool]] = {}
+    per_seat: ClassVar[bool] = False
+    """In a game: whether each seat has an instance of its own, or all share one."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -38,8 +41,8 @@ class Toolkit:
                     f"{cls.__name__}.{found.attribute} is a tool but replaces Toolkit.{found.attribute}; "
                     f"rename the method and keep the agent's name with @tool(name={found.name!r})"
                 )
-        for name in ("start", "close", "snapshot", "restore"):
-            check_method(cls, name, getattr(Toolkit, name))
+        for name in ("start", "close", "final", "snapshot", "restore"):
+            check_method(cls, name, getattr(Toolkit, name), awaited=name in ("start", "close", "final"))
 
     def start(self, task: Task, rng: np.random.Generator) -> None:
         """An episode begins. An exception here ends it BROKEN, since the agent has not acted yet.
@@ -49,6 +52,13 @@ class Toolkit:
 
     def close(self) -> None:
         """The episode is over; also called when it never ran to its end."""
+
+    def final(self) -> Mapping[str, Any]:
+        """What of the final state the reward may see, as plain data: it becomes `attempt.final`.
+
+        Taken once, when the episode ends, before the toolkit is closed; in a game also after each round.
+        """
+        return {}
 
     def snapshot(self) -> Any:
         """What the episode has left here, for branches. It is copied deeply, together with the rest of the episode.
@@ -86,13 +96,6 @@ def check_toolkits(owner: str, toolkits: object) -> None:
         raise EnvironmentDefect(f"{owner}.toolkits is {names[0]}, which is no tuple; {wanted}")
 
 
-@lru_cache(maxsize=1024)
-def described(tools: tuple[Tool, ...]) -> tuple[tuple[Mapping[str, Any], ...], str]:
-    """Schemas of these tools, and the same as JSON text (Gymnasium forbids dicts shared between infos)."""
-    schemas = tuple(tool.schema for tool in tools)
-    return schemas, json.dumps(schemas, ensure_ascii=False)
-
-
 def merge(owner: str, tools: Mapping[str, Tool], kits: Sequence[tuple[str, Mapping[str, Tool]]]) -> dict[str, Tool]:
     """The environment's tools and its toolkits', by name."""
     table = dict(tools)
@@ -106,10 +109,17 @@ def merge(owner: str, tools: Mapping[str, Tool], kits: Sequence[tuple[str, Mappi
     return table
 
 
-def close_all(kits: Sequence[Toolkit]) -> None:
-    """Close every toolkit; one that fails to close changes nothing about the episode."""
-    for kit in kits:
-        try:
-            kit.close()
-        except Exception as error:
-            log.warning("toolkit %s did not close: %s: %s", type(kit).__name__, type(error).__name__, error)
+def tools_of(make: Any) -> Mapping[str, Tool]:
+    """A toolkit's tools; a factory's are not known before it is called, and it is called once to ask."""
+    if isinstance(make, partial) and isinstance(make.func, type):
+        make = make.func
+    found: Mapping[str, Tool] | None = getattr(make, "tools", None)
+    return make().tools if found is None else found
+
+
+def mode_of(kit: type[Toolkit], method: str) -> Mode:
+    """Where `start`, `close` or `final` of a toolkit runs."""
+    if iscoroutinefunction(getattr(kit, method)):
+        return Mode.ASYNC
+    waits = not kit.tools or any(one.mode is not Mode.INLINE for one in kit.tools.values())
+    return Mode.BLOCKING if waits else Mode.INLINE

@@ -1,11 +1,11 @@
-"""A bounded crew of threads that runs jobs; one that hangs is written off and another takes its place.
+"""A bounded crew of threads that runs works; one that hangs is written off and another takes its place.
 
-A few threads are called for the jobs that wait, and each that comes calls another before it begins. Were all called at
+A few threads are called for the works that wait, and each that comes calls another before it begins. Were all called at
 once, they would stand in line for Python's interpreter lock, where each looks up 200 times a second: a thousand of them
 fill a processor with looking up alone, and whoever waits for their results stands in line behind them.
 
 All threads are daemons of our own: the standard pool is joined at exit, so one hung tool would keep the process alive.
-A thread cannot be killed, so each that was written off may stay for ever. When too many have, jobs are refused: an
+A thread cannot be killed, so each that was written off may stay for ever. When too many have, works are refused: an
 environment that hangs in every call must not fill the machine with threads.
 """
 
@@ -13,27 +13,27 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from palaestra.envs.running.inbox import Job
+from palaestra.envs.running.work import Work
 from palaestra.errors import Broken, UsageError
 
 MAX_LOST = 512
-"""Threads that may hang for ever before no further job is taken."""
+"""Threads that may hang for ever before no further work is taken."""
 _MOST_CALLED = 16
 """Threads on their way at once: more than one, lest all wait for one that the machine lets wait."""
 
 
 class Crew:
-    """At most `size` threads, started when they are first needed. `perform` runs a job and never raises."""
+    """At most `size` threads, started when they are first needed. `perform` runs a work and never raises."""
 
-    def __init__(self, size: int, perform: Callable[[Job], None], name: str) -> None:
+    def __init__(self, size: int, perform: Callable[[Work], None], name: str) -> None:
         if size < 1:
             raise UsageError(f"max_workers is {size}; expected at least 1")
         self.size = size
         self._perform = perform
         self._name = name
         self._lock = threading.Lock()
-        self._waiting: deque[Job] = deque()
-        self._running: set[Job] = set()
+        self._waiting: deque[Work] = deque()
+        self._running: set[Work] = set()
         self._idle: list[threading.Lock] = []
         """The gates behind which threads wait to be called; the last one went there last."""
         self._called = 0
@@ -42,22 +42,22 @@ class Crew:
         self._lost = 0
         self._closed = False
 
-    def put(self, jobs: Sequence[Job]) -> None:
-        """Run these jobs, each as soon as a thread is free."""
+    def put(self, works: Sequence[Work]) -> None:
+        """Run these works, each as soon as a thread is free."""
         with self._lock:
             if self._closed:
                 raise UsageError("this environment is closed; make a new one")
             if self._lost >= MAX_LOST:
                 raise Broken(f"{self._lost} threads hang in calls that never return; no further one is started")
-            self._waiting += jobs
+            self._waiting += works
             self._call()
 
-    def write_off(self, job: Job) -> None:
-        """Forget the thread that runs this job, where there is one."""
+    def write_off(self, work: Work) -> None:
+        """Forget the thread that runs this work, where there is one."""
         with self._lock:
-            if job not in self._running:
+            if work not in self._running:
                 return
-            self._running.discard(job)
+            self._running.discard(work)
             self._threads -= 1
             self._lost += 1
             self._call()
@@ -71,14 +71,14 @@ class Crew:
                 self._idle.pop().release()
 
     def _call(self) -> None:
-        """Call threads for the jobs that wait, unless enough are on their way: each will call the next."""
+        """Call threads for the works that wait, unless enough are on their way: each will call the next."""
         while self._called < min(len(self._waiting), _MOST_CALLED):
             if self._idle:
                 self._idle.pop().release()
             elif self._threads < self.size:
                 try:
                     threading.Thread(target=self._work, name=self._name, daemon=True).start()
-                except RuntimeError as error:  # The machine has no more: those that there are take the jobs in turn.
+                except RuntimeError as error:  # The machine has no more: those that there are take the works in turn.
                     if not self._threads:
                         raise Broken(f"no thread could be started: {error}") from error
                     return
@@ -87,36 +87,36 @@ class Crew:
                 return
             self._called += 1
 
-    def _take(self) -> Job | None:
-        """The next job that somebody still wants; another thread is called for the one behind it."""
+    def _take(self) -> Work | None:
+        """The next work that somebody still wants; another thread is called for the one behind it."""
         while self._waiting:
-            job = self._waiting.popleft()
-            if not job.over:
-                self._running.add(job)
+            work = self._waiting.popleft()
+            if not work.over:
+                self._running.add(work)
                 self._call()
-                return job
+                return work
         return None
 
     def _work(self) -> None:
-        """A thread: runs jobs for as long as there are any, then waits until it is called."""
+        """A thread: runs works for as long as there are any, then waits until it is called."""
         gate = threading.Lock()
         gate.acquire()
-        job: Job | None = None
+        work: Work | None = None
         while True:
             with self._lock:
-                if job is None:
+                if work is None:
                     self._called -= 1
-                elif job in self._running:
-                    self._running.discard(job)
+                elif work in self._running:
+                    self._running.discard(work)
                 else:  # This thread was written off and replaced while it was away.
                     self._lost -= 1
                     return
-                job = self._take()
-                if job is None:
+                work = self._take()
+                if work is None:
                     if self._closed:
                         return
                     self._idle.append(gate)
-            if job is None:
+            if work is None:
                 gate.acquire()
             else:
-                self._perform(job)
+                self._perform(work)

@@ -1,9 +1,8 @@
-"""Where a caller waits for the calls it has set going: finished turns come in, and late calls are found.
+"""Where a caller waits for what it has set going: complete Pendings come in, and works that pass their deadline end.
 
-Every running call has a clock. It rings twice: first for a warning that names the slow call, then for its deadline.
-Calls with the same time-out ring in the order in which they began, so a line for each time-out is all that has to be
-kept, and only the heads are looked at. Left out: where calls run (`envs.running.runner`), and what a late one means for
-its episode (`env`, `vector`).
+Every running work has a clock. It rings twice: first for a warning that names the slow work, then for its deadline.
+Works with the same deadline ring in the order in which they began, so a line for each length is all that has to be
+kept, and only the heads are looked at. Left out: where works run (`runner`), and what a late one means (its maker's).
 """
 
 import logging
@@ -15,22 +14,17 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from palaestra.envs.core.calls import Prepared
-from palaestra.envs.core.tool import Mode
-from palaestra.episode import Call
+from palaestra.envs.running.work import Pending, Work, shown
 
 log = logging.getLogger("palaestra.envs")
 STALL_SHARE = 0.5
-"""Share of its deadline after which a call is said to stall."""
-KILL_SECONDS = 5.0
-"""How long after its time-out a process tool may take to be killed."""
+"""Share of its deadline after which a work is said to stall."""
 _MIN_LINE = 256
-_MAX_SHOWN = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """A call that takes long."""
+    """A call, or another work, that takes long."""
 
     env_id: str
     slot: int
@@ -40,7 +34,7 @@ class Stall:
     """Since it began, or since it was asked for where it still waits."""
     timeout: float
     waits: str = ""
-    """What it waits for, where it has not begun: a thread, or its tool's limit."""
+    """What it waits for, where it has not begun: a thread, or its limit."""
 
     def __str__(self) -> str:
         what = f"has waited {self.seconds:.1f} s for {self.waits}" if self.waits else f"has run {self.seconds:.1f} s"
@@ -48,152 +42,97 @@ class Stall:
         return f"{self.env_id} slot {self.slot}: {call} {what} of the {self.timeout:g} s it may"
 
 
-class Job:
-    """One call in flight. Its state is guarded by its inbox."""
-
-    __slots__ = ("admitted", "asked", "begun", "call", "child", "mode", "over", "prepared", "seconds", "task", "turn")
-
-    def __init__(self, turn: "Turn", prepared: Prepared, asked: float) -> None:
-        self.turn = turn
-        self.prepared = prepared
-        self.call: Call | None = None
-        """What came of it."""
-        self.mode = prepared.mode
-        self.seconds = 0.0 if prepared.tool is None else prepared.tool.timeout
-        if self.mode is Mode.PROCESS:  # Its thread kills it in time; ours is the second look.
-            self.seconds += KILL_SECONDS
-        self.asked = asked
-        self.begun: float | None = None
-        self.over = False
-        """It has its result, or nobody wants one any more."""
-        self.admitted = False
-        """It counts against its tool's limit."""
-        self.task: Any = None
-        self.child: Any = None
-        """The process that works on it."""
-
-    @property
-    def until(self) -> float:
-        """Its deadline."""
-        return self.rings(1.0)
-
-    def rings(self, share: float) -> float:
-        """When so much of its time has passed."""
-        return float("inf") if self.begun is None else self.begun + share * self.seconds
-
-    def stall(self) -> Stall:
-        """What to say of it now."""
-        tool = self.prepared.tool
-        waits = "" if self.begun is not None else "a thread"
-        if not self.admitted and self.begun is None and tool is not None and tool.limit is not None:
-            waits = "its limit"
-        since = self.asked if self.begun is None else self.begun
-        name, arguments = self.prepared.name, self.prepared.arguments
-        seconds = time.monotonic() - since
-        return Stall(self.turn.inbox.env_id, self.turn.slot, name, arguments, seconds, self.seconds, waits)
-
-
-class Turn:
-    """The calls of one turn, in flight."""
-
-    __slots__ = ("calls", "errand", "inbox", "jobs", "left", "runner", "slot")
-
-    def __init__(self, slot: int, prepared: Sequence[Prepared], inbox: "Inbox", errand: Any = None) -> None:
-        self.slot = slot
-        self.inbox = inbox
-        self.errand = errand
-        """What they are made for, where that is not the agent's turn: a matter of who waits for them."""
-        self.calls: list[Call] = []
-        """The calls in call order, once all are in."""
-        self.left = len(prepared)
-        now = time.monotonic()
-        self.jobs = [Job(self, item, now) for item in prepared]
-        self.runner: Any = None
-        """Who runs it."""
-
-
 class Inbox:
-    """The turns of one environment, or of all slots of a vector environment."""
+    """The Pendings of one caller: of one environment, or of all slots of an arena."""
 
     def __init__(self, env_id: str = "") -> None:
         self.env_id = env_id
         self._lock = threading.Lock()
-        self._done: list[Turn] = []
+        self._done: list[Pending] = []
         self._bell: SimpleQueue[None] = SimpleQueue()
         self._wanted = 0
-        """Complete turns for which the one who waits is to be woken; 0 while nobody waits."""
+        """Complete Pendings for which the one who waits is to be woken; 0 while nobody waits."""
         self._sleeps_until = 0.0
         self._ticking = 0
-        self._fresh: dict[float, deque[Job]] = {}
-        self._slow: dict[float, deque[Job]] = {}
-        """Jobs whose clocks run, before and after the first ring, by their time-out: in each line the first to begin
+        self._fresh: dict[float, deque[Work]] = {}
+        self._slow: dict[float, deque[Work]] = {}
+        """Works whose clocks run, before and after the first ring, by their deadline: in each line the first to begin
         is the first to ring."""
 
-    def begin(self, jobs: Sequence[Job]) -> None:
-        """The clocks of these jobs start."""
+    def stall(self, work: Work) -> Stall:
+        """What to say of a work now."""
+        waits = "" if work.begun is not None else "a thread"
+        if not work.admitted and work.begun is None and work.conditions.limit is not None:
+            waits = "its limit"
+        seconds = time.monotonic() - (work.asked if work.begun is None else work.begun)
+        return Stall(self.env_id, work.pending.slot, work.label, work.arguments, seconds, work.patience, waits)
+
+    def begin(self, works: Sequence[Work]) -> None:
+        """The clocks of these works start."""
         first = float("inf")
         with self._lock:
             now = time.monotonic()
-            for job in jobs:
-                if job.over:
+            for work in works:
+                if work.over:
                     continue
-                job.begun = now
+                work.begun = now
                 self._ticking += 1
-                line = self._fresh.get(job.seconds)
+                seconds = work.patience
+                line = self._fresh.get(seconds)
                 if line is None:
-                    line = self._fresh[job.seconds] = deque()
+                    line = self._fresh[seconds] = deque()
                 elif len(line) > max(2 * self._ticking, _MIN_LINE):  # Behind one that lasts, many may be over.
-                    line = self._fresh[job.seconds] = deque(one for one in line if not one.over)
-                line.append(job)
-                first = min(first, now + STALL_SHARE * job.seconds)
+                    line = self._fresh[seconds] = deque(one for one in line if not one.over)
+                line.append(work)
+                first = min(first, now + STALL_SHARE * seconds)
             wake = first < self._sleeps_until
         if wake:
             self._bell.put(None)
 
-    def settle(self, jobs: Iterable[Job]) -> None:
-        """These jobs have their calls. Who waits is woken where enough turns are now complete: once, since it costs as
-        much as a call."""
+    def settle(self, works: Iterable[Work]) -> None:
+        """These works have their outcomes. Who waits is woken where enough is complete: once, since it costs as much
+        as a call."""
         with self._lock:
-            for job in jobs:
-                if job.over:
-                    continue
-                self._stop(job)
-                turn = job.turn
-                turn.left -= 1
-                if not turn.left:
-                    turn.calls = [one.call for one in turn.jobs if one.call is not None]
-                    turn.jobs.clear()  # They know their turn: a circle would be left to the garbage collector.
-                    self._done.append(turn)
+            for work in works:
+                if not work.over:
+                    self._stop(work)
+                    self._count(work.pending)
             wake = 0 < self._wanted <= len(self._done)
             if wake:
                 self._wanted = 0
         if wake:
             self._bell.put(None)
 
-    def give_up(self, turn: Turn) -> list[Job]:
-        """Nobody waits for this turn any more; its jobs that were still out."""
+    def give_up(self, pending: Pending) -> list[Work]:
+        """Nobody waits for this Pending any more; its works that were still out."""
         with self._lock:
-            out = [job for job in turn.jobs if not job.over]
-            for job in out:
-                self._stop(job)
+            out = [work for work in pending.works if not work.over]
+            for work in out:
+                self._stop(work)
         return out
 
-    def wait(self, until: float | None, count: int = 1) -> tuple[list[Turn], Job | None]:
-        """Complete turns, at least `count` of them, or one late job; what there is where `until` came first."""
+    def wait(self, until: float | None, count: int = 1) -> list[Pending]:
+        """Complete Pendings, at least `count` of them, or what there is where `until` came first."""
         while True:
             now = time.monotonic()
             with self._lock:
                 late, ring, stalled = self._look(now)
+                for work in late:
+                    work.late = True
+                    self._stop(work)
+                    self._count(work.pending)
                 enough = len(self._done) >= count or (until is not None and until <= now)
-                done: list[Turn] = []
-                if late is None and enough:
+                done: list[Pending] = []
+                if enough:
                     done, self._done = self._done, done
-                elif late is None:
+                else:
                     self._wanted, self._sleeps_until = count, ring if until is None else min(ring, until)
-            for job in stalled:
-                log.warning("%s", job.stall())
-            if late is not None or enough:
-                return done, late
+            for work in stalled:
+                log.warning("%s", self.stall(work))
+            for work in late:
+                work.pending.runner.abandon(work)
+            if enough:
+                return done
             self._sleep()
 
     def _sleep(self) -> None:
@@ -206,40 +145,41 @@ class Inbox:
         finally:
             self._wanted, self._sleeps_until = 0, 0.0
 
-    def _look(self, now: float) -> tuple[Job | None, float, list[Job]]:
-        """A late job, when the next clock rings, and the jobs that have become slow."""
-        late, ring, stalled = None, float("inf"), []
+    def _look(self, now: float) -> tuple[list[Work], float, list[Work]]:
+        """The late works, when the next clock rings, and the works that have become slow."""
+        late: list[Work] = []
+        ring, stalled = float("inf"), []
         for seconds, line in self._fresh.items():
             while line and (line[0].over or line[0].rings(STALL_SHARE) <= now):
-                job = line.popleft()
-                if not job.over:
-                    stalled.append(job)
-                    self._slow.setdefault(seconds, deque()).append(job)
+                work = line.popleft()
+                if not work.over:
+                    stalled.append(work)
+                    self._slow.setdefault(seconds, deque()).append(work)
             if line:
                 ring = min(ring, line[0].rings(STALL_SHARE))
         for line in self._slow.values():
-            while line and line[0].over:
-                line.popleft()
+            while line and (line[0].over or line[0].rings(1.0) <= now):
+                work = line.popleft()
+                if not work.over:
+                    late.append(work)
             if line:
-                ring = min(ring, line[0].until)
-                late = line[0] if line[0].until <= now else late
+                ring = min(ring, line[0].rings(1.0))
         return late, ring, stalled
 
-    def _stop(self, job: Job) -> None:
-        job.over = True
-        if job.begun is not None:
+    def _stop(self, work: Work) -> None:
+        work.over = True
+        if work.begun is not None:
             self._ticking -= 1
 
+    def _count(self, pending: Pending) -> None:
+        pending.left -= 1
+        if not pending.left:
+            self._done.append(pending)
 
-def leave_line(job: Job) -> None:
-    """A job is over: the next in its tool's line goes in, whichever environment it belongs to."""
-    limit = job.prepared.limit
-    following: Job | None = limit.leave(job) if limit is not None else None
+
+def leave_line(work: Work) -> None:
+    """A work is over: the next in the line of its limit goes in, whoever asked for it."""
+    limit = work.conditions.limit
+    following: Work | None = limit.leave(work) if limit is not None else None
     if following is not None:
-        following.turn.runner.launch(following)
-
-
-def shown(arguments: Mapping[str, Any]) -> str:
-    """Arguments in a few words."""
-    text = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
-    return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "..."
+        following.pending.runner.launch(following)

@@ -1,4 +1,4 @@
-"""One event loop on a thread of its own, for the async tools of a runner: jobs go in and come out in batches.
+"""One event loop on a thread of its own, for the async works of a runner: they go in and come out many at a time.
 
 Its lag is measured: how long each of its rounds took, for every other call waits until a round is over. Measuring costs
 two looks at the clock a round, so that a tool that holds the loop (a blocking call in an `async def`) shows however
@@ -17,9 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from palaestra.envs.core.calls import failed, run_async
-from palaestra.envs.running.inbox import Inbox, Job, leave_line
-from palaestra.episode import Call
+from palaestra.envs.running.inbox import Inbox, leave_line
+from palaestra.envs.running.work import Work
 
 log = logging.getLogger("palaestra.envs")
 HELD_SECONDS = 0.2
@@ -70,12 +69,12 @@ class LoopThread:
     def __init__(self) -> None:
         self._rounds = _Rounds()
         self.loop: asyncio.AbstractEventLoop = asyncio.SelectorEventLoop(self._rounds)
-        self._jobs: deque[Job] = deque()
+        self._works: deque[Work] = deque()
         self._woken = False
-        self._out: dict[Inbox, list[Job]] = {}
+        self._out: dict[Inbox, list[Work]] = {}
         self._alive = 0
         self._retired = False
-        self._work = threading.Event()
+        self._busy = threading.Event()
         self._warned: set[tuple[str, str]] = set()
         self._thread = threading.Thread(target=self._run_loop, name="palaestra-loop", daemon=True)
         self._thread.start()
@@ -88,19 +87,19 @@ class LoopThread:
         rounds = self._rounds
         return Lag(rounds.longest, rounds.total / max(rounds.count, 1), rounds.count)
 
-    def submit(self, jobs: Sequence[Job]) -> None:
-        """Run async tools. One wake-up for all of them."""
-        self._jobs.extend(jobs)
+    def submit(self, works: Sequence[Work]) -> None:
+        """Run these works. One wake-up for all of them."""
+        self._works.extend(works)
         if not self._woken:
             self._woken = True
             self.loop.call_soon_threadsafe(self._take_in)
 
     @staticmethod
-    def cancel(job: Job) -> None:
-        """Stop a job that was given up, on its own loop, which may have been replaced since."""
-        if job.task is not None:
+    def cancel(work: Work) -> None:
+        """Stop a work that was given up, on its own loop, which may have been replaced since."""
+        if work.task is not None:
             with contextlib.suppress(RuntimeError):  # That loop has ended, and its tasks with it.
-                job.task.get_loop().call_soon_threadsafe(job.task.cancel)
+                work.task.get_loop().call_soon_threadsafe(work.task.cancel)
 
     def blocked(self) -> str:
         """What holds the loop that has not moved for long, or "" while it moves."""
@@ -118,12 +117,12 @@ class LoopThread:
         return self._thread.is_alive()
 
     def retire(self) -> None:
-        """Take no further jobs; those that are here are served, should the loop ever move again, and then it ends."""
+        """Take no further works; those that are here are served, should the loop ever move again, and then it ends."""
         self._retired = True
         self.loop.call_soon_threadsafe(self._leave)
 
     def _leave(self) -> None:
-        if self._retired and not self._alive and not self._jobs:
+        if self._retired and not self._alive and not self._works:
             self.loop.call_soon(self.loop.stop)  # Behind the delivery of what has just been completed.
 
     def stop(self) -> None:
@@ -133,39 +132,39 @@ class LoopThread:
 
     def _take_in(self) -> None:
         self._woken = False
-        while self._jobs:
-            job = self._jobs.popleft()
-            if not job.over:
+        while self._works:
+            work = self._works.popleft()
+            if not work.over:
                 self._alive += 1
-                job.task = asyncio.Task(self._serve(job), loop=self.loop, name=job.prepared.name)
-        self._work.set()
+                work.task = asyncio.Task(self._serve(work), loop=self.loop, name=work.label)
+        self._busy.set()
 
-    async def _serve(self, job: Job) -> None:
+    async def _serve(self, work: Work) -> None:
         try:
-            call = await run_async(job.prepared, job.until)
+            await work.perform_async()
         except BaseException as error:  # Whatever it is, it must not end the loop that the others need.
-            if not job.over:  # A tool may cancel itself; one given up is over already.
-                self._settle(job, failed(job.prepared, error))
+            if not work.over:  # A work may cancel itself; one given up is over already.
+                work.error = error
+                self._settle(work)
             if isinstance(error, asyncio.CancelledError | GeneratorExit):
                 raise
             return
         finally:
             self._alive -= 1
             self._leave()
-        self._settle(job, call)
+        self._settle(work)
 
-    def _settle(self, job: Job, call: Call) -> None:
+    def _settle(self, work: Work) -> None:
         if not self._out:
             self.loop.call_soon(self._deliver)
-        job.call = call
-        self._out.setdefault(job.turn.inbox, []).append(job)
-        leave_line(job)
+        self._out.setdefault(work.pending.inbox, []).append(work)
+        leave_line(work)
 
     def _deliver(self) -> None:
         """Hand over all that was completed in this round of the loop at once: each hand-over wakes a thread."""
         out, self._out = self._out, {}
-        for inbox, jobs in out.items():
-            inbox.settle(jobs)
+        for inbox, works in out.items():
+            inbox.settle(works)
 
     def _watch(self) -> None:
         """A thread: while there is work, look whether the loop moves, and what holds it where it does not."""
@@ -173,8 +172,8 @@ class LoopThread:
         """The loop's round by its beginning, how late our looks came in it, its thread's processor time before it."""
         while not self.loop.is_closed():
             if not self._alive:
-                self._work.clear()
-                self._work.wait(_IDLE)
+                self._busy.clear()
+                self._busy.wait(_IDLE)
             looked, worked_before = time.monotonic(), self._worked()
             time.sleep(_LOOK)
             now, busy_since = time.monotonic(), self._rounds.busy_since
@@ -182,13 +181,13 @@ class LoopThread:
                 seen, late, worked = busy_since, 0.0, worked_before
             late += now - looked - _LOOK
             still = now - busy_since
-            if _held(still, late, self._worked() - worked) and (job := self._holder()) is not None:
-                key = (job.turn.inbox.env_id, job.prepared.name)
+            if _held(still, late, self._worked() - worked) and (work := self._holder()) is not None:
+                key = (work.pending.inbox.env_id, work.label)
                 if key not in self._warned:
                     self._warned.add(key)
                     log.warning(
                         "%s has held the event loop for %.2f s, and every other async call with it; await what waits "
-                        "there, or hand it to asyncio.to_thread (said once)", _name(job), still,
+                        "there, or hand it to asyncio.to_thread (said once)", _name(work), still,
                     )  # fmt: skip
 
     def _worked(self) -> float:
@@ -198,12 +197,12 @@ class LoopThread:
         except OSError:  # The thread has ended.
             return 0.0
 
-    def _holder(self) -> Job | None:
-        """The job whose code the loop's thread is in. Looked up in its frames: nothing is spent where all is well."""
+    def _holder(self) -> Work | None:
+        """The work whose code the loop's thread is in. Looked up in its frames: nothing is spent where all is well."""
         frame = sys._current_frames().get(self._thread.ident or 0)
         while frame is not None:
             if frame.f_code is _SERVE:
-                found: Job = frame.f_locals["job"]
+                found: Work = frame.f_locals["work"]
                 return found
             frame = frame.f_back
         return None
@@ -231,5 +230,5 @@ def _held(still: float, late: float, worked: float) -> bool:
     return still > HELD_SECONDS and (worked > still / 2 or late < STARVED * still)
 
 
-def _name(job: Job) -> str:
-    return f"{job.turn.inbox.env_id or 'an environment'} slot {job.turn.slot}: tool {job.prepared.name}"
+def _name(work: Work) -> str:
+    return f"{work.pending.inbox.env_id or 'an environment'} slot {work.pending.slot}: {work.label}"

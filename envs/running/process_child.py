@@ -1,8 +1,7 @@
-"""The program of a process that runs `@tool(process=True)` functions. Started as a file, before anything is imported.
+"""The program of a process that runs functions of plain data. Started as a file, before anything is imported.
 
-It reads JSON (which function, with which arguments), imports the function by its module's name, checks the arguments
-as the parent did, and answers in JSON. It dies with its parent: at the end of its socket, or by the kernel's signal
-while it computes.
+It reads JSON (which function, with which data), imports the function by its module's name, and answers in JSON. It dies
+with its parent: at the end of its socket, or by the kernel's signal while it computes.
 """
 
 import ctypes
@@ -14,14 +13,10 @@ import signal
 import socket
 import struct
 import sys
-import time
-from functools import reduce
 from typing import Any
 
 LENGTH = struct.Struct("!I")
 STARTED, FAILED = b"S", b"F"
-MAX_TEXT = 2**24
-"""Characters of a result that are sent; the agent is shown far fewer."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -36,51 +31,35 @@ def main() -> None:
     hello = json.loads(read(connection) or b"null")
     sys.path[:] = hello["path"]
     while (request := read(connection)) is not None:
-        serve(connection, json.loads(request), hello["main"])
+        serve(connection, json.loads(request))
 
 
-def serve(connection: socket.socket, request: dict[str, Any], main_file: str | None) -> None:
-    """Run one call. What goes wrong before STARTED is no fault of the agent's."""
+def serve(connection: socket.socket, request: dict[str, Any]) -> None:
+    """Run one function. What goes wrong before it begins is no fault of the agent's.
+
+    A function is a loader: of its data it makes what is to be run, which is given the seconds that it may take.
+    """
     try:
-        prepared = find(request, main_file)
-        from palaestra.envs.core.calls import clip, run
+        module, _, name = request["function"].partition(":")
+        begin = getattr(importlib.import_module(module), name)(request["data"])
     except BaseException as error:  # An author's module may even exit; our side must be told, or it waits.
         connection.sendall(FAILED)
-        write(connection, {"text": f"{type(error).__name__}: {error}"})
+        write(connection, {"fault": f"{type(error).__name__}: {error}"})
         return
     connection.sendall(STARTED)
-    call = run(prepared, time.monotonic() + prepared.tool.timeout)
-    write(connection, {"status": str(call.status), "text": clip(call.text, MAX_TEXT), "seconds": call.seconds})
+    write(connection, {"value": begin(request["seconds"])})
 
 
-def find(request: dict[str, Any], main_file: str | None) -> Any:
-    """The call, ready to run."""
-    from palaestra.envs.core.calls import Prepared
-    from palaestra.envs.core.tool import make
-
-    module, names = request["module"], request["function"].split(".")
-    if module == "__main__":  # Under another name, so that the program does not start itself again.
-        module = "__palaestra_main__"
-        if module not in sys.modules:
-            made = type(sys)(module)
-            sys.modules[module] = made
-            made.__dict__.update(runpy.run_path(str(main_file), run_name=module))
-    else:
-        importlib.import_module(module)
-    function = reduce(getattr, names, sys.modules[module])
-    tool = make(function, request["attribute"], request["owner"])
-    owner = _Nobody(function)
-    return Prepared(request["name"], request["arguments"], tool, owner, tool.validate(request["arguments"]))
-
-
-class _Nobody:
-    """Stands in for the instance: the function never looks at it."""
-
-    def __init__(self, function: Any) -> None:
-        self._function = function
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda **values: self._function(None, **values)
+def module_of(name: str, main_file: str | None) -> Any:
+    """A module by name; the parent's own program is loaded from its file, under another name, and not run again."""
+    if name != "__main__":
+        return importlib.import_module(name)
+    name = "__palaestra_main__"
+    if name not in sys.modules:
+        made = type(sys)(name)
+        sys.modules[name] = made
+        made.__dict__.update(runpy.run_path(str(main_file), run_name=name))
+    return sys.modules[name]
 
 
 def read(connection: socket.socket) -> bytes | None:

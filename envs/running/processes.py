@@ -1,9 +1,9 @@
-"""Tools that compute for long, `@tool(process=True)`: each call runs in a process that its time-out can kill.
+"""Works that compute for long: each runs in a process that its deadline can kill.
 
-A thread of the shared crew keeps one process and hands it call after call, as JSON in both directions: nothing is
+A thread of the shared crew keeps one process and hands it work after work, as JSON in both directions: nothing is
 pickled, and what comes back is only text. What a process can do wrong while it works on the agent's arguments (die, eat
 its memory, take too long) is an answer to the agent, as for a program of the agent's own. A process that cannot be
-started, or cannot import the tool, is our failure. This is no sandbox: the tool's author wrote what runs.
+started, or cannot import the function, is our failure. This is no sandbox: the author wrote what runs.
 """
 
 import json
@@ -18,11 +18,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from palaestra.envs.core.calls import failed
 from palaestra.envs.running import process_child
-from palaestra.envs.running.inbox import Job
 from palaestra.envs.running.process_child import LENGTH, STARTED
-from palaestra.episode import Call, Status
+from palaestra.envs.running.work import InProcess, Work
 from palaestra.errors import Broken, ToolError
 
 START_SECONDS = 60.0
@@ -37,7 +35,7 @@ class Child:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._job: Job | None = None
+        self._work: Work | None = None
         self.socket, theirs = socket.socketpair()
         program = str(Path(process_child.__file__).resolve())
         try:
@@ -50,8 +48,7 @@ class Child:
             raise
         finally:
             theirs.close()
-        main_file = getattr(sys.modules.get("__main__"), "__file__", None)
-        self.send({"path": [entry or os.getcwd() for entry in sys.path], "main": main_file}, START_SECONDS)
+        self.send({"path": [entry or os.getcwd() for entry in sys.path]}, START_SECONDS)
 
     def send(self, message: Any, seconds: float) -> None:
         """Hand over a message."""
@@ -83,17 +80,17 @@ class Child:
             raise ValueError("an answer that is no object")
         return found
 
-    def take(self, job: Job | None) -> None:
+    def take(self, work: Work | None) -> None:
         """What it works on from now on."""
         with self._lock:
-            self._job = job
-        if job is not None:
-            job.child = self
+            self._work = work
+        if work is not None:
+            work.child = self
 
-    def stop(self, job: Job) -> None:
-        """End it if it still works on this job, from any thread; the one that keeps it then reads an end."""
+    def stop(self, work: Work) -> None:
+        """End it if it still works on this work, from any thread; the one that keeps it then reads an end."""
         with self._lock:
-            if self._job is job:
+            if self._work is work:
                 self.kill()
 
     def kill(self) -> None:
@@ -112,16 +109,18 @@ class Child:
         return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
 
 
-def run_in_process(job: Job) -> Call:
-    """Run a job in this thread's process. Never raises."""
+def run_in_process(work: Work) -> None:
+    """Run a work in this thread's process. Never raises."""
     child: Child | None = None
+    begun = time.perf_counter()
     try:
         child = _own_child()
-        child.take(job)
-        return _run(job, child)
+        child.take(work)
+        begun = _run(work, child)
     except BaseException as error:
-        return failed(job.prepared, error)
+        work.error = error
     finally:
+        work.seconds = time.perf_counter() - begun
         if child is not None:
             child.take(None)
 
@@ -142,33 +141,27 @@ def _forget(child: Child | None) -> str:
     return "" if child is None else child.ended()
 
 
-def _run(job: Job, child: Child) -> Call:
-    """Hand the call over, then wait for its answer."""
-    tool = job.prepared.tool
-    assert tool is not None
-    if job.over:  # Given up before it began.
-        return failed(job.prepared, ToolError("given up"))
+def _run(work: Work, child: Child) -> float:
+    """Hand the work over and wait for its value; returns when it began."""
+    assert isinstance(work.run, InProcess)
+    if work.over:  # Given up before it began.
+        raise ToolError("given up")
+    seconds = work.conditions.seconds
     try:
-        request = {
-            "module": tool.function.__module__, "function": tool.function.__qualname__, "attribute": tool.attribute,
-            "owner": type(job.prepared.owner).__name__, "name": tool.name, "arguments": job.prepared.arguments,
-        }  # fmt: skip
         until = time.monotonic() + START_SECONDS
-        child.send(request, START_SECONDS)
+        child.send({"function": work.run.function, "data": work.run.data, "seconds": seconds}, START_SECONDS)
         if child.receive(1, until) != STARTED:
-            raise Broken(f"its process cannot load it: {child.message(until).get('text')}")
+            raise Broken(f"its process cannot load it: {child.message(until).get('fault')}")
     except (OSError, EOFError) as error:
         raise Broken(f"its process {_forget(child)} before the call ({type(error).__name__})") from error
     begun = time.perf_counter()
-    job.turn.inbox.begin((job,))
+    work.pending.inbox.begin((work,))
     try:
-        found = child.message(time.monotonic() + tool.timeout)
-        status, text = Status(found["status"]), str(found["text"])
+        work.value = child.message(time.monotonic() + seconds)["value"]
     except TimeoutError:
         child.kill()
         _forget(child)
-        return failed(job.prepared, ToolError(f"timed out after {tool.timeout:g} s"), time.perf_counter() - begun)
+        raise ToolError(f"timed out after {seconds:g} s") from None
     except (OSError, EOFError, ValueError, KeyError):  # The agent's arguments are in its reach: no failure of ours.
-        how = _forget(child)
-        return failed(job.prepared, ToolError(f"the process of {tool.name} {how}"), time.perf_counter() - begun)
-    return Call(job.prepared.name, job.prepared.arguments, text, status, time.perf_counter() - begun)
+        raise ToolError(f"the process of {work.label} {_forget(child)}") from None
+    return begun

@@ -1,24 +1,22 @@
-"""Runs the calls of a turn at once: async tools on one event loop, blocking ones in a bounded crew of threads, those
-that compute for long in processes.
+"""Runs works: async ones on one event loop, blocking ones in a bounded crew of threads, computations in processes.
 
-A call first stands in its tool's line where the tool has limits; its clock starts when it begins. Left out: what a
-deadline means for the episode (`env`, `vector`), and waiting for results (`inbox`).
+A work first stands in line where it has a limit; its clock starts when it begins. Left out: what an outcome means to
+whoever made the work, and waiting for it (`inbox`).
 """
 
 import asyncio
 import logging
 import os
 import threading
+import time
 from collections.abc import Iterable, Sequence
 
-from palaestra.envs.core.calls import Prepared, failed, run
-from palaestra.envs.core.tool import Mode
 from palaestra.envs.running.crew import Crew
-from palaestra.envs.running.inbox import Inbox, Job, Turn, leave_line
+from palaestra.envs.running.inbox import Inbox, leave_line
 from palaestra.envs.running.limits import LIMITS
 from palaestra.envs.running.loop import Lag, LoopThread
 from palaestra.envs.running.processes import run_in_process
-from palaestra.episode import Call
+from palaestra.envs.running.work import Mode, Pending, Work
 from palaestra.errors import Broken, UsageError
 
 log = logging.getLogger("palaestra.envs")
@@ -28,7 +26,7 @@ MAX_PROCESSES = 16
 
 
 class Runner:
-    """A place to run calls. Threads, loop and processes start when they are first needed."""
+    """A place to run works. Threads, loop and processes start when they are first needed."""
 
     def __init__(self, max_workers: int) -> None:
         self._crew = Crew(max_workers, self._perform, "palaestra-tool")
@@ -42,51 +40,53 @@ class Runner:
         """How late the event loop was."""
         return Lag() if self._loop is None else self._loop.lag
 
-    def start(self, turns: Iterable[Turn]) -> None:
-        """Set every call of these turns of one inbox going; plain ones run here and now, after the others have started.
-
-        Many turns are best started together: a wake-up of the loop costs as much as a call.
-        """
-        going: dict[Mode, list[Job]] = {}
-        for turn in turns:
-            turn.runner = self
-            for job in turn.jobs:
-                limit = job.prepared.limit if job.mode is not Mode.INLINE else None
+    def start(self, pendings: Iterable[Pending], inbox: Inbox) -> None:
+        """Set every work of these going. Many are best started together: a wake-up of the loop costs as much as a
+        call."""
+        going: dict[Mode, list[Work]] = {}
+        now = time.monotonic()
+        for pending in pendings:
+            pending.runner, pending.inbox = self, inbox
+            for work in pending.works:
+                work.asked = now
+                limit = work.conditions.limit
                 if limit is None:
-                    going.setdefault(job.mode, []).append(job)
-                elif limit.enter(job):
-                    self.launch(job)
-        inline = going.pop(Mode.INLINE, ())
-        for mode, jobs in going.items():
-            self._go(mode, jobs)
-        for job in inline:
-            self._settle(job, run(job.prepared))
+                    going.setdefault(work.conditions.mode, []).append(work)
+                elif limit.enter(work):
+                    self.launch(work)
+        for mode, works in going.items():
+            self._go(mode, works)
 
-    def launch(self, job: Job) -> None:
-        """A job that its tool's limit has let in; its rate may still make it wait."""
-        assert job.prepared.limit is not None
-        delay = job.prepared.limit.delay()
+    def launch(self, work: Work) -> None:
+        """A work that its limit has let in; its rate may still make it wait."""
+        assert work.conditions.limit is not None
+        delay = work.conditions.limit.delay()
         if delay > 0:
             loop = self._open_loop().loop
-            loop.call_soon_threadsafe(loop.call_later, delay, self._begin_in_turn, loop, job)
+            loop.call_soon_threadsafe(loop.call_later, delay, self._begin_in_line, loop, work)
         else:
-            self._go(job.mode, [job])
+            self._go(work.conditions.mode, [work])
 
-    def _begin_in_turn(self, loop: asyncio.AbstractEventLoop, job: Job) -> None:
-        """On the loop's thread: the moment that a job reserved has come."""
-        assert job.prepared.limit is not None
-        loop.call_later(job.prepared.limit.belated(), self._go, job.mode, [job])
+    def _begin_in_line(self, loop: asyncio.AbstractEventLoop, work: Work) -> None:
+        """On the loop's thread: the moment that a work reserved has come."""
+        assert work.conditions.limit is not None
+        loop.call_later(work.conditions.limit.belated(), self._go, work.conditions.mode, [work])
 
-    def abandon(self, turn: Turn) -> None:
-        """Forget a turn: late results are dropped, threads that are in it are replaced, processes are killed."""
-        for job in turn.inbox.give_up(turn):
-            if job.mode is Mode.BLOCKING:
-                self._crew.write_off(job)
-            elif job.mode is Mode.ASYNC:
-                self._cancel(job)
-            elif job.child is not None:
-                job.child.stop(job)
-            leave_line(job)
+    def abandon(self, work: Work) -> None:
+        """Nobody waits for this work any more: a late result is dropped, a thread replaced, a process killed."""
+        mode = work.conditions.mode
+        if mode is Mode.BLOCKING:
+            self._crew.write_off(work)
+        elif mode is Mode.ASYNC:
+            self._cancel(work)
+        elif work.child is not None:
+            work.child.stop(work)
+        leave_line(work)
+
+    def give_up(self, pending: Pending) -> None:
+        """Nobody waits for these works any more."""
+        for work in pending.inbox.give_up(pending):
+            self.abandon(work)
 
     def close(self) -> None:
         """Stop the loop and the idle threads. Hung ones die with the process."""
@@ -100,39 +100,32 @@ class Runner:
         for loop in loops:
             loop.stop()
 
-    def _go(self, mode: Mode, jobs: Sequence[Job]) -> None:
-        """Where their tools run."""
+    def _go(self, mode: Mode, works: Sequence[Work]) -> None:
+        """Where they run."""
         try:
             if mode is Mode.ASYNC:
                 loop = self._open_loop()
-                # From now on: a loop that some tool blocks must show up as a deadline too.
-                jobs[0].turn.inbox.begin(jobs)
-                loop.submit(jobs)
+                # From now on: a loop that some work blocks must show up as a deadline too.
+                works[0].pending.inbox.begin(works)
+                loop.submit(works)
             elif mode is Mode.PROCESS:
-                _shared_processes().put(jobs)
+                _shared_processes().put(works)
             else:
-                self._crew.put(jobs)
+                self._crew.put(works)
         except Broken as error:
-            for job in jobs:
-                self._settle(job, failed(job.prepared, error))
+            for work in works:
+                work.error = error
+                settle(work)
 
-    def _perform(self, job: Job) -> None:
-        """A thread's work. The clock starts here: waiting for a thread is not the tool's fault."""
-        job.turn.inbox.begin((job,))
-        try:
-            call = run(job.prepared, job.until)
-        except BaseException as error:  # Whatever it is, a turn must not wait for a thread that is gone.
-            call = failed(job.prepared, error)
-        self._settle(job, call)
+    def _perform(self, work: Work) -> None:
+        """A thread's doing. The clock starts here: waiting for a thread is not the work's fault."""
+        work.pending.inbox.begin((work,))
+        work.perform()
+        settle(work)
 
-    def _settle(self, job: Job, call: Call) -> None:
-        job.call = call
-        job.turn.inbox.settle((job,))
-        leave_line(job)
-
-    def _cancel(self, job: Job) -> None:
-        """Stop an async tool. A loop that is held for good is left to itself, and another takes its place."""
-        LoopThread.cancel(job)
+    def _cancel(self, work: Work) -> None:
+        """Stop an async work. A loop that is held for good is left to itself, and another takes its place."""
+        LoopThread.cancel(work)
         loop = self._loop
         if loop is None:
             return
@@ -151,26 +144,26 @@ class Runner:
                 raise UsageError("this environment is closed; make a new one")
             if self._loop is None:
                 if sum(one.runs for one in self._held_loops) >= MAX_HELD_LOOPS:
-                    raise Broken(f"{MAX_HELD_LOOPS} event loops are held by tools that never return; none is started")
+                    raise Broken(f"{MAX_HELD_LOOPS} event loops are held by works that never return; none is started")
                 self._loop = LoopThread()
             return self._loop
 
 
-def take_turn(env_id: str, slot: int, prepared: Sequence[Prepared]) -> tuple[list[Call], Prepared | None]:
-    """Run the calls of one turn and wait for them: their results, or the one that passed its deadline."""
-    inbox = Inbox(env_id)
-    turn = Turn(slot, prepared, inbox)
-    runner = shared_runner()
-    runner.start((turn,))
+def settle(work: Work) -> None:
+    """A work has its outcome: who waits for it is told, and the next in its line goes in."""
+    work.pending.inbox.settle((work,))
+    leave_line(work)
+
+
+def wait_for(pending: Pending, env_id: str = "") -> None:
+    """Run works on the shared runner until each is over or late."""
+    inbox, runner = Inbox(env_id), shared_runner()
+    runner.start((pending,), inbox)
     try:
-        _, late = inbox.wait(None)
+        inbox.wait(None)
     except BaseException:  # An interrupt: what runs must not keep its place in a line.
-        runner.abandon(turn)
+        runner.give_up(pending)
         raise
-    if late is None:
-        return turn.calls, None
-    runner.abandon(turn)
-    return [], late.prepared
 
 
 _shared: Runner | None = None
@@ -196,9 +189,9 @@ def _shared_processes() -> Crew:
         return _processes
 
 
-def _perform_in_process(job: Job) -> None:
-    call = run_in_process(job)
-    job.turn.runner._settle(job, call)
+def _perform_in_process(work: Work) -> None:
+    run_in_process(work)
+    settle(work)
 
 
 def _after_fork() -> None:

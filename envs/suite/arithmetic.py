@@ -51,7 +51,6 @@ class Arithmetic(ToolEnv):
     def __init__(
         self,
         split: str = "train",
-        render_mode: str | None = None,
         tasks: str | None = None,
         digits: int = 1,
         sandbox: Where = "local",
@@ -59,7 +58,7 @@ class Arithmetic(ToolEnv):
         """`digits` is how many the numbers have, `sandbox` where programs run."""
         if not 1 <= digits <= 9:
             raise UsageError(f"digits is {digits}; expected 1 to 9")
-        super().__init__(split, render_mode, tasks)
+        super().__init__(split, tasks)
         self.digits = digits
         self.toolkits = in_sandbox(sandbox, Programs)
 

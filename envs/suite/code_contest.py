@@ -53,12 +53,11 @@ class CodeContest(ToolEnv):
     )
     parts = {"success": RewardPart(weight=0.0), "compiles": RewardPart(weight=0.5), "passed": RewardPart(weight=0.5)}  # noqa: RUF012
     ceiling = 0.5  # What a program is paid that solves nothing.
-    reward_timeout = 300.0
+    deadlines = {"reward": 300.0}  # noqa: RUF012
 
     def __init__(
         self,
         split: str = "train",
-        render_mode: str | None = None,
         tasks: str | None = None,
         seconds: float = 6.0,
         tolerance: float = 0.0,
@@ -68,21 +67,18 @@ class CodeContest(ToolEnv):
 
         `sandbox` is where programs run.
         """
-        super().__init__(split, render_mode, tasks)
+        super().__init__(split, tasks)
         seconds, tolerance = _number("seconds", seconds), _number("tolerance", tolerance)
-        if not seconds or 10 * seconds > self.reward_timeout / 2:
-            most = self.reward_timeout / 20
+        if not seconds or 10 * seconds > self.deadlines["reward"] / 2:
+            most = self.deadlines["reward"] / 20
             raise UsageError(f"seconds is {seconds:g}; expected more than 0 and at most {most:g}, so that grading ends")
         self.allowance = Allowance(seconds, 10 * seconds, tolerance)
         self.sandbox = sandbox
         self.toolkits = in_sandbox(sandbox, Python)
 
-    @property
-    def tasks(self) -> Sequence[Task]:
-        """The problems of the file, or generated ones."""
-        if self._set is None and self.tasks_file is not None:
-            self._set = load_problems(self.tasks_file, self.split, QUESTIONS, with_tests)
-        return super().tasks
+    def read_tasks(self, path: str, split: str) -> Sequence[Task]:
+        """The problems of a file, also with the columns of the data sets it was published in."""
+        return load_problems(path, split, QUESTIONS, with_tests)
 
     def task(self, rng: np.random.Generator) -> Task:
         """A problem of one of the families."""

@@ -61,12 +61,11 @@ class CodeMath(ToolEnv):
 
     max_turns = 16
     system = AGENTIC
-    reward_timeout = 300.0  # A comparison ends sooner by far, once its process has started.
+    deadlines = {"reward": 300.0}  # noqa: RUF012  (A comparison ends sooner by far, once its process has started.)
 
     def __init__(
         self,
         split: str = "train",
-        render_mode: str | None = None,
         tasks: str | None = None,
         mode: str = "agentic",
         compare: str = "value",
@@ -79,17 +78,14 @@ class CodeMath(ToolEnv):
         for name, value, known in (("mode", mode, MODES), ("compare", compare, COMPARISONS)):
             if value not in known:
                 raise UsageError(f"{name} is {value!r}; expected {' or '.join(map(repr, known))}")
-        super().__init__(split, render_mode, tasks)
+        super().__init__(split, tasks)
         self.compare = compare
         self.toolkits = in_sandbox(sandbox, Python) if mode == "agentic" else ()
         self.system = AGENTIC if mode == "agentic" else SELF_CONTAINED
 
-    @property
-    def tasks(self) -> Sequence[Task]:
-        """The problems of the file, or generated ones."""
-        if self._set is None and self.tasks_file is not None:
-            self._set = load_problems(self.tasks_file, self.split, QUESTIONS, _with_answer)
-        return super().tasks
+    def read_tasks(self, path: str, split: str) -> Sequence[Task]:
+        """The problems of a file, also with the columns of the data sets it was published in."""
+        return load_problems(path, split, QUESTIONS, _with_answer)
 
     def task(self, rng: np.random.Generator) -> Task:
         """A problem of one of the families."""

@@ -188,12 +188,11 @@ class DataTable(ToolEnv):
     def __init__(
         self,
         split: str = "train",
-        render_mode: str | None = None,
         tasks: str | None = None,
         sandbox: Where = "local",
     ) -> None:
         """`sandbox` is where programs run."""
-        super().__init__(split, render_mode, tasks)
+        super().__init__(split, tasks)
         self.toolkits = in_sandbox(sandbox, Files)
 
     def task(self, rng: np.random.Generator) -> Task:

@@ -15,7 +15,7 @@ import numpy as np
 
 from palaestra.envs.core.scoring import RewardPart
 from palaestra.envs.core.tool import tool
-from palaestra.envs.games.game import Game, Rewards, Rounds
+from palaestra.envs.core.author import Game, Rewards, Rounds
 from palaestra.envs.suite.calculator import safe_eval
 from palaestra.envs.suite.solver_critic import quoted
 from palaestra.episode import Message, Task

@@ -36,19 +36,18 @@ class HumanEval(ToolEnv):
     system = AGENTIC
     parts = {"success": RewardPart(), "compiles": RewardPart(weight=0.0)}  # noqa: RUF012
     ceiling = 0.0
-    reward_timeout = 300.0
+    deadlines = {"reward": 300.0}  # noqa: RUF012
 
     def __init__(
         self,
         split: str = "eval",
-        render_mode: str | None = None,
         mode: str = "agentic",
         sandbox: Where = "local",
     ) -> None:
         """`mode` is agentic or self-contained."""
         if mode not in ("agentic", "self-contained"):
             raise UsageError(f"mode is {mode!r}; expected 'agentic' or 'self-contained'")
-        super().__init__(split, render_mode)
+        super().__init__(split)
         self.sandbox = sandbox
         self.toolkits = in_sandbox(sandbox, Python) if mode == "agentic" else ()
         self.system = AGENTIC if mode == "agentic" else SELF_CONTAINED

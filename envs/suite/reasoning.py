@@ -37,13 +37,12 @@ class Reasoning(ToolEnv):
         "in the form that the problem asks for."
     )
     max_turns = 10
-    reward_timeout = 600.0  # Answers that have to be killed may stand in line before an honest one.
+    deadlines = {"reward": 600.0}  # noqa: RUF012  (Answers that have to be killed may stand in line before another.)
     parts: Mapping[str, RewardPart] = {"success": RewardPart(), "credit": RewardPart(weight=0.0)}
 
     def __init__(
         self,
         split: str = "train",
-        render_mode: str | None = None,
         generator: str = "number_sorting",
         config: Mapping[str, Any] | None = None,
         sandbox: Where = "local",
@@ -52,7 +51,7 @@ class Reasoning(ToolEnv):
 
         `sandbox` is where programs run.
         """
-        super().__init__(split, render_mode)
+        super().__init__(split)
         require_known(generator, config or {})
         self.generator, self.config = generator, dict(config or {})
         self.toolkits = in_sandbox(sandbox, Python)

@@ -64,7 +64,6 @@ class Science(ToolEnv):
     def __init__(
         self,
         split: str = "train",
-        render_mode: str | None = None,
         tasks: str | None = None,
         questions: str | None = None,
         prompt: str = "agentic",
@@ -74,7 +73,7 @@ class Science(ToolEnv):
 
         `tasks` takes such a file too, beside those of tasks.
         """
-        super().__init__(split, render_mode, tasks)
+        super().__init__(split, tasks)
         if tasks is not None and questions is not None:
             raise UsageError("tasks and questions both name a file; expected one of them")
         if prompt not in tuple(PROMPTS):
@@ -83,12 +82,9 @@ class Science(ToolEnv):
         self.system = PROMPTS[prompt]
         self.toolkits = in_sandbox(sandbox, Interpreter) if prompt == "agentic" else ()
 
-    @property
-    def tasks(self) -> Sequence[Task]:
-        """Those of the file, or generated ones."""
-        if self._set is None and self.tasks_file is not None and holds_questions(self.tasks_file):
-            self._set = _questions(self.tasks_file, self.split)
-        return super().tasks
+    def read_tasks(self, path: str, split: str) -> Sequence[Task] | None:
+        """Also a file with the columns of GPQA or MegaScience."""
+        return _questions(path, split) if holds_questions(path) else None
 
     def task(self, rng: np.random.Generator) -> Task:
         """A question of one family."""

@@ -1,62 +1,82 @@
 """ToolVectorEnv: many episodes of one environment at once, as Gymnasium's VectorEnv and as palaestra's Arena.
 
 Nothing resets by itself (`AutoresetMode.DISABLED`): no slot may roll into a task that nobody chose. Left out: how slots
-run (`slots`), seats of a game, processes, adapters for foreign environments.
-
-Gymnasium resolves the vector entry point "palaestra.envs.running.vector:ID" with getattr, so this module answers for
-every id that `palaestra.register` wrote.
+are played (`arena`), seats of a game, adapters for foreign environments.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Tuple as TupleSpace
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
-from palaestra.envs.core.env import ToolEnv, check_options, infos
+from palaestra.envs.arena.arena import Arena
+from palaestra.envs.arena.opening import made, spec_of
+from palaestra.envs.arena.text_env import TextEnv, check_options, drawn
+from palaestra.envs.core.author import ToolEnv
+from palaestra.envs.core.machine import Machine
 from palaestra.envs.core.space import TEXT
-from palaestra.envs.core.transcript import joined, stack
-from palaestra.envs.running.slots import Slots
-from palaestra.episode import Ending, Event
-from palaestra.errors import Broken, EnvironmentDefect, UsageError
-from palaestra.registry import load_author
-
-_MAX_WORKERS = 64
+from palaestra.envs.core.transcript import fresh, joined, stack, transcript
+from palaestra.episode import Ending, Event, Message
+from palaestra.errors import Broken, UsageError
 
 
-class ToolVectorEnv(Slots, VectorEnv[tuple[str, ...], Sequence[str | None], NDArray[Any]]):
+class ToolVectorEnv(Arena, VectorEnv[tuple[str, ...], Sequence[str | None], NDArray[Any]]):
     """`num_envs` episodes of one environment. With `ordered`, `recv` is a barrier that reports in slot order."""
 
     def __init__(
         self,
-        make: Callable[[], ToolEnv],
+        author: ToolEnv,
         num_envs: int,
         *,
         env_id: str = "",
         ordered: bool | None = None,
         max_workers: int | None = None,
+        render_mode: str | None = None,
     ) -> None:
-        """`ordered=None` means True when every tool is inline: then order costs nothing and curves repeat."""
+        """`author` is an object of an author's class; nothing of it changes. The rest is as in `Arena`."""
         self.closed = True  # Until all is set up: Gymnasium may call close on a half-made object.
         if num_envs < 1:
             raise UsageError(f"num_envs is {num_envs}; expected at least 1")
         self.num_envs = num_envs
-        workers = min(num_envs, _MAX_WORKERS) if max_workers is None else max_workers
-        Slots.__init__(self, make, num_envs, env_id, ordered, workers)
-        self.render_mode = self.envs[0].render_mode
-        self.metadata = {**self.envs[0].metadata, "autoreset_mode": AutoresetMode.DISABLED}
+        self._author = spec_of(author, env_id)
+        Arena.__init__(
+            self, lambda: Machine(self._author), num_envs, name=self._author.name, ordered=ordered,
+            max_workers=max_workers,
+        )  # fmt: skip
+        self.render_mode = render_mode
+        self.metadata = {**TextEnv.metadata, "autoreset_mode": AutoresetMode.DISABLED}
         self.single_observation_space = self.single_action_space = TEXT
         self.observation_space = self.action_space = TupleSpace([TEXT] * num_envs)
+        self._random: list[np.random.Generator | None] = [None] * num_envs
+        self._turns = [0] * num_envs
+        self._said: list[list[Message]] = [[] for _ in range(num_envs)]
+        """What each slot heard and said, for "ansi"."""
         self.closed = False
 
-    def close_extras(self, **kwargs: Any) -> None:
+    @property
+    def spec(self) -> EnvSpec | None:  # type: ignore[override]  # Gymnasium sets it once the environment is made.
+        """What `gymnasium.make_vec` made it from."""
+        return self._spec
+
+    @spec.setter
+    def spec(self, value: EnvSpec | None) -> None:
+        self._spec = value
+        if value is not None:
+            self.name = self._inbox.env_id = self._author.name = value.id
+
+    _spec: EnvSpec | None = None
+
+    def close(self, **kwargs: Any) -> None:
         """Discard what runs and release everything; toolkits that hang are left to themselves."""
-        self._close_slots()
+        VectorEnv.close(self, **kwargs)
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """The part of `close` that is ours: Gymnasium calls it once."""
+        Arena.close(self)
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
@@ -76,9 +96,11 @@ class ToolVectorEnv(Slots, VectorEnv[tuple[str, ...], Sequence[str | None], NDAr
                 raise UsageError(f"reset: {name} has {len(given)} entries; expected one per slot, {self.num_envs}")
         chosen = [slot for slot in range(self.num_envs) if mask is None or mask[slot]]
         for slot in chosen:
-            live, given = self._clear(slot), seeds[slot]
-            start = self.envs[slot].drawn(None if given is None else int(given), None if tasks is None else tasks[slot])
-            self._open(slot, live, start, reseed=False)
+            seeded, start = drawn(
+                self._random[slot], seeds[slot], None if tasks is None else tasks[slot], self.task_count
+            )
+            self._random[slot], self._turns[slot], self._said[slot] = seeded, 0, []
+            self.begin(slot, start)
         events = self._receive(chosen)
         for event in events:
             if event.ending is not None:
@@ -93,6 +115,10 @@ class ToolVectorEnv(Slots, VectorEnv[tuple[str, ...], Sequence[str | None], NDAr
             raise UsageError(f"step: expected {self.num_envs} actions, one per slot (None skips a slot)")
         taken = {slot: action for slot, action in enumerate(actions) if action is not None}
         self.send(taken)
+        for slot, action in taken.items():
+            self._turns[slot] += 1
+            if self.render_mode == "ansi":
+                self._said[slot].append({"role": "assistant", "content": action})
         events = self._receive(taken)
         rewards = np.zeros(self.num_envs)
         terminated, truncated = np.zeros(self.num_envs, bool), np.zeros(self.num_envs, bool)
@@ -104,7 +130,7 @@ class ToolVectorEnv(Slots, VectorEnv[tuple[str, ...], Sequence[str | None], NDAr
 
     def render(self) -> tuple[Any, ...] | None:
         """The transcripts of all slots, for "ansi"."""
-        return tuple(env.render() for env in self.envs) if self.render_mode == "ansi" else None
+        return tuple(map(transcript, self._said)) if self.render_mode == "ansi" else None
 
     def _receive(self, slots: Iterable[int]) -> list[Event]:
         """Events of all these slots, in ascending order."""
@@ -121,30 +147,32 @@ class ToolVectorEnv(Slots, VectorEnv[tuple[str, ...], Sequence[str | None], NDAr
         for event in events:
             if event.messages:
                 texts[event.slot] = joined(event.messages)
+                if self.render_mode == "ansi":
+                    self._said[event.slot] += event.messages
         return tuple(texts)
 
     def _infos(self, events: list[Event], opening: bool = False) -> dict[str, Any]:
+        """What `TextEnv` says of an event, key by key, and the reward parts part by part: how Gymnasium's vectors want
+        it."""
         if not events:
             return {}
-        slots = [event.slot for event in events]
-        return stack(slots, infos([self.envs[slot] for slot in slots], events, opening), self.num_envs)
+        slots, spec = [event.slot for event in events], self._author
+        found: dict[str, Any] = {
+            "messages": [fresh(event.messages) for event in events],
+            "turn": [self._turns[slot] for slot in slots],
+            "ending": ["" if event.ending is None else str(event.ending) for event in events],
+            "parts": {name: [event.parts.get(name, 0.0) for event in events] for name in spec.author.parts},
+            "attempt": [event.attempt for event in events],
+            "fault": [event.fault for event in events],
+        }
+        if opening:
+            found["tools"] = [spec.offers[None].described] * len(events)
+            found["system"] = [spec.system[None]] * len(events)
+            found["task"] = [event.start.task for event in events]
+        return stack(slots, found, self.num_envs)
 
 
-def _open_vector(env_id: str, num_envs: int = 1, **kwargs: Any) -> ToolVectorEnv:
-    """What `gymnasium.make_vec` calls: `ordered` and `max_workers` are ours, the rest goes to the class."""
-    entry_point = gymnasium.spec(env_id).entry_point
-    creator = load_author(entry_point, f"{env_id}: its class") if isinstance(entry_point, str) else entry_point
-    if not (isinstance(creator, type) and issubclass(creator, ToolEnv)):
-        raise EnvironmentDefect(
-            f"{env_id} is registered as {entry_point!r}, which is not a subclass of ToolEnv; "
-            "palaestra.register takes ToolEnv classes, gymnasium.register all others"
-        )
-    own = {name: kwargs.pop(name) for name in ("ordered", "max_workers") if name in kwargs}
-    return ToolVectorEnv(partial(creator, **kwargs), num_envs, env_id=env_id, **own)
-
-
-def __getattr__(name: str) -> Any:
-    spec: EnvSpec | None = gymnasium.registry.get(name)
-    if spec is None or spec.vector_entry_point != f"{__name__}:{name}":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return partial(_open_vector, name)
+def open_vector(entry_point: str, num_envs: int = 1, **options: Any) -> ToolVectorEnv:
+    """What `gymnasium.make_vec` calls for an id of `palaestra.register`."""
+    own = {name: options.pop(name) for name in ("ordered", "max_workers", "render_mode") if name in options}
+    return ToolVectorEnv(made(entry_point, options), num_envs, **own)

@@ -1,0 +1,34 @@
+"""Drives one machine: runs what it asks for, and waits, until something has happened.
+
+Left out: many machines at once (`arena`).
+"""
+
+import logging
+
+from palaestra.envs.core.machine import Events, Machine, Reply
+from palaestra.envs.running.runner import shared_runner, wait_for
+from palaestra.envs.running.inbox import Inbox
+from palaestra.envs.running.work import Pending
+
+log = logging.getLogger("palaestra.envs")
+
+
+def settle(machine: Machine, reply: Reply) -> Events:
+    """The events of a reply, once all that it waits for is done."""
+    while isinstance(reply, Pending):
+        wait_for(reply, machine.spec.name)
+        reply = machine.resume(reply)
+    while machine.aside:  # What hangs must not be waited for.
+        shared_runner().start((machine.aside.pop(),), Inbox(machine.spec.name))
+    return reply
+
+
+def release(machine: Machine) -> None:
+    """Drop what runs, and close its toolkits within the time that they have."""
+    machine.discard()
+    while machine.aside:
+        pending = machine.aside.pop()
+        wait_for(pending, machine.spec.name)
+        for work in pending.works:
+            if work.late:
+                log.warning("%s: %s did not end within %g s", machine.spec.name, work.label, work.conditions.seconds)

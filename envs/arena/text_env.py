@@ -1,0 +1,204 @@
+"""TextEnv: Gymnasium's face of one environment, for stepping by hand. `gymnasium.make` gives it.
+
+    env = TextEnv(Boxes())          a class of one's own, without registering it
+
+Left out: many at once (`vector`), games of several seats (`pettingzoo`), and autoreset.
+"""
+
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.utils import seeding
+
+from palaestra import formats
+from palaestra.envs.arena.driving import release, settle
+from palaestra.envs.arena.opening import made, spec_of
+from palaestra.envs.core import branches
+from palaestra.envs.core.author import ToolEnv
+from palaestra.envs.core.branches import Snapshot
+from palaestra.envs.core.machine import Machine, Reply
+from palaestra.envs.core.space import TEXT
+from palaestra.envs.core.transcript import fresh, joined, transcript
+from palaestra.episode import Attempt, Ending, Event, Start, Task
+from palaestra.errors import Broken, UsageError
+
+MODES = ["ansi", "human"]
+
+
+class TextEnv(gymnasium.Env[str, str]):
+    """One environment as a `gymnasium.Env`: observations are what is new to the agent, actions its whole turns."""
+
+    metadata = {"render_modes": MODES, "render_fps": 1}  # noqa: RUF012  (Gymnasium declares it so)
+    observation_space = TEXT
+    action_space = TEXT
+
+    def __init__(self, author: ToolEnv, render_mode: str | None = None) -> None:
+        """`author` is an object of an author's class; nothing of it changes."""
+        if render_mode is not None and render_mode not in MODES:
+            raise UsageError(f"render_mode is {render_mode!r}; expected None or one of {MODES}")
+        if not isinstance(author, ToolEnv):
+            raise UsageError(f"TextEnv({author!r:.80}); expected an object of a ToolEnv class, such as TextEnv(Boxes())")
+        if author.seats:
+            raise UsageError(f"{type(author).__name__} is a game of several seats; pettingzoo.make gives its faces")
+        self.machine = Machine(spec_of(author))
+        self.render_mode = render_mode
+        self._spec: EnvSpec | None = None
+
+    @property
+    def spec(self) -> EnvSpec | None:  # type: ignore[override]  # Gymnasium sets it once the environment is made.
+        """What `gymnasium.make` made it from."""
+        return self._spec
+
+    @spec.setter
+    def spec(self, value: EnvSpec | None) -> None:
+        self._spec = value
+        if value is not None:
+            self.machine.spec.name = value.id
+
+    @property
+    def author(self) -> ToolEnv:
+        """The author's object; the episode that runs has a copy of it."""
+        return self.machine.spec.author
+
+    @property
+    def tasks(self) -> Sequence[Task]:
+        """The problems of this environment's split."""
+        return self.machine.spec.tasks
+
+    @property
+    def schemas(self) -> tuple[Mapping[str, Any], ...]:
+        """What the agent is told of its tools."""
+        return self.machine.spec.offers[None].schemas
+
+    @property
+    def is_open(self) -> bool:
+        """True while an episode runs."""
+        return self.machine.is_open
+
+    @property
+    def attempt(self) -> Attempt:
+        """What has happened so far in this episode, or in the last one."""
+        if self.machine.state is None:
+            raise UsageError("attempt: no episode has begun; call reset first")
+        return self.machine.state.attempt(None)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Open an episode; `options={"task": index}` picks the problem, otherwise it is drawn."""
+        check_options(options, ("task",))
+        release(self.machine)
+        task = (options or {}).get("task")
+        self.np_random, start = drawn(self._np_random, seed, task, len(self.tasks))
+        event = self._settled(self.machine.open({None: start}))
+        if event.ending is not None:
+            raise Broken(event.fault)
+        if self.render_mode == "human":
+            print(transcript(event.messages), flush=True)
+        return joined(event.messages), self._info(event, opening=True)
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Take one turn. A BROKEN episode is `truncated` with reward 0.0, since Gymnasium wants a float: see `info`."""
+        return self._taken(self.machine.act(None, action), action)
+
+    def finish(self, ending: Ending, text: str = "") -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """End the episode from outside, as `step` would: tokens ran out, say, after the agent had begun with `text`."""
+        return self._taken(self.machine.stop(ending, None, text), text)
+
+    def render(self) -> str | None:  # type: ignore[override]
+        """The transcript so far, for "ansi"; "human" prints turns as they happen."""
+        if self.render_mode != "ansi":
+            return None
+        return "" if self.machine.state is None else transcript(self.machine.state.seats[None].messages)
+
+    def close(self) -> None:
+        """Drop what runs and release the toolkits."""
+        release(self.machine)
+
+    def call(self, tool_name: str, /, **arguments: Any) -> str:
+        """The text of a call, for hand-stepping; behind wrappers it is `env.unwrapped.call("search", query="x")`."""
+        return formats.get(self.author.format).render([formats.ParsedCall(tool_name, arguments)])
+
+    def snapshot(self) -> Snapshot:
+        """The running episode as it stands; a UsageError where one of the toolkits does not support it."""
+        return branches.take(self.machine)
+
+    def restore(self, snapshot: Snapshot) -> tuple[str, dict[str, Any]]:
+        """Stand where the snapshot was taken and go on exactly as from there; returns what `reset` does."""
+        release(self.machine)
+        event = branches.put(self.machine, snapshot)[None]
+        return joined(event.messages), self._info(event, opening=True)
+
+    def fork(self, count: int, *, own_noise: bool = True) -> list["TextEnv"]:
+        """So many environments that stand where this one stands, which is left as it is.
+
+        Each gets a seed of its own, drawn from the episode's generator, its turn and the child's index, so that
+        branches differ and forking again repeats them. With `own_noise=False` they all go on exactly as this one.
+        """
+        children = []
+        for machine in branches.fork(self.machine, count, own_noise):
+            child: TextEnv = object.__new__(type(self))
+            vars(child).update(vars(self), machine=machine)
+            children.append(child)
+        return children
+
+    # Inside.
+
+    def _settled(self, reply: Reply) -> Event:
+        return settle(self.machine, reply)[None]
+
+    def _taken(self, reply: Reply, text: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        event = self._settled(reply)
+        if self.render_mode == "human":
+            said = [{"role": "assistant", "content": text}, *event.messages]
+            judged = event.fault or f"reward {event.reward}"
+            print(transcript(said) + (f"\n[{event.ending}: {judged}]" if event.ending else ""), flush=True)
+        terminated = event.ending is Ending.ANSWERED
+        truncated = event.ending is not None and not terminated
+        return joined(event.messages), float(event.reward or 0.0), terminated, truncated, self._info(event)
+
+    def _info(self, event: Event, opening: bool = False) -> dict[str, Any]:
+        """Gymnasium's info: fixed keys of fixed types, fresh objects, no timings."""
+        state = self.machine.state
+        assert state is not None
+        found: dict[str, Any] = {
+            "messages": fresh(event.messages),
+            "turn": state.seats[None].turns,
+            "ending": "" if event.ending is None else str(event.ending),
+            "parts": {name: event.parts.get(name, 0.0) for name in self.author.parts},
+            "attempt": event.attempt,
+            "fault": event.fault,
+        }
+        if opening:
+            spec = self.machine.spec
+            found |= {"tools": spec.offers[None].described, "system": spec.system[None], "task": event.start.task}
+        return found
+
+
+def drawn(
+    random: np.random.Generator | None, seed: int | None, task: int | None, task_count: int
+) -> tuple[np.random.Generator, Start]:
+    """What `reset` opens: the task where none is given, and the seed where none is, from a generator of its own."""
+    if seed is not None or random is None:
+        random = seeding.np_random(None if seed is None else int(seed))[0]
+    index = int(random.integers(task_count)) if task is None else int(task)
+    return random, Start(index, int(random.integers(2**31)) if seed is None else int(seed))
+
+
+def check_options(options: Mapping[str, Any] | None, known: Sequence[str]) -> None:
+    """Refuse a key of `reset(options=)` that nobody reads."""
+    for name in options or ():
+        if name not in known:
+            close = get_close_matches(str(name), known, n=1)
+            hint = f"is {close[0]!r} meant?" if close else f"expected {' or '.join(map(repr, known))}"
+            raise UsageError(f"reset: options has no {name!r}; {hint}")
+
+
+def open_text_env(entry_point: str, render_mode: str | None = None, **options: Any) -> TextEnv:
+    """What `gymnasium.make` calls for an id of `palaestra.register`."""
+    return TextEnv(made(entry_point, options), render_mode)
+
+
+open_text_env.metadata = TextEnv.metadata  # type: ignore[attr-defined]  # Gymnasium asks the creator for render modes.

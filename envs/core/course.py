@@ -1,0 +1,107 @@
+"""The course of a game: its rounds as the author's generator runs them, and what passed between them and the seats.
+
+A generator cannot be copied, so it is told again: it was sent plain data only, which is kept. Left out: whose turn it
+is, tools and rewards (`machine`).
+"""
+
+from collections.abc import Coroutine, Generator, Mapping
+from typing import Any
+
+import numpy as np
+
+from palaestra.envs.core.author import Replies, ToolEnv
+from palaestra.episode import Task
+from palaestra.errors import EnvironmentDefect, UsageError
+
+
+class Finished(Exception):
+    """The rounds are over; its value is what they returned."""
+
+
+class Course:
+    """The rounds of one game."""
+
+    __slots__ = ("asks", "noise", "owner", "replies", "rng", "rounds", "said", "task", "worlds")
+
+    def __init__(self, play: ToolEnv, task: Task, seed: int, index: int) -> None:
+        self.task, self.owner = task, type(play).__name__
+        self.rng = np.random.default_rng([seed, index])
+        self.rounds = _generator(play, task, self.rng)
+        self.asks: list[Mapping[str, str]] = []
+        """What each round asked."""
+        self.said: list[Mapping[str, str | None]] = []
+        """What it was answered."""
+        self.worlds: list[Mapping[str, Any]] = []
+        """What toolkits declared after each round, where any does."""
+        self.noise: dict[int, int] = {}
+        """After how many rounds the generator was seeded anew, and with what."""
+        self.replies: dict[str, str | None] = {}
+        """Answers to the round that runs."""
+
+    def ask(self, world: Mapping[str, Any] | None = None) -> Mapping[str, str]:
+        """Send what was said, where a round is over; who is asked what in the next one. Finished at the end."""
+        replies = None
+        if self.asks:
+            replies, self.replies = Replies(self.replies), {}
+            replies.world = world or {}
+            self.said.append(dict(replies))
+            if world is not None:
+                self.worlds.append(world)
+        try:
+            asks: Any = self.rounds.send(replies)  # type: ignore[arg-type]  # None begins it.
+        except StopIteration as end:
+            raise Finished(end.value) from None
+        if not isinstance(asks, Mapping) or not asks:
+            raise EnvironmentDefect(f"{self.owner}.rounds yielded {asks!r}; expected {{seat: text}}")
+        self.asks.append(dict(asks))
+        return asks
+
+    def reseed(self, seed: int) -> None:
+        """Seed the generator in place: the rounds hold it."""
+        bits = self.rng.bit_generator
+        bits.state = type(bits)(seed).state
+        self.noise[len(self.said)] = seed
+
+    def kept(self) -> "Course":
+        """What passed so far, for a snapshot: without the rounds themselves."""
+        twin: Course = object.__new__(Course)
+        twin.task, twin.owner = self.task, self.owner
+        twin.asks, twin.said, twin.worlds = self.asks.copy(), self.said.copy(), self.worlds.copy()
+        twin.noise, twin.replies = dict(self.noise), dict(self.replies)
+        return twin
+
+    def told_again(self, play: ToolEnv, seed: int, index: int) -> "Course":
+        """A course of its own that stands where this one stands; rounds that go another way are refused."""
+        twin = Course(play, self.task, seed, index)
+        twin.noise = dict(self.noise)
+        for number, asks in enumerate(self.asks):
+            if number in self.noise:
+                twin.reseed(self.noise[number])
+            if number:
+                twin.replies = dict(self.said[number - 1])
+            try:
+                again = twin.ask(self.worlds[number - 1] if number and self.worlds else None)
+            except Finished:
+                again = {}
+            if dict(again) != asks:
+                raise UsageError(
+                    f"{type(play).__name__} did not come out the same when its rounds were told again: round "
+                    f"{number + 1} asked {dict(asks)!r:.200} and then {dict(again)!r:.200}. Rounds know what was said, "
+                    "`said.world` and rng alone: let a Toolkit's final() declare what tools change"
+                )
+        if len(self.said) in self.noise:
+            twin.reseed(self.noise[len(self.said)])
+        twin.replies = dict(self.replies)
+        return twin
+
+
+def _generator(play: ToolEnv, task: Task, rng: np.random.Generator) -> Generator[Any, Any, Any]:
+    rounds: object = play.rounds(task, rng)
+    if isinstance(rounds, Generator):
+        return rounds
+    if isinstance(rounds, Coroutine):
+        rounds.close()  # Nobody is going to await it, and Python would warn of that as well.
+    raise EnvironmentDefect(
+        f"{type(play).__name__}.rounds gave {type(rounds).__name__} and no generator; write it as a plain "
+        "method (no async) that yields {seat: text} for each turn and returns every seat's reward at its end"
+    )

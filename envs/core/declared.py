@@ -1,0 +1,113 @@
+"""What an author's class declares: limits, texts, seats, toolkits. What makes no sense is refused when it is made.
+
+Left out: reward parts (`scoring`), tools (`tool`), and attributes that are no settings (`envs.checks.settings`).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from numbers import Integral
+from typing import Any
+
+from palaestra import formats
+from palaestra.envs.core.scoring import check_declared, is_number
+from palaestra.envs.core.tasks import check_split
+from palaestra.envs.core.toolkit import Toolkit, merge
+from palaestra.errors import EnvironmentDefect, UsageError
+
+WHOLE = "all"
+"""The split that is the whole of a file."""
+DEADLINES: Mapping[str, float] = {"start": 60.0, "reward": 60.0, "close": 10.0, "final": 10.0}
+"""Seconds for what an author's class does not set."""
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(one, str) for one in value)
+
+
+def _are_deadlines(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(
+        name in DEADLINES and is_number(one) and one > 0 for name, one in value.items()
+    )
+
+
+_COUNT = (_is_count, "at least 1, a whole number")
+_DECLARED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "max_turns": (_is_count, "at least 1, a whole number: an answer takes a turn"),
+    "max_turn_calls": _COUNT,
+    "max_result_chars": _COUNT,
+    "format": (lambda value: isinstance(value, str), "the name of a format"),
+    "deadlines": (_are_deadlines, f"seconds above 0 by name, of {', '.join(DEADLINES)}: {{'reward': 300}}"),
+    "seats": (_are_names, "a tuple of names: ('solver_0', 'critic_0')"),
+}
+"""What holds of a declaration, and how that is said."""
+_BY_SEAT: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "system": (lambda value: isinstance(value, str), 'a text; "" for none'),
+    "seat_tools": (_are_names, "a tuple of tools' names"),
+    "chance": (lambda value: is_number(value) and 0 <= value <= 1, "what guessing succeeds in, from 0 to 1"),
+    "ceiling": (lambda value: value is None or is_number(value), "a finite number, or None"),
+}
+"""The same of what may be said seat by seat."""
+
+
+def check_class(cls: Any, base: type) -> None:
+    """Refuse a class that declares what makes no sense; `base` is ToolEnv."""
+    reserved = {name for one in base.__mro__ for name in (*vars(one), *vars(one).get("__annotations__", ()))}
+    for found in cls._tools.values():
+        if found.attribute in reserved:
+            raise EnvironmentDefect(
+                f"{cls.__name__}.{found.attribute} is a tool but replaces ToolEnv.{found.attribute}; "
+                f"rename the method and keep the agent's name with @tool(name={found.name!r})"
+            )
+    check_declared(cls.__name__, cls.parts)
+    check_values(cls)
+    formats.get(cls.format)
+    kits = [kit for kit in cls.toolkits if isinstance(kit, type) and issubclass(kit, Toolkit)]
+    _check_seats(cls, merge(cls.__name__, cls._tools, [(kit.__name__, kit.tools) for kit in kits]))
+
+
+def check_values(owner: Any) -> None:
+    """Refuse a class, or one of its instances, whose values make no sense."""
+    kind = owner if isinstance(owner, type) else type(owner)
+    for name, (holds, wanted) in {**_DECLARED, **_BY_SEAT}.items():
+        value = getattr(owner, name)
+        if isinstance(value, property | cached_property):  # It depends on the options: an instance has a value.
+            continue
+        if name in _BY_SEAT and isinstance(value, Mapping):
+            wrong = next(((f"{name}[{seat!r}]", one) for seat, one in value.items() if not holds(one)), None)
+        elif name == "seat_tools" or (name in _BY_SEAT and kind.seats and value):
+            wanted, wrong = f"{wanted} for each seat: {{seat: ...}}", (name, value)
+        else:
+            wrong = None if holds(value) else (name, value)
+        if wrong is not None:
+            raise EnvironmentDefect(f"{kind.__name__}.{wrong[0]} is {wrong[1]!r:.100}; expected {wanted}")
+
+
+def check_split_of(split: str, tasks: Any) -> None:
+    """Refuse a split that does not exist, and what is no path of a file of tasks."""
+    if tasks is not None and not isinstance(tasks, str):  # Gymnasium's spec is JSON.
+        raise UsageError(f"tasks is a {type(tasks).__name__}; expected the path of a file of tasks, as str(path)")
+    if split == WHOLE and tasks is None:
+        raise UsageError(f"split is {WHOLE!r}, which is the whole of a file; name the file with tasks=FILE")
+    if split != WHOLE:
+        check_split(split)
+
+
+def _check_seats(cls: Any, tools: Mapping[str, Any]) -> None:
+    """A game has seats of different names, and speaks of no others; a class without seats speaks of none."""
+    if cls.seats and (len(cls.seats) < 2 or len(set(cls.seats)) < len(cls.seats)):
+        raise EnvironmentDefect(f"{cls.__name__}.seats is {cls.seats!r}; expected at least two different names")
+    for name in _BY_SEAT:
+        value = getattr(cls, name)
+        if isinstance(value, Mapping) and (unknown := [seat for seat in value if seat not in cls.seats]):
+            seats = f"its seats are {cls.seats}" if cls.seats else "it has no `seats`"
+            raise EnvironmentDefect(f"{cls.__name__}.{name} speaks of a seat {unknown[0]!r}; {seats}")
+    known = any(not isinstance(kit, type) for kit in cls.toolkits)  # A function's toolkit is not made yet.
+    for seat, names in cls.seat_tools.items():
+        if not known and (unknown := [name for name in names if name not in tools]):
+            raise EnvironmentDefect(
+                f"{cls.__name__}.seat_tools[{seat!r}] names {unknown[0]!r}; its tools are {', '.join(tools)}"
+            )

@@ -1,0 +1,112 @@
+"""What does not change from episode to episode: an author's object with its tasks, seats and tools, read once.
+
+All machines that play one author's object share one Spec: a thousand idle slots cost no more than their machines.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from inspect import iscoroutinefunction
+from typing import Any
+
+from palaestra import formats
+from palaestra.envs.core.author import ToolEnv
+from palaestra.envs.core.declared import DEADLINES, check_values
+from palaestra.envs.core.state import Seat
+from palaestra.envs.core.tasks import check_task
+from palaestra.envs.core.tool import Tool
+from palaestra.envs.core.toolkit import Toolkit, check_toolkits, merge, tools_of
+from palaestra.envs.running.work import Conditions, Mode
+from palaestra.episode import Task
+from palaestra.errors import EnvironmentDefect, UsageError
+
+
+class Offer:
+    """The tools that a seat may call."""
+
+    __slots__ = ("described", "schemas", "table")
+
+    def __init__(self, table: Mapping[str, Tool]) -> None:
+        self.table = table
+        self.schemas = tuple(tool.schema for tool in table.values())
+        self.described = json.dumps(self.schemas, ensure_ascii=False)
+        """The schemas as text: Gymnasium forbids dicts shared between infos."""
+
+
+class Spec:
+    """Constants of one author's object."""
+
+    def __init__(self, author: ToolEnv, tasks: Callable[[ToolEnv], Sequence[Task]], name: str = "") -> None:
+        """`tasks` is asked when the first episode begins. `name` is what errors call it, its id for example."""
+        check_values(author)  # A constructor may have set some.
+        self.author, self._load = author, tasks
+        self.name = name or type(author).__name__
+        self.owner = type(author).__name__
+        self.seats: tuple[Seat, ...] = author.seats or (None,)
+        self.solo = not author.seats
+        self.system = {seat: author.system if isinstance(author.system, str) else author.system.get(str(seat), "")
+                       for seat in self.seats}  # fmt: skip
+        check_toolkits(self.owner, author.toolkits)
+        kits = [(getattr(make, "__name__", type(make).__name__), tools_of(make)) for make in author.toolkits]
+        tools = merge(self.owner, author._tools, kits)
+        self.offers = {seat: Offer(tools if self.solo else self._of_seat(seat, tools)) for seat in self.seats}
+        self.inline = all(tool.mode is Mode.INLINE for tool in tools.values())
+        """No tool waits."""
+        self.judged = type(author).reward is not ToolEnv.reward
+        """It has a `reward`; a game may do without."""
+        reward: Any = author.reward
+        self.reward_waits = self.judged and (iscoroutinefunction(reward) or bool(getattr(reward, "waits", False)))
+        deadlines = {**DEADLINES, **author.deadlines}
+        self.conditions = {
+            (name, mode): Conditions(mode, seconds)
+            for name, seconds in deadlines.items()
+            for mode in (Mode.BLOCKING, Mode.ASYNC)
+        }
+        self.own_final = type(author).final is not ToolEnv.final
+        # Read at each turn: an attribute of ours is half the price of one that a class and its bases may hold.
+        self.max_turns, self.max_turn_calls = int(author.max_turns), int(author.max_turn_calls)
+        self.max_result_chars = int(author.max_result_chars)
+        self.parse = formats.get(author.format).parse
+        self._tasks: Sequence[Task] | None = None
+
+    @property
+    def tasks(self) -> Sequence[Task]:
+        """The problems of its split. Fixed data is loaded once for all machines."""
+        if self._tasks is None:
+            found = self._load(self.author)
+            if not len(found):
+                raise EnvironmentDefect(
+                    f"{self.owner}.task_set({self.author.split!r}) is empty; expected at least one Task"
+                )
+            if isinstance(found, list | tuple):  # Named once, and not again in every episode.
+                found = [check_task(self.owner, task, f"{self.author.split}/{at}") for at, task in enumerate(found)]
+            self._tasks = found
+        return self._tasks
+
+    def task(self, index: int) -> Task:
+        """One problem."""
+        tasks = self.tasks
+        if not 0 <= index < len(tasks):
+            raise UsageError(f"task {index} does not exist; {self.name} has tasks 0 to {len(tasks) - 1}")
+        return check_task(self.owner, tasks[index], f"{self.author.split}/{index}")
+
+    def make_kits(self) -> list[tuple[Seat, Toolkit]]:
+        """New toolkits, each with the seat that it belongs to; None where all seats share it."""
+        kits: list[tuple[Seat, Toolkit]] = []
+        for make in self.author.toolkits:
+            first = make()
+            kits.append((self.seats[0] if first.per_seat else None, first))
+            if first.per_seat:
+                kits += [(seat, make()) for seat in self.seats[1:]]
+        return kits
+
+    def owners(self, kits: Sequence[tuple[Seat, Toolkit]]) -> Mapping[Seat, Mapping[str, Any]]:
+        """For each seat, whose method a tool of a toolkit is."""
+        return {
+            seat: {name: kit for of, kit in kits if of is None or of == seat for name in kit.tools}
+            for seat in self.seats
+        }
+
+    def _of_seat(self, seat: Seat, tools: Mapping[str, Tool]) -> Mapping[str, Tool]:
+        return {name: tools[name] for name in self.author.seat_tools.get(str(seat), ())}
+
+

@@ -1,0 +1,105 @@
+"""Where an episode stands: everything that it has changed, in one object, for each seat what it heard, said and called.
+
+Left out: what changes it (`machine`), and copying it (`branches`).
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from palaestra.envs.core.author import ToolEnv
+from palaestra.envs.core.course import Course
+from palaestra.episode import Attempt, Call, Ending, Message, Start, Task
+
+Seat = str | None
+"""Who plays; None where there is one seat, which needs no name."""
+NOTHING: Mapping[str, Any] = {}
+
+
+class Dialogue:
+    """One seat's side of an episode."""
+
+    __slots__ = ("answer", "busy", "calls", "heard", "left", "messages", "slot", "start", "turns")
+
+    def __init__(self, start: Start, slot: int, messages: list[Message]) -> None:
+        self.start, self.slot, self.messages = start, slot, messages
+        """`slot` is the place of an arena that its events name."""
+        self.calls: list[Call] = []
+        self.answer: str | None = None
+        self.turns = 0
+        self.left = 0
+        """Turns that it may take before it must have answered; above 0 while it is asked."""
+        self.busy = False
+        """Its calls are running."""
+        self.heard = 0
+        """How many messages it has been shown, or has said itself."""
+
+    def hear(self, text: str) -> None:
+        """A message to a seat of a game. The start's prefix follows the first one."""
+        first = not any(message["role"] == "user" for message in self.messages)
+        self.messages.append({"role": "user", "content": text})
+        if first:
+            self.messages += self.start.prefix
+
+    def say(self, text: str) -> None:
+        """A turn of the agent."""
+        self.turns += 1
+        self.messages.append({"role": "assistant", "content": text})
+        self.heard = len(self.messages)
+
+    def news(self) -> tuple[Message, ...]:
+        """The messages that are new to the agent."""
+        new = tuple(self.messages[self.heard :])
+        self.heard = len(self.messages)
+        return new
+
+    def unanswered(self) -> tuple[Message, ...]:
+        """All that came after its last turn, whether it was new before or not."""
+        if not self.turns:
+            return tuple(self.messages)
+        last = max(place for place, message in enumerate(self.messages) if message["role"] == "assistant")
+        return tuple(self.messages[last + 1 :])
+
+    def copied(self) -> "Dialogue":
+        """One that goes on by itself. Messages and calls never change: only the lists are copied."""
+        twin = Dialogue(self.start, self.slot, self.messages.copy())
+        twin.calls, twin.answer, twin.turns = self.calls.copy(), self.answer, self.turns
+        twin.left, twin.heard = self.left, self.heard
+        return twin
+
+
+class State:
+    """An episode, of all its seats."""
+
+    __slots__ = (
+        "closed", "course", "endings", "failure", "final", "out", "owners", "play", "problem", "returned", "seats", "seed",
+        "stopping",
+    )  # fmt: skip
+
+    def __init__(self, problem: Task, seed: int, play: ToolEnv, seats: dict[Seat, Dialogue]) -> None:
+        self.problem, self.seed, self.play, self.seats = problem, seed, play, seats
+        """`play` is the author's object as this episode has it."""
+        self.course: Course | None = None
+        """Of a game; None for one seat."""
+        self.owners: Mapping[Seat, Mapping[str, Any]] = NOTHING
+        """For each seat, whose method a tool of a toolkit is."""
+        self.out = 0
+        """Pendings that have not come back."""
+        self.stopping: tuple[Ending, Seat, str, str] | None = None
+        """How it was ended from outside while calls ran; it ends when they are back."""
+        self.endings: dict[Seat, tuple[Ending, str]] | None = None
+        """For each seat its ending and fault; None while the episode runs."""
+        self.final: Mapping[str, Any] = NOTHING
+        self.returned: Mapping[Any, Any] | None = None
+        """What each seat's reward comes to, where the course of a game has said it."""
+        self.closed = False
+        """Its toolkits are closed, or on their way."""
+        self.failure: BaseException | None = None
+        """What an author's reward raised; told once the toolkits are closed."""
+
+    def attempt(self, seat: Seat) -> Attempt:
+        """What has happened in a seat so far. A thread that hangs in a tool may hold the lists: they are copied."""
+        one = self.seats[seat]
+        worlds = () if self.course is None else tuple(self.course.worlds)
+        return Attempt(
+            self.problem, tuple(one.messages), one.answer, tuple(one.calls), one.turns, self.final, seat, worlds
+        )
