@@ -146,29 +146,10 @@ def arena(env_id: str, slots: int, **kwargs: Any) -> Arena:
     if not isinstance(slots, SupportsIndex):
         raise UsageError(f"arena({env_id!r}, {slots!r}): expected how many episodes to play at once, such as 8")
     slots = index(slots)
-    module, _, name = env_id.rpartition(":")
-    if module:
-        import_author(module)  # Gymnasium would import it too, but not say whose fault it is when that fails.
-    if (game := _games.get(_game_id(name))) is not None:
-        return _open_by(
-            "open_game",
-            _game_id(name),
-            slots,
-            entry_point=game.entry_point,
-            rule=lambda: demonstrator(name),
-            **{**game.options, **kwargs},
-        )
-    try:
-        spec = gymnasium.spec(name)
-    except gymnasium.error.Error as error:  # Gymnasium's own words for an id that is unknown, or none.
-        if _known_to_pettingzoo(name):
-            return _open_by("open_pettingzoo", name, slots, **kwargs)
-        raise UnknownId(env_id, [*registered(), *games()]) from error
-    if spec.entry_point != ENTRY_POINT:
-        return _open_by("open_gymnasium", spec.id, slots, **kwargs)
+    if slots < 1:
+        raise UsageError(f"arena({env_id!r}, {slots}): expected at least one episode at once")
     check_options(env_id, kwargs)
-    opened = gymnasium.make_vec(spec.id, num_envs=slots, **kwargs)
-    assert isinstance(opened, Arena), "palaestra.register writes the entry point of a ToolVectorEnv"
+    opened: Arena = load_author(f"{OPENERS_MODULE}:open_arena", "palaestra's opener")(env_id, slots, **kwargs)
     return opened
 
 
@@ -240,16 +221,6 @@ def _ours(env_id: str) -> tuple[Any, Mapping[str, Any]] | None:
     """The class of an environment or game of ours, and what it was registered with."""
     found = registered_author(env_id)
     return None if found is None else (load_author(found[0], f"{env_id}: its class"), found[1])
-
-
-def _open_by(opener: str, env_id: str, slots: int, **kwargs: Any) -> Arena:
-    """What one of the openers in `envs` makes of an id."""
-    opened: Arena = load_author(f"{OPENERS_MODULE}:{opener}", "palaestra's opener")(env_id, slots, **kwargs)
-    return opened
-
-
-def _known_to_pettingzoo(env_id: str) -> bool:
-    return bool(load_author(f"{OPENERS_MODULE}:in_pettingzoo", "palaestra's opener")(env_id))
 
 
 def _game_id(game_id: str) -> str:

@@ -6,8 +6,8 @@ Left out: many machines at once (`arena`).
 import logging
 
 from palaestra.envs.core.machine import Events, Machine, Reply
-from palaestra.envs.running.runner import shared_runner, wait_for
 from palaestra.envs.running.inbox import Inbox
+from palaestra.envs.running.runner import shared_runner, wait_for
 from palaestra.envs.running.work import Pending
 
 log = logging.getLogger("palaestra.envs")

@@ -41,7 +41,9 @@ class TextEnv(gymnasium.Env[str, str]):
         if render_mode is not None and render_mode not in MODES:
             raise UsageError(f"render_mode is {render_mode!r}; expected None or one of {MODES}")
         if not isinstance(author, ToolEnv):
-            raise UsageError(f"TextEnv({author!r:.80}); expected an object of a ToolEnv class, such as TextEnv(Boxes())")
+            raise UsageError(
+                f"TextEnv({author!r:.80}); expected an object of a ToolEnv class, such as TextEnv(Boxes())"
+            )
         if author.seats:
             raise UsageError(f"{type(author).__name__} is a game of several seats; pettingzoo.make gives its faces")
         self.machine = Machine(spec_of(author))
@@ -49,7 +51,7 @@ class TextEnv(gymnasium.Env[str, str]):
         self._spec: EnvSpec | None = None
 
     @property
-    def spec(self) -> EnvSpec | None:  # type: ignore[override]  # Gymnasium sets it once the environment is made.
+    def spec(self) -> EnvSpec | None:
         """What `gymnasium.make` made it from."""
         return self._spec
 
@@ -107,7 +109,7 @@ class TextEnv(gymnasium.Env[str, str]):
         """End the episode from outside, as `step` would: tokens ran out, say, after the agent had begun with `text`."""
         return self._taken(self.machine.stop(ending, None, text), text)
 
-    def render(self) -> str | None:  # type: ignore[override]
+    def render(self) -> str | None:
         """The transcript so far, for "ansi"; "human" prints turns as they happen."""
         if self.render_mode != "ansi":
             return None

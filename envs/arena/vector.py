@@ -58,7 +58,7 @@ class ToolVectorEnv(Arena, VectorEnv[tuple[str, ...], Sequence[str | None], NDAr
         self.closed = False
 
     @property
-    def spec(self) -> EnvSpec | None:  # type: ignore[override]  # Gymnasium sets it once the environment is made.
+    def spec(self) -> EnvSpec | None:
         """What `gymnasium.make_vec` made it from."""
         return self._spec
 

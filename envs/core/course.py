@@ -48,7 +48,7 @@ class Course:
             if world is not None:
                 self.worlds.append(world)
         try:
-            asks: Any = self.rounds.send(replies)  # type: ignore[arg-type]  # None begins it.
+            asks: Any = self.rounds.send(replies)  # None begins it.
         except StopIteration as end:
             raise Finished(end.value) from None
         if not isinstance(asks, Mapping) or not asks:

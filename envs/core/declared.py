@@ -71,7 +71,7 @@ def check_class(cls: Any, base: type) -> None:
 
 def check_values(owner: Any) -> None:
     """Refuse a class, or one of its instances, whose values make no sense."""
-    kind = owner if isinstance(owner, type) else type(owner)
+    kind: Any = owner if isinstance(owner, type) else type(owner)
     for name, (holds, wanted) in {**_DECLARED, **_BY_SEAT}.items():
         value = getattr(owner, name)
         if isinstance(value, property | cached_property):  # It depends on the options: an instance has a value.

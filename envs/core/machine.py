@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from palaestra.authorship import foreign_line
 from palaestra.envs.core.author import ToolEnv
-from palaestra.envs.core.calls import Prepared, clean, clip, prepare, refused
+from palaestra.envs.core.calls import Prepared, clip, prepare, refused
 from palaestra.envs.core.course import Course, Finished
 from palaestra.envs.core.ending import blame, merged_final, rewards_of_all
 from palaestra.envs.core.scoring import score
@@ -265,8 +265,7 @@ class Machine:
         """The first events, once toolkits have started."""
         if self.spec.solo:
             one = state.seats[None]
-            one.messages.append({"role": "user", "content": state.problem.prompt})
-            one.messages += one.start.prefix
+            one.messages += ({"role": "user", "content": state.problem.prompt}, *one.start.prefix)
             one.left = self.spec.max_turns
             return {None: self._event(None, one)}
         start = next(iter(state.seats.values())).start
@@ -324,7 +323,7 @@ class Machine:
             if not isinstance(text, str) or not text:
                 raise EnvironmentDefect(f"{self.spec.owner}.rounds asks {seat} {text!r}; expected some text")
             one = state.seats[seat]
-            one.hear(clean(text))
+            one.hear(text)
             one.left = self.spec.max_turns
         return {seat: self._event(seat, state.seats[seat]) for seat in asks}
 
@@ -355,7 +354,9 @@ class Machine:
         modes = [Mode.INLINE if one is state.play else mode_of(one, "final") for _, one in takers]
         if self.eager and all(mode is Mode.INLINE for mode in modes):
             try:
-                return self._seen(state, role, merged_final(self.spec.owner, takers, [one.final() for _, one in takers]))
+                return self._seen(
+                    state, role, merged_final(self.spec.owner, takers, [one.final() for _, one in takers])
+                )
             except Broken as error:
                 return self._end(state, _all_broken(state, f"{self._where()}: {error}"))
         works = [self._work(one, "final", mode, one.final) for (_, one), mode in zip(takers, modes, strict=True)]
@@ -368,7 +369,7 @@ class Machine:
     def _judge(self, state: State) -> Reply:
         """Compute the rewards, and close the toolkits: a reward sees the attempt alone, so they close beside it."""
         assert state.endings is not None
-        spec, works = self.spec, list[Work]()
+        works = list[Work]()
         judged: list[tuple[Seat, Any]] = []
         if not _is_broken(state.endings):
             try:
@@ -414,9 +415,7 @@ class Machine:
                 reward, parts = score(spec.owner, spec.author.parts, returned)
                 one, (ending, fault) = state.seats[seat], state.endings[seat]
                 schemas, attempt = spec.offers[seat].schemas, state.attempt(seat)
-                events[seat] = Event(
-                    one.slot, one.start, one.news(), schemas, ending, reward, parts, attempt, fault
-                )
+                events[seat] = Event(one.slot, one.start, one.news(), schemas, ending, reward, parts, attempt, fault)
         except Broken as error:  # A judge's server that is gone, say.
             state.endings = _all_broken(state, f"{self._where()}: its reward could not be computed: {error}")
             return self._broken(state)
@@ -513,8 +512,8 @@ def _agreed(spec: Spec, starts: Mapping[Seat, Start]) -> Start:
             raise UsageError(f"{spec.name} has one seat; expected Start(seat=None), found seat={next(iter(starts))!r}")
         return start
     if set(starts) != set(spec.seats) or len({(start.task, start.seed) for start in starts.values()}) != 1:
-        raise UsageError(f"{spec.name}: expected one start a seat ({', '.join(map(str, spec.seats))}), of the same task "
-                         "and seed")  # fmt: skip
+        seats = ", ".join(map(str, spec.seats))
+        raise UsageError(f"{spec.name}: expected one start for each of {seats}, of the same task and seed")
     return next(iter(starts.values()))
 
 

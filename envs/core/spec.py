@@ -108,5 +108,3 @@ class Spec:
 
     def _of_seat(self, seat: Seat, tools: Mapping[str, Tool]) -> Mapping[str, Tool]:
         return {name: tools[name] for name in self.author.seat_tools.get(str(seat), ())}
-
-

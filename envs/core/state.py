@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from palaestra.envs.core.author import ToolEnv
+from palaestra.envs.core.calls import clean
 from palaestra.envs.core.course import Course
 from palaestra.episode import Attempt, Call, Ending, Message, Start, Task
 
@@ -33,10 +34,10 @@ class Dialogue:
         self.heard = 0
         """How many messages it has been shown, or has said itself."""
 
-    def hear(self, text: str) -> None:
-        """A message to a seat of a game. The start's prefix follows the first one."""
-        first = not any(message["role"] == "user" for message in self.messages)
-        self.messages.append({"role": "user", "content": text})
+    def hear(self, text: str, role: str = "user", **more: str) -> None:
+        """A message to the agent. The start's prefix follows the first one of the user's."""
+        first = role == "user" and all(message["role"] != "user" for message in self.messages)
+        self.messages.append({"role": role, **more, "content": clean(text)})
         if first:
             self.messages += self.start.prefix
 
@@ -71,8 +72,8 @@ class State:
     """An episode, of all its seats."""
 
     __slots__ = (
-        "closed", "course", "endings", "failure", "final", "out", "owners", "play", "problem", "returned", "seats", "seed",
-        "stopping",
+        "closed", "course", "endings", "failure", "final", "out", "owners", "play", "problem", "returned", "seats",
+        "seed", "stopping",
     )  # fmt: skip
 
     def __init__(self, problem: Task, seed: int, play: ToolEnv, seats: dict[Seat, Dialogue]) -> None:
@@ -80,7 +81,7 @@ class State:
         """`play` is the author's object as this episode has it."""
         self.course: Course | None = None
         """Of a game; None for one seat."""
-        self.owners: Mapping[Seat, Mapping[str, Any]] = NOTHING
+        self.owners: Mapping[Any, Mapping[str, Any]] = NOTHING
         """For each seat, whose method a tool of a toolkit is."""
         self.out = 0
         """Pendings that have not come back."""

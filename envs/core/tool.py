@@ -31,6 +31,8 @@ class Done(str):
         made = super().__new__(cls, text)
         made.answer = text if answer is None else answer
         return made
+
+
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 
 

@@ -117,7 +117,7 @@ def tools_of(make: Any) -> Mapping[str, Tool]:
     return make().tools if found is None else found
 
 
-def mode_of(kit: type[Toolkit], method: str) -> Mode:
+def mode_of(kit: Toolkit, method: str) -> Mode:
     """Where `start`, `close` or `final` of a toolkit runs."""
     if iscoroutinefunction(getattr(kit, method)):
         return Mode.ASYNC

@@ -143,14 +143,15 @@ class Work:
 
     def _pause(self, error: BaseException, attempt: int) -> float | None:
         """Seconds to wait before another try; None where there is none, and the error is the outcome."""
-        conditions, self.error = self.conditions, error
+        self.error = error
+        conditions = self.conditions
         if not isinstance(error, conditions.transient) or isinstance(error, ToolError | Broken):
             return None
         if attempt < conditions.retries:
             # Spread out: works that failed together must not come back together.
             pause = min(_FIRST_PAUSE * 2**attempt, _LONGEST_PAUSE) * _spread.uniform(0.5, 1.5)
             if conditions.limit is not None:
-                pause = max(pause, conditions.limit.delay())
+                pause = max(pause, float(conditions.limit.delay()))
             if time.monotonic() + pause < self.rings(1.0):
                 return pause
         self.error = Broken(f"{type(error).__name__}: {error} (transient; tried {attempt + 1} times)")

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from palaestra.envs.core.author import Game, Rewards, Rounds
 from palaestra.envs.core.scoring import RewardPart
 from palaestra.envs.core.tool import tool
-from palaestra.envs.core.author import Game, Rewards, Rounds
 from palaestra.envs.suite.calculator import safe_eval
 from palaestra.envs.suite.solver_critic import quoted
 from palaestra.episode import Message, Task

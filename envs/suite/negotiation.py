@@ -16,8 +16,8 @@ from itertools import product
 
 import numpy as np
 
-from palaestra.envs.core.scoring import RewardPart
 from palaestra.envs.core.author import Game, Rounds
+from palaestra.envs.core.scoring import RewardPart
 from palaestra.episode import Message, Task
 
 SEATS = ("buyer_0", "buyer_1")

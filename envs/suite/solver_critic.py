@@ -16,10 +16,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from palaestra.envs.core.author import Game, Rounds
 from palaestra.envs.core.calls import clip
 from palaestra.envs.core.scoring import RewardPart
 from palaestra.envs.core.tool import tool
-from palaestra.envs.core.author import Game, Rounds
 from palaestra.envs.rewards.answer import final_answer
 from palaestra.envs.suite.calculator import safe_eval
 from palaestra.episode import Message, Task

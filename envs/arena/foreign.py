@@ -1,6 +1,7 @@
-"""Environments of others as matches: Gymnasium's of one seat, PettingZoo's of several, AEC or Parallel.
+"""Environments of others as machines: Gymnasium's of one seat, PettingZoo's of several, AEC or Parallel.
 
-They speak and hear text, or they are refused. What they cannot say of themselves is decided here:
+They speak and hear text, or they are refused. Each `reset` and `step` is a Work in a thread, with a deadline. What they
+cannot say of themselves is decided here:
 
 - The task index is the seed of `reset`, for it decides the problem; an environment that has `tasks`, as ours do, gets
   `options={"task": index}` and the start's seed. Splits are disjoint by seed: train takes the even ones, eval the odd,
@@ -16,15 +17,20 @@ They speak and hear text, or they are refused. What they cannot say of themselve
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from gymnasium.spaces import Dict, Space, Text
 
-from palaestra.envs.core.calls import clean, clip
+from palaestra.envs.core.calls import clip
+from palaestra.envs.core.ending import blame
+from palaestra.envs.core.machine import Events, Reply
 from palaestra.envs.core.space import TextSpace
-from palaestra.envs.games.match import Events, Record, Seat, blame, broken
-from palaestra.episode import Ending, Event, Start, Task
+from palaestra.envs.core.state import Dialogue, Seat
+from palaestra.envs.running.work import Conditions, Mode, Pending, Work
+from palaestra.episode import Attempt, Ending, Event, Start, Task
 from palaestra.errors import Broken, EnvironmentDefect, UsageError
 
 log = logging.getLogger("palaestra.envs")
@@ -35,85 +41,145 @@ _MAX_SAID = 500
 
 
 class Foreign:
-    """What the three kinds share: records, sums of rewards, endings."""
+    """What the three kinds share: one thing at a time in a thread, dialogues, sums of rewards, endings."""
 
     seats: Sequence[Seat]
     inline = False
 
-    def __init__(self, env: Any, name: str, split: str | None, success_at: float | None) -> None:
-        self.env, self.name, self.split, self.success_at = env, name, split, success_at
-        own = getattr(env.unwrapped, "tasks", None)
+    def __init__(
+        self, make: Callable[[], Any], name: str, split: str | None, success_at: float | None, timeout: float
+    ) -> None:
+        self._make, self.name, self.split, self.success_at = make, name, split, success_at
+        self.env = make()
+        own = getattr(self.env.unwrapped, "tasks", None)
         self._own_tasks = isinstance(own, Sequence)
-        self._task_count = len(own) if isinstance(own, Sequence) else SEEDS
-        self._records: dict[Seat, Record] = {}
+        self.task_count = len(own) if isinstance(own, Sequence) else SEEDS
+        self.aside: list[Pending] = []
+        self._conditions = Conditions(Mode.BLOCKING, timeout)
+        self._out: Pending | None = None
+        """What is being done."""
+        self._next: deque[tuple[str, Callable[[], Events]]] = deque()
+        """What is to be done then."""
+        self._records: dict[Seat, Dialogue] = {}
+        self._problem = Task(prompt=name)
         self._sums: dict[Seat, float] = {}
         self._success: dict[Seat, Any] = {}
         self._endings: dict[Seat, Ending] = {}
         self._refused: dict[Seat, int] = {}
 
-    @property
-    def task_count(self) -> int:
-        """How many tasks a Start may index."""
-        return self._task_count
-
-    def open(self, starts: Mapping[Seat, Start]) -> Events:
-        """Begin a game."""
+    def open(self, starts: Mapping[Seat, Start], problem: Task | None = None, slots: Mapping[Seat, int] = {}) -> Reply:
+        """Begin an episode. A `problem` is not for environments of others, which draw their own."""
+        self.discard()
         start = next(iter(starts.values()))
-        if not 0 <= start.task < self._task_count:
-            raise UsageError(f"task {start.task} does not exist; {self.name} has tasks 0 to {self._task_count - 1}")
-        where = f"{self.split or 'train'}/{start.task}"
-        self._records = {seat: Record(starts[seat], Task(prompt=self.name, id=where)) for seat in starts}
+        if not 0 <= start.task < self.task_count:
+            raise UsageError(f"task {start.task} does not exist; {self.name} has tasks 0 to {self.task_count - 1}")
+        self._problem = Task(prompt=self.name, id=f"{self.split or 'train'}/{start.task}")
+        self._records = {seat: Dialogue(starts[seat], slots.get(seat, 0), []) for seat in starts}
         self._sums, self._success = dict.fromkeys(starts, 0.0), dict.fromkeys(starts)
         self._endings, self._refused = {}, dict.fromkeys(starts, 0)
         if self._own_tasks:
             seed, options = start.seed, {"task": start.task}
         else:
             seed, options = 2 * start.task + (self.split == "eval"), None
+        return self._do("reset", partial(self._opened, start.task, seed, options))
+
+    def act(self, seat: Seat, text: str) -> Reply:
+        """Take a turn of a seat that was asked."""
+        if not isinstance(text, str):
+            raise UsageError(f"an action is {type(text).__name__}; expected str, the agent's whole turn")
+        if seat not in self._records:
+            raise UsageError(f"{self.name}: it is not the turn of {seat!r}")
+        record = self._records[seat]
+        record.say(text)
+        record.answer = text
+        space = self._action_space(seat)
+        if isinstance(space, Text) and not space.contains(text):
+            self._refused[seat] += 1
+            if self._refused[seat] > _MAX_REFUSED:
+                return self.stop(Ending.TURN_LIMIT, seat, fault=f"{seat} wrote nothing that is legal")
+            return {seat: self._told(seat, _limits(space))}
+        return self._do("step", partial(self._acted, seat, text))
+
+    def resume(self, pending: Pending) -> Reply:
+        """Go on from a reset or step that is over or late."""
+        if pending is not self._out:
+            return {}
+        self._out, work = None, pending.works[0]
+        if work.late:  # A thread may still be in the environment, so it is never used again.
+            self.env = None
+            return self.stop(Ending.BROKEN, fault=f"{self.name}: {work.label} gave no result in {work.patience:g} s")
+        if isinstance(work.error, Broken):
+            return self.stop(Ending.BROKEN, fault=f"{self.name}: {work.error}")
+        if work.error is not None:
+            raise work.error
+        events: Events = work.value
+        if self._next and all(event.ending is None for event in events.values()):
+            label, following = self._next.popleft()
+            return self._do(label, following)
+        return events
+
+    def stop(self, ending: Ending, culprit: Seat = None, text: str = "", fault: str = "") -> Reply:
+        """End the episode from outside; the environment hears of it at its next reset."""
+        if self._out is not None:
+            self._next.clear()
+            self._next.append(("stop", partial(self._stopped, ending, culprit, text, fault)))
+            return {}
+        return self._stopped(ending, culprit, text, fault)
+
+    def discard(self) -> None:
+        """Drop what runs."""
+        if self._out is not None:  # A thread is still in the environment.
+            self.env = None
+        self._out = None
+        self._next.clear()
+
+    def close(self) -> None:
+        """Release the environment."""
+        self.discard()
+        if self.env is not None:
+            self.env.close()
+
+    # Inside: one thing at a time.
+
+    def _do(self, label: str, what: Callable[[], Events]) -> Reply:
+        if self._out is not None:
+            self._next.append((label, what))
+            return {}
+        self._out = Pending([Work(label, what, self._conditions)])
+        return self._out
+
+    def _opened(self, task: int, seed: int, options: dict[str, Any] | None) -> Events:
         try:
+            if self.env is None:
+                self.env = self._make()
             return self._reset(seed, options)
         except EnvironmentDefect:
             raise
         except Exception as error:  # The agents have not acted yet.
-            raise Broken(f"reset of task {start.task} failed: {type(error).__name__}: {error}") from error
+            raise Broken(f"reset of task {task} failed: {type(error).__name__}: {error}") from error
 
-    def act(self, texts: Mapping[Seat, str]) -> Events:
-        """Take turns of seats."""
-        events: Events = {}
-        for seat, text in texts.items():
-            record = self._records[seat]
-            record.say(text)
-            record.answer = text
-            space = self._action_space(seat)
-            if isinstance(space, Text) and not space.contains(text):
-                self._refused[seat] += 1
-                if self._refused[seat] > _MAX_REFUSED:
-                    return self.stop(Ending.TURN_LIMIT, seat, fault=f"{seat} wrote nothing that is legal")
-                events[seat] = self._told(seat, _limits(space))
-                continue
-            try:
-                events |= self._step(seat, text)
-            except (EnvironmentDefect, Broken):
-                raise
-            except Exception as error:
-                log.warning("%s raised in step (%s: %s)", self.name, type(error).__name__, error, exc_info=error)
-                self._success = dict.fromkeys(self._records, 0.0)
-                # Heard, and no fault: an episode with a fault is left out of training, and this one is to count.
-                said = f"Error: the environment failed on this turn: {type(error).__name__}: {error}"
-                record.hear(clip(said, _MAX_SAID))
-                return self.stop(Ending.TURN_LIMIT, seat, fault=f"the environment failed on the turn of {seat}")
-        return events
+    def _acted(self, seat: Seat, text: str) -> Events:
+        try:
+            return self._step(seat, text)
+        except (EnvironmentDefect, Broken):
+            raise
+        except Exception as error:
+            log.warning("%s raised in step (%s: %s)", self.name, type(error).__name__, error, exc_info=error)
+            self._success = dict.fromkeys(self._records, 0.0)
+            # Heard, and no fault: an episode with a fault is left out of training, and this one is to count.
+            said = f"Error: the environment failed on this turn: {type(error).__name__}: {error}"
+            self._records[seat].hear(clip(said, _MAX_SAID))
+            return self._stopped(Ending.TURN_LIMIT, seat, "", f"the environment failed on the turn of {seat}")
 
-    def stop(self, ending: Ending, culprit: Seat = None, text: str = "", fault: str = "") -> Events:
-        """End the game from outside; the environment is told nothing before its next reset."""
+    def _stopped(self, ending: Ending, culprit: Seat, text: str, fault: str) -> Events:
         if culprit in self._records and text:
             self._records[culprit].say(text)
         if ending is Ending.BROKEN:
-            return broken(self._records, fault)
+            return {
+                seat: Event(record.slot, record.start, ending=ending, attempt=self._attempt(seat), fault=fault)
+                for seat, record in self._records.items()
+            }
         return {seat: self._closing(seat, *blame(seat, culprit, ending, fault)) for seat in self._records}
-
-    def close(self) -> None:
-        """Release the environment."""
-        self.env.close()
 
     # What a kind defines.
 
@@ -138,11 +204,11 @@ class Foreign:
         return self._event(seat)
 
     def _told(self, seat: Seat, text: str) -> Event:
-        self._records[seat].hear(clean(text) or "(nothing)")
+        self._records[seat].hear(text or "(nothing)")
         return self._event(seat)
 
     def _event(self, seat: Seat) -> Event:
-        return Event(-1, self._records[seat].start, self._records[seat].news())
+        return Event(self._records[seat].slot, self._records[seat].start, self._records[seat].news())
 
     def _note(self, seat: Seat, reward: Any, terminated: Any, truncated: Any, info: Mapping[str, Any]) -> None:
         """What a step said of a seat."""
@@ -173,18 +239,25 @@ class Foreign:
         if not 0 <= value <= 1:
             raise EnvironmentDefect(f"{self.name} gave info['success'] = {success!r}; expected a number in [0, 1]")
         parts = {"success": value, "reward": total}
-        return Event(-1, record.start, record.news(), (), ending, total, parts, record.attempt(), fault)
+        attempt = self._attempt(seat)
+        return Event(record.slot, record.start, record.news(), (), ending, total, parts, attempt, fault)
+
+    def _attempt(self, seat: Seat) -> Attempt:
+        """What has happened so far. A thread that hangs in the environment may hold the lists: they are copied."""
+        one = self._records[seat]
+        return Attempt(self._problem, tuple(one.messages), one.answer, (), one.turns, seat=seat)
 
 
-class GymnasiumMatch(Foreign):
-    """A Gymnasium environment: a game of one seat."""
+class GymnasiumMachine(Foreign):
+    """A Gymnasium environment, of one seat."""
 
     seats = (None,)
 
-    def __init__(self, env: Any, name: str, split: str | None, success_at: float | None) -> None:
-        super().__init__(env, name, split, success_at)
-        require_text(name, None, env.observation_space, env.action_space)
-        if success_at is None and env.spec is not None:
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        env = self.env
+        require_text(self.name, None, env.observation_space, env.action_space)
+        if self.success_at is None and env.spec is not None:
             self.success_at = env.spec.reward_threshold
 
     def _reset(self, seed: int, options: dict[str, Any] | None) -> Events:
@@ -205,20 +278,21 @@ class GymnasiumMatch(Foreign):
 class _Zoo(Foreign):
     """A PettingZoo environment of either kind."""
 
-    def __init__(self, env: Any, name: str, split: str | None, success_at: float | None) -> None:
-        super().__init__(env, name, split, success_at)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        env = self.env
         self.seats = tuple(getattr(env, "possible_agents", ()))
         if not self.seats or not all(isinstance(seat, str) for seat in self.seats):
-            raise UsageError(f"{name}.possible_agents is {self.seats!r}; expected the names of its seats")
+            raise UsageError(f"{self.name}.possible_agents is {self.seats!r}; expected the names of its seats")
         for seat in self.seats:
-            require_text(name, seat, env.observation_space(seat), env.action_space(seat))
+            require_text(self.name, seat, env.observation_space(seat), env.action_space(seat))
 
     def _action_space(self, seat: Seat) -> Space[Any]:
         space: Space[Any] = self.env.action_space(seat)
         return space
 
 
-class AECMatch(_Zoo):
+class AECMachine(_Zoo):
     """Seats act one at a time. One that is asked to act once its play is over takes PettingZoo's None step."""
 
     def _reset(self, seed: int, options: dict[str, Any] | None) -> Events:
@@ -251,7 +325,7 @@ class AECMatch(_Zoo):
         return self._over()
 
 
-class ParallelMatch(_Zoo):
+class ParallelMachine(_Zoo):
     """Seats act together: the step is taken when the last one has spoken."""
 
     def _reset(self, seed: int, options: dict[str, Any] | None) -> Events:

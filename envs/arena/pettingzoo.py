@@ -7,20 +7,23 @@ This module needs pettingzoo. Left out: PettingZoo environments of others as are
 """
 
 import copy
-import json
+from collections.abc import Mapping
 from operator import index
 from typing import Any, Self, SupportsIndex
 
 import numpy as np
 from gymnasium.utils import seeding
 
-from palaestra.envs.core.env import check_options
+from palaestra.envs.arena.driving import release, settle
+from palaestra.envs.arena.opening import made, spec_of
+from palaestra.envs.arena.text_env import MODES, check_options
+from palaestra.envs.core import branches
+from palaestra.envs.core.author import ToolEnv
+from palaestra.envs.core.branches import Snapshot
+from palaestra.envs.core.machine import Events, Machine
 from palaestra.envs.core.space import TextSpace
+from palaestra.envs.core.state import Dialogue, Seat
 from palaestra.envs.core.transcript import fresh, joined, transcript
-from palaestra.envs.games.game import Game
-from palaestra.envs.games.game_branches import GameSnapshot
-from palaestra.envs.games.match import Events, Seat
-from palaestra.envs.games.openers import made
 from palaestra.episode import Ending, Event, Start
 from palaestra.errors import Broken, MissingExtra, UsageError
 
@@ -29,7 +32,6 @@ try:
 except ImportError as error:
     raise MissingExtra("pettingzoo", "games", "a game as a PettingZoo environment") from error
 
-MODES = ["ansi"]
 _PROBE = {"options": 1}
 """What PettingZoo's own tests hand to `reset`, to see that it takes options at all."""
 
@@ -44,15 +46,17 @@ class Observation(str):
 class _Face:
     """What both faces share: the game, its seats' spaces and infos."""
 
-    def __init__(self, game: Game, render_mode: str | None = None) -> None:
+    def __init__(self, game: ToolEnv, render_mode: str | None = None) -> None:
+        """`game` is an object of an author's class; nothing of it changes."""
         if render_mode not in (None, *MODES):
             raise UsageError(f"render_mode is {render_mode!r}; expected None or one of {MODES}")
-        self.game = game
+        self.machine = Machine(spec_of(game))
         self.render_mode = render_mode
         self.metadata: dict[str, Any] = {
             "name": type(game).__name__,
             "render_modes": MODES,
-            "is_parallelizable": True,
+            # PettingZoo's own conversion wants seats in a fixed cycle; the Parallel face here is one of its own.
+            "is_parallelizable": False,
         }
         self.possible_agents = list(game.seats)
         self.agents: list[str] = []
@@ -60,6 +64,8 @@ class _Face:
         self._heard = {seat: TextSpace() for seat in game.seats}
         self._said = {seat: TextSpace() for seat in game.seats}
         self._random: np.random.Generator | None = None
+        self._printed: dict[Seat, int] = {}
+        """For "human": how many messages of each seat were printed."""
 
     def observation_space(self, agent: str) -> TextSpace:
         """Text."""
@@ -72,34 +78,55 @@ class _Face:
         return self._said[agent]
 
     def render(self) -> Any:
-        """What every seat has heard and said, for "ansi"."""
-        if self.render_mode is None:
+        """What every seat has heard and said, for "ansi"; "human" prints turns as they happen."""
+        if self.render_mode != "ansi":
             return None
-        return "\n\n".join(f"[{seat}]\n{transcript(record.messages)}" for seat, record in self.game.records.items())
+        return "\n\n".join(f"[{seat}]\n{transcript(one.messages)}" for seat, one in self._dialogues.items())
 
     def close(self) -> None:
-        """Drop a running game."""
-        self.game.close()
+        """Drop a running game and release its toolkits."""
+        release(self.machine)
 
-    def snapshot(self) -> GameSnapshot:
+    def snapshot(self) -> Snapshot:
         """The running game as it stands, between two turns."""
-        return self.game.snapshot()
+        return branches.take(self.machine)
 
     def fork(self, count: int, *, own_noise: bool = True) -> list[Self]:
         """So many that stand where this one stands, each with randomness of its own to come, or all with its."""
         children = []
-        for number, game in enumerate(self.game.fork(count, own_noise=own_noise)):
-            child = type(self)(game, self.render_mode)
+        for number, machine in enumerate(branches.fork(self.machine, count, own_noise)):
+            child = type(self)(self.machine.spec.author, self.render_mode)
+            child.machine = machine
             child._random = copy.deepcopy(self._random)
             if own_noise and child._random is not None:  # It draws the games to come.
                 child._random, _ = seeding.np_random(int(child._random.integers(2**31)) + number)
-            child._stand(game.asked)
+            child._stand(machine.asked)
             children.append(child)
         return children
 
     def _stand(self, events: Events) -> None:
         """Show a game in which these seats are asked, as far as it has come."""
         raise NotImplementedError
+
+    @property
+    def _dialogues(self) -> Mapping[Seat, Dialogue]:
+        return {} if self.machine.state is None else self.machine.state.seats
+
+    def _print(self) -> None:
+        """Show what is new, for "human"."""
+        if self.render_mode == "human":
+            for seat, one in self._dialogues.items():
+                if new := one.messages[self._printed.get(seat, 0) :]:
+                    print(f"[{seat}]\n{transcript(new)}", flush=True)
+                self._printed[seat] = len(one.messages)
+
+    def _act(self, texts: Mapping[str, str]) -> Events:
+        """Turns of seats that were asked."""
+        events: Events = {}
+        for seat, text in texts.items():
+            events |= settle(self.machine, self.machine.act(seat, text))
+        self._print()
+        return events
 
     def _require_seat(self, verb: str, agent: str) -> None:
         if agent not in self._heard:
@@ -117,22 +144,26 @@ class _Face:
         self.agents = []
         if seed is not None or self._random is None:
             self._random, _ = seeding.np_random(seed)
-        drawn = int(self._random.integers(self.game.task_count)), int(self._random.integers(2**31))
+        drawn = int(self._random.integers(self.machine.task_count)), int(self._random.integers(2**31))
         task = (options or {}).get("task")
         task = drawn[0] if task is None else task
         if isinstance(task, bool) or not isinstance(task, SupportsIndex):
             raise UsageError(f"reset: options['task'] is {task!r}; expected a whole number, the task's index")
         starts: dict[Seat, Start] = {seat: Start(index(task), drawn[1], seat=seat) for seat in self.possible_agents}
-        return _opened(self.game.open(starts))
+        release(self.machine)
+        events = _opened(settle(self.machine, self.machine.open(starts)))
+        self._printed = {}
+        self._print()
+        return events
 
     def _info(self, agent: str, event: Event | None, asked: bool) -> dict[str, Any]:
         """Fixed keys of fixed types, fresh objects, no timings."""
         return {
             "asked": asked,
             "messages": fresh(event.messages) if event else (),
-            "tools": json.dumps(self.game.schemas(agent), ensure_ascii=False),
+            "tools": self.machine.spec.offers[agent].described,
             "ending": str((event and event.ending) or ""),
-            "parts": {name: event.parts.get(name, 0.0) if event else 0.0 for name in self.game.parts},
+            "parts": {name: event.parts.get(name, 0.0) if event else 0.0 for name in self.machine.spec.author.parts},
             "attempt": event.attempt if event else None,
             "fault": event.fault if event else "",
         }
@@ -153,9 +184,9 @@ class AECGame(_Face, AECEnv):  # type: ignore[misc]
         """Begin a game."""
         self._stand(self._open(seed, options))
 
-    def restore(self, snapshot: GameSnapshot) -> None:
+    def restore(self, snapshot: Snapshot) -> None:
         """Stand where the snapshot was taken: the same seat is selected, and has heard the same."""
-        self._stand(self.game.restore(snapshot))
+        self._stand(branches.put(self.machine, snapshot))
 
     def _stand(self, events: Events) -> None:
         self.agents = list(self.possible_agents)
@@ -183,7 +214,7 @@ class AECGame(_Face, AECEnv):  # type: ignore[misc]
         if self.terminations[agent] or self.truncations[agent]:
             self._was_dead_step(action)
             return
-        events = self.game.act({agent: action})  # type: ignore[dict-item]  # It refuses what is no text.
+        events = self._act({agent: action})  # type: ignore[dict-item]  # It refuses what is no text.
         self._clear_rewards()
         self._cumulative_rewards[agent] = 0.0
         self._texts[agent] = ""
@@ -223,9 +254,9 @@ class ParallelGame(_Face, ParallelEnv):  # type: ignore[misc]
         self._stand(events)
         return self._shown(events)
 
-    def restore(self, snapshot: GameSnapshot) -> tuple[dict[str, str], dict[str, dict[str, Any]]]:
+    def restore(self, snapshot: Snapshot) -> tuple[dict[str, str], dict[str, dict[str, Any]]]:
         """Stand where the snapshot was taken; returns what is new to the seats that are asked, as `reset` does."""
-        events = self.game.restore(snapshot)
+        events = branches.put(self.machine, snapshot)
         self._stand(events)
         return self._shown(events)
 
@@ -243,7 +274,7 @@ class ParallelGame(_Face, ParallelEnv):  # type: ignore[misc]
         if missing := self._asked - set(actions):
             were = "was asked and has" if len(missing) == 1 else "were asked and have"
             raise UsageError(f"step: {', '.join(sorted(missing))} {were} no action")
-        events = self.game.act({seat: actions[seat] for seat in self.possible_agents if seat in self._asked})
+        events = self._act({seat: actions[seat] for seat in self.possible_agents if seat in self._asked})
         agents = list(self.agents)
         texts, infos = self._shown(events)
         endings = {agent: events[agent].ending if agent in events else None for agent in agents}

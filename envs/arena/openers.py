@@ -1,0 +1,148 @@
+"""Opens an id as an Arena, or as one Playable: ours, foreign Gymnasium environments, PettingZoo's.
+
+`palaestra.arena` finds these functions by name. Left out: opening ours (`opening`).
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from inspect import Parameter, signature
+from typing import Any
+
+import gymnasium
+
+from palaestra.envs.arena.arena import Arena
+from palaestra.envs.arena.by_rule import ByRule
+from palaestra.envs.arena.foreign import AECMachine, Foreign, GymnasiumMachine, ParallelMachine
+from palaestra.envs.arena.opening import made, spec_of
+from palaestra.envs.arena.playable import Playable
+from palaestra.envs.arena.vector import ToolVectorEnv
+from palaestra.envs.core.machine import Machine
+from palaestra.errors import UnknownId, UsageError
+from palaestra.registry import demonstrator, games, load_author, registered, registered_author
+
+_OF_ARENAS = ("ordered", "max_workers")
+_lock = threading.Lock()
+
+
+def open_arena(env_id: str, slots: int, **options: Any) -> Arena:
+    """An arena for any id."""
+    own = {name: options.pop(name) for name in (*_OF_ARENAS, "timeout") if name in options}
+    name = env_id.rpartition(":")[2]
+    found = registered_author(env_id)
+    if found is not None and options.get("seat") is None:
+        author = made(found[0], {**found[1], **options}, env_id)
+        if not author.seats:
+            own.pop("timeout", None)
+            return ToolVectorEnv(author, slots, env_id=name, **own)
+    make = playables(env_id, options, own.get("timeout", 60.0))
+    hint = "" if found is None else ", or open it with seat=NAME to play one against its demonstrator"
+    return Arena(make, slots, name=name, hint=hint, **own)
+
+
+def open_playable(env_id: str, options: Mapping[str, Any]) -> Playable:
+    """One machine for any id."""
+    return playables(env_id, {name: value for name, value in options.items() if name not in _OF_ARENAS})()
+
+
+def playables(env_id: str, options: Mapping[str, Any], timeout: float = 60.0) -> Callable[[], Playable]:
+    """What makes machines for an id. Of a game with the option `seat`, that seat's; demonstrators play the others."""
+    name = env_id.rpartition(":")[2]
+    found = registered_author(env_id)
+    if found is not None:
+        given = {**found[1], **options}
+        seat = given.pop("seat", None)
+        spec = spec_of(made(found[0], given, env_id), name)
+        if seat is None:
+            return lambda: Machine(spec)
+        if spec.solo:
+            raise UsageError(f"{env_id} has one seat; expected no option seat={seat!r}")
+        return lambda: ByRule(Machine(spec), seat, demonstrator(name))
+    if name in gymnasium.registry:
+        return _of_gymnasium(name, dict(options), timeout)
+    if in_pettingzoo(name):
+        return _of_pettingzoo(name, dict(options), timeout)
+    raise UnknownId(env_id, [*registered(), *games()])
+
+
+def _of_gymnasium(env_id: str, options: dict[str, Any], timeout: float) -> Callable[[], Playable]:
+    """A Gymnasium environment of somebody else's."""
+    spec = gymnasium.spec(env_id)
+    creator = spec.entry_point
+    if isinstance(creator, str):
+        creator = load_author(creator, f"{env_id}: its entry point")
+
+    def make(**rest: Any) -> Any:
+        return gymnasium.make(env_id, disable_env_checker=True, **rest)
+
+    return _foreign(env_id, GymnasiumMachine, creator, make, options, timeout)
+
+
+def _of_pettingzoo(env_id: str, options: dict[str, Any], timeout: float) -> Callable[[], Playable]:
+    """A PettingZoo environment of somebody else's; AEC where it is registered as both."""
+    import pettingzoo  # type: ignore[import-untyped]
+
+    kind = "aec" if _known(pettingzoo.aec_registry, env_id) else "parallel"
+    creator = pettingzoo.spec(kind, env_id).entry_point
+    if isinstance(creator, str):
+        creator = load_author(creator, f"{env_id}: its entry point")
+
+    def make(**rest: Any) -> Any:
+        return pettingzoo.make(kind, env_id, **rest)
+
+    return _foreign(env_id, AECMachine if kind == "aec" else ParallelMachine, creator, make, options, timeout)
+
+
+def in_pettingzoo(env_id: str) -> bool:
+    """Whether PettingZoo is installed and knows an id."""
+    try:
+        import pettingzoo
+    except ImportError:
+        return False
+    if not hasattr(pettingzoo, "register"):  # Before 1.27 it had no registry.
+        return False
+    return _known(pettingzoo.aec_registry, env_id) or _known(pettingzoo.parallel_registry, env_id)
+
+
+def _known(registry: Mapping[str, Any], env_id: str) -> bool:
+    from pettingzoo.env_registry.exceptions import PettingZooRegistryError  # type: ignore[import-untyped]
+    from pettingzoo.env_registry.helpers import find_spec  # type: ignore[import-untyped]
+
+    try:
+        find_spec(registry, env_id)
+    except PettingZooRegistryError:
+        return False
+    return True
+
+
+def _foreign(
+    env_id: str,
+    kind: type[Foreign],
+    creator: Any,
+    make: Callable[..., Any],
+    options: dict[str, Any],
+    timeout: float,
+) -> Callable[[], Playable]:
+    success_at = options.pop("success_at", None)
+    split = options.pop("split", "train")
+    if split not in ("train", "eval"):
+        raise UsageError(f"split is {split!r}; expected 'train' or 'eval'")
+    takes_split = _takes(creator, "split")
+    if takes_split:
+        options["split"] = split
+
+    def made_one() -> Any:
+        try:
+            with _lock:  # Registries and constructors of others are not made for threads.
+                return make(**options)
+        except TypeError as error:
+            raise UsageError(f"{env_id} cannot be made with {options}: {error}") from error
+
+    return lambda: kind(made_one, env_id, None if takes_split else split, success_at, timeout)
+
+
+def _takes(creator: Any, option: str) -> bool:
+    try:
+        found = signature(creator).parameters.get(option)
+    except (TypeError, ValueError):
+        return False
+    return found is not None and found.kind is not Parameter.VAR_KEYWORD

@@ -1,1 +1,0 @@
-"""Games of several seats, PettingZoo's faces, and environments that others wrote."""
