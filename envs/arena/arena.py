@@ -234,8 +234,8 @@ class Arena:
         if table.endings:
             self._release(table)
             return
-        fault = f"{self.name}: {'closed from outside' if seat is None else f'{seat} was closed from outside'}"
-        self._step(table, lambda machine: machine.stop(ending, seat, text, fault if ending is Ending.BROKEN else ""))
+        fault = f"{seat} was closed from outside" if seat is not None and ending is Ending.BROKEN else ""
+        self._step(table, lambda machine: machine.stop(ending, seat, text, fault))
 
     def close(self) -> None:
         """Discard what runs and release everything, within the time that toolkits have to close."""

@@ -175,6 +175,7 @@ class Foreign:
         if culprit in self._records and text:
             self._records[culprit].say(text)
         if ending is Ending.BROKEN:
+            fault = fault or f"{self.name}: closed from outside"
             return {
                 seat: Event(record.slot, record.start, ending=ending, attempt=self._attempt(seat), fault=fault)
                 for seat, record in self._records.items()

@@ -42,7 +42,8 @@ class Course:
         """Send what was said, where a round is over; who is asked what in the next one. Finished at the end."""
         replies = None
         if self.asks:
-            replies, self.replies = Replies(self.replies), {}
+            replies = Replies((seat, self.replies.get(seat)) for seat in self.asks[-1])  # Not in the order of answers.
+            self.replies = {}
             replies.world = world or {}
             self.said.append(dict(replies))
             if world is not None:

@@ -116,6 +116,8 @@ class Machine:
         for seat in spec.seats:
             system = spec.system[seat]
             messages: list[Message] = [{"role": "system", "content": system}] if system else []
+            if seat is None:
+                messages += ({"role": "user", "content": problem.prompt}, *start.prefix)
             seats[seat] = Dialogue(starts[seat], slots.get(seat, 0), messages)
         state = self.state = State(problem, start.seed, play, seats)
         if not spec.author.toolkits:
@@ -265,7 +267,6 @@ class Machine:
         """The first events, once toolkits have started."""
         if self.spec.solo:
             one = state.seats[None]
-            one.messages += ({"role": "user", "content": state.problem.prompt}, *one.start.prefix)
             one.left = self.spec.max_turns
             return {None: self._event(None, one)}
         start = next(iter(state.seats.values())).start
