@@ -210,6 +210,8 @@ def _record_out(record: Record) -> dict[str, Any]:
                 "text": call.text,
                 "status": str(call.status),
                 "seconds": round(call.seconds, 6),
+                **({} if call.written is None else {"written": to_plain(call.written, "arguments")}),
+                **({} if call.answer is None else {"answer": call.answer}),
             }
             for call in attempt.calls
         ],
@@ -242,7 +244,15 @@ def _record_in(content: Mapping[str, Any]) -> Record:
         messages=tuple(from_plain(content["messages"])),
         answer=content["answer"],
         calls=tuple(
-            Call(call["name"], from_plain(call["arguments"]), call["text"], Status(call["status"]), call["seconds"])
+            Call(
+                call["name"],
+                from_plain(call["arguments"]),
+                call["text"],
+                Status(call["status"]),
+                call["seconds"],
+                from_plain(call.get("written")),
+                call.get("answer"),
+            )
             for call in content["calls"]
         ),
         turns=content["turns"],

@@ -11,7 +11,8 @@ from difflib import get_close_matches
 from functools import partial, reduce
 from typing import Any
 
-from palaestra.envs.core.tool import Done, Tool, make
+from palaestra.envs.core.result import Done
+from palaestra.envs.core.tool import Tool, make
 from palaestra.envs.running.process_child import module_of
 from palaestra.envs.running.work import InProcess, Mode, Work
 from palaestra.episode import Call, Status
@@ -51,7 +52,7 @@ class Prepared:
     def work(self) -> Work:
         """What a runner is to do."""
         tool = self.tool
-        if tool.mode is Mode.PROCESS:
+        if tool.conditions.mode is Mode.PROCESS:
             function: Any = tool.function
             run: Any = InProcess(
                 "palaestra.envs.core.calls:load_call",
@@ -60,7 +61,7 @@ class Prepared:
                     "function": function.__qualname__,
                     "attribute": tool.attribute,
                     "owner": type(self.owner).__name__,
-                    "arguments": self.arguments,
+                    "arguments": self.arguments if self.written is None else self.written,
                     "main": _main_file(),
                 },
             )
@@ -72,7 +73,7 @@ class Prepared:
         """The call that a work's outcome makes."""
         if work.error is not None:
             return self.failed(work.error, work.seconds)
-        if self.tool.mode is Mode.PROCESS:
+        if self.tool.conditions.mode is Mode.PROCESS:
             status, text, answer, seconds = work.value
             return Call(self.tool.name, self.arguments, text, Status(status), seconds, self.written, answer)
         return self.answered(work.value, work.seconds)
@@ -129,7 +130,8 @@ def prepare(
     if owner is not default:
         tool = owner.tools.get(name, tool)  # A toolkit's instance may have deadlines of its own.
     try:
-        values, arguments = tool.validate(written)
+        values = tool.validate(written)
+        arguments = written if values is written else tool.received(written, values)
     except ToolError as error:
         return refused(name, written, str(error))
     except Exception as error:  # An author's own validator may raise anything.
@@ -141,8 +143,8 @@ def load_call(data: Mapping[str, Any]) -> Callable[[float], Sequence[Any]]:
     """In another process: what runs a tool's function by its name, given the seconds it may take."""
     function = reduce(getattr, data["function"].split("."), module_of(data["module"], data["main"]))
     tool = make(function, data["attribute"], data["owner"])
-    values, arguments = tool.validate(data["arguments"])
-    prepared = Prepared(tool, data["owner"], values, arguments, None)
+    values = tool.validate(data["arguments"])
+    prepared = Prepared(tool, data["owner"], values, data["arguments"], None)
     work = Work(tool.name, partial(function, None, **values), tool.conditions)
 
     def begin(seconds: float) -> Sequence[Any]:

@@ -154,7 +154,7 @@ class Machine:
         for item in written[:limit]:
             ready: Any = prepare(item, table, owners, play)
             if type(ready) is Prepared:
-                if ready.tool.mode is Mode.INLINE and self.eager:
+                if ready.tool.conditions.mode is Mode.INLINE and self.eager:
                     ready = ready.run()
                 else:
                     works.append(ready.work())

@@ -85,8 +85,10 @@ def _number(owner: str, name: str, part: RewardPart, value: Any) -> float:
     if not math.isfinite(number):
         raise EnvironmentDefect(f"{owner}.reward gave {name} = {number}; expected a finite number")
     if not part.low - _SLACK <= number <= part.high + _SLACK:
+        fix = f"change reward, or declare RewardPart(low=..., high=...) for {name!r}"
+        if name == "success":
+            fix = "return it as a share of the best, and scale it with RewardPart(weight=...)"
         raise EnvironmentDefect(
-            f"{owner}.reward gave {name} = {number}; its declared range is [{part.low}, {part.high}]: "
-            f"change reward, or declare RewardPart(low=..., high=...) for {name!r}"
+            f"{owner}.reward gave {name} = {number}; its declared range is [{part.low}, {part.high}]: {fix}"
         )
     return min(max(number, part.low), part.high)

@@ -6,11 +6,12 @@ when the class is made. Left out: what else is known of a tool (`envs.core.tool`
 
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partialmethod
 from typing import Any, get_type_hints
 
+from docstring_parser import parse
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from pydantic.errors import PydanticUserError
 from pydantic.fields import FieldInfo
@@ -29,14 +30,15 @@ class Signature:
     model: type[BaseModel]
     fields: tuple[tuple[str, str], ...]
     """Pairs (field of the model, parameter of the method)."""
-    plain: Mapping[str, type]
-    """The types of the parameters, where each is required and of a plain type; else empty."""
+    plain: tuple[tuple[str, type], ...] | None
+    """The parameters with their types, where each is required and of a plain type; else None."""
 
     def read(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """The arguments as the method wants them; pydantic's ValidationError where they do not fit."""
-        if self.plain and len(arguments) == len(self.plain):
+        plain = self.plain
+        if plain is not None and len(arguments) == len(plain):
             # Most calls fit as they are; seeing that takes a fifth of the time in which pydantic says the same.
-            for name, kind in self.plain.items():
+            for name, kind in plain:
                 if type(arguments.get(name)) is not kind:
                     break
             else:
@@ -80,13 +82,37 @@ def read_signature(
         parameters = model.model_json_schema(schema_generator=_PlainSchema)
         json.dumps(parameters, allow_nan=False)
     except (PydanticUserError, TypeError, ValueError) as error:
-        raise EnvironmentDefect(f"{where}: its parameters have no JSON schema: {error}") from error
+        raise EnvironmentDefect(f"{where}: {_without_schema(hints, [one.name for one in taken], error)}") from error
     for key in ("title", "additionalProperties"):
         parameters.pop(key, None)
     parameters.setdefault("properties", {})
     plain = all(one.default is one.empty and hints[one.name] in _PLAIN for one in taken)
-    types = {one.name: hints[one.name] for one in taken} if plain else {}
-    return Signature(model, tuple(fields), types), parameters
+    types = tuple((one.name, hints[one.name]) for one in taken)
+    return Signature(model, tuple(fields), types if plain else None), parameters
+
+
+def _without_schema(hints: Mapping[str, Any], names: Sequence[str], error: Exception) -> str:
+    """Which parameter is of a type that no JSON holds, and what to write."""
+    for name in names:
+        try:
+            TypeAdapter(hints[name]).json_schema()
+        except Exception as found:
+            if "numpy.ndarray" in str(found):
+                array = f"parameter {name!r} is a numpy array, which no JSON holds"
+                return f"{array}; write {name}: list[float], and make the array inside the method"
+            reason = str(found).split(". ")[0]
+            return f"parameter {name!r} has no JSON schema ({reason}); write str, int, list, dict or a pydantic model"
+    return f"its parameters have no JSON schema: {error}"
+
+
+def read_docstring(text: str | None) -> tuple[str, dict[str, str]]:
+    """The summary in one line, and what each parameter is; what a tool returns, the agent sees."""
+    read = parse(text or "")
+    return _line(read.description), {one.arg_name: _line(one.description) for one in read.params}
+
+
+def _line(text: str | None) -> str:
+    return " ".join((text or "").split())
 
 
 def inner_function(value: Any) -> Callable[..., Any] | None:
@@ -113,6 +139,32 @@ def check_method(owner: type, name: str, replaced: Callable[..., Any], awaited: 
         inspect.signature(method).bind(*inspect.signature(replaced).parameters)
     except TypeError as error:
         raise EnvironmentDefect(f"{where} is not called as it is written ({error}); write {wanted}") from None
+
+
+def check_process(function: Callable[..., Any], where: str) -> None:
+    """Another process imports the function by its name and calls it without an instance."""
+    if "<locals>" in function.__qualname__:
+        raise EnvironmentDefect(
+            f"{where} has process=True, but its class is made inside a function, where no other process finds it; "
+            "define the class at the top of a module"
+        )
+    if function.__closure__:
+        raise EnvironmentDefect(f"{where} has process=True and uses variables around it (or super()); pass arguments")
+    first = next(iter(inspect.signature(function).parameters), "")
+    if _uses(function, first):
+        raise EnvironmentDefect(
+            f"{where} has process=True and uses {first!r}; its process has no environment, only the arguments: "
+            "use blocking=True, or do without"
+        )
+
+
+def _uses(function: Callable[..., Any], name: str) -> bool:
+    """True where a function reads that local variable, or hands it to a function inside it."""
+    import dis  # Loads slowly, and few tools need it.
+
+    read = [found.argval for found in dis.get_instructions(function) if found.opname.startswith("LOAD_FAST")]
+    # From Python 3.13 on one instruction may load two variables: its argval is then a tuple of names.
+    return name in function.__code__.co_cellvars or any(name == one or name in one for one in read)
 
 
 def _behind_self(function: Callable[..., Any], where: str) -> list[inspect.Parameter]:

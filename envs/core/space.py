@@ -1,13 +1,19 @@
 """The space of all strings: observations and actions are text.
 
 Not a subclass of `gymnasium.spaces.Text` on purpose: with shared memory, `AsyncVectorEnv` silently hands out wrong
-text for that class, while it refuses an unknown space loudly.
+text for that class, while it refuses an unknown space loudly. Gymnasium's wrappers and vector environments ask
+functions that are registered for each kind of space; those that text can answer are at the end. Left out: an array of
+a fixed size for a text. Flattened, it stays what it is, as Gymnasium keeps a `Sequence`.
 """
 
 import string
+from collections.abc import Callable
 from typing import Any
 
 from gymnasium.spaces import Space
+from gymnasium.spaces.utils import flatten, flatten_space, is_space_dtype_shape_equiv, unflatten
+from gymnasium.vector.utils import batch_differing_spaces, batch_space
+from gymnasium.wrappers.utils import create_zero_array
 
 _LETTERS = string.ascii_letters + string.digits + " .,"
 
@@ -44,3 +50,14 @@ class TextSpace(Space[str]):
 
 TEXT = TextSpace()
 """The one instance that every environment shares: a thousand environments need no thousand spaces."""
+
+_ANSWERS: tuple[tuple[Any, Callable[..., Any]], ...] = (
+    (create_zero_array, lambda space: ""),
+    (batch_differing_spaces, lambda spaces: batch_space(spaces[0], len(spaces))),
+    (is_space_dtype_shape_equiv, lambda space, other: space == other),
+    (flatten_space, lambda space: space),
+    (flatten, lambda space, text: text),
+    (unflatten, lambda space, text: text),
+)
+for function, answer in _ANSWERS:
+    function.register(TextSpace, answer)

@@ -74,6 +74,8 @@ class ProceduralTasks(Sequence[Task]):
         self._draw = draw
         self._owner = owner
         self._split = split
+        self._watched = 0
+        self._assigned: set[str] = set()
 
     def __len__(self) -> int:
         return PROCEDURAL_LENGTH
@@ -94,10 +96,27 @@ class ProceduralTasks(Sequence[Task]):
         rng = np.random.Generator(bits)
         name = f"{self._split}/{index}"
         for _ in range(MAX_DRAWS):
-            task = check_task(self._owner, self._draw(rng), name)
+            task = check_task(self._owner, self._drawn(rng), name)
             if split_of(task.prompt) == self._split:
                 return task
         raise EnvironmentDefect(
             f"{self._owner}: in {MAX_DRAWS} draws no prompt fell into the {self._split!r} split; the last was "
             f"{task.prompt[:80]!r}. task() needs more different prompts, or return fixed lists from task_set(split)"
         )
+
+    def _drawn(self, rng: np.random.Generator) -> Task:
+        """One draw. What the first two both assign to the author's object is no cache: it belongs to the problem."""
+        author = getattr(self._draw, "__self__", None)
+        if self._watched == 2 or not hasattr(author, "__dict__"):
+            return self._draw(rng)
+        before = dict(vars(author))
+        task = self._draw(rng)
+        assigned = {name for name, value in vars(author).items() if before.get(name) is not value}
+        for name in sorted(self._assigned & assigned):
+            raise EnvironmentDefect(
+                f"{self._owner}.task sets self.{name}; expected a Task that holds all of its problem, since it is "
+                f"drawn apart from the episode that plays it: return Task(..., data={{{name!r}: ...}}), and read "
+                f"self.problem.data[{name!r}]"
+            )
+        self._watched, self._assigned = self._watched + 1, assigned
+        return task

@@ -1,74 +1,52 @@
 """The decorator that makes a typed method a tool, and what a class knows about its tools.
 
-What an author wrote is checked when the class is made (`signature` reads the parameters). Left out: running a call
-(`envs.core.calls`) and choosing a thread, loop or process for it (`envs.running.runner`).
+What an author wrote is checked when the class is made (`signature` reads the parameters). A tool checks a call's
+arguments and makes the text of a result. Left out: running a call (`envs.core.calls`), further tries, and threads, loops
+and processes (`envs.running`).
 """
 
 import inspect
-import math
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from functools import cache
-from typing import Any, TypeVar, overload
+from typing import Annotated, Any, TypeVar, overload
 
-from pydantic import ValidationError
+from pydantic import ConfigDict, Field, ValidationError
+from pydantic.dataclasses import dataclass as checked
 
-from palaestra.envs.core.docstring import read_docstring
-from palaestra.envs.core.signature import Signature, inner_function, read_signature
-from palaestra.envs.running.limits import Limit, limit_of
+from palaestra.envs.core.result import Done, as_json, as_received
+from palaestra.envs.core.signature import Signature, check_process, inner_function, read_docstring, read_signature
+from palaestra.envs.running.limits import limit_of
 from palaestra.envs.running.work import Conditions, Mode
 from palaestra.errors import EnvironmentDefect, ToolError
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 _MARK = "__palaestra_tool__"
 _TIMEOUT = 30.0
+_NAME = r"^[A-Za-z_][A-Za-z0-9_.-]{0,63}$"
 
 
-class Done(str):
-    def __new__(cls, text="", answer=None):
-        made = super().__new__(cls, text)
-        made.answer = text if answer is None else answer
-        return made
-
-
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
-
-
-@dataclass(frozen=True, slots=True)
+@checked(frozen=True, slots=True, config=ConfigDict(strict=True, extra="forbid"))
 class ToolOptions:
     """What was written at the decorator."""
 
-    name: str | None = None
-    timeout: float | None = None
+    name: Annotated[str, Field(pattern=_NAME)] | None = None
+    timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     blocking: bool = False
     process: bool = False
-    concurrency: int | None = None
-    per_second: float | None = None
-    retries: int = 0
+    concurrency: Annotated[int, Field(ge=1)] | None = None
+    per_second: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    retries: Annotated[int, Field(ge=0)] = 0
     transient: tuple[type[Exception], ...] = ()
     terminal: bool = False
 
     def __post_init__(self) -> None:
-        if self.name is not None and not (isinstance(self.name, str) and _NAME.fullmatch(self.name)):
+        if any(issubclass(error, ToolError) for error in self.transient):
             raise EnvironmentDefect(
-                f"@tool(name={self.name!r}); expected a letter, then at most 63 letters, digits or _ . - behind it"
+                f"@tool(transient={self.transient!r}) names ToolError, which is an answer and never tried again; "
+                "name the exceptions that another try may cure, such as ConnectionError"
             )
-        for option in ("timeout", "per_second"):
-            value = getattr(self, option)
-            if value is not None and not (_is_number(value) and value > 0):
-                raise EnvironmentDefect(f"@tool({option}={value!r}); expected a positive number")
-        for option, least in (("concurrency", 1), ("retries", 0)):
-            value = getattr(self, option)
-            if value is not None and not (type(value) is int and value >= least):
-                raise EnvironmentDefect(f"@tool({option}={value!r}); expected a whole number, at least {least}")
-        for error in self.transient:
-            if not (isinstance(error, type) and issubclass(error, Exception)) or issubclass(error, ToolError):
-                raise EnvironmentDefect(
-                    f"@tool(transient=...) names {error!r}; expected classes of exceptions that another try may cure, "
-                    "such as ConnectionError (ToolError is an answer, and never tried again)"
-                )
         if bool(self.retries) != bool(self.transient):
             raise EnvironmentDefect(
                 f"@tool(retries={self.retries}, transient={self.transient!r}); give both: how often to try again, "
@@ -90,7 +68,6 @@ def tool(
     retries: int = 0,
     transient: tuple[type[Exception], ...] = (),
     terminal: bool = False,
-    hidden: bool = False,
 ) -> Callable[[Method], Method]: ...
 def tool(function: Any = None, /, **options: Any) -> Any:
     """Offer a method to the agent. Every parameter needs a type; the docstring becomes the description.
@@ -100,22 +77,24 @@ def tool(function: Any = None, /, **options: Any) -> Any:
     sends a waiting method to a thread. `process` sends a method that never uses `self` to a process of its own, which
     the time-out kills: that, and its death, are answers to the agent. `concurrency` (calls at once) and `per_second`
     (calls begun) hold for all environments of this Python process; waiting for them does not count against `timeout`.
-    `retries` more attempts follow a `transient` exception, within `timeout`. A call of a `terminal` tool that succeeds
-    ends the episode: what it returned is the answer. A `hidden` tool is unknown until the agent finds it by
-    `find_tools`, which is then offered too.
+    `retries` more attempts follow a `transient` exception, within `timeout`; one that outlives them is the
+    infrastructure's failure and ends the episode BROKEN. So a `transient` exception that the agent's own input causes,
+    such as an address that it chose, is caught and raised as ToolError. A call of a `terminal` tool that succeeds ends
+    the episode: what it returned is the answer.
     """
-    known = [field.name for field in fields(ToolOptions)]
-    for option in options:
+    if isinstance(options.get("transient"), type):
+        options["transient"] = (options["transient"],)
+    try:
+        made = ToolOptions(**options)
+    except ValidationError as error:
+        found = error.errors(include_url=False)[0]
+        option = str(found["loc"][0])
+        known = [field.name for field in fields(ToolOptions)]
         if option not in known:
             close = get_close_matches(option, known, n=1)
             hint = f"is {close[0]!r} meant?" if close else f"expected {', '.join(known)}"
-            raise EnvironmentDefect(f"@tool has no option {option!r}; {hint}")
-    transient = options.get("transient", ())
-    if isinstance(transient, type):
-        options["transient"] = (transient,)
-    elif not isinstance(transient, tuple):
-        raise EnvironmentDefect(f"@tool(transient={transient!r}); expected a tuple of exception classes")
-    made = ToolOptions(**options)
+            raise EnvironmentDefect(f"@tool has no option {option!r}; {hint}") from None
+        raise EnvironmentDefect(f"@tool({option}={options[option]!r}): {found['msg']}") from None
 
     def mark(method: Any) -> Any:
         if not inspect.isfunction(method):
@@ -136,39 +115,46 @@ class Tool:
     attribute: str
     """The method's name, which may differ from what the agent calls."""
     function: Callable[..., Any]
-    mode: Mode
-    timeout: float
+    conditions: Conditions
+    """Where it runs, and for how long."""
     schema: Mapping[str, Any]
     """In the OpenAI form."""
     signature: Signature
-    limit: Limit | None = None
-    """Shared by all environments of this process."""
-    retries: int = 0
-    transient: tuple[type[Exception], ...] = ()
     terminal: bool = False
-    conditions: Conditions = field(init=False)
 
-    def __post_init__(self) -> None:
-        made = Conditions(self.mode, self.timeout, self.retries, self.transient, self.limit)
-        object.__setattr__(self, "conditions", made)
+    @property
+    def mode(self) -> Mode:
+        """Where it runs."""
+        return self.conditions.mode
 
-    def text(self, result):
-        if isinstance(result, str):
-            return Done(result) if self.terminal and not isinstance(result, Done) else result
-        t = "" if result is None else str(result)
-        return Done(t) if self.terminal else t
+    @property
+    def timeout(self) -> float:
+        """Our own deadline, in seconds."""
+        return self.conditions.seconds
 
-    def validate(self, arguments: Mapping[str, Any]):
+    def validate(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """The arguments as the method wants them; a ToolError in one line where they do not fit."""
         try:
-            v = self.signature.read(arguments)
-            return v, arguments if v is arguments else v
+            return self.signature.read(arguments)
         except ValidationError as error:
             found = error.errors(include_url=False, include_context=False, include_input=False)
             wrong = "; ".join(
                 ".".join(map(str, item["loc"])) + ": " + " ".join(item["msg"].split()) for item in found[:5]
             )
             raise ToolError(f"wrong arguments for {self.name}: {wrong}. {self.usage()}") from None
+
+    def received(self, arguments: Mapping[str, Any], values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What the method receives as plain data: `arguments` itself where their check changed nothing."""
+        found = {name: as_received(arguments.get(name), value) for name, value in values.items()}
+        same = found.keys() == arguments.keys() and all(found[name] is arguments[name] for name in found)
+        return arguments if same else found
+
+    def text(self, result: Any) -> str:
+        """What a result tells the agent: a text as it is, all else as JSON. A `Done` where it ends the episode."""
+        if type(result) is str and not self.terminal:
+            return result
+        told = result if isinstance(result, str) else as_json(self.name, result)
+        return Done(told) if self.terminal and not isinstance(told, Done) else told
 
     def __deepcopy__(self, memo: object) -> "Tool":
         """Itself: it belongs to its class, and its limit to all."""
@@ -218,17 +204,12 @@ def _wrapped(value: Any) -> str:
     return type(value).__name__ if _options(inner_function(value)) is not None else ""
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
 @cache
 def make(function: Callable[..., Any], attribute: str, owner: str) -> Tool:
     """Read one decorated method."""
     options = _options(function)
     assert options is not None
     where = f"{owner}.{attribute}"
-    mode = _mode(function, options, where)
     summary, descriptions = read_docstring(function.__doc__)
     signature, parameters = read_signature(function, where, descriptions)
     name = options.name or attribute
@@ -236,13 +217,15 @@ def make(function: Callable[..., Any], attribute: str, owner: str) -> Tool:
         name=name,
         attribute=attribute,
         function=function,
-        mode=mode,
-        timeout=_TIMEOUT if options.timeout is None else options.timeout,
+        conditions=Conditions(
+            _mode(function, options, where),
+            _TIMEOUT if options.timeout is None else options.timeout,
+            options.retries,
+            options.transient,
+            limit_of(function, options.concurrency, options.per_second),
+        ),
         schema={"type": "function", "function": {"name": name, "description": summary, "parameters": parameters}},
         signature=signature,
-        limit=limit_of(function, options.concurrency, options.per_second),
-        retries=options.retries,
-        transient=options.transient,
         terminal=options.terminal,
     )
 
@@ -264,7 +247,7 @@ def _mode(function: Callable[..., Any], options: ToolOptions, where: str) -> Mod
     if options.blocking:
         return Mode.BLOCKING
     if options.process:
-        _check_process(function, where)
+        check_process(function, where)
         return Mode.PROCESS
     for option in ("timeout", "concurrency", "per_second", "retries"):
         value = getattr(options, option)
@@ -274,29 +257,3 @@ def _mode(function: Callable[..., Any], options: ToolOptions, where: str) -> Mod
                 "add blocking=True, or make it async"
             )
     return Mode.INLINE
-
-
-def _check_process(function: Callable[..., Any], where: str) -> None:
-    """Another process imports the function by its name and calls it without an instance."""
-    if "<locals>" in function.__qualname__:
-        raise EnvironmentDefect(
-            f"{where} has process=True, but its class is made inside a function, where no other process finds it; "
-            "define the class at the top of a module"
-        )
-    if function.__closure__:
-        raise EnvironmentDefect(f"{where} has process=True and uses variables around it (or super()); pass arguments")
-    first = next(iter(inspect.signature(function).parameters), "")
-    if _uses(function, first):
-        raise EnvironmentDefect(
-            f"{where} has process=True and uses {first!r}; its process has no environment, only the arguments: "
-            "use blocking=True, or do without"
-        )
-
-
-def _uses(function: Callable[..., Any], name: str) -> bool:
-    """True where a function reads that local variable, or hands it to a function inside it."""
-    import dis  # Loads slowly, and few tools need it.
-
-    read = [found.argval for found in dis.get_instructions(function) if found.opname.startswith("LOAD_FAST")]
-    # From Python 3.13 on one instruction may load two variables: its argval is then a tuple of names.
-    return name in function.__code__.co_cellvars or any(name == one or name in one for one in read)

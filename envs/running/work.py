@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from palaestra.envs.running.limits import Limit
-from palaestra.errors import Broken, ToolError
+from palaestra.errors import Broken, EnvironmentDefect, ToolError
 
 KILL_SECONDS = 5.0
 """How long after its deadline a process may take to be killed."""
@@ -145,7 +145,7 @@ class Work:
         """Seconds to wait before another try; None where there is none, and the error is the outcome."""
         self.error = error
         conditions = self.conditions
-        if not isinstance(error, conditions.transient) or isinstance(error, ToolError | Broken):
+        if not isinstance(error, conditions.transient) or isinstance(error, ToolError | EnvironmentDefect):
             return None
         if attempt < conditions.retries:
             # Spread out: works that failed together must not come back together.
@@ -154,8 +154,10 @@ class Work:
                 pause = max(pause, float(conditions.limit.delay()))
             if time.monotonic() + pause < self.rings(1.0):
                 return pause
-        self.error = Broken(f"{type(error).__name__}: {error} (transient; tried {attempt + 1} times)")
-        self.error.__cause__ = error
+        if not isinstance(error, Broken):
+            tries = "1 try" if attempt == 0 else f"{attempt + 1} tries"
+            self.error = Broken(f"{type(error).__name__}: {error} (declared transient, and still so after {tries})")
+            self.error.__cause__ = error
         return None
 
 

@@ -191,7 +191,10 @@ class SandboxedToolkit(Toolkit):
 def _with_time_for(limits: Limits, tools: Mapping[str, Tool]) -> dict[str, Tool]:
     """These tools, with a deadline of ours that is never what ends a program."""
     least = limits.seconds + START_SECONDS
-    return {name: replace(found, timeout=max(found.timeout, least)) for name, found in tools.items()}
+    return {
+        name: replace(found, conditions=replace(found.conditions, seconds=max(found.timeout, least)))
+        for name, found in tools.items()
+    }
 
 
 class _Stand(NamedTuple):

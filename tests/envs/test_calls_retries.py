@@ -1,4 +1,4 @@
-"""Only what a tool declared transient is tried again, within its deadline, and then it is what it always was."""
+"""Only what a tool declared transient is tried again, within its deadline; then the episode is BROKEN."""
 
 from types import SimpleNamespace
 
@@ -7,7 +7,7 @@ import pytest
 import workshop
 
 import palaestra
-from palaestra.envs.core import calls
+from palaestra.envs.core import tool as tools
 from palaestra.episode import Status
 
 
@@ -34,10 +34,10 @@ def test_a_transient_failure_is_tried_again(env, name):
 
 
 @pytest.mark.parametrize("name", ["fetch", "fetch_async"])
-def test_tries_are_counted_and_the_last_failure_is_told(env, name):
+def test_a_failure_that_outlives_its_tries_is_broken(env, name):
     status, text, tries, ending = outcome(env, name, times=3)
-    assert (status, tries, ending) == (Status.TOOL_ERROR, 3, "")
-    assert "ConnectionResetError: gone" in text
+    assert (status, tries, ending) == (Status.BROKEN, 3, "broken")
+    assert "ConnectionResetError: gone (declared transient, and still so after 3 tries)" in text
 
 
 def test_a_refusal_is_an_answer_and_never_tried_again(env):
@@ -51,5 +51,6 @@ def test_infrastructure_that_stays_gone_is_broken(env):
 
 def test_tries_end_within_the_deadline(env, monkeypatch):
     spread = iter((0.1, 0.1, 1000.0))  # The last pause would pass it by far, and the others together are no second.
-    monkeypatch.setattr(calls, "_spread", SimpleNamespace(uniform=lambda *_: next(spread)))
-    assert outcome(env, "never") == (Status.TOOL_ERROR, "Error: OSError: gone", 3, "")
+    monkeypatch.setattr(tools, "_spread", SimpleNamespace(uniform=lambda *_: next(spread)))
+    status, _, tries, ending = outcome(env, "never")
+    assert (status, tries, ending) == (Status.BROKEN, 3, "broken")

@@ -7,6 +7,7 @@ import pytest
 
 from palaestra import EnvironmentDefect
 from palaestra.envs import Game, RewardPart, ToolEnv
+from palaestra.envs.core.scoring import score
 
 
 class Plain(ToolEnv):
@@ -34,6 +35,17 @@ class Plain(ToolEnv):
 def test_limits_that_make_no_sense_are_refused_when_the_class_is_made(name, value, said):
     with pytest.raises(EnvironmentDefect, match=said):
         type("Odd", (Plain,), {name: value})
+
+
+def test_a_success_above_one_is_refused_and_not_declared_away():
+    with pytest.raises(
+        EnvironmentDefect, match=r"Plain.reward gave success = 1.5; .* \[0.0, 1.0\]: return it as a share"
+    ):
+        score("Plain", Plain.parts, 1.5)
+    with pytest.raises(EnvironmentDefect, match=r"lies in \[0, 1\], scale it with `weight`"):
+        type("Odd", (Plain,), {"parts": {"success": RewardPart(high=2.0)}})
+    with pytest.raises(EnvironmentDefect, match=r"declare RewardPart\(low=..., high=...\) for 'speed'"):
+        score("Plain", {"success": RewardPart(), "speed": RewardPart()}, {"success": 1, "speed": 3})
 
 
 def test_a_chance_that_depends_on_the_options_is_a_property():

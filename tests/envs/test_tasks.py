@@ -1,9 +1,10 @@
-"""Task sets: the index is the seed, and no problem is in both splits."""
+"""Task sets: the index is the seed, no problem is in both splits, and a task holds all of its problem."""
 
+import gymnasium
 import pytest
 
 from palaestra import EnvironmentDefect, Task, UsageError
-from palaestra.envs import ProceduralTasks
+from palaestra.envs import ProceduralTasks, ToolEnv
 from palaestra.envs.core.tasks import PROCEDURAL_LENGTH, split_of
 
 
@@ -18,6 +19,10 @@ def test_the_index_decides_the_problem():
     assert first[-1] == first[PROCEDURAL_LENGTH - 1]
     assert first[3:5] == [first[3], first[4]]
     assert first[7].id == "train/7"
+    with pytest.raises(IndexError):
+        first[PROCEDURAL_LENGTH]
+    with pytest.raises(UsageError, match="'train' or 'eval'"):
+        ProceduralTasks(draw, "A", "test")
 
 
 def test_an_author_may_split_the_generator():
@@ -50,23 +55,40 @@ def test_defects_are_explained(drawn, said):
         ProceduralTasks(lambda rng: drawn, "A", split)[0]
 
 
-def test_outside_is_outside():
-    with pytest.raises(UsageError, match="'train' or 'eval'"):
-        ProceduralTasks(draw, "A", "test")
-    with pytest.raises(IndexError):
-        ProceduralTasks(draw, "A")[PROCEDURAL_LENGTH]
+class Sums(ToolEnv):
+    """Draws sums."""
+
+    def reward(self, attempt):
+        return 0.0
+
+
+class Forgetful(Sums):
+    """Keeps a problem on itself."""
+
+    def task(self, rng):
+        self.a, self.b = rng.integers(300, size=2)
+        return Task(prompt=f"{self.a} + {self.b}?")
+
+
+class Cached(Sums):
+    """Keeps what all its problems share."""
+
+    def task(self, rng):
+        if not hasattr(self, "words"):
+            self.words = [f"word {number}" for number in range(300)]
+        return Task(prompt=rng.choice(self.words))
+
+
+def test_a_task_that_is_kept_on_the_environment_is_refused_and_a_cache_is_not():
+    with pytest.raises(
+        EnvironmentDefect, match=r"Forgetful.task sets self\.a; .*data=\{'a': \.\.\.\}\), and read self"
+    ):
+        Forgetful().tasks[:5]
+    assert len(Cached().tasks[:5]) == 5
 
 
 @pytest.mark.parametrize("env_id", [f"palaestra/{name}-v0" for name in ("Arithmetic", "Calculator", "TwoHop")])
 def test_suite_problems_are_plain_and_answered(env_id):
-    import gymnasium
-
-    env = gymnasium.make(env_id).unwrapped
-    prompts = set()
-    for index in range(200):
-        task = env.tasks[index]
-        prompts.add(task.prompt)
-        assert isinstance(task.answer, str)
-        assert 0 < len(task.answer) <= 5
-    assert len(prompts) > 90
-    assert isinstance(env.tasks[0], Task)
+    tasks = gymnasium.make(env_id).unwrapped.tasks[:200]
+    assert all(isinstance(task.answer, str) and 0 < len(task.answer) <= 5 for task in tasks)
+    assert len({task.prompt for task in tasks}) > 90

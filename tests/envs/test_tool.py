@@ -1,21 +1,36 @@
-"""Tools: schemas and checks come from the signature, and what cannot work is refused when the class is made."""
+"""Tools: schemas and checks come from the signature, results become text, and what cannot work is refused at once."""
 
-from dataclasses import replace
+import copy
+import json
+import pickle
+from dataclasses import dataclass, replace
+from datetime import date, timedelta
+from decimal import Decimal
 from enum import Enum
 from functools import cache
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 from pydantic import BaseModel, Field, ValidationError
 
-from palaestra import EnvironmentDefect, ToolError
+from palaestra import Broken, Ending, EnvironmentDefect, Start, ToolError
 from palaestra.envs import Game, ToolEnv, Toolkit, tool
+from palaestra.envs.core.result import Done
 from palaestra.envs.core.tool import Mode, collect
+from palaestra.episode import Status
 
 
 class Place(BaseModel):
     row: int
     name: str = "x"
+
+
+class Kind(Enum):
+    RED = "red"
+    BLUE = "blue"
 
 
 class Many:
@@ -49,359 +64,387 @@ class Many:
         return query
 
     @tool(blocking=True)
-    def wait(self) -> None: ...
+    def wait(self, until: str = "") -> None:
+        """Wait.
+
+        :param until: when
+        """
+
+    @tool
+    def paint(
+        self,
+        kind: Kind,
+        spots: list[Place],
+        day: date = date(2026, 1, 2),
+        names: dict[str, int] = {},  # noqa: B006
+        level: Annotated[int, Field(ge=0, le=9, description="how much")] = 3,
+    ) -> str:
+        """Paint spots."""
+        return f"{kind.name} {spots[0].row} {day.year} {sorted(names)} {level}"
+
+    @tool
+    def take(self, text: str, count: int, share: float, flag: bool) -> str:
+        """Take plain values."""
+        return text
+
+    @tool
+    def rest(self) -> str:
+        """Rest."""
+        return ""
 
 
 tools = collect(Many)
 
 
-def test_schema_says_what_the_signature_says():
+def test_schema_says_what_the_signature_and_the_docstring_say():
     function = tools["book"].schema["function"]
     parameters = function["parameters"]
     assert function["description"] == "Book a place. In two lines."
     assert list(parameters["properties"]) == ["place", "kind", "count", "schema", "_model"]
     assert parameters["required"] == ["place", "kind"]
     assert parameters["properties"]["kind"] == {"description": "which kind", "enum": ["a", "b"], "type": "string"}
-    assert parameters["properties"]["place"]["description"] == "where to sit"
-    assert tools["look_up"].schema["function"]["parameters"]["properties"]["query"]["description"] == "what to find"
+    described = [("book", "place", "where to sit"), ("look_up", "query", "what to find"), ("wait", "until", "when")]
+    for name, parameter, said in described:
+        function = tools[name].schema["function"]
+        assert function["parameters"]["properties"][parameter]["description"] == said
     assert tools["look_up"].schema["function"]["description"] == "Find."
-
-
-def test_modes_and_timeouts():
-    assert [(found.mode, found.timeout) for found in tools.values()] == [
-        (Mode.INLINE, 30.0), (Mode.ASYNC, 3), (Mode.BLOCKING, 30.0)
-    ]  # fmt: skip
-
-
-def test_arguments_are_coerced_and_defaults_filled():
-    values = tools["book"].validate({"place": {"row": "4"}, "kind": "a", "schema": 5})
-    assert Many().book(**values) == "4 a 2 5 None"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [({"kind": "a"}, "place: Field required"), ({"place": {"row": 1}, "kind": "c"}, "kind: "),
-     ({"place": {"row": 1}, "kind": "a", "more": 1}, "more: Extra"), ({"place": "x", "kind": "a"}, "place: ")],
-)  # fmt: skip
-def test_wrong_arguments_are_told_in_one_line(arguments, said):
-    with pytest.raises(ToolError) as caught:
-        tools["book"].validate(arguments)
-    assert said in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert "It takes: place, kind, count (optional)" in str(caught.value)
-
-
-def test_a_decorated_method_is_still_a_method():
-    assert Many().wait() is None
-
-
-def test_schemas_are_made_once():
-    assert collect(Many)["book"] is tools["book"]
-
-
-def test_an_undecorated_override_is_no_tool():
-    class Fewer(Many):
-        wait = None
-
-    assert list(collect(Fewer)) == ["book", "look_up"]
-
-
-def _untyped():
-    class A(ToolEnv):
-        @tool
-        def search(self, query): ...
-
-
-def _star():
-    class A(ToolEnv):
-        @tool
-        def search(self, *queries: str): ...
-
-
-def _twice():
-    class A(ToolEnv):
-        @tool
-        def search(self): ...
-
-        @tool(name="search")
-        def find(self): ...
-
-
-def _twice_with_kit():
-    class Kit(Toolkit):
-        @tool
-        def search(self): ...
-
-    class A(ToolEnv):
-        toolkits = (Kit,)
-
-        @tool
-        def search(self): ...
-
-
-def _shadow():
-    class A(ToolEnv):
-        @tool
-        def step(self): ...
-
-
-def _shadow_kit():
-    class A(Toolkit):
-        @tool
-        def close(self): ...
-
-
-def _async_blocking():
-    class A(ToolEnv):
-        @tool(blocking=True)
-        async def search(self): ...
-
-
-def _static():
-    class A(ToolEnv):
-        @tool
-        @staticmethod
-        def search(): ...
-
-
-def _inside(decorate):
-    def made():
-        type("A", (ToolEnv,), {"search": decorate(tool(lambda self: ""))})
-
-    return made
-
-
-def _no_schema():
-    class A(ToolEnv):
-        @tool
-        def search(self, thing: Many): ...
-
-
-def _unknown_type():
-    class A(ToolEnv):
-        @tool
-        def search(self, thing: "Nowhere"): ...  # noqa: F821
-
-
-def _default():
-    class A(ToolEnv):
-        @tool
-        def search(self, count: int = "many"): ...
-
-
-def _none():
-    class A(ToolEnv):
-        @tool
-        def search(self, word: str = None): ...  # noqa: RUF013
-
-
-def _field_default():
-    class A(ToolEnv):
-        @tool
-        def search(self, count: int = Field(3, ge=1)): ...
-
-
-def _default_without_json():
-    class A(ToolEnv):
-        @tool
-        def search(self, thing: Any = Many): ...
-
-
-def _default_nan():
-    class A(ToolEnv):
-        @tool
-        def search(self, share: float = float("nan")): ...
-
-
-def _generator():
-    class A(ToolEnv):
-        @tool
-        def search(self):
-            yield "one"
-
-
-def _process_self():
-    @tool(process=True)
-    def search(self, word: str):
-        return self.problem.prompt + word
-
-    search.__qualname__ = "A.search"
-    type("A", (ToolEnv,), {"search": search})
-
-
-def _process_local():
-    class A(ToolEnv):
-        @tool(process=True)
-        def search(self): ...
-
-
-def _process_async():
-    class A(ToolEnv):
-        @tool(process=True)
-        async def search(self): ...
-
-
-def _process_blocking():
-    class A(ToolEnv):
-        @tool(process=True, blocking=True)
-        def search(self): ...
-
-
-def _inline(**options):
-    def make():
-        class A(ToolEnv):
-            @tool(**options)
-            def search(self): ...
-
-    return make
-
-
-def _selfless():
-    class Env(ToolEnv):
-        @tool
-        def add(number: int) -> int:  # noqa: N805
-            """Add one."""
-            return number + 1
-
-
-def _selfless_in_a_game():
-    class Play(Game):
-        seats = ("a", "b")
-
-        @tool
-        def look(place: str) -> str:  # noqa: N805
-            """Look."""
-            return place
-
-
-def _nothing():
-    class Env(ToolEnv):
-        @tool
-        def rest():
-            """Rest."""
-
-
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [(_untyped, "no type; write query: str"), (_star, r"without \* or /"), (_twice, "two tools named 'search'"),
-     (_twice_with_kit, "one of them in Kit"), (_shadow, "replaces ToolEnv.step"), (_shadow_kit, "replaces Toolkit"),
-     (_async_blocking, "drop blocking"), (_static, "directly on a method"),
-     (_inside(staticmethod), "A.search is a tool inside a staticmethod"), (_inside(property), "inside a property"),
-     (_inside(classmethod), "write a plain method with @tool and no classmethod"), (_inside(cache), "inside a _lru_ca"),
-     (_no_schema, "no JSON schema"),
-     (_unknown_type, "cannot be resolved"), (_default, "default 'many' of 'count' does not fit"),
-     (_none, r"needs `\| None`"), (_field_default, r"Annotated\[type, Field"),
-     (_default_without_json, "no JSON schema"), (_default_nan, "no JSON schema"), (_generator, "drop the yield"),
-     (_process_self, "no environment, only the"), (_selfless, r"add\(number: int\) -> int, without self"),
-     (_selfless_in_a_game, r"look\(place: str\) -> str, without self"), (_nothing, r"rest\(\), without self"),
-     (_process_local, "at the top of a module"), (_process_async, "drop process,"), (_process_blocking, "drop one"),
-     (_inline(timeout=1), "runs in place"), (_inline(concurrency=1), "runs in place"),
-     (_inline(per_second=1.5), "runs in place"), (_inline(retries=1, transient=OSError), "runs in place")],
-)  # fmt: skip
-def test_defects_are_found_when_the_class_is_made(make, said):
-    with pytest.raises(EnvironmentDefect, match=said):
-        make()
-
-
-def test_a_deadline_on_a_plain_method_is_refused_since_nobody_could_keep_it():
-    with pytest.raises(EnvironmentDefect, match="add blocking=True, or make it async"):
-
-        class Slow(Toolkit):
-            @tool(timeout=1.0)
-            def wait(self) -> str:
-                """Wait."""
-                return ""
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [({"timout": 3}, "is 'timeout' meant"), ({"timeout": 0}, "positive number"),
-     ({"timeout": float("nan")}, "positive number"), ({"timeout": "3"}, "positive number"),
-     ({"per_second": -1}, "positive number"), ({"concurrency": 0}, "at least 1"),
-     ({"concurrency": 1.5}, "whole number"), ({"retries": -1}, "at least 0"), ({"retries": True}, "whole number"),
-     ({"retries": 2}, "give both"), ({"transient": (OSError,)}, "give both"),
-     ({"name": "two words"}, "expected a letter"), ({"retries": 1, "transient": (3,)}, "classes of exceptions"),
-     ({"retries": 1, "transient": [OSError]}, "a tuple"),
-     ({"retries": 1, "transient": (ToolError,)}, "never tried again")],
-)  # fmt: skip
-def test_options_that_make_no_sense_are_refused_where_they_are_written(options, said):
-    with pytest.raises(EnvironmentDefect, match=said):
-        tool(**options)
-
-
-class Kind(Enum):
-    RED = "red"
-    BLUE = "blue"
-
-
-class Typed:
-    @tool
-    def paint(
-        self,
-        kind: Kind,
-        spots: list[Place],
-        size: Literal[1, 2] | None = None,
-        names: dict[str, int] = {},  # noqa: B006
-        level: Annotated[int, Field(ge=0, le=9, description="how much")] = 3,
-    ) -> str:
-        """Paint spots."""
-        return f"{kind.name} {spots[0].row} {size} {sorted(names)} {level}"
-
-
-typed = collect(Typed)["paint"]
-
-
-def test_enums_models_optionals_and_bounds_are_in_the_schema_and_checked():
-    parameters = typed.schema["function"]["parameters"]
-    properties = parameters["properties"]
-    assert parameters["required"] == ["kind", "spots"]
+    parameters = tools["paint"].schema["function"]["parameters"]
     assert parameters["$defs"]["Kind"]["enum"] == ["red", "blue"]
     assert parameters["$defs"]["Place"]["required"] == ["row"]
-    assert properties["level"] == {
+    assert parameters["properties"]["level"] == {
         "default": 3, "description": "how much", "maximum": 9, "minimum": 0, "type": "integer"
     }  # fmt: skip
-    assert {"type": "null"} in properties["size"]["anyOf"]
-    values = typed.validate({"kind": "blue", "spots": [{"row": "2"}], "size": 2, "names": {"a": "1"}})
-    assert Typed().paint(**values) == "BLUE 2 2 ['a'] 3"
+
+
+def test_a_tool_is_still_a_method_made_once_and_gone_where_it_is_overridden():
+    assert Many().wait() is None
+    assert collect(Many)["book"] is tools["book"]
+    assert [(tools[name].mode, tools[name].timeout) for name in ("book", "look_up", "wait")] == [
+        (Mode.INLINE, 30.0), (Mode.ASYNC, 3), (Mode.BLOCKING, 30.0)
+    ]  # fmt: skip
+    fewer = type("Fewer", (Many,), {"wait": None, "paint": None})
+    assert list(collect(fewer)) == ["book", "look_up", "take", "rest"]
+
+
+# Arguments
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
-    [({"kind": "green"}, "kind: "), ({"spots": {}}, "spots: "), ({"spots": [{"row": 1}, {}]}, "spots.1.row: "),
-     ({"size": 3}, "size"), ({"level": 10}, "level: "), ({"names": {"a": "b"}}, "names.a: ")],
+    ("name", "written", "result", "received"),
+    [
+        ("book", {"place": {"row": "4"}, "kind": "a", "schema": 5}, "4 a 2 5 None",
+         {"place": {"row": 4, "name": "x"}, "kind": "a", "count": 2, "schema": "5", "_model": None}),
+        ("paint", {"kind": "blue", "spots": [{"row": 2}], "day": "2025-03-04", "names": {"a": "1"}},
+         "BLUE 2 2025 ['a'] 3",
+         {"kind": "blue", "spots": [{"row": 2, "name": "x"}], "day": "2025-03-04", "names": {"a": 1}, "level": 3}),
+        ("take", {"text": 4, "count": 1.0, "share": 1, "flag": False}, "4",
+         {"text": "4", "count": 1, "share": 1.0, "flag": False}),
+    ],
 )  # fmt: skip
-def test_what_does_not_fit_is_named_by_its_place(changed, said):
+def test_a_call_keeps_what_the_tool_received_as_plain_data(name, written, result, received):
+    values = tools[name].validate(written)
+    assert getattr(Many(), name)(**values) == result
+    assert json.dumps(tools[name].received(written, values)) == json.dumps(received)
+
+
+def test_what_the_check_leaves_alone_is_kept_as_the_same_objects():
+    for name, written in (
+        ("take", {"text": "x", "count": 1, "share": 0.5, "flag": True}),
+        ("rest", {}),
+        ("paint", {"kind": "red", "day": "2026-01-02", "spots": [], "names": {"a": 1}, "level": 4}),
+        ("book", {"place": {"name": "y", "row": 1}, "kind": "a", "count": 1, "schema": None, "_model": [{}]}),
+    ):
+        assert tools[name].received(written, tools[name].validate(written)) is written
+    changed = {"kind": "red", "spots": [{"row": 1, "name": "y"}], "level": "4"}
+    assert tools["paint"].received(changed, tools["paint"].validate(changed))["spots"] is changed["spots"]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "said"),
+    [("book", {"kind": "a"}, "place: Field required"), ("book", {"place": {"row": 1}, "kind": "c"}, "kind: "),
+     ("book", {"place": {"row": 1}, "kind": "a", "more": 1}, "more: Extra"),
+     ("book", {"place": "x", "kind": "a"}, "place: "), ("paint", {"kind": "green", "spots": []}, "kind: "),
+     ("paint", {"kind": "red", "spots": {}}, "spots: "),
+     ("paint", {"kind": "red", "spots": [{"row": 1}, {}]}, "spots.1.row: "),
+     ("paint", {"kind": "red", "spots": [], "level": 10}, "level: "),
+     ("paint", {"kind": "red", "spots": [], "names": {"a": "b"}}, "names.a: ")],
+)  # fmt: skip
+def test_wrong_arguments_are_told_in_one_line_by_their_place(name, arguments, said):
     with pytest.raises(ToolError) as caught:
-        typed.validate({"kind": "red", "spots": [{"row": 1}], **changed})
+        tools[name].validate(arguments)
     assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+    usage = {"book": "It takes: place, kind, count (optional)", "paint": "It takes: kind, spots, day (optional)"}
+    assert usage[name] in str(caught.value)
 
 
 def test_a_default_is_no_state_that_calls_share():
-    first = typed.validate({"kind": "red", "spots": []})
+    first = tools["paint"].validate({"kind": "red", "spots": []})
     first["names"]["left"] = 1
-    assert typed.validate({"kind": "red", "spots": []})["names"] == {}
+    assert tools["paint"].validate({"kind": "red", "spots": []})["names"] == {}
 
 
-class Plain:
-    @tool
-    def take(self, text: str, count: int, share: float, flag: bool) -> str:
-        """Take plain values."""
-        return text
-
-
-@pytest.mark.parametrize("value", ["x", "é", "\ud800", "4", 1, 10**30, True, 1.5, float("inf"), None, [], {}])
-@pytest.mark.parametrize("name", ["text", "count", "share", "flag", "more"])
-def test_plain_arguments_come_out_as_pydantic_reads_them(name, value):
-    signature = collect(Plain)["take"].signature
+def test_plain_arguments_come_out_as_pydantic_reads_them():
+    signature = tools["take"].signature
     assert signature.plain
-    given = {"text": "x", "count": 1, "share": 1.5, "flag": False, name: value}
 
-    def outcome(read):
+    def outcome(read, given):
         try:
             return [(key, type(found), found) for key, found in read(given).items()]
         except ValidationError as error:
             return str(error)
 
-    assert outcome(signature.read) == outcome(replace(signature, plain={}).read)
-    given = {key: found for key, found in given.items() if key != name}
-    assert outcome(signature.read) == outcome(replace(signature, plain={}).read)
+    for name in ("text", "count", "share", "flag", "more"):
+        for value in ("x", "é", "\ud800", "4", 1, 10**30, True, 1.5, float("inf"), None, [], {}):
+            whole = {"text": "x", "count": 1, "share": 1.5, "flag": False, name: value}
+            for given in (whole, {key: found for key, found in whole.items() if key != name}):
+                slow = replace(signature, plain=None)
+                assert outcome(signature.read, given) == outcome(slow.read, given)
+
+
+# Results
+
+
+@dataclass
+class Order:
+    number: int
+    places: list[Place]
+
+
+@pytest.mark.parametrize(
+    ("result", "text"),
+    [("as it is", "as it is"), (None, "null"), (True, "true"), (3, "3"), (0.5, "0.5"), ([1, "é"], '[1, "é"]'),
+     ({"a": None, 3: (1,)}, '{"a": null, "3": [1]}'), (MappingProxyType({"a": 1}), '{"a": 1}'),
+     (Order(1, [Place(row=2)]), '{"number": 1, "places": [{"row": 2, "name": "x"}]}'),
+     (np.int64(3), "3"), (np.float64(0.5), "0.5"), (np.bool_(False), "false"), ([np.float32(0.5)], "[0.5]"),
+     (date(2026, 1, 2), '"2026-01-02"'), ({"in": timedelta(minutes=1)}, '{"in": "PT1M"}'), (Kind.RED, '"red"'),
+     (Decimal("1.50"), '"1.50"'), ({"b", "a", "c"}, '["a", "b", "c"]'), (complex(1, 2), '"1+2j"')],
+)  # fmt: skip
+def test_a_result_that_is_no_text_becomes_json(result, text):
+    assert tools["take"].text(result) == text
+
+
+@pytest.mark.parametrize(
+    "result",
+    [b"x", bytearray(b"x"), memoryview(b"x"), np.zeros(2), [np.zeros(2)], {"raw": b"x"}, Order(1, [b"x"]),
+     {(1, 2): 3}, np.bytes_(b"x"), pytest.param(type("Loop", (list,), {})(), id="loop")],
+)  # fmt: skip
+def test_bytes_and_arrays_are_refused_with_the_tools_name(result):
+    if type(result).__name__ == "Loop":
+        result.append(result)
+    with pytest.raises(EnvironmentDefect, match=rf"tool 'take' returned {type(result).__name__}: .*; expected text"):
+        tools["take"].text(result)
+
+
+def test_done_is_the_text_with_an_answer_and_stays_so_when_it_is_copied():
+    done = Done("You fell into a hole.", answer="hole")
+    for one in (done, copy.deepcopy(done), pickle.loads(pickle.dumps(done)), tools["take"].text(done)):
+        assert (type(one), one, one.answer) == (Done, "You fell into a hole.", "hole")
+    assert Done("sold").answer == "sold"
+
+
+class Counter(ToolEnv):
+    """Ends by a tool."""
+
+    max_turns = 2
+
+    def task_set(self, split):
+        from palaestra import Task
+
+        return [Task("Sell.", answer="yes")]
+
+    @tool
+    def sell(self, price: int) -> str:
+        """Sell."""
+        return Done(f"sold for {price}", answer="yes") if price < 9 else "too dear"
+
+    @tool(terminal=True)
+    def submit(self, answer: str) -> str:
+        """Give the answer."""
+        if not answer:
+            raise ToolError("an answer has letters")
+        return answer.strip().lower()
+
+    @tool(blocking=True)
+    def unplugged(self) -> str:
+        """Its server is gone."""
+        raise Broken("the server is gone")
+
+    def reward(self, attempt):
+        return float(attempt.answer == attempt.task.answer)
+
+
+@pytest.mark.parametrize(
+    ("turns", "ending", "answer"),
+    [
+        ([[("sell", {"price": 9}), ("submit", {"answer": " YES "}), ("submit", {"answer": "no"})]], "answered", "yes"),
+        ([[("sell", {"price": "3"}), ("sell", {"price": 4})]], "answered", "yes"),
+        ([[("submit", {"answer": ""}), ("submit", {"reply": "yes"})], [("sell", {"price": 1})]], "answered", "yes"),
+        ([[("submit", {"answer": "yes"}), ("unplugged", {})]], "broken", None),
+    ],
+    ids=["the first of two", "done", "a refused one ends nothing", "broken beside it"],
+)
+def test_the_first_result_that_ends_the_episode_is_its_answer(turns, ending, answer):
+    env = Counter()
+    env.begin(Start(0, 7))
+    for calls in turns:
+        event = env.take("".join(env.call(name, **arguments) for name, arguments in calls))
+    assert (event.ending, event.attempt.answer) == (Ending(ending), answer)
+    assert event.reward == (1.0 if ending == "answered" else None)
+    ended = next(call for call in event.attempt.calls if call.answer is not None)
+    assert (ended.answer, ended.status, type(ended.text)) == ("yes", Status.OK, str)
+    if ended.name == "sell" and ended.written:
+        assert (ended.written, ended.arguments) == ({"price": "3"}, {"price": 3})
+
+
+# Failures
+
+
+class Flaky:
+    @tool(blocking=True, retries=2, transient=ConnectionError)
+    def fetch(self) -> str:
+        """Fetch."""
+
+    @tool(blocking=True, retries=2, transient=(Exception,))
+    def ask(self) -> str:
+        """Ask."""
+
+
+def test_a_transient_failure_is_tried_again_and_then_it_is_the_infrastructures():
+    fetch, gone = collect(Flaky)["fetch"], ConnectionResetError("gone")
+    assert 0.05 <= fetch.after_failure(gone, 0, 30.0) <= 0.15
+    assert 0.1 <= fetch.after_failure(gone, 1, 30.0) <= 0.3
+    for attempt, left, tries in ((2, 30.0, "3 tries"), (0, 0.01, "1 try")):
+        broken = fetch.after_failure(gone, attempt, left)
+        assert isinstance(broken, Broken)
+        assert str(broken) == f"ConnectionResetError: gone (declared transient, and still so after {tries})"
+        assert broken.__cause__ is gone
+    ask, own = collect(Flaky)["ask"], Broken("the judge is gone")
+    assert isinstance(ask.after_failure(own, 0, 30.0), float)
+    assert ask.after_failure(own, 2, 30.0) is own
+
+
+def test_what_is_not_declared_transient_and_a_refusal_stay_what_they_are():
+    found = collect(Flaky)
+    for name, error in (
+        ("fetch", ValueError("no such page")),
+        ("fetch", SystemExit(1)),
+        ("ask", ToolError("no such address")),
+        ("ask", EnvironmentDefect("bytes")),
+    ):
+        assert found[name].after_failure(error, 0, 30.0) is error
+    assert isinstance(tools["look_up"].after_failure(ConnectionError(), 0, 30.0), ConnectionError)
+
+
+# What is refused when the class is made
+
+
+class Wrong:
+    """Methods that cannot be tools, made at the top of a module."""
+
+    def plain(self): ...
+
+    async def waits(self): ...
+
+    def untyped(self, query): ...
+
+    def starred(self, *queries: str): ...
+
+    def unknown(self, thing: Many): ...
+
+    def unresolved(self, thing: "Nowhere"): ...  # noqa: F821
+
+    def mistyped(self, count: int = "many"): ...
+
+    def unset(self, word: str = None): ...  # noqa: RUF013
+
+    def field(self, count: int = Field(3, ge=1)): ...
+
+    def no_json(self, thing: Any = Many): ...
+
+    def no_number(self, share: float = float("nan")): ...
+
+    def yields(self):
+        yield "one"
+
+    def uses(self, word: str):
+        return self.problem.prompt + word
+
+    def selfless(number: int) -> int:  # noqa: N805
+        """Add one."""
+
+    def nothing(): ...
+
+    def array(self, size: int, points: NDArray[np.float64]): ...
+
+    def arrays(self, points: list[np.ndarray] | None = None): ...
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [("untyped", {}, "no type; write query: str"), ("starred", {}, r"without \* or /"),
+     ("unknown", {}, "no JSON schema"), ("unresolved", {}, "cannot be resolved"),
+     ("mistyped", {}, "default 'many' of 'count' does not fit"), ("unset", {}, r"needs `\| None`"),
+     ("field", {}, r"Annotated\[type, Field"), ("no_json", {}, "no JSON schema"),
+     ("no_number", {}, "no JSON schema"), ("yields", {}, "drop the yield"),
+     ("selfless", {}, r"selfless\(number: int\) -> int, without self"), ("nothing", {}, r"nothing\(\), without self"),
+     ("array", {}, r"parameter 'points' is a numpy array, .* write points: list\[float\]"),
+     ("arrays", {}, r"parameter 'points' is a numpy array, .* write points: list\[float\]"),
+     ("uses", {"process": True}, "no environment, only the"), ("waits", {"process": True}, "drop process,"),
+     ("waits", {"blocking": True}, "drop blocking"), ("plain", {"process": True, "blocking": True}, "drop one"),
+     ("plain", {"timeout": 1}, "add blocking=True, or make it async"), ("plain", {"concurrency": 1}, "runs in place"),
+     ("plain", {"per_second": 1.5}, "runs in place"), ("plain", {"retries": 1, "transient": OSError}, "runs in place")],
+)  # fmt: skip
+def test_a_method_that_cannot_be_a_tool_is_refused_when_its_class_is_made(name, options, said):
+    method = copy.copy(vars(Wrong)[name])
+    for base in (ToolEnv, Toolkit, Game):
+        seats = {"seats": ("a", "b")} if base is Game else {}
+        with pytest.raises(EnvironmentDefect, match=said) as caught:
+            type("A", (base,), {name: tool(**options)(method), **seats})
+        assert str(caught.value).startswith(f"A.{name}")
+        assert "\n" not in str(caught.value)
+
+
+def test_a_tool_that_is_hidden_in_something_or_named_twice_is_refused():
+    def search(self) -> str:
+        """Search."""
+
+    marked = tool(search)
+    kit = type("Kit", (Toolkit,), {"search": marked})
+    for base, members, said in (
+        (ToolEnv, {"search": staticmethod(marked)}, "A.search is a tool inside a staticmethod"),
+        (ToolEnv, {"search": property(marked)}, "inside a property"),
+        (ToolEnv, {"search": classmethod(marked)}, "write a plain method with @tool and no classmethod"),
+        (ToolEnv, {"search": cache(marked)}, "inside a _lru_ca"),
+        (ToolEnv, {"search": marked, "find": tool(name="search")(search)}, "two tools named 'search'"),
+        (ToolEnv, {"search": marked, "toolkits": (kit,)}, "one of them in Kit"),
+        (ToolEnv, {"step": marked}, "replaces ToolEnv.step"),
+        (Toolkit, {"close": marked}, "replaces Toolkit"),
+    ):
+        with pytest.raises(EnvironmentDefect, match=said):
+            type("A", (base,), members)
+    with pytest.raises(EnvironmentDefect, match="directly on a method"):
+        tool(staticmethod(search))
+
+    def local(self): ...
+
+    with pytest.raises(EnvironmentDefect, match="at the top of a module"):
+        type("A", (ToolEnv,), {"local": tool(process=True)(local)})
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [({"timout": 3}, "has no option 'timout'; is 'timeout' meant"), ({"speed": 3}, "expected name, timeout, blocking"),
+     ({"timeout": 0}, r"@tool\(timeout=0\): Input should be greater than 0"),
+     ({"timeout": float("nan")}, "finite number"), ({"timeout": "3"}, "valid number"),
+     ({"per_second": -1}, "greater than 0"), ({"concurrency": 0}, "greater than or equal to 1"),
+     ({"concurrency": 1.5}, "valid integer"), ({"retries": -1}, "greater than or equal to 0"),
+     ({"retries": True}, "valid integer"), ({"blocking": "yes"}, "valid boolean"), ({"retries": 2}, "give both"),
+     ({"transient": (OSError,)}, "give both"), ({"name": "two words"}, "should match pattern"),
+     ({"retries": 1, "transient": (3,)}, "subclass of Exception"),
+     ({"retries": 1, "transient": [OSError]}, "valid tuple"),
+     ({"retries": 1, "transient": (ToolError,)}, "never tried again")],
+)  # fmt: skip
+def test_options_that_make_no_sense_are_refused_where_they_are_written(options, said):
+    with pytest.raises(EnvironmentDefect, match=said):
+        tool(**options)

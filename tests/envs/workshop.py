@@ -197,59 +197,6 @@ class Heavy(Base):
         return "\ud800" + "a" * size
 
 
-class Quiz(Base):
-    """Takes its answer by a tool."""
-
-    max_turns = 2
-
-    @tool(terminal=True)
-    def submit(self, answer: str) -> str:
-        """Give the answer."""
-        if not answer:
-            raise ToolError("an answer has letters")
-        return answer.strip().lower()
-
-    @tool
-    def note(self, line: str) -> str:
-        """Keep a line."""
-        return line
-
-    @tool(blocking=True)
-    def unplugged(self) -> str:
-        """Its server is gone."""
-        raise Broken("the server is gone")
-
-
-class Drawer(Toolkit):
-    """A hidden tool of a toolkit."""
-
-    @tool(hidden=True)
-    def spell(self, word: str) -> str:
-        """Spell a word letter by letter."""
-        return "-".join(word)
-
-
-class Cellar(Base):
-    """Most of its tools have to be found."""
-
-    toolkits = (Drawer,)
-
-    @tool
-    def look(self) -> str:
-        """Look round."""
-        return "dark"
-
-    @tool(hidden=True)
-    def price(self, item: str, currency: Literal["mark", "crown"] = "mark") -> str:
-        """The price of an item in the shop."""
-        return f"{item} costs 3 {currency}"
-
-    @tool(hidden=True, terminal=True)
-    def buy(self, item: str) -> str:
-        """Buy an item in the shop, which ends the game."""
-        return "yes" if item == "lamp" else "no"
-
-
 class Lamp(Toolkit):
     """Starts and closes on command; has a tool that waits, so it may wait itself."""
 

@@ -76,7 +76,7 @@ RULES = (
     Rule(
         "palaestra.envs",
         ("palaestra.envs", *FRONT),
-        frozenset({"numpy", "gymnasium", "pydantic", "pettingzoo"}),
+        frozenset({"numpy", "gymnasium", "pydantic", "docstring_parser", "pettingzoo"}),
         frozenset({"rich", "pyarrow", "docker", "httpx", "starlette", "uvicorn"}) | GRADING,
     ),
     Rule("palaestra.agents", ("palaestra.agents", *FRONT), frozenset({"numpy"}) | TRAINING, frozenset({"jinja2"})),

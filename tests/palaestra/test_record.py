@@ -48,7 +48,10 @@ def record(**changes: Any) -> Record:
         Task("What is 2 * 3?", answer=(6, {"six"}), id="train/4", data={"digits": np.int64(1), 3: b"\x00"}),
         ({"role": "user", "content": "What is 2 * 3?"}, {"role": "assistant", "content": "café \ud800 </script>"}),
         "6",
-        (Call("calculator", {"expression": "2*3"}, "6", Status.OK, 0.25),),
+        (
+            Call("calculator", {"expression": "2*3"}, "6", Status.OK, 0.25),
+            Call("submit", {"value": 6}, "six", Status.OK, 0.5, {"value": "6"}, "6"),
+        ),
         2,
     )
     fields: dict[str, Any] = {
@@ -98,6 +101,11 @@ def test_an_object_of_another_class_is_refused_by_name() -> None:
 
 def test_a_record_comes_back_as_it_was() -> None:
     assert_equal(from_line(to_line(record())), record())
+
+
+def test_a_call_that_needs_neither_what_was_written_nor_an_answer_is_stored_without_them() -> None:
+    plain, full = json.loads(to_line(record()).decode("utf-8", "surrogatepass"))["calls"]
+    assert full.keys() - plain.keys() == {"written", "answer"}, "so a record of old reads as one of today"
 
 
 def test_a_record_of_an_agent_without_tokens_comes_back() -> None:

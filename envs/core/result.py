@@ -1,0 +1,71 @@
+"""What a tool returns: the text that ends an episode, and the JSON of what is no text.
+
+Left out: cutting a long text, and what an agent is told of a failure (`envs.core.calls`).
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+
+from palaestra.errors import EnvironmentDefect
+
+_ANYTHING: TypeAdapter[Any] = TypeAdapter(Any, config=ConfigDict(ser_json_inf_nan="constants"))
+
+
+class Done(str):
+    """A tool's result that ends the episode: `return Done("You fell into a hole.", answer="hole")`."""
+
+    __slots__ = ("answer",)
+    answer: str
+    """What the episode is answered with; the text itself where nothing else is given."""
+
+    def __new__(cls, text: str, answer: str | None = None) -> "Done":
+        made = super().__new__(cls, text)
+        made.answer = str(text if answer is None else answer)
+        return made
+
+
+def as_json(tool: str, result: Any) -> str:
+    """A result that is no text; an EnvironmentDefect names the tool where JSON cannot hold it."""
+    try:
+        return json.dumps(result, default=_in_json, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise EnvironmentDefect(
+            f"tool {tool!r} returned {type(result).__name__}: {error}; expected text, or numbers, lists, mappings, "
+            "dataclasses and models of such: write array.tolist() for an array, data.decode() for bytes"
+        ) from error
+
+
+def as_received(written: Any, value: Any) -> Any:
+    """A converted argument as plain data: what was written where they are the same, models as dicts, dates as text."""
+    if value is written:
+        return written
+    try:
+        data = _ANYTHING.dump_python(value, mode="json", by_alias=True, warnings=False)
+    except ValueError:  # A type of the author's, of which pydantic was told how to read it alone.
+        return written
+    return written if json.dumps(data, sort_keys=True) == json.dumps(written, sort_keys=True) else data
+
+
+def _in_json(value: Any) -> Any:
+    """What JSON does not know, in what it does; the order of a set is the same in every process."""
+    if isinstance(value, bytes | bytearray | memoryview | np.ndarray):
+        raise TypeError(f"{type(value).__name__} is no JSON")
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, BaseModel):
+        return value.model_dump(by_alias=True, warnings=False)
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, set | frozenset):
+        return sorted(value, key=repr)
+    try:
+        return _ANYTHING.dump_python(value, mode="json")
+    except ValueError:  # A class that nobody knows: its own words. `check` finds those that are an address.
+        return str(value)
