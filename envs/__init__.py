@@ -8,10 +8,10 @@ from palaestra.envs.arena.text_env import TextEnv
 from palaestra.envs.arena.vector import ToolVectorEnv
 from palaestra.envs.core.author import Game, ToolEnv
 from palaestra.envs.core.branches import Snapshot
+from palaestra.envs.core.result import Done
 from palaestra.envs.core.scoring import RewardPart
 from palaestra.envs.core.space import TextSpace
 from palaestra.envs.core.tasks import ProceduralTasks
-from palaestra.envs.core.result import Done
 from palaestra.envs.core.tool import tool
 from palaestra.envs.core.toolkit import Toolkit
 from palaestra.envs.data.task_files import load_tasks

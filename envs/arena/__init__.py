@@ -1,1 +1,1 @@
-"""Episodes as others drive them: one by one, many at once, by Gymnasium's and PettingZoo's faces; others' environments."""
+"""Episodes as they are driven: one by one, many at once, Gymnasium's and PettingZoo's faces; environments of others."""

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
+from functools import partial
 
 from palaestra.envs.arena.playable import Playable
 from palaestra.envs.core.machine import Events, Reply
@@ -53,17 +54,16 @@ class Standing(Enum):
 class Table:
     """A machine and who sits at it."""
 
-    __slots__ = ("began", "endings", "machine", "out", "slots", "starts")
+    machine: Playable | None = None
+    """From the moment when its last seat is taken until its endings are reported."""
+    endings: Events = {}  # noqa: RUF012  (Replaced, never changed.)
+    """How it ended, until that is reported."""
+    began = 0.0
+    """When its first seat was taken, where it waits for others."""
 
-    def __init__(self) -> None:
-        self.machine: Playable | None = None
-        """From the moment when its last seat is taken until its endings are reported."""
-        self.slots: dict[Seat, int] = {}
-        self.starts: dict[Seat, Start] = {}
+    def __init__(self, seat: Seat, slot: int, start: Start) -> None:
+        self.slots, self.starts = {seat: slot}, {seat: start}
         self.out: list[Pending] = []
-        self.endings: Events = {}
-        """How it ended, until that is reported."""
-        self.began = time.monotonic()
 
 
 class Arena:
@@ -142,19 +142,11 @@ class Arena:
         self._require_slot(slot)
         seat = self._seat_of(start)
         self._vacate(slot)
-        table = Table()
-        if len(self._seats) > 1:
-            games = self._gathering.setdefault((start.task, start.seed), [])
-            found = next((game for game in games if seat not in game.slots), None)
-            if found is None:
-                games.append(table)
-            table = found or table
-        table.slots[seat], table.starts[seat] = slot, start
+        table = Table(seat, slot, start) if len(self._seats) == 1 else self._gathered(seat, slot, start)
         self._tables[slot], self._seat[slot], self._standing[slot] = table, seat, Standing.BUSY
         if len(table.slots) == len(self._seats):
-            self._ungather(table)
-            table.machine = self._idle.pop() if self._idle else self._make()
-            self._step(table, lambda machine: machine.open(table.starts, slots=table.slots))
+            machine = table.machine = self._idle.pop() if self._idle else self._make()
+            self._step(table, partial(machine.open, table.starts, slots=table.slots))
             if self._errors:  # As it is the caller's start that was refused, or the author's task that cannot be drawn.
                 raise self._errors.pop()
 
@@ -235,7 +227,8 @@ class Arena:
             self._release(table)
             return
         fault = f"{seat} was closed from outside" if seat is not None and ending is Ending.BROKEN else ""
-        self._step(table, lambda machine: machine.stop(ending, seat, text, fault))
+        assert table.machine is not None
+        self._step(table, partial(table.machine.stop, ending, seat, text, fault))
 
     def close(self) -> None:
         """Discard what runs and release everything, within the time that toolkits have to close."""
@@ -259,12 +252,11 @@ class Arena:
 
     # Inside: a table goes on.
 
-    def _step(self, table: Table, step: Callable[[Playable], Reply]) -> None:
+    def _step(self, table: Table, step: Callable[[], Reply]) -> None:
         """Have something done to a table's episode."""
-        assert table.machine is not None
         going: list[Pending] = []
         try:
-            self._take(table, step(table.machine), going)
+            self._take(table, step(), going)
         except BaseException as error:
             self._fail(table, error)
         if going:
@@ -283,6 +275,10 @@ class Arena:
             self._put_aside(machine)
         for seat, event in reply.items():
             if event.ending is not None:
+                if seat is None:  # Nobody else has to be waited for.
+                    self._ready[event.slot] = event
+                    self._retire(table)
+                    return
                 table.endings = reply
                 self._release(table)
                 return
@@ -354,7 +350,7 @@ class Arena:
             self._release(table)
         elif table.machine is not None:
             fault = f"{seat} was taken away from the game"
-            self._step(table, lambda machine: machine.stop(Ending.TURN_LIMIT, seat, "", fault))
+            self._step(table, partial(table.machine.stop, Ending.TURN_LIMIT, seat, "", fault))
 
     def _drop(self, table: Table) -> None:
         """Discard a table's episode; its slots are free."""
@@ -389,6 +385,19 @@ class Arena:
             self._runner.start((pending,), self._inbox)
 
     # Inside: seats of a game find each other.
+
+    def _gathered(self, seat: Seat, slot: int, start: Start) -> Table:
+        """The table at which a seat is taken: one that lacks it, or a new one."""
+        tables = self._gathering.setdefault((start.task, start.seed), [])
+        found = next((table for table in tables if seat not in table.slots), None)
+        if found is None:
+            found = Table(seat, slot, start)
+            found.began = time.monotonic()
+            tables.append(found)
+        found.slots[seat], found.starts[seat] = slot, start
+        if len(found.slots) == len(self._seats):
+            self._ungather(found)
+        return found
 
     def _ungather(self, table: Table) -> None:
         """A table no longer waits for seats."""

@@ -24,8 +24,8 @@ def made(entry_point: str, options: Mapping[str, Any], env_id: str = "") -> Tool
     found = load_author(entry_point, f"{env_id or entry_point}: its class")
     if not (isinstance(found, type) and issubclass(found, ToolEnv)):
         raise EnvironmentDefect(
-            f"{env_id or 'an id'} is registered as {entry_point!r}, which is no subclass of ToolEnv; palaestra.register "
-            "takes ToolEnv classes, gymnasium.register and pettingzoo.register all others"
+            f"{env_id or 'an id'} is registered as {entry_point!r}, which is no subclass of ToolEnv; "
+            "palaestra.register takes ToolEnv classes, gymnasium.register and pettingzoo.register all others"
         )
     takes = signature(found)
     own = {name: value for name, value in options.items() if name != FORMAT or FORMAT in takes.parameters}
@@ -50,10 +50,15 @@ def tasks_of(author: ToolEnv) -> Sequence[Task]:
 
 
 def spec_of(author: ToolEnv, name: str = "") -> Spec:
-    """What all machines that play this object share. A file of tasks that is not there is told at once."""
+    """What all machines that play this object share."""
+    require_tasks_file(author)
+    return Spec(author, tasks_of, name)
+
+
+def require_tasks_file(author: ToolEnv) -> None:
+    """A file of tasks that is not there is an error before it is read."""
     if author._tasks_file is not None:
         require_file(author._tasks_file)
-    return Spec(author, tasks_of, name)
 
 
 def open_machine(env_id: str, options: Mapping[str, Any]) -> Machine:

@@ -16,7 +16,7 @@ from gymnasium.utils import seeding
 
 from palaestra import formats
 from palaestra.envs.arena.driving import release, settle
-from palaestra.envs.arena.opening import made, spec_of
+from palaestra.envs.arena.opening import made, require_tasks_file, spec_of
 from palaestra.envs.core import branches
 from palaestra.envs.core.author import ToolEnv
 from palaestra.envs.core.branches import Snapshot
@@ -46,9 +46,19 @@ class TextEnv(gymnasium.Env[str, str]):
             )
         if author.seats:
             raise UsageError(f"{type(author).__name__} is a game of several seats; pettingzoo.make gives its faces")
-        self.machine = Machine(spec_of(author))
-        self.render_mode = render_mode
-        self._spec: EnvSpec | None = None
+        require_tasks_file(author)
+        self.author, self.render_mode = author, render_mode
+        """`author` is the author's object; the episode that runs has a copy of it."""
+
+    _spec: EnvSpec | None = None
+    _machine: Machine | None = None
+
+    @property
+    def machine(self) -> Machine:
+        """What plays its episodes; made when it is first asked for, so that an idle environment is small."""
+        if self._machine is None:
+            self._machine = Machine(spec_of(self.author, self._spec.id if self._spec else ""))
+        return self._machine
 
     @property
     def spec(self) -> EnvSpec | None:
@@ -58,13 +68,13 @@ class TextEnv(gymnasium.Env[str, str]):
     @spec.setter
     def spec(self, value: EnvSpec | None) -> None:
         self._spec = value
-        if value is not None:
-            self.machine.spec.name = value.id
+        if value is not None and self._machine is not None:
+            self._machine.spec.name = value.id
 
     @property
-    def author(self) -> ToolEnv:
-        """The author's object; the episode that runs has a copy of it."""
-        return self.machine.spec.author
+    def problem(self) -> Task:
+        """The task of this episode, or of the last one."""
+        return self.attempt.task
 
     @property
     def tasks(self) -> Sequence[Task]:
@@ -113,11 +123,13 @@ class TextEnv(gymnasium.Env[str, str]):
         """The transcript so far, for "ansi"; "human" prints turns as they happen."""
         if self.render_mode != "ansi":
             return None
-        return "" if self.machine.state is None else transcript(self.machine.state.seats[None].messages)
+        state = None if self._machine is None else self._machine.state
+        return "" if state is None else transcript(state.seats[None].messages)
 
     def close(self) -> None:
         """Drop what runs and release the toolkits."""
-        release(self.machine)
+        if self._machine is not None:
+            release(self._machine)
 
     def call(self, tool_name: str, /, **arguments: Any) -> str:
         """The text of a call, for hand-stepping; behind wrappers it is `env.unwrapped.call("search", query="x")`."""
@@ -142,7 +154,7 @@ class TextEnv(gymnasium.Env[str, str]):
         children = []
         for machine in branches.fork(self.machine, count, own_noise):
             child: TextEnv = object.__new__(type(self))
-            vars(child).update(vars(self), machine=machine)
+            vars(child).update(vars(self), _machine=machine)
             children.append(child)
         return children
 

@@ -54,8 +54,8 @@ class ToolEnv:
     toolkits: Sequence[Callable[[], Toolkit]] = ()
     """What makes the toolkits of an episode: their classes, or functions without arguments."""
     deadlines: Mapping[str, float] = {}
-    """Seconds for what may wait: `start` of a toolkit (60), an `async def reward` (60), `close` and `final` of a toolkit
-    (10). Passing them ends the episode BROKEN, except for `close`."""
+    """Seconds for what may wait: `start` of a toolkit (60), an `async def reward` (60), `final` and `close` of a
+    toolkit (10). Passing them ends the episode BROKEN, except for `close`."""
     chance: float | Mapping[str, float] = 0.0
     """Success that guessing has, for `check`; a property where the options decide. In a game, by seat."""
     ceiling: float | Mapping[str, float] | None = None

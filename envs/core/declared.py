@@ -11,7 +11,7 @@ from typing import Any
 from palaestra import formats
 from palaestra.envs.core.scoring import check_declared, is_number
 from palaestra.envs.core.tasks import check_split
-from palaestra.envs.core.toolkit import Toolkit, merge
+from palaestra.envs.core.toolkit import Toolkit, check_toolkits, merge
 from palaestra.errors import EnvironmentDefect, UsageError
 
 WHOLE = "all"
@@ -65,6 +65,7 @@ def check_class(cls: Any, base: type) -> None:
     check_declared(cls.__name__, cls.parts)
     check_values(cls)
     formats.get(cls.format)
+    check_toolkits(cls.__name__, cls.toolkits)
     kits = [kit for kit in cls.toolkits if isinstance(kit, type) and issubclass(kit, Toolkit)]
     _check_seats(cls, merge(cls.__name__, cls._tools, [(kit.__name__, kit.tools) for kit in kits]))
 

@@ -1,6 +1,6 @@
 """The episode machine: plays one episode after another, of one seat or of several, and never waits.
 
-    FREE -open-> [start of toolkits] -> ASKED -act-> [calls] -> ASKED ...             [ ] = a Pending; skipped where empty
+    FREE -open-> [start of toolkits] -> ASKED -act-> [calls] -> ASKED ...           [ ] = a Pending; skipped where empty
                                           |  answer, Done, turn limit, stop, end of rounds
                                           v
                                        [final state] -> [verdicts and closings] -> OVER        a game, after each round:
@@ -28,7 +28,7 @@ from palaestra.envs.core.spec import Spec
 from palaestra.envs.core.state import NOTHING, Dialogue, Seat, State
 from palaestra.envs.core.toolkit import Toolkit, mode_of
 from palaestra.envs.running.work import Mode, Pending, Work
-from palaestra.episode import Call, Ending, Event, Message, Start, Status, Task
+from palaestra.episode import Attempt, Call, Ending, Event, Message, Start, Status, Task
 from palaestra.errors import Broken, EnvironmentDefect, MissingExtra, SandboxUnavailable, UsageError
 
 log = logging.getLogger("palaestra.envs")
@@ -120,7 +120,7 @@ class Machine:
                 messages += ({"role": "user", "content": problem.prompt}, *start.prefix)
             seats[seat] = Dialogue(starts[seat], slots.get(seat, 0), messages)
         state = self.state = State(problem, start.seed, play, seats)
-        if not spec.author.toolkits:
+        if not spec.has_kits:
             return self._begun(state)
         try:
             if self.kits is None:
@@ -196,7 +196,7 @@ class Machine:
         try:
             found = merged_final(self.spec.owner, expected.items, [_outcome(work) for work in pending.works])
         except Broken as error:
-            return self._end(state, _all_broken(state, f"{self._where()}: {error}"))
+            return self._break(state, f"{self._where()}: {error}")
         return self._seen(state, role, found)
 
     def stop(self, ending: Ending, culprit: Seat = None, text: str = "", fault: str = "") -> Reply:
@@ -218,7 +218,7 @@ class Machine:
             if text:
                 one.say(text)
         if ending is Ending.BROKEN:
-            return self._end(state, _all_broken(state, fault or f"{self._where()}: closed from outside"))
+            return self._break(state, fault or f"{self._where()}: closed from outside")
         if not self.spec.solo and not self.spec.judged:
             forfeit = state.play.forfeit(culprit) if culprit is not None else {}
             state.returned = {seat: forfeit.get(str(seat), {"success": 0.0}) for seat in state.seats}
@@ -261,7 +261,7 @@ class Machine:
             raise error
         place = foreign_line(error)
         fault = f"{self._where()}: a toolkit did not start: {type(error).__name__}: {error}"
-        return self._end(state, _all_broken(state, f"{fault} ({place})" if place else fault))
+        return self._break(state, f"{fault} ({place})" if place else fault)
 
     def _begun(self, state: State) -> Reply:
         """The first events, once toolkits have started."""
@@ -288,7 +288,7 @@ class Machine:
         if state.stopping is not None:
             return {} if state.out else self.stop(*state.stopping)
         if broken is not None:
-            return self._end(state, _all_broken(state, f"{self._where()}: {broken.text}"))
+            return self._break(state, f"{self._where()}: {broken.text}")
         if final is not None:
             return self._replied(state, seat, one, final.answer)
         if one.left:
@@ -305,9 +305,7 @@ class Machine:
         for other in state.seats.values():
             if other.left or other.busy:
                 return {}
-        if pending := self._declared(state, "world"):
-            return pending
-        return self._ask(state)
+        return self._declared(state, "world") or self._ask(state)
 
     def _ask(self, state: State, world: Mapping[str, Any] | None = None) -> Reply:
         """Run the rounds of a game to the next question, or to the end."""
@@ -317,7 +315,7 @@ class Machine:
         except Finished as end:
             return self._over(state, end.args[0])
         except Broken as error:  # A judge's server that is gone, say.
-            return self._end(state, _all_broken(state, f"{self._where()}: {error}"))
+            return self._break(state, f"{self._where()}: {error}")
         for seat, text in asks.items():
             if seat not in state.seats:
                 raise EnvironmentDefect(f"{self.spec.owner}.rounds yielded {dict(asks)!r}; expected {{seat: text}}")
@@ -342,9 +340,14 @@ class Machine:
     def _end(self, state: State, endings: dict[Seat, tuple[Ending, str]]) -> Reply:
         """The episode is over; what it declares of its state is taken before it is judged."""
         state.endings = endings
-        if _is_broken(endings):
-            return self._judge(state)
-        return self._declared(state, "final") or self._judge(state)
+        if self.kits or self.spec.own_final:
+            return self._declared(state, "final") or self._judge(state)
+        return self._judge(state)
+
+    def _break(self, state: State, fault: str) -> Reply:
+        """The infrastructure failed: a game breaks as a whole, so that all of it can be played again."""
+        state.endings, state.broken = dict.fromkeys(state.seats, (Ending.BROKEN, fault)), True
+        return self._judge(state)
 
     def _declared(self, state: State, role: str) -> Reply | None:
         """Take what the environment and its toolkits declare of their state; None where none declares any."""
@@ -359,7 +362,7 @@ class Machine:
                     state, role, merged_final(self.spec.owner, takers, [one.final() for _, one in takers])
                 )
             except Broken as error:
-                return self._end(state, _all_broken(state, f"{self._where()}: {error}"))
+                return self._break(state, f"{self._where()}: {error}")
         works = [self._work(one, "final", mode, one.final) for (_, one), mode in zip(takers, modes, strict=True)]
         return self._wait(works, Expected(role, state, None, takers))
 
@@ -370,66 +373,69 @@ class Machine:
     def _judge(self, state: State) -> Reply:
         """Compute the rewards, and close the toolkits: a reward sees the attempt alone, so they close beside it."""
         assert state.endings is not None
-        works = list[Work]()
-        judged: list[tuple[Seat, Any]] = []
-        if not _is_broken(state.endings):
+        judged: list[tuple[Seat, Attempt, Any]] = []
+        waits: list[Work] = []
+        if not state.broken:
             try:
                 for seat in state.seats:
-                    found = self._reward(state, seat)
-                    judged.append((seat, found))
+                    attempt = state.attempt(seat)
+                    found = self._reward(state, seat, attempt)
+                    judged.append((seat, attempt, found))
                     if type(found) is Work:
-                        works.append(found)
+                        waits.append(found)
             except BaseException as error:  # Raised again once the toolkits are closed; only `Broken` ends the episode.
-                state.failure = error
-                works.clear()
+                state.failure, waits = error, []
         closings = self._closings() if self.kits else []
         state.closed = True
-        if works or closings:
-            return self._wait([*works, *closings], Expected("end", state, None, (judged, closings)))
+        if waits or closings:
+            return self._wait([*waits, *closings], Expected("end", state, None, (judged, closings)))
         return self._finish(state, judged)
 
-    def _reward(self, state: State, seat: Seat) -> Any:
+    def _reward(self, state: State, seat: Seat, attempt: Attempt) -> Any:
         """What a seat's reward comes to, or the work that finds out."""
         spec = self.spec
-        if not spec.judged and not spec.solo:
-            assert state.returned is not None
-            return state.returned[seat]
-        attempt, conditions = state.attempt(seat), spec.conditions["reward", Mode.ASYNC]
         if spec.reward_waits:
-            return Work("reward", partial(state.play.reward, attempt), conditions)
+            return Work("reward", partial(state.play.reward, attempt), spec.conditions["reward", Mode.ASYNC])
+        if state.returned is not None:
+            return state.returned[seat]
         found: Any = state.play.reward(attempt)
         if type(found) is not float and isawaitable(found):
-            return Work("reward", lambda: found, conditions)
+            return Work("reward", lambda: found, spec.conditions["reward", Mode.ASYNC])
         return found
 
-    def _finish(self, state: State, judged: Iterable[tuple[Seat, Any]]) -> Events:
+    def _finish(self, state: State, judged: Iterable[tuple[Seat, Attempt, Any]]) -> Events:
         """The last events, once rewards are known and toolkits closed."""
-        assert state.endings is not None
-        if _is_broken(state.endings):
+        endings = state.endings
+        assert endings is not None
+        if state.broken:
             return self._broken(state)
-        spec, events = self.spec, dict[Seat, Event]()
+        spec = self.spec
+        events: Events = {}
         try:
             if state.failure is not None:
                 raise state.failure
-            for seat, found in judged:
-                returned = _verdict(found) if type(found) is Work else found
-                reward, parts = score(spec.owner, spec.author.parts, returned)
-                one, (ending, fault) = state.seats[seat], state.endings[seat]
-                schemas, attempt = spec.offers[seat].schemas, state.attempt(seat)
+            for seat, attempt, found in judged:
+                if type(found) is Work:
+                    found = _verdict(found)
+                reward, parts = score(spec.owner, spec.parts, found)
+                one, (ending, fault) = state.seats[seat], endings[seat]
+                schemas = spec.offers[seat].schemas
                 events[seat] = Event(one.slot, one.start, one.news(), schemas, ending, reward, parts, attempt, fault)
         except Broken as error:  # A judge's server that is gone, say.
-            state.endings = _all_broken(state, f"{self._where()}: its reward could not be computed: {error}")
+            fault = f"{self._where()}: its reward could not be computed: {error}"
+            state.endings, state.broken = dict.fromkeys(state.seats, (Ending.BROKEN, fault)), True
             return self._broken(state)
         return events
 
     def _lost(self, state: State, fault: str) -> Events:
         """Something passed its deadline, and may still use the toolkits: they close aside, and new ones are made."""
-        state.endings, state.closed = _all_broken(state, fault), True
+        state.endings, state.broken = dict.fromkeys(state.seats, (Ending.BROKEN, fault)), True
+        state.closed = True
         self._close_kits(in_use=True)
         return self._broken(state)
 
     def _broken(self, state: State) -> Events:
-        """Every seat BROKEN: a game breaks as a whole, so that all of it can be played again."""
+        """The last events of an episode that the infrastructure failed."""
         assert state.endings is not None
         return {
             seat: Event(
@@ -516,14 +522,6 @@ def _agreed(spec: Spec, starts: Mapping[Seat, Start]) -> Start:
         seats = ", ".join(map(str, spec.seats))
         raise UsageError(f"{spec.name}: expected one start for each of {seats}, of the same task and seed")
     return next(iter(starts.values()))
-
-
-def _all_broken(state: State, fault: str) -> dict[Seat, tuple[Ending, str]]:
-    return dict.fromkeys(state.seats, (Ending.BROKEN, fault))
-
-
-def _is_broken(endings: Mapping[Seat, tuple[Ending, str]]) -> bool:
-    return next(iter(endings.values()))[0] is Ending.BROKEN
 
 
 def _outcome(work: Work) -> Any:

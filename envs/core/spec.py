@@ -4,7 +4,8 @@ All machines that play one author's object share one Spec: a thousand idle slots
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from inspect import iscoroutinefunction
 from typing import Any
 
@@ -25,11 +26,20 @@ class Offer:
 
     __slots__ = ("described", "schemas", "table")
 
-    def __init__(self, table: Mapping[str, Tool]) -> None:
-        self.table = table
-        self.schemas = tuple(tool.schema for tool in table.values())
+    def __init__(self, tools: Iterable[Tool]) -> None:
+        self.table: Mapping[str, Tool] = {tool.name: tool for tool in tools}
+        self.schemas = tuple(tool.schema for tool in self.table.values())
         self.described = json.dumps(self.schemas, ensure_ascii=False)
         """The schemas as text: Gymnasium forbids dicts shared between infos."""
+
+
+_offer = lru_cache(maxsize=1024)(Offer)
+"""One for all objects of a class: a thousand of them need no thousand schemas."""
+
+
+@lru_cache(maxsize=256)
+def _conditions(deadlines: tuple[tuple[str, float], ...]) -> Mapping[tuple[str, Mode], Conditions]:
+    return {(name, mode): Conditions(mode, seconds) for name, seconds in deadlines for mode in Mode}
 
 
 class Spec:
@@ -48,23 +58,20 @@ class Spec:
         check_toolkits(self.owner, author.toolkits)
         kits = [(getattr(make, "__name__", type(make).__name__), tools_of(make)) for make in author.toolkits]
         tools = merge(self.owner, author._tools, kits)
-        self.offers = {seat: Offer(tools if self.solo else self._of_seat(seat, tools)) for seat in self.seats}
+        self.offers = {seat: _offer(tuple(self._tools_of(seat, tools))) for seat in self.seats}
         self.inline = all(tool.mode is Mode.INLINE for tool in tools.values())
         """No tool waits."""
         self.judged = type(author).reward is not ToolEnv.reward
         """It has a `reward`; a game may do without."""
         reward: Any = author.reward
         self.reward_waits = self.judged and (iscoroutinefunction(reward) or bool(getattr(reward, "waits", False)))
-        deadlines = {**DEADLINES, **author.deadlines}
-        self.conditions = {
-            (name, mode): Conditions(mode, seconds)
-            for name, seconds in deadlines.items()
-            for mode in (Mode.BLOCKING, Mode.ASYNC)
-        }
+        self.conditions = _conditions(tuple({**DEADLINES, **author.deadlines}.items()))
         self.own_final = type(author).final is not ToolEnv.final
+        self.has_kits = bool(author.toolkits)
         # Read at each turn: an attribute of ours is half the price of one that a class and its bases may hold.
         self.max_turns, self.max_turn_calls = int(author.max_turns), int(author.max_turn_calls)
         self.max_result_chars = int(author.max_result_chars)
+        self.parts = author.parts
         self.parse = formats.get(author.format).parse
         self._tasks: Sequence[Task] | None = None
 
@@ -106,5 +113,12 @@ class Spec:
             for seat in self.seats
         }
 
-    def _of_seat(self, seat: Seat, tools: Mapping[str, Tool]) -> Mapping[str, Tool]:
-        return {name: tools[name] for name in self.author.seat_tools.get(str(seat), ())}
+    def _tools_of(self, seat: Seat, tools: Mapping[str, Tool]) -> Iterable[Tool]:
+        if self.solo:
+            return tools.values()
+        names = self.author.seat_tools.get(str(seat), ())
+        if unknown := [name for name in names if name not in tools]:
+            raise EnvironmentDefect(
+                f"{self.owner}.seat_tools[{seat!r}] names {unknown[0]!r}; its tools are {', '.join(tools)}"
+            )
+        return [tools[name] for name in names]

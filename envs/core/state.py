@@ -19,20 +19,20 @@ NOTHING: Mapping[str, Any] = {}
 class Dialogue:
     """One seat's side of an episode."""
 
-    __slots__ = ("answer", "busy", "calls", "heard", "left", "messages", "slot", "start", "turns")
+    # What most episodes begin with stands in the class: making one is a part of every episode's price.
+    answer: str | None = None
+    turns = 0
+    left = 0
+    """Turns that it may take before it must have answered; above 0 while it is asked."""
+    busy = False
+    """Its calls are running."""
+    heard = 0
+    """How many messages it has been shown, or has said itself."""
 
     def __init__(self, start: Start, slot: int, messages: list[Message]) -> None:
         self.start, self.slot, self.messages = start, slot, messages
         """`slot` is the place of an arena that its events name."""
         self.calls: list[Call] = []
-        self.answer: str | None = None
-        self.turns = 0
-        self.left = 0
-        """Turns that it may take before it must have answered; above 0 while it is asked."""
-        self.busy = False
-        """Its calls are running."""
-        self.heard = 0
-        """How many messages it has been shown, or has said itself."""
 
     def hear(self, text: str, role: str = "user", **more: str) -> None:
         """A message to the agent. The start's prefix follows the first one of the user's."""
@@ -71,31 +71,29 @@ class Dialogue:
 class State:
     """An episode, of all its seats."""
 
-    __slots__ = (
-        "closed", "course", "endings", "failure", "final", "out", "owners", "play", "problem", "returned", "seats",
-        "seed", "stopping",
-    )  # fmt: skip
+    course: Course | None = None
+    """Of a game; None for one seat."""
+    owners: Mapping[Any, Mapping[str, Any]] = NOTHING
+    """For each seat, whose method a tool of a toolkit is."""
+    out = 0
+    """Pendings that have not come back."""
+    stopping: tuple[Ending, Seat, str, str] | None = None
+    """How it was ended from outside while calls ran; it ends when they are back."""
+    endings: Mapping[Seat, tuple[Ending, str]] | None = None
+    """For each seat its ending and fault; None while the episode runs."""
+    broken = False
+    """The infrastructure failed it."""
+    final: Mapping[str, Any] = NOTHING
+    returned: Mapping[Any, Any] | None = None
+    """What each seat's reward comes to, where the course of a game has said it."""
+    closed = False
+    """Its toolkits are closed, or on their way."""
+    failure: BaseException | None = None
+    """What an author's reward raised; raised again once the toolkits are closed."""
 
     def __init__(self, problem: Task, seed: int, play: ToolEnv, seats: dict[Seat, Dialogue]) -> None:
         self.problem, self.seed, self.play, self.seats = problem, seed, play, seats
         """`play` is the author's object as this episode has it."""
-        self.course: Course | None = None
-        """Of a game; None for one seat."""
-        self.owners: Mapping[Any, Mapping[str, Any]] = NOTHING
-        """For each seat, whose method a tool of a toolkit is."""
-        self.out = 0
-        """Pendings that have not come back."""
-        self.stopping: tuple[Ending, Seat, str, str] | None = None
-        """How it was ended from outside while calls ran; it ends when they are back."""
-        self.endings: dict[Seat, tuple[Ending, str]] | None = None
-        """For each seat its ending and fault; None while the episode runs."""
-        self.final: Mapping[str, Any] = NOTHING
-        self.returned: Mapping[Any, Any] | None = None
-        """What each seat's reward comes to, where the course of a game has said it."""
-        self.closed = False
-        """Its toolkits are closed, or on their way."""
-        self.failure: BaseException | None = None
-        """What an author's reward raised; told once the toolkits are closed."""
 
     def attempt(self, seat: Seat) -> Attempt:
         """What has happened in a seat so far. A thread that hangs in a tool may hold the lists: they are copied."""

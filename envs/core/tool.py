@@ -1,8 +1,8 @@
 """The decorator that makes a typed method a tool, and what a class knows about its tools.
 
 What an author wrote is checked when the class is made (`signature` reads the parameters). A tool checks a call's
-arguments and makes the text of a result. Left out: running a call (`envs.core.calls`), further tries, and threads, loops
-and processes (`envs.running`).
+arguments and makes the text of a result. Left out: running a call (`calls`), and threads, loops, processes and further
+tries (`envs.running`).
 """
 
 import inspect

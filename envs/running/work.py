@@ -149,9 +149,9 @@ class Work:
             return None
         if attempt < conditions.retries:
             # Spread out: works that failed together must not come back together.
-            pause = min(_FIRST_PAUSE * 2**attempt, _LONGEST_PAUSE) * _spread.uniform(0.5, 1.5)
+            pause: float = min(_FIRST_PAUSE * 2**attempt, _LONGEST_PAUSE) * _spread.uniform(0.5, 1.5)
             if conditions.limit is not None:
-                pause = max(pause, float(conditions.limit.delay()))
+                pause = max(pause, conditions.limit.delay())
             if time.monotonic() + pause < self.rings(1.0):
                 return pause
         if not isinstance(error, Broken):

@@ -13,7 +13,8 @@ from gymnasium.wrappers import RecordEpisodeStatistics
 
 import palaestra
 from palaestra import Broken, Ending, EnvironmentDefect, Start, Status, Task, UsageError
-from palaestra.envs import RewardPart, TextSpace, ToolEnv
+from palaestra.envs import RewardPart, TextEnv, TextSpace, ToolEnv
+from palaestra.envs.arena.driving import settle
 
 EXAMPLE = '''
 import palaestra
@@ -47,6 +48,11 @@ def make(env_id="test/Kitchen-v0", **kwargs):
 def fresh(env_id="test/Kitchen-v0"):
     env = make(env_id)
     return env, env.reset(seed=1, options={"task": 0})[1]
+
+
+def begun(env, start):
+    """An episode of that Start, its first event."""
+    return settle(env.machine, env.machine.open({None: start}))[None]
 
 
 def calls(env, *items):
@@ -95,13 +101,13 @@ def test_gymnasium_contract(env_id):
 def test_opening_messages_are_system_prompt_prefix():
     env = make()
     prefix = ({"role": "assistant", "content": "earlier"},)
-    event = env.begin(Start(task=0, seed=1, prefix=prefix))
+    event = begun(env, Start(task=0, seed=1, prefix=prefix))
     assert [message["role"] for message in event.messages] == ["system", "user", "assistant"]
     assert [tool["function"]["name"] for tool in event.tools][-1] == "note"
     with pytest.raises(UsageError, match="one seat"):
-        env.begin(Start(task=0, seed=1, seat="white"))
+        begun(env, Start(task=0, seed=1, seat="white"))
     with pytest.raises(UsageError, match="task 99999999999"):
-        env.begin(Start(task=99999999999, seed=1))
+        begun(env, Start(task=99999999999, seed=1))
 
 
 def test_calls_run_and_results_come_in_call_order():
@@ -179,17 +185,19 @@ def test_turns_run_out():
 
 def test_a_cut_off_sentence_is_never_the_answer(worlds):
     env, _ = fresh()
-    event = env.finish(Ending.LENGTH_LIMIT, "yes")
-    assert event.attempt.answer is None
-    assert event.parts["success"] == 0.0
-    assert event.attempt.messages[-1] == {"role": "assistant", "content": "yes"}
+    _, _, terminated, truncated, info = env.finish(Ending.LENGTH_LIMIT, "yes")
+    assert (terminated, truncated) == (False, True)
+    assert info["attempt"].answer is None
+    assert info["parts"]["success"] == 0.0
+    assert info["attempt"].messages[-1] == {"role": "assistant", "content": "yes"}
     assert worlds.opened == ["start", "close"]
     with pytest.raises(UsageError):
         env.finish(Ending.LENGTH_LIMIT)
-    env.begin(Start(0, 0))
+    begun(env, Start(0, 0))
     with pytest.raises(UsageError, match="ANSWERED"):
         env.finish(Ending.ANSWERED, "yes")
-    assert env.finish(Ending.BROKEN).reward is None
+    *_, info = env.finish(Ending.BROKEN)
+    assert info["ending"] == "broken"
 
 
 @pytest.mark.parametrize("name", ["unplugged", "hang", "doze"])
@@ -205,7 +213,7 @@ def test_broken_and_deadlines_end_without_reward(name, worlds):
 
 def test_a_toolkit_that_does_not_start_is_broken():
     env = make("test/Unstartable-v0")
-    event = env.begin(Start(task=13, seed=0))
+    event = begun(env, Start(task=13, seed=0))
     assert event.ending is Ending.BROKEN
     assert "no display" in event.fault
     with pytest.raises(Broken, match="no display"):
@@ -228,7 +236,7 @@ def test_rewards_are_checked(value, said):
         def reward(self, attempt):
             return value
 
-    env = Odd()
+    env = TextEnv(Odd())
     env.reset(seed=0)
     with pytest.raises(EnvironmentDefect, match=said):
         env.step("x")
@@ -242,7 +250,7 @@ def test_fixed_data_and_its_ids():
         def reward(self, attempt):
             return True
 
-    env = Fixed("eval")
+    env = TextEnv(Fixed("eval"))
     ids = set()
     for seed in range(8):
         env.reset(seed=seed)
@@ -257,7 +265,7 @@ def test_a_fixed_list_is_checked_and_named_once_and_left_as_it_was():
         def task_set(self, split):
             return written
 
-    env = Fixed()
+    env = TextEnv(Fixed())
     env.reset(options={"task": 1})
     first = env.problem
     env.reset(options={"task": 1})
@@ -266,17 +274,17 @@ def test_a_fixed_list_is_checked_and_named_once_and_left_as_it_was():
     assert [task.id for task in written] == ["", ""]
     written.append("no Task")
     with pytest.raises(EnvironmentDefect, match="a task is 'no Task'"):
-        Fixed().reset(options={"task": 0})
+        TextEnv(Fixed()).reset(options={"task": 0})
 
 
 def test_the_task_decides_the_problem_and_the_seed_only_the_noise():
     env = make()
-    first, second = (env.begin(Start(task=5, seed=seed)).messages for seed in (1, 2))
+    first, second = (begun(env, Start(task=5, seed=seed)).messages for seed in (1, 2))
     assert first == second
     draws = []
     for seed in (1, 2, 1):
-        env.begin(Start(task=5, seed=seed))
-        draws.append(int(env.np_random.integers(10**9)))
+        begun(env, Start(task=5, seed=seed))
+        draws.append(int(env.machine.state.play.rng.integers(10**9)))
     assert draws[0] == draws[2] != draws[1]
 
 
@@ -310,12 +318,11 @@ def test_misuse_is_named():
 
 def test_an_idle_environment_is_small():
     [make("test/Inline-v0") for _ in range(3)]
-    module = type(make("test/Inline-v0"))
     tracemalloc.start()
-    kept = [module() for _ in range(100)]
+    kept = [make("test/Inline-v0", disable_env_checker=True) for _ in range(100)]
     size = tracemalloc.get_traced_memory()[0] / len(kept)
     tracemalloc.stop()
-    assert size < 6000
+    assert size < 9000  # With Gymnasium's spec and its wrapper, a third of it.
 
 
 def test_the_space_holds_all_strings():
