@@ -158,6 +158,17 @@ class TextEnv(gymnasium.Env[str, str]):
             children.append(child)
         return children
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle: the author's object and the episode as it stands; tools and machine are made anew."""
+        state = {name: value for name, value in vars(self).items() if name != "_machine"}
+        return {**state, "episode": self.snapshot() if self._machine is not None and self.is_open else None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        episode: Snapshot | None = state.pop("episode")
+        vars(self).update(state)
+        if episode is not None:
+            branches.put(self.machine, episode)
+
     # Inside.
 
     def _settled(self, reply: Reply) -> Event:

@@ -17,7 +17,6 @@ import numpy as np
 
 from palaestra.envs.core.course import Course
 from palaestra.envs.core.machine import Events, Machine, episode_of
-from palaestra.envs.core.spec import Spec
 from palaestra.envs.core.state import Dialogue, Seat, State
 from palaestra.envs.core.toolkit import Toolkit
 from palaestra.episode import Task
@@ -32,7 +31,8 @@ class _StandIn:
 class Snapshot:
     """An episode as it stood between two turns. It never changes, and may be restored any number of times."""
 
-    spec: Spec
+    author: type
+    """The class of what is played."""
     problem: Task
     seed: int
     seats: Mapping[Seat, Dialogue]
@@ -48,7 +48,7 @@ class Snapshot:
         return sum(one.turns for one in self.seats.values())
 
     def __repr__(self) -> str:
-        return f"<Snapshot of {self.spec.owner} after {self.turns} turns>"
+        return f"<Snapshot of {self.author.__name__} after {self.turns} turns>"
 
 
 def take(machine: Machine) -> Snapshot:
@@ -71,12 +71,12 @@ def take(machine: Machine) -> Snapshot:
         raise UsageError(_culprit(name, changed, kits, states, memo, error)) from error
     seats = {seat: one.copied() for seat, one in state.seats.items()}
     course = None if state.course is None else state.course.kept()
-    return Snapshot(machine.spec, state.problem, state.seed, seats, course, copied, stand_ins)
+    return Snapshot(type(machine.spec.author), state.problem, state.seed, seats, course, copied, stand_ins)
 
 
 def put(machine: Machine, snapshot: Snapshot) -> Events:
     """Let the machine stand where the snapshot was taken; an episode that runs is discarded. Returns who is asked."""
-    if not isinstance(snapshot, Snapshot) or type(snapshot.spec.author) is not type(machine.spec.author):
+    if not isinstance(snapshot, Snapshot) or snapshot.author is not type(machine.spec.author):
         raise UsageError(f"restore: found {snapshot!r}; expected a Snapshot of {machine.spec.owner}")
     machine.discard()
     play = episode_of(machine.spec.author, snapshot.problem, snapshot.seed)

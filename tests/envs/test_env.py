@@ -3,6 +3,7 @@
 import importlib
 import json
 import logging
+import pickle
 import tracemalloc
 from contextlib import closing
 
@@ -332,3 +333,13 @@ def test_the_space_holds_all_strings():
     assert 3 not in space
     assert space.sample() in space
     assert not isinstance(space, gymnasium.spaces.Text)
+
+
+@pytest.mark.parametrize("env_id", ["palaestra/TwoHop-v0", "palaestra/CodeMath-v0", "test/Inline-v0"])
+def test_a_pickled_environment_goes_on_as_the_one_it_was_made_from(env_id):
+    env = make(env_id)
+    assert pickle.loads(pickle.dumps(env)).reset(seed=3)[0] == env.reset(seed=3)[0]
+    twin = pickle.loads(pickle.dumps(env))
+    assert twin.attempt == env.attempt
+    assert twin.step("a guess")[:4] == env.step("a guess")[:4]
+    assert (twin.np_random.integers(10**9), twin.spec.id) == (env.np_random.integers(10**9), env_id)
