@@ -147,7 +147,7 @@ def arena(env_id: str, slots: int, **kwargs: Any) -> Arena:
         raise UsageError(f"arena({env_id!r}, {slots!r}): expected how many episodes to play at once, such as 8")
     slots = index(slots)
     if slots < 1:
-        raise UsageError(f"arena({env_id!r}, {slots}): expected at least one episode at once")
+        raise UsageError(f"arena({env_id!r}, {slots}): expected at least 1, how many episodes to play at once")
     check_options(env_id, kwargs)
     opened: Arena = load_author(f"{OPENERS_MODULE}:open_arena", "palaestra's opener")(env_id, slots, **kwargs)
     return opened

@@ -40,12 +40,7 @@ class TextEnv(gymnasium.Env[str, str]):
         """`author` is an object of an author's class; nothing of it changes."""
         if render_mode is not None and render_mode not in MODES:
             raise UsageError(f"render_mode is {render_mode!r}; expected None or one of {MODES}")
-        if not isinstance(author, ToolEnv):
-            raise UsageError(
-                f"TextEnv({author!r:.80}); expected an object of a ToolEnv class, such as TextEnv(Boxes())"
-            )
-        if author.seats:
-            raise UsageError(f"{type(author).__name__} is a game of several seats; pettingzoo.make gives its faces")
+        require_author("TextEnv", author)
         require_tasks_file(author)
         self.author, self.render_mode = author, render_mode
         """`author` is the author's object; the episode that runs has a copy of it."""
@@ -200,6 +195,14 @@ class TextEnv(gymnasium.Env[str, str]):
             spec = self.machine.spec
             found |= {"tools": spec.offers[None].described, "system": spec.system[None], "task": event.start.task}
         return found
+
+
+def require_author(face: str, author: Any) -> None:
+    """Refuse what is no object of an author's class, and games."""
+    if not isinstance(author, ToolEnv):
+        raise UsageError(f"{face}({author!r:.80}); expected an object of a ToolEnv class, such as {face}(Boxes())")
+    if author.seats:
+        raise UsageError(f"{type(author).__name__} is a game of several seats; pettingzoo.make gives its faces")
 
 
 def drawn(

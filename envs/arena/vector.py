@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from palaestra.envs.arena.arena import Arena
 from palaestra.envs.arena.opening import made, spec_of
-from palaestra.envs.arena.text_env import TextEnv, check_options, drawn
+from palaestra.envs.arena.text_env import TextEnv, check_options, drawn, require_author
 from palaestra.envs.core.author import ToolEnv
 from palaestra.envs.core.machine import Machine
 from palaestra.envs.core.space import TEXT
@@ -41,6 +41,7 @@ class ToolVectorEnv(Arena, VectorEnv[tuple[str, ...], Sequence[str | None], NDAr
         self.closed = True  # Until all is set up: Gymnasium may call close on a half-made object.
         if num_envs < 1:
             raise UsageError(f"num_envs is {num_envs}; expected at least 1")
+        require_author("ToolVectorEnv", author)
         self.num_envs = num_envs
         self._author = spec_of(author, env_id)
         Arena.__init__(

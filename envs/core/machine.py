@@ -13,7 +13,7 @@ agent's side), and any reward term that needs tokens.
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from inspect import isawaitable
 from typing import Any, NamedTuple
@@ -246,14 +246,23 @@ class Machine:
         assert self.kits is not None
         for at in range(place, len(self.kits)):
             kit = self.kits[at][1]
-            run, mode = partial(kit.start, state.problem, state.play.rng), mode_of(kit, "start")
+            mode = mode_of(kit, "start")
+            run = partial(kit.start, state.problem, state.play.rng)
             if mode is not Mode.INLINE or not self.eager:
+                if mode is not Mode.ASYNC:
+                    run = partial(self._start_or_close, state, kit, run)
                 return self._wait([self._work(kit, "start", mode, run)], Expected("start", state, None, at))
             try:
                 run()
             except Exception as error:
                 return self._not_started(state, error)
         return self._begun(state)
+
+    def _start_or_close(self, state: State, kit: Toolkit, start: Callable[[], None]) -> None:
+        """In a thread: start a toolkit. Where that took so long that nobody waits any more, it is closed once more."""
+        start()
+        if self.state is not state or state.endings is not None:
+            _close(kit)
 
     def _not_started(self, state: State, error: BaseException) -> Reply:
         """The agent has not acted yet: whatever failed, it was not the agent. What cannot heal is raised."""

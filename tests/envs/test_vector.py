@@ -12,7 +12,7 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics
 import palaestra
 from palaestra import Arena, Ending, EnvironmentDefect, Start, UsageError
 from palaestra.envs import ToolEnv, ToolVectorEnv
-from palaestra.envs.running import vector as vector_module
+from palaestra.formats import ParsedCall, hermes
 
 
 @pytest.fixture
@@ -47,32 +47,30 @@ def becomes(found):
 
 
 def call(arena, tool_name, /, **arguments):
-    return arena.envs[0].call(tool_name, **arguments)
+    return hermes.render([ParsedCall(tool_name, arguments)])
 
 
 def test_the_registry_opens_an_arena(arena):
     opened = arena()
     assert isinstance(opened, ToolVectorEnv)
     assert isinstance(opened, Arena)
-    assert (opened.slots, opened.env_id, opened.task_count) == (4, "test/Kitchen-v0", 2**31)
+    assert (opened.slots, opened.name, opened.task_count) == (4, "test/Kitchen-v0", 2**31)
     assert opened.metadata["autoreset_mode"] is AutoresetMode.DISABLED
     assert not opened.ordered
     assert arena("test/Inline-v0").ordered
 
 
-def test_the_module_answers_for_our_ids_only():
-    assert callable(getattr(vector_module, "test/Inline-v0"))
-    for name in ("CartPole-v1", "nothing"):
-        with pytest.raises(AttributeError):
-            getattr(vector_module, name)
+def test_what_is_no_author_is_refused(worlds):
     palaestra.register("test/NotOurs-v0", "worlds:NotOurs")
-    with pytest.raises(EnvironmentDefect, match="not a subclass of ToolEnv"):
+    with pytest.raises(EnvironmentDefect, match="no subclass of ToolEnv"):
         palaestra.arena("test/NotOurs-v0", 2)
     gymnasium.registry.pop("test/NotOurs-v0")
+    with pytest.raises(UsageError, match=r"expected an object of a ToolEnv class, such as ToolVectorEnv\(Boxes\(\)\)"):
+        ToolVectorEnv(worlds.Kitchen, 2)
 
 
 def test_calls_of_all_slots_run_at_once_and_results_keep_call_order(worlds):
-    opened = begun(ToolVectorEnv(worlds.Meeting, 8))
+    opened = begun(ToolVectorEnv(worlds.Meeting(), 8))
     worlds.Meeting.size = 8
     for met in (worlds.Meeting.inside, worlds.Meeting.left):
         met.clear()
@@ -118,13 +116,11 @@ def test_threads_are_bounded(arena, worlds):
 @pytest.mark.parametrize("name", ["hang", "doze"])
 def test_a_deadline_breaks_one_slot_and_not_its_neighbours(arena, name, worlds):
     opened = begun(arena(slots=3, max_workers=1))
-    old = opened.envs[1]
     opened.send({1: call(opened, name), 0: call(opened, "add", a=1)})
     events = {event.slot: event for event in opened.recv(2, timeout=60)}
     broken = events[1]
     assert (broken.ending, broken.reward, broken.parts) == (Ending.BROKEN, None, {})
     assert broken.fault == f"test/Kitchen-v0 slot 1: {name}() gave no result in 0.2 s"
-    assert opened.envs[1] is not old
     # The only worker hangs; another took its place, and the late result reaches nobody.
     opened.begin(1, Start(task=0, seed=9))
     opened.send({2: call(opened, "wait", seconds=0.0, name="on")})
@@ -152,10 +148,8 @@ def test_begin_discards_what_runs_without_a_reward(arena, worlds):
     opened = begun(arena(slots=2))
     opened.send({0: call(opened, "stay", name="late")})
     assert becomes(lambda: opened._runner._crew._running)
-    old = opened.envs[0]
     opened.begin(0, Start(task=7, seed=70))
     opened.begin(1, Start(task=8, seed=80))
-    assert opened.envs[0] is not old
     events = opened.recv(2)
     assert [(event.start.task, event.ending) for event in events] == [(7, None), (8, None)]
     opened.send({0: call(opened, "add", a=1)})
@@ -203,7 +197,7 @@ def test_a_defect_in_one_reward_loses_no_other_event():
         def reward(self, attempt):
             return 1 / int(attempt.task.prompt)
 
-    opened = begun(ToolVectorEnv(Odd, 3))
+    opened = begun(ToolVectorEnv(Odd(), 3))
     opened.send(dict.fromkeys((0, 1, 2), "x"))
     with pytest.raises(ZeroDivisionError):
         opened.recv()
@@ -251,8 +245,7 @@ def test_an_info_of_a_vector_says_key_by_key_what_that_of_one_environment_says(s
 
 def test_reset_picks_slots_and_tasks_and_leaves_the_options_alone():
     envs = gymnasium.make_vec("test/Inline-v0", num_envs=3)
-    envs.reset(seed=[5, 6, 7])
-    first = [env.problem.prompt for env in envs.envs]
+    first, _ = envs.reset(seed=[5, 6, 7])
     single = gymnasium.make("test/Inline-v0").unwrapped
     assert single.reset(seed=6)[0] == first[1]
     options = {"reset_mask": np.array([False, True, False]), "tasks": [0, 4, 0]}
@@ -282,7 +275,7 @@ def test_sync_mode_works_too():
 
 
 def test_closed_is_closed():
-    envs = ToolVectorEnv(lambda: gymnasium.make("test/Kitchen-v0").unwrapped, 2)
+    envs = gymnasium.make_vec("test/Kitchen-v0", num_envs=2)
     begun(envs)
     envs.close()
     for use in (lambda: envs.send({0: "yes"}), lambda: envs.begin(0, Start(0, 0)), lambda: envs.reset(seed=1)):

@@ -7,8 +7,9 @@ import pytest
 import workshop
 
 from palaestra import Broken, Ending, EnvironmentDefect, Start
-from palaestra.envs import ToolVectorEnv
+from palaestra.envs import TextEnv, ToolVectorEnv
 from palaestra.envs.running import crew, loop
+from palaestra.formats import ParsedCall, hermes
 
 PATIENCE = 60
 """Seconds that anything may take which a busy machine does late; what hangs does so for as long."""
@@ -19,12 +20,12 @@ def arena():
     """Open vector environments, closed after the test."""
     made = []
     workshop.Lamp.gate.clear()
-    workshop.Lamp.hanging = False
+    workshop.Lamp.made.clear()
     workshop.Loopy.gate.clear()
     workshop.Loopy.holding.clear()
 
     def open_arena(env_class, slots, **options):
-        made.append(ToolVectorEnv(env_class, slots, **options))
+        made.append(ToolVectorEnv(env_class(), slots, **options))
         return made[-1]
 
     yield open_arena
@@ -35,7 +36,7 @@ def arena():
 
 
 def call(arena, tool_name, /, **arguments):
-    return arena.envs[0].call(tool_name, **arguments)
+    return hermes.render([ParsedCall(tool_name, arguments)])
 
 
 def becomes(found):
@@ -46,8 +47,8 @@ def becomes(found):
     return found()
 
 
-def lit(arena, slots):
-    opened = arena(workshop.Lit, slots)
+def lit(arena, slots, kind=workshop.Lit):
+    opened = arena(kind, slots)
     for slot in range(slots):
         opened.begin(slot, Start(0, slot))
     assert [event.ending for event in opened.recv(slots, PATIENCE)] == [None] * slots
@@ -55,14 +56,14 @@ def lit(arena, slots):
 
 
 def test_a_toolkit_that_hangs_as_it_starts_breaks_its_slot_alone(arena):
-    opened = arena(workshop.Lit, 3)
+    opened = arena(workshop.Hanging, 3)
     for slot, task in enumerate((0, 1, 2)):
         opened.begin(slot, Start(task, slot))
     events = {}
     while len(events) < 3:
         events |= {event.slot: event for event in opened.recv(1, PATIENCE)}
     assert [events[slot].ending for slot in range(3)] == [None, Ending.BROKEN, Ending.BROKEN]
-    assert events[1].fault == "Lit slot 1: toolkits.start() gave no result in 0.3 s"
+    assert events[1].fault == "Hanging slot 1: a toolkit did not start: Lamp.start() gave no result in 0.3 s"
     assert "no bulb" in events[2].fault
     assert events[1].attempt.task.prompt == "hang start"
     opened.begin(1, Start(0, 9))
@@ -70,11 +71,10 @@ def test_a_toolkit_that_hangs_as_it_starts_breaks_its_slot_alone(arena):
 
 
 def test_what_starts_too_late_is_closed_by_the_thread_that_started_it(arena):
-    opened = arena(workshop.Lit, 1)
-    env = opened.envs[0]
+    opened = arena(workshop.Hanging, 1)
     opened.begin(0, Start(1, 0))
-    assert becomes(lambda: env._kits and env._kits[0].log)  # It is late only once somebody waits for it.
-    (lamp,) = env._kits
+    assert becomes(lambda: workshop.Lamp.made and workshop.Lamp.made[0].log)
+    (lamp,) = workshop.Lamp.made
     assert opened.recv(1, PATIENCE)[0].ending is Ending.BROKEN
     assert becomes(lambda: len(lamp.log) == 2)
     workshop.Lamp.gate.set()
@@ -83,24 +83,24 @@ def test_what_starts_too_late_is_closed_by_the_thread_that_started_it(arena):
 
 
 def test_a_toolkit_that_hangs_as_it_closes_costs_its_slot_the_deadline_and_no_reward(arena, caplog):
-    opened = lit(arena, 2)
+    opened = lit(arena, 2, workshop.Hanging)
     opened.send({0: call(opened, "glow", mood="hang close"), 1: call(opened, "glow")})
     assert len(opened.recv(2, PATIENCE)) == 2
-    old = opened.envs[0]
     opened.send({0: "yes", 1: "no"})
     events = {}
     while len(events) < 2:
         events |= {event.slot: event for event in opened.recv(1, PATIENCE)}
     assert [(events[slot].ending, events[slot].reward) for slot in (0, 1)] == [("answered", 1.0), ("answered", 0.0)]
-    assert opened.envs[0] is not old
-    assert "slot 0: toolkits did not close in time" in caplog.text
-    opened.begin(0, Start(0, 5))
-    assert opened.recv(1, PATIENCE)[0].ending is None
+    assert "Hanging slot 0: Lamp.close did not end within 0.3 s" in caplog.text
+    for slot in (0, 1):
+        opened.begin(slot, Start(0, 5))
+    assert [event.ending for event in opened.recv(2, PATIENCE)] == [None, None]
+    assert [lamp.log.count("start") for lamp in workshop.Lamp.made] == [1, 2, 1], "one is used again, one hangs"
 
 
 @pytest.mark.parametrize("way", ["close", "begin", "finish", "reset"])
 def test_no_way_out_of_an_episode_hangs(arena, way):
-    opened = lit(arena, 2)
+    opened = lit(arena, 2, workshop.Hanging)
     opened.send(dict.fromkeys((0, 1), call(opened, "glow", mood="hang close")))
     opened.recv(2, PATIENCE)
     begun = time.monotonic()
@@ -108,10 +108,7 @@ def test_no_way_out_of_an_episode_hangs(arena, way):
         opened.close()
     elif way == "begin":
         opened.begin(0, Start(0, 3))
-        (event,) = opened.recv(1, PATIENCE)
-        assert event.ending is Ending.BROKEN, "it must close what ran before it starts anew"
-        opened.begin(0, Start(0, 4))
-        assert opened.recv(1, PATIENCE)[0].ending is None
+        assert opened.recv(1, PATIENCE)[0].ending is None, "what ran before closes aside"
     elif way == "finish":
         opened.finish(0, Ending.LENGTH_LIMIT)
         assert opened.recv(1, PATIENCE)[0].ending is Ending.LENGTH_LIMIT
@@ -124,19 +121,17 @@ def test_no_way_out_of_an_episode_hangs(arena, way):
     assert time.monotonic() - begun < 0.7 * PATIENCE  # It hangs for all of it.
 
 
-def test_an_episode_that_is_dropped_is_closed_before_the_next_starts(arena):
+def test_an_episode_that_is_dropped_closes_its_toolkits_and_the_next_has_others(arena):
     opened = lit(arena, 1)
-    (lamp,) = opened.envs[0]._kits
     opened.begin(0, Start(0, 1))
     opened.recv(1, PATIENCE)
-    assert lamp.log == ["start", "close", "start"]
     opened.close()
-    assert lamp.log == ["start", "close", "start", "close"]
+    assert [lamp.log for lamp in workshop.Lamp.made] == [["start", "close"]] * 2
 
 
 def test_a_hung_call_closes_its_toolkits_aside(arena):
     opened = lit(arena, 1)
-    (lamp,) = opened.envs[0]._kits
+    (lamp,) = workshop.Lamp.made
     opened.send({0: call(opened, "hang")})
     assert opened.recv(1, PATIENCE)[0].ending is Ending.BROKEN
     until = time.monotonic() + PATIENCE
@@ -147,7 +142,6 @@ def test_a_hung_call_closes_its_toolkits_aside(arena):
 
 def test_a_reward_that_raises_closes_the_toolkits_and_frees_the_slot(arena):
     opened = lit(arena, 2)
-    lamps = [env._kits[0] for env in opened.envs]
     opened.send({0: "raise", 1: "yes"})
     with pytest.raises(ZeroDivisionError):
         opened.recv(2, PATIENCE)
@@ -158,7 +152,7 @@ def test_a_reward_that_raises_closes_the_toolkits_and_frees_the_slot(arena):
     opened.begin(0, Start(0, 4))
     assert opened.recv(1, PATIENCE)[0].ending is None
     opened.close()
-    assert [lamp.log for lamp in lamps] == [["start", "close"]] * 2
+    assert all(lamp.log.count("start") == lamp.log.count("close") for lamp in workshop.Lamp.made)
 
 
 def test_a_defect_that_shows_as_toolkits_start_is_raised(arena):
@@ -176,23 +170,24 @@ def test_a_defect_that_shows_as_toolkits_start_is_raised(arena):
 
 
 def test_an_environment_by_itself_waits_for_its_toolkits_no_longer_than_a_slot(arena, caplog):
-    env = workshop.Lit()
-    with pytest.raises(Broken, match=r"Lit slot 0: toolkits.start\(\) gave no result in 0.3 s"):
+    env = TextEnv(workshop.Hanging())
+    with pytest.raises(
+        Broken, match=r"Hanging slot 0: a toolkit did not start: Lamp.start\(\) gave no result in 0.3 s"
+    ):
         env.reset(options={"task": 1})
     env.reset(options={"task": 0})
-    (lamp,) = env._kits
     env.step(env.call("glow", mood="hang close"))
     begun = time.monotonic()
     _, reward, terminated, *_ = env.step("yes")
     assert (reward, terminated) == (1.0, True)
-    assert "Lit: toolkits did not close within" in caplog.text
+    assert "Lamp.close did not end within 0.3 s" in caplog.text
     env.reset(options={"task": 0})
-    assert env._kits[0] is not lamp
+    assert len(workshop.Lamp.made) == 3
     assert time.monotonic() - begun < 0.7 * PATIENCE  # It hangs for all of it.
     env.close()
 
 
-def test_an_errand_that_no_thread_can_run_breaks_its_episode(arena, monkeypatch):
+def test_a_start_that_no_thread_can_run_breaks_its_episode(arena, monkeypatch):
     monkeypatch.setattr(crew, "MAX_LOST", 0)
     opened = arena(workshop.Lit, 1)
     opened.begin(0, Start(0, 0))
@@ -202,21 +197,21 @@ def test_an_errand_that_no_thread_can_run_breaks_its_episode(arena, monkeypatch)
 
 
 def test_deadlines_that_are_none_are_refused():
-    for name in ("start_timeout", "close_timeout"):
-        with pytest.raises(EnvironmentDefect, match=name):
-            type("Never", (workshop.Lit,), {name: 0})
+    for deadlines in ({"start": 0}, {"clsoe": 5}, {"reward": float("inf")}, {"reward": "5"}, 5):
+        with pytest.raises(EnvironmentDefect, match="seconds above 0 by name, of start, reward, close, final"):
+            type("Never", (workshop.Lit,), {"deadlines": deadlines})
 
 
 def test_a_stalled_call_is_reported_by_name_and_warned_about(arena, caplog):
-    opened = arena(workshop.Loopy, 2, env_id="")
+    opened = arena(workshop.Loopy, 2)
     for slot in (0, 1):
         opened.begin(slot, Start(slot, slot))
     opened.recv(2)
     assert opened.stalls() == []
     opened.send({1: call(opened, "slow", secret="x" * 500)})
     assert opened.stalls() == []
-    (job,) = opened._out[1].jobs
-    job.begun -= 31.0  # Half of its minute has passed, and all that a busy machine loses fits into the other half.
+    (work,) = opened._tables[1].out[0].works
+    work.begun -= 31.0  # Half of its minute has passed, and all that a busy machine loses fits into the other half.
     assert opened.recv(1, 0.01) == []
     (stall,) = opened.stalls()
     assert (stall.env_id, stall.slot, stall.tool, stall.timeout) == ("Loopy", 1, "slow", 60.0)
@@ -244,7 +239,7 @@ def test_the_lag_of_the_loop_is_measured_and_who_holds_it_is_named(arena, caplog
     opened.recv(1, PATIENCE)
     assert opened.loop_lag.max > 0.05, "a hold too short to be warned about shows as well"
     opened.send({0: call(opened, "nap"), 1: call(opened, "hold")})
-    assert becomes(lambda: "Loopy slot 1: tool hold has held the event loop" in caplog.text)
+    assert becomes(lambda: "Loopy slot 1: hold has held the event loop" in caplog.text)
     workshop.Loopy.gate.set()
     assert len(opened.recv(2, PATIENCE)) == 2
     after = opened.loop_lag
@@ -253,7 +248,7 @@ def test_the_lag_of_the_loop_is_measured_and_who_holds_it_is_named(arena, caplog
     assert after.mean * after.samples > before.mean * before.samples + 0.05 + loop.HELD_SECONDS
     said = [record for record in caplog.records if "held the event loop" in record.message]
     assert {record.levelno for record in said} == {logging.WARNING}
-    assert sum("tool hold" in record.message for record in said) == 1, "it is said once"
+    assert sum("hold has held" in record.message for record in said) == 1, "it is said once"
 
 
 @pytest.mark.parametrize(
@@ -302,6 +297,6 @@ def test_a_loop_that_is_held_for_good_is_replaced(arena, caplog):
     held_for_long()
     (event,) = opened.recv(1, PATIENCE)
     assert event.ending is Ending.BROKEN
-    assert "is held by Loopy slot 0: tool grab" in caplog.text
+    assert "is held by Loopy slot 0: grab" in caplog.text
     opened.send({1: call(opened, "nap")})
     assert opened.recv(1, PATIENCE)[0].messages[0]["content"] == "slept"

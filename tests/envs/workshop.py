@@ -7,8 +7,6 @@ import threading
 import time
 from typing import Literal
 
-from worlds import Brief
-
 from palaestra.envs import Task, ToolEnv, ToolError, Toolkit, tool
 from palaestra.errors import Broken
 
@@ -201,11 +199,12 @@ class Lamp(Toolkit):
     """Starts and closes on command; has a tool that waits, so it may wait itself."""
 
     gate = threading.Event()
-    hanging = False
-    """One of them will hang as it closes."""
+    made = []
+    """All of them, in the order in which they were made."""
 
     def __init__(self):
         self.log = []
+        Lamp.made.append(self)
 
     def start(self, task, rng):
         self.log.append("start")
@@ -226,7 +225,6 @@ class Lamp(Toolkit):
     def glow(self, mood: str = "") -> str:
         """Glow."""
         self.mood = mood
-        Lamp.hanging |= "hang close" in mood
         return "lit"
 
     @tool(blocking=True, timeout=0.2)
@@ -240,10 +238,6 @@ class Lit(ToolEnv):
     """An environment with a lamp."""
 
     toolkits = (Lamp,)
-    start_timeout = Brief(
-        lambda env: "hang start" in env.problem.prompt or any("hang close" in lamp.mood for lamp in env._kits or ())
-    )
-    close_timeout = Brief(lambda env: Lamp.hanging)
 
     def task_set(self, split):
         return [Task("plain"), Task("hang start"), Task("fail start")]
@@ -252,6 +246,12 @@ class Lit(ToolEnv):
         if attempt.answer == "raise":
             raise ZeroDivisionError
         return float(attempt.answer == "yes")
+
+
+class Hanging(Lit):
+    """The same with short deadlines, for what hangs."""
+
+    deadlines = {"start": 0.3, "close": 0.3}  # noqa: RUF012
 
 
 class Loopy(Base):
