@@ -39,7 +39,7 @@ class Chat:
         after = self._encode(closed.partition(_STUB)[2])
         if not after:
             raise UsageError(
-                "this chat template puts nothing after an assistant's message, so the end of a turn cannot be told; "
+                "this chat template puts nothing after an assistant's message, so the end of a turn cannot be found; "
                 "expected an end-of-turn token"
             )
         self.end_of_turn: int = after[0]
@@ -108,11 +108,7 @@ class Chat:
         return _EMPTY_THINKING.sub("", whole) == _EMPTY_THINKING.sub("", row)
 
     def _render(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], *, prompt: bool) -> str:
-        return str(
-            self.tokenizer.apply_chat_template(
-                list(messages), tools=list(tools) or None, add_generation_prompt=prompt, tokenize=False
-            )
-        )
+        return rendered(self.tokenizer, messages, tools, prompt=prompt)
 
     def _delta_text(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> str:
         stub: list[Message] = [{"role": "user", "content": "question"}, {"role": "assistant", "content": _STUB}]
@@ -147,3 +143,14 @@ class Chat:
             pieces.append(text[begin : word.start() + 1])
             begin = word.start() + 1
         return mark.join([*pieces, text[begin:]])
+
+
+def rendered(
+    tokenizer: Any, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = (), *, prompt: bool = True
+) -> str:
+    """A dialogue as the tokenizer's template shows it; with a `prompt`, up to where the agent speaks."""
+    return str(
+        tokenizer.apply_chat_template(
+            list(messages), tools=list(tools) or None, add_generation_prompt=prompt, tokenize=False
+        )
+    )

@@ -40,13 +40,8 @@ def serve(model: Any, tokenizer: Any, *, slots: int, seed: int = 0) -> LocalMode
 
 def open_tokenizer(name: str) -> Any:
     """The tokenizer of a model's folder or hub name; it must have a chat template."""
-    inner = Path(name) / "model" / "config.json"
-    if inner.is_file():
-        raise UsageError(f"{name!r} is a run; its model is in {str(inner.parent)!r}")
-    if not Path(name).exists() and (name.startswith((".", "/", "~", "runs/")) or name.count("/") > 1):
-        raise UsageError(f"there is no folder {name!r}; pass a model folder, a hub name, or 'tiny'")
-    if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
-        raise UsageError(f"{name!r} holds no config.json; pass a model folder, as transformers or a run writes it")
+    if wrong := misplaced(name):
+        raise UsageError("; ".join(wrong))
     if not Path(name).exists():
         _ask_hub(name)
     try:
@@ -62,6 +57,20 @@ def open_tokenizer(name: str) -> Any:
             "beside its tokenizer files"
         )
     return tokenizer
+
+
+def misplaced(name: str) -> tuple[str, str] | None:
+    """What is wrong with a model's name, and the remedy; None for a model's folder, and for what may be a hub name."""
+    path = Path(name)
+    if (path / "model" / "config.json").is_file():
+        return f"{name!r} is a run; its model is in {str(path / 'model')!r}", "pass that folder"
+    if path.is_dir() and not (path / "config.json").is_file():
+        return f"{name!r} holds no config.json", "pass a model folder, as transformers or a run writes it"
+    if path.is_file():
+        return f"{name!r} is a file", "pass the folder that holds it"
+    if not path.exists() and (name.startswith((".", "/", "~", "runs/")) or name.count("/") > 1):
+        return f"there is no folder {name!r}", "pass a model folder, a hub name, or 'tiny'"
+    return None
 
 
 def load(name: str, *, slots: int, seed: int = 0, device: str = "auto") -> LocalModel:

@@ -27,7 +27,7 @@ _PATIENCE = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class TokenLimits:
     """What an episode may cost in tokens."""
 
     max_turn_tokens: int = 512
@@ -61,7 +61,7 @@ def play(
     arena: Arena,
     starts: Iterable[Start | None],
     *,
-    limits: Limits | None = None,
+    limits: TokenLimits | None = None,
     temperature: float = 1.0,
     wanted: Callable[[Start], bool] | None = None,
 ) -> Iterator[Episode]:
@@ -70,7 +70,7 @@ def play(
     A BROKEN episode is tried once more and then yielded without a reward. An episode whose start is no longer `wanted`
     is dropped unfinished. Closing the generator cancels what runs.
     """
-    table = _Table(agent, arena, iter(starts), limits or Limits(), temperature)
+    table = _Table(agent, arena, iter(starts), limits or TokenLimits(), temperature)
     try:
         while table.fill():
             if wanted is not None:
@@ -85,7 +85,7 @@ class _Table:
     """Who plays where, and which port each one waits for."""
 
     def __init__(
-        self, agent: Agent, arena: Arena, starts: Iterator[Start | None], limits: Limits, temperature: float
+        self, agent: Agent, arena: Arena, starts: Iterator[Start | None], limits: TokenLimits, temperature: float
     ) -> None:
         self.agent, self.arena, self.starts = agent, arena, starts
         self.limits, self.temperature = limits, temperature

@@ -4,12 +4,12 @@ Every answer comes from rendering dialogues and reading what came out, the way `
 decide nothing. Left out: the model's weights and architecture, which need no dialogue to be looked at.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from palaestra import formats
-from palaestra.agents.chat import Chat
+from palaestra.agents.chat import Chat, rendered
 from palaestra.agents.conversation import Conversation
 from palaestra.episode import Message
 from palaestra.errors import UsageError
@@ -27,6 +27,7 @@ PROBE_TOOL = {
     },
 }
 _CALL = formats.ParsedCall("probe_tool", {"probe_argument": "some words"})
+_OTHER_TEMPLATE = "put another chat_template.jinja into the model folder"
 _QUESTION: Message = {"role": "user", "content": "question"}
 _ODD_TEXTS = {
     "accents": "naïve ünïcode",
@@ -76,14 +77,12 @@ def examine(
     """
     try:
         chat = Chat(tokenizer)
-        chat.stops |= set(ends)
     except UsageError as error:
         what, _, remedy = str(error).partition("; ")
         return [Remark("chat template", what, "broken", remedy)]
-    except Exception as error:  # A template is a program of a stranger: it may raise anything.
-        reason = (str(error).strip().splitlines() or [""])[0]
-        text = f"cannot show a user's question: {type(error).__name__}: {reason}"
-        return [Remark("chat template", text, "broken", "put another chat_template.jinja into the model folder")]
+    except Exception as error:
+        return [_raised("cannot show a user's question", error, _OTHER_TEMPLATE)]
+    chat.stops |= set(ends)
     checks: tuple[Callable[[], Collection[Remark]], ...] = (
         lambda: _turns(chat),
         lambda: [_thinking(chat)],
@@ -98,10 +97,15 @@ def examine(
     for check in checks:
         try:
             remarks += check()
-        except Exception as error:  # As above; the other checks still have something to say.
-            reason = (str(error).strip().splitlines() or [""])[0]
-            remarks.append(Remark("chat template", f"fails: {type(error).__name__}: {reason}", "broken"))
+        except Exception as error:  # The other checks may still find something.
+            remarks.append(_raised("fails", error))
     return remarks
+
+
+def _raised(what: str, error: Exception, remedy: str = "") -> Remark:
+    """A template is a program of a stranger: it may raise anything."""
+    reason = (str(error).strip().splitlines() or [""])[0]
+    return Remark("chat template", f"{what}: {type(error).__name__}: {reason}", "broken", remedy)
 
 
 def spoken_formats(tokenizer: Any) -> tuple[list[str], str]:
@@ -113,7 +117,7 @@ def spoken_formats(tokenizer: Any) -> tuple[list[str], str]:
         # Leniency is for a model's slips; a template's own form must need none.
         if calls == (_CALL,) and not any(isinstance(call, formats.Fault) or call.lenient for call in calls):
             readers.append(name)
-    shown = text + _rendered(tokenizer, [_QUESTION], [PROBE_TOOL])
+    shown = text + rendered(tokenizer, [_QUESTION], [PROBE_TOOL])
     family = formats.detect(str(tokenizer.chat_template)) or next(
         (name for name, marks in _FOREIGN.items() if any(mark in shown for mark in marks)), ""
     )
@@ -122,7 +126,7 @@ def spoken_formats(tokenizer: Any) -> tuple[list[str], str]:
 
 def _written_call(tokenizer: Any) -> str:
     """What the template makes of an assistant's call; empty where it shows none."""
-    prompt = _rendered(tokenizer, [_QUESTION], [PROBE_TOOL])
+    prompt = rendered(tokenizer, [_QUESTION], [PROBE_TOOL])
     # Some templates want the arguments as an object, some as JSON in a string, most an id of nine letters.
     for arguments in (_CALL.arguments, '{"probe_argument": "some words"}'):
         function = {"name": _CALL.name, "arguments": arguments}
@@ -132,7 +136,7 @@ def _written_call(tokenizer: Any) -> str:
             "tool_calls": [{"id": "call00001", "type": "function", "function": function}],
         }
         try:
-            whole = _rendered(tokenizer, [_QUESTION, turn], [PROBE_TOOL], prompt=False)
+            whole = rendered(tokenizer, [_QUESTION, turn], [PROBE_TOOL], prompt=False)
         except Exception:  # Whatever the template raises: it does not take calls in this form.
             continue
         said = whole[_parting(prompt, whole) :]
@@ -161,9 +165,9 @@ def _turns(chat: Chat) -> list[Remark]:
             about = f"{kind} turns {'after' if thinking else 'without'} thinking"
             if None in verdicts:
                 text = f"the template cannot show {kind} messages after an assistant's"
-                # Few environments speak as a user in mid-episode, and it is told when one does.
+                # Few environments speak as a user in mid-episode, and `play` raises an error when one does.
                 state: Literal["warning", "broken"] = "broken" if kind == "tool" else "warning"
-                remarks.append(Remark(about, text, state, "put another chat_template.jinja into the model folder"))
+                remarks.append(Remark(about, text, state, _OTHER_TEMPLATE))
             elif verdicts == {True}:
                 remarks.append(Remark(about, "are appended: one row, token for token"))
             else:
@@ -190,27 +194,25 @@ def _merges(chat: Chat) -> Remark:
 
 def _thinking(chat: Chat) -> Remark:
     """Who opens the thinking, and what becomes of it."""
-    source = str(chat.tokenizer.chat_template)
-    switch = "; it has a switch enable_thinking, which is left as it is" if "enable_thinking" in source else ""
+    has_switch = "enable_thinking" in str(chat.tokenizer.chat_template)
+    switch = "; it has a switch enable_thinking, which is left as it is" * has_switch
     dropped = [kind for kind in ("tool", "user") if chat.probe(kind, True) is False]
     kept = f"dropped at the next {' or '.join(dropped)} message" if dropped else "kept"
-    if chat.opened_thinking:
-        return Remark("thinking", f"the template opens it itself; earlier thinking is {kept}{switch}")
-    return Remark("thinking", f"the agent may open it; earlier thinking is {kept}{switch}")
+    opener = "the template opens it itself" if chat.opened_thinking else "the agent may open it"
+    return Remark("thinking", f"{opener}; earlier thinking is {kept}{switch}")
 
 
 def _roles(chat: Chat) -> list[Remark]:
     """How the template shows a system text and tool results."""
-    remarks = []
     try:
-        shown = _rendered(chat.tokenizer, [{"role": "system", "content": "be brief"}, _QUESTION])
+        shown = rendered(chat.tokenizer, [{"role": "system", "content": "be brief"}, _QUESTION])
     except Exception:  # Templates refuse roles with errors of their own.
         shown = ""
     if "be brief" in shown:
-        remarks.append(Remark("system text", "is shown"))
+        remarks = [Remark("system text", "is shown")]
     else:
         text = "the template does not show a system message"
-        remarks.append(Remark("system text", text, "warning", "play environments whose `system` is empty"))
+        remarks = [Remark("system text", text, "warning", "play environments whose `system` is empty")]
     if chat.probe("tool", False) is None:
         return remarks
     first, second = 'first "quoted"\nreply', "second reply"
@@ -219,10 +221,7 @@ def _roles(chat: Chat) -> list[Remark]:
     delta = str(chat.tokenizer.decode(ids))
     if second not in delta or "quoted" not in delta:
         text = "of several results to one turn, not all are shown"
-        return [
-            *remarks,
-            Remark("tool results", text, "broken", "put another chat_template.jinja into the model folder"),
-        ]
+        return [*remarks, Remark("tool results", text, "broken", _OTHER_TEMPLATE)]
     before = delta.partition("first")[0]
     form = "as they are" if first in delta else "in another form (as JSON, say)"
     return [*remarks, Remark("tool results", f"are shown {form}, after {before[-60:]!r}")]
@@ -230,7 +229,7 @@ def _roles(chat: Chat) -> list[Remark]:
 
 def _schemas(chat: Chat) -> Remark:
     """Whether the prompt shows the tools, and where."""
-    shown = _rendered(chat.tokenizer, [{"role": "user", "content": "QUESTION"}], [PROBE_TOOL])
+    shown = rendered(chat.tokenizer, [{"role": "user", "content": "QUESTION"}], [PROBE_TOOL])
     name, question = shown.find("probe_tool"), shown.find("QUESTION")
     if name < 0:
         text = "the template does not show them: the agent must learn its tools from demonstrations or a system text"
@@ -311,13 +310,3 @@ def _round_trip(chat: Chat) -> Remark:
         return Remark("odd characters", "survive encoding and decoding")
     text = f"changed by the tokenizer: {', '.join(changed)}"
     return Remark("odd characters", text, "warning", "answers with such text may be judged as other than they were")
-
-
-def _rendered(
-    tokenizer: Any, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = (), *, prompt: bool = True
-) -> str:
-    return str(
-        tokenizer.apply_chat_template(
-            list(messages), tools=list(tools) or None, add_generation_prompt=prompt, tokenize=False
-        )
-    )

@@ -19,7 +19,7 @@ import torch
 import tyro
 
 import palaestra
-from palaestra.agents import Limits
+from palaestra.agents import TokenLimits
 from palaestra.trainers.cold_start import ColdStartConfig, cold_start
 from palaestra.trainers.run import versions
 
@@ -59,11 +59,11 @@ def start(env_id: str, layers: int, seed: int, patience: int) -> Outcome:
     """Raise one pupil."""
     torch.set_num_threads(1)
     arena = palaestra.arena(env_id, 96, ordered=True)
-    config = ColdStartConfig(layers=layers, max_attempts=1, patience=patience)
+    config = ColdStartConfig(layers=layers, max_attempts=1, imitation_steps=patience)
     began, passed, reached = time.process_time(), None, 0.0
     try:
         for progress in cold_start(
-            arena, palaestra.demonstrator(env_id), seed=seed, limits=Limits(72, 256), config=config
+            arena, palaestra.demonstrator(env_id), seed=seed, limits=TokenLimits(72, 256), config=config
         ):
             if "success_with_tool" in progress.metrics:
                 reached = progress.metrics["success_with_tool"]

@@ -15,12 +15,12 @@ from typing import Any
 
 import gymnasium
 
-from palaestra.agents.play import Limits
+from palaestra.agents.play import TokenLimits
 from palaestra.cli.agents import AgentOptions
 from palaestra.endpoint import EndpointConfig
 from palaestra.envs.core.authored import Authored
 from palaestra.envs.core.env import ToolEnv
-from palaestra.envs.sandboxes import Limits as SandboxLimits
+from palaestra.envs.sandboxes import Limits
 from palaestra.envs.suite.reasoning_items import DENIED
 from palaestra.registry import load_author, registered
 from palaestra.trainers.cold_start import ColdStartConfig
@@ -73,7 +73,7 @@ def page() -> str:
         section("Raising the tiny agent: `ColdStartConfig`", "From Python only: `raise_tiny`.", ColdStartConfig),
         section("Who plays: `AgentOptions`", "`palaestra eval` and `palaestra collect`.", AgentOptions),
         section("A server: `EndpointConfig`", "From Python: `EndpointPolicy`.", EndpointConfig),
-        section("Token limits of an episode: `Limits`", "From Python: `play`.", Limits),
+        section("Token limits of an episode: `TokenLimits`", "From Python: `play`.", TokenLimits),
         environments(),
         section(
             "What an environment sets: attributes of its class",
@@ -85,7 +85,7 @@ def page() -> str:
         section(
             "Limits of a program: `Limits` of `palaestra.envs.sandboxes`",
             "Of a toolkit's `limits` and of `open_sandbox`.",
-            SandboxLimits,
+            Limits,
         ),
     ]
     return "\n".join([HEAD, *parts])

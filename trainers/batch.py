@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from palaestra.episode import Episode, TokenRow
-from palaestra.trainers.losses.aggregation import token_weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +52,10 @@ class Batch:
 def pack(episodes: Sequence[Episode], advantages: Sequence[float], weights: Sequence[float] | None = None) -> Batch:
     """Lay episodes out flat; an advantage and a weight go to every token their episode sampled.
 
-    Rows in which nothing was sampled teach nothing and are left out.
+    Rows in which nothing was sampled teach nothing and are left out. Without weights every sampled token counts the
+    same.
     """
-    if weights is None:
-        weights = token_weights([episode.sampled_tokens for episode in episodes], "token")
+    weights = weights or _equal(sum(episode.sampled_tokens for episode in episodes), len(episodes))
     rows, values, shares, owners = [], [], [], []
     for index, (episode, advantage, weight) in enumerate(zip(episodes, advantages, weights, strict=True)):
         for row in episode.rows:
@@ -81,7 +80,6 @@ def pack_rows(
         raise ValueError("a batch needs at least one row with a sampled token")
     lengths = torch.tensor([len(row) for row in rows])
     sampled_N = _joined([row.sampled for row in rows])
-    same = token_weights([int(row.sampled.sum()) for row in rows], "token")
 
     def spread(values: Iterable[float]) -> Tensor:
         return torch.repeat_interleave(torch.tensor(list(values)), lengths)
@@ -92,11 +90,16 @@ def pack_rows(
         sampled_logprobs_N=_joined([row.logprobs for row in rows]),
         versions_N=_joined([row.versions for row in rows]),
         advantages_N=spread(advantages or [1.0] * len(rows)).float() * sampled_N,
-        weights_N=spread(weights or same).float() * sampled_N,
+        weights_N=spread(weights or _equal(int(sampled_N.sum()), len(rows))).float() * sampled_N,
         row_N=spread(range(len(rows))),
         episode_N=spread(episodes or range(len(rows))),
         origin_N=torch.arange(int(lengths.sum())),
     )
+
+
+def _equal(tokens: int, count: int) -> list[float]:
+    """The weight of each of `tokens` tokens that count the same, for each of `count` rows or episodes."""
+    return [1 / max(1, tokens)] * count
 
 
 def _joined(parts: Sequence[NDArray[Any]]) -> Tensor:

@@ -4,18 +4,21 @@ The demonstrator has a bad habit: it uses its tool in three episodes of ten and 
 can do the task but mostly does not bother; reinforcement learning then has something to find. The guessed words stay
 in the loss: without them the guesses turn into long garbage.
 
-Imitation stops at a gate, not at a step count: success of the episodes that used the tool, measured on training
-tasks that were not demonstrated; of all episodes, where no demonstration used one. Some initial weights never get
-there; they are given up and others drawn, which is said and counted. A demonstrator that stays below the gate itself
-is said at once: what it shows is all there is to imitate.
+Imitation stops at a gate, not at a step count: success of the episodes that used the tool, which means that at least
+one call was served, measured on training tasks that were not demonstrated; of all episodes, where no demonstration used
+one. Initial weights that do not get there are given up and others drawn, which is reported and counted. A demonstrator
+that is below the gate itself is reported at once: what it shows is all there is to imitate.
 """
 
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Annotated
+
+from pydantic import Field
 
 from palaestra import formats
-from palaestra.agents import Agent, Chat, Limits, ScriptedPolicy, play
+from palaestra.agents import Agent, Chat, ScriptedPolicy, TokenLimits, play
 from palaestra.agents.conversation import written_rows
 from palaestra.agents.local_model import LocalModel, find_device, serve
 from palaestra.agents.policies.table import in_every_seat
@@ -24,58 +27,62 @@ from palaestra.episode import Episode, Start, Status, TokenRow
 from palaestra.errors import ConfigError, TrainingHalted
 from palaestra.protocols import Arena
 from palaestra.registry import Demonstrator
+from palaestra.trainers.checked import COUNT, NOT_NEGATIVE, check_fields
+from palaestra.trainers.config import IMITATION_GATE, IMITATION_STEPS
 from palaestra.trainers.progress import Progress
 from palaestra.trainers.sampling.division import Division
 from palaestra.trainers.sampling.seats import seated, seats_of
 from palaestra.trainers.sft import Imitation
 from palaestra.trainers.sft_config import SFTConfig, tiny_sft_config
 
+_REPORTS = 50
+"""How often demonstrations say how far they are."""
+
 
 @dataclass(frozen=True, slots=True)
 class ColdStartConfig:
     """How the tiny agent is raised."""
 
-    demonstrations: int = 6000
+    demonstrations: Annotated[int, COUNT] = 6000
     """Episodes of the demonstrator."""
-    tool_rate: float = 0.3
+    tool_rate: Annotated[float, Field(gt=0, le=1)] = 0.3
     """Share of them in which it uses its tool."""
-    layers: int = 2
+    layers: Annotated[int, COUNT] = 2
     """Depth of the model."""
-    gate: float = 0.85
-    """Success given tool use at which imitation may end; success, where no demonstration used a tool."""
-    gate_tasks: int = 192
+    imitation_gate: Annotated[float, Field(gt=0, le=1)] = IMITATION_GATE
+    """Success at which imitation may end, of the episodes that used a tool: in which a call was served. Of all
+    episodes, where no demonstration used one."""
+    gate_tasks: Annotated[int, COUNT] = 192
     """Episodes that the gate is measured on."""
-    first_gate: int = 300
+    first_gate: Annotated[int, NOT_NEGATIVE] = 300
     """Imitation steps before the gate is first measured."""
-    gate_every: int = 50
+    gate_every: Annotated[int, COUNT] = 50
     """Steps between measurements."""
-    warmup_steps: int = 20
+    warmup_steps: Annotated[int, COUNT] = 20
     """Imitation steps over which the learning rate rises."""
-    patience: int = 700
-    """Steps after which initial weights are given up."""
-    decay_steps: int = 150
+    imitation_steps: Annotated[int, COUNT] = IMITATION_STEPS
+    """Steps after which initial weights that have not reached the gate are given up."""
+    decay_steps: Annotated[int, NOT_NEGATIVE] = 150
     """Steps in which the learning rate falls to 0 once the gate is passed."""
-    max_attempts: int = 5
+    max_attempts: Annotated[int, COUNT] = 5
     """Initial weights that are tried."""
 
     def __post_init__(self) -> None:
-        if not (0 < self.tool_rate <= 1 and 0 < self.gate <= 1 and self.first_gate <= self.patience):
-            raise ConfigError(f"{self}: expected shares tool_rate and gate in (0, 1], and first_gate <= patience")
-        counts = (self.demonstrations, self.gate_tasks, self.gate_every, self.max_attempts, self.layers)
-        if min(*counts, self.warmup_steps) < 1:
-            raise ConfigError(f"{self}: expected every count to be at least 1")
+        check_fields(self)
+        if self.first_gate > self.imitation_steps:
+            raise ConfigError(f"{self}: expected first_gate to be at most imitation_steps")
 
 
 @dataclass(frozen=True, slots=True)
 class _Measure:
-    """What the gate measures: success given tool use, or success where no tool is used."""
+    """What the gate measures: success in episodes with a served call, or success where no tool is used."""
 
     with_tool: bool
 
     @property
     def name(self) -> str:
         """As a sentence names it."""
-        return "success given tool use" if self.with_tool else "success"
+        return "success in episodes with a served call" if self.with_tool else "success"
 
     @property
     def metric(self) -> str:
@@ -105,7 +112,7 @@ def cold_start(
     demonstrator: Demonstrator,
     *,
     seed: int,
-    limits: Limits,
+    limits: TokenLimits,
     slots: int = 96,
     device_name: str = "auto",
     config: ColdStartConfig | None = None,
@@ -117,55 +124,57 @@ def cold_start(
     It learns to write calls in `format`, the one that the arena reads.
     """
     config, device = config or ColdStartConfig(), find_device(device_name)
-    demonstrations = demonstrate(arena, demonstrator, config.demonstrations, config.tool_rate, seed, format)
-    yield Progress("demonstrations", len(demonstrations), config.demonstrations)
+    demonstrations = yield from demonstrate(arena, demonstrator, config.demonstrations, config.tool_rate, seed, format)
     if warning := Division(arena.task_count).warning:
         yield Progress("demonstrations", len(demonstrations), config.demonstrations, note=warning)
     measure = _measure(demonstrations, config)
     tokenizer = tiny_tokenizer(m["content"] for e in demonstrations for m in e.attempt.messages)
     chat = Chat(tokenizer)
     rows = [row for episode in demonstrations for row in written_rows(chat, episode.attempt.messages)]
+    best = 0.0
     for attempt in range(config.max_attempts):
         model = tiny_model(len(tokenizer), layers=config.layers, seed=seed * config.max_attempts + attempt)
         local = serve(model.to(device), tokenizer, slots=slots, seed=seed)
         settings = replace(sft or tiny_sft_config(), seed=seed)
         steps, reached = yield from _imitate(local, rows, arena, limits, config, settings, measure)
-        if reached >= config.gate:
+        if reached >= config.imitation_gate:
             return Pupil(local, attempt + 1, steps, demonstrations)
+        best = max(best, reached)
         yield Progress(
             "imitation",
             steps,
-            config.patience,
-            note=f"stuck at {reached:.2f} {measure.name} after {steps} steps (gate {config.gate}); "
+            config.imitation_steps,
+            note=f"stuck at {reached:.2f} {measure.name} after {steps} steps (gate {config.imitation_gate}); "
             f"attempt {attempt + 1} of {config.max_attempts} is given up and other initial weights are drawn",
         )
     shown = len({episode.start.task for episode in demonstrations})
     raise TrainingHalted(
-        f"none of {config.max_attempts} initial weights reached {config.gate} {measure.name} on tasks that "
-        f"were not among the {shown} demonstrated; more tasks, more demonstrations, more layers or more patience may "
-        "help"
+        f"none of {config.max_attempts} initial weights reached {config.imitation_gate} {measure.name} in "
+        f"{config.imitation_steps} steps, on tasks that were not among the {shown} demonstrated; the best reached "
+        f"{best:.2f}. Allow more steps (--imitation-steps), lower the gate (--imitation-gate), or give more tasks"
     )
 
 
 def demonstrate(
-    arena: Arena,
-    demonstrator: Demonstrator,
-    episodes: int,
-    tool_rate: float,
-    seed: int,
-    format: str = formats.DEFAULT,
-) -> Sequence[Episode]:
+    arena: Arena, demonstrator: Demonstrator, episodes: int, tool_rate: float, seed: int, format: str = formats.DEFAULT
+) -> Generator[Progress, None, Sequence[Episode]]:
     """Episodes of the demonstrator, played for real, in task order; of a game, every seat's."""
     script = Agent(ScriptedPolicy(partial(demonstrator, tool_rate=tool_rate), seed, format))
     table, tasks = seats_of(arena), Division(arena.task_count)
+    games = max(1, episodes // max(1, len(table)))
+    total = games * max(1, len(table))
 
     def starts() -> Iterator[Start]:
-        for number in range(max(1, episodes // max(1, len(table)))):
+        for number in range(games):
             yield Start(task=tasks.demonstrated(seed * episodes + number), seed=number, group=number)
 
-    found = play(in_every_seat(script, table), arena, seated(starts(), arena))
-    played = sorted(found, key=lambda episode: (episode.start.task, episode.start.seed, episode.start.seat or ""))
-    return [episode for episode in played if episode.reward is not None]
+    found: list[Episode] = []
+    for episode in play(in_every_seat(script, table), arena, seated(starts(), arena)):
+        found.append(episode)
+        if len(found) % max(1, total // _REPORTS) == 0 or len(found) == total:
+            yield Progress("demonstrations", len(found), total)
+    found.sort(key=lambda episode: (episode.start.task, episode.start.seed, episode.start.seat or ""))
+    return [episode for episode in found if episode.reward is not None]
 
 
 def _measure(demonstrations: Sequence[Episode], config: ColdStartConfig) -> _Measure:
@@ -174,12 +183,12 @@ def _measure(demonstrations: Sequence[Episode], config: ColdStartConfig) -> _Mea
         raise TrainingHalted("every demonstration is BROKEN; `palaestra check` says what is wrong with the environment")
     measure = _Measure(any(map(_used, demonstrations)))
     shown = measure.of(demonstrations)
-    if shown < config.gate:
+    if shown < config.imitation_gate:
         habit = "" if measure.with_tool else f", played with tool_rate={config.tool_rate:g},"
         raise TrainingHalted(
             f"the demonstrator{habit} reaches {shown:.2f} {measure.name} in {len(demonstrations)} demonstrations, and "
-            f"the tiny agent, which imitates it, is to reach {config.gate}: let it play better, or lower the gate "
-            "(ColdStartConfig)"
+            f"the tiny agent, which imitates it, is to reach {config.imitation_gate}: let it play better, or lower the "
+            "gate with --imitation-gate"
         )
     return measure
 
@@ -193,7 +202,7 @@ def _imitate(
     local: LocalModel,
     rows: Sequence[TokenRow],
     arena: Arena,
-    limits: Limits,
+    limits: TokenLimits,
     config: ColdStartConfig,
     sft: SFTConfig,
     measure: _Measure,
@@ -205,7 +214,7 @@ def _imitate(
     def step(rate: float = 1.0) -> float:
         return imitation.step(rate * min(1.0, (imitation.steps + 1) / config.warmup_steps))["loss"]
 
-    while imitation.steps < config.patience:
+    while imitation.steps < config.imitation_steps:
         metrics = {"loss": step()}
         if imitation.steps >= config.first_gate and imitation.steps % config.gate_every == 0:
             reached = _reached(local, arena, limits, config, measure)
@@ -213,9 +222,9 @@ def _imitate(
         # The earliest end: the next gate, and the decay after it.
         gate = max(config.first_gate, -(-imitation.steps // config.gate_every) * config.gate_every)
         yield Progress("imitation", imitation.steps, gate + config.decay_steps, metrics)
-        if reached >= config.gate:
+        if reached >= config.imitation_gate:
             break
-    if reached >= config.gate:
+    if reached >= config.imitation_gate:
         for left in reversed(range(config.decay_steps)):
             loss = step(rate=left / config.decay_steps)
             yield Progress("imitation", imitation.steps, imitation.steps + left, {"loss": loss})
@@ -224,7 +233,7 @@ def _imitate(
     return imitation.steps, reached
 
 
-def _reached(local: LocalModel, arena: Arena, limits: Limits, config: ColdStartConfig, measure: _Measure) -> float:
+def _reached(local: LocalModel, arena: Arena, limits: TokenLimits, config: ColdStartConfig, measure: _Measure) -> float:
     """What the gate measures of a model as it is now."""
     local.agent.engine.update_weights(local.model.named_parameters(), version=0)
     table, tasks = seats_of(arena), Division(arena.task_count)

@@ -1,20 +1,22 @@
-"""Everything a GRPO run can be told, checked where it is made. No torch here: `--help` reads this."""
+"""The settings of a GRPO run, checked where they are made. No torch here: `--help` reads this."""
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
-from difflib import get_close_matches
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
+from pydantic import Field
 
 from palaestra.errors import ConfigError
 from palaestra.plain import from_pairs
+from palaestra.trainers.checked import BELOW_ONE, COUNT, NOT_NEGATIVE, POSITIVE, SHARE, check_fields, from_values
 from palaestra.trainers.durable import write_text
 from palaestra.trainers.recipes import Recipe, find_recipe
 
 _LONGEST_PROMPT = 2560
+IMITATION_GATE, IMITATION_STEPS = 0.85, 700
 _REPLACEABLE = ("epsilon", "epsilon_high", "beta", "importance_sampling_level", "aggregation", "kl_estimator")
 
 
@@ -30,37 +32,37 @@ class GRPOConfig:
     """`tiny` for the built-in agent, or a model's folder or hub name."""
     recipe: str = "grpo-tcr"
     """Preset of the algorithm: grpo-tcr, grpo-scr or grpo-t."""
-    seed: int = 0
+    seed: Annotated[int, NOT_NEGATIVE] = 0
     """Decides tasks, sampling noise and initial weights."""
-    steps: int = 450
+    steps: Annotated[int, COUNT] = 450
     """How many batches to play and learn from."""
-    num_prompts: int = 64
+    num_prompts: Annotated[int, COUNT] = 64
     """Tasks a step."""
-    num_generations: int = 16
+    num_generations: Annotated[int, Field(ge=2)] = 16
     """Episodes of each task: one group."""
-    num_mini_batches: int = 4
+    num_mini_batches: Annotated[int, COUNT] = 4
     """Optimizer steps a batch, at most one a group."""
-    learning_rate: float = 1e-6
+    learning_rate: Annotated[float, NOT_NEGATIVE] = 1e-6
     """AdamW's."""
     lr_schedule: Literal["constant", "linear"] = "constant"
     """`linear` falls to 5 % at the last step."""
-    adam_beta2: float = 0.999
+    adam_beta2: Annotated[float, BELOW_ONE] = 0.999
     """AdamW's second beta."""
-    weight_decay: float = 0.01
+    weight_decay: Annotated[float, NOT_NEGATIVE] = 0.01
     """AdamW's."""
-    max_grad_norm: float = 1.0
+    max_grad_norm: Annotated[float, Field(gt=0, allow_inf_nan=True)] = 1.0
     """Gradients are scaled down to this norm."""
-    temperature: float = 1.0
+    temperature: Annotated[float, POSITIVE] = 1.0
     """Of sampling, in play and in the loss."""
-    max_turn_tokens: int = 4096
+    max_turn_tokens: Annotated[int, COUNT] = 4096
     """A turn that is cut here ends its episode."""
-    max_episode_tokens: int | None = None
+    max_episode_tokens: Annotated[int | None, Field(ge=2)] = None
     """Longest row: prompt, tool results and what the agent says; the recipe's longest response plus 2560 by default."""
-    slots: int = 256
+    slots: Annotated[int, COUNT] = 256
     """Episodes played at once."""
     ordered: bool = False
     """Wait for all running tools before decoding on: curves repeat bit by bit, but the slowest tool sets the pace."""
-    micro_batch_tokens: int = 16_384
+    micro_batch_tokens: Annotated[int, COUNT] = 16_384
     """Padded tokens in one forward and backward pass; changes memory and speed, not the result."""
     epsilon: float | None = None
     """Lower clip, in place of the recipe's."""
@@ -76,9 +78,9 @@ class GRPOConfig:
     """What weighs the same in the loss, in place of the recipe's."""
     kl_estimator: Literal["k1", "k2", "k3"] | None = None
     """How the KL is estimated, in place of the recipe's."""
-    max_completion_length: int | None = None
+    max_completion_length: Annotated[int | None, COUNT] = None
     """Longest response the overlong penalty allows, in place of the recipe's; its cache shrinks in proportion."""
-    max_broken_share: float = 0.05
+    max_broken_share: Annotated[float, SHARE] = 0.05
     """The run stops when more of a step's episodes than this are BROKEN."""
     device: str = "auto"
     """`cpu`, `cuda`, or `auto` for a GPU where there is one."""
@@ -86,36 +88,21 @@ class GRPOConfig:
     """KEY=VALUE for the environment: tasks=problems.jsonl, or what its class takes."""
     train_seats: tuple[str, ...] = ()
     """Seats that learn, in a game of several; all where none is named."""
-    checkpoint_every: int = 10
+    checkpoint_every: Annotated[int, COUNT] = 10
     """Steps between checkpoints; there is always one at the end and at an interrupt."""
-    keep_checkpoints: int = 2
+    keep_checkpoints: Annotated[int, COUNT] = 2
     """Older checkpoints are removed."""
-    recorded_groups: int = 2
+    recorded_groups: Annotated[int, NOT_NEGATIVE] = 2
     """Groups a step whose episodes are kept on disk, whole, with their tokens, beside all BROKEN ones; 0 keeps none."""
-    eval_tasks: int = 256
+    eval_tasks: Annotated[int, COUNT] = 256
     """Held-out tasks, played before and after."""
+    imitation_gate: Annotated[float, Field(gt=0, le=1)] = IMITATION_GATE
+    """Of the tiny agent: success at which imitation may end, among the episodes in which a call was served."""
+    imitation_steps: Annotated[int, COUNT] = IMITATION_STEPS
+    """Of the tiny agent: imitation steps after which initial weights below the gate are given up for others."""
 
     def __post_init__(self) -> None:
-        positive = (
-            "steps num_prompts num_generations num_mini_batches max_grad_norm temperature max_turn_tokens "
-            "slots micro_batch_tokens checkpoint_every keep_checkpoints eval_tasks"
-        )
-        # Written so that not-a-number is refused too.
-        for name in positive.split():
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be above 0")
-        for name in ("learning_rate", "weight_decay", "seed", "recorded_groups"):
-            if not getattr(self, name) >= 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 0")
-        for name, least in (("max_episode_tokens", 2), ("max_completion_length", 1)):
-            if (value := getattr(self, name)) is not None and value < least:
-                raise ConfigError(f"{name} is {value}; it must be at least {least}")
-        if self.num_generations < 2:
-            raise ConfigError(f"num_generations is {self.num_generations}; a group needs at least 2 episodes")
-        if not (0 <= self.max_broken_share <= 1 and 0 <= self.adam_beta2 < 1):
-            raise ConfigError("max_broken_share must be a share between 0 and 1, and adam_beta2 at least 0 and below 1")
-        if self.lr_schedule not in ("constant", "linear"):
-            raise ConfigError(f"lr_schedule is {self.lr_schedule!r}; it must be 'constant' or 'linear'")
+        check_fields(self)
         if "split" in self.environment:
             raise ConfigError("env_options has 'split'; training plays train and is measured on eval")
         _ = self.algorithm  # Checks the recipe, what replaces parts of it, and the pairs.
@@ -172,11 +159,4 @@ def tiny_config(env_id: str, **changes: Any) -> GRPOConfig:
 
 def config_from(values: Mapping[str, Any]) -> GRPOConfig:
     """A config from plain values; an unknown key is an error that names the closest one."""
-    known = [field.name for field in fields(GRPOConfig)]
-    for key in values:
-        if key not in known:
-            raise ConfigError(
-                f"unknown option {key!r}; did you mean {get_close_matches(key, known, n=1, cutoff=0.0)[0]!r}?"
-            )
-    listed = {name: tuple(values.get(name, ())) for name in ("env_options", "train_seats")}
-    return GRPOConfig(**{**values, **listed})
+    return from_values(GRPOConfig, values)

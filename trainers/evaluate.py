@@ -6,7 +6,7 @@ Left out: the figures themselves (`statistics`, `intervals`).
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 
-from palaestra.agents import Agent, Limits, play
+from palaestra.agents import Agent, TokenLimits, play
 from palaestra.agents.policies.table import in_every_seat
 from palaestra.episode import Ending, Episode, Start, Status
 from palaestra.protocols import Arena
@@ -40,8 +40,8 @@ class Report:
     """Success among the episodes in which a call worked; 0 when there are none."""
     tool_share: float
     """Share of episodes in which a call worked."""
-    tokens: float
-    """Sampled tokens an episode."""
+    tokens: float | None
+    """Sampled tokens an episode; None for an agent whose turns are text, such as one behind a server."""
     broken: int
     """Episodes without a reward; in none of the figures."""
     endings: dict[str, int]
@@ -91,21 +91,14 @@ def evaluate(
     tasks: int = 256,
     samples: int = 1,
     temperature: float = 1.0,
-    limits: Limits | None = None,
+    limits: TokenLimits | None = None,
     seed: int = 0,
     seats: Sequence[str] = (),
 ) -> tuple[Report, list[Episode]]:
     """`evaluation`, without showing how far it is."""
     return result_of(
         evaluation(
-            agent,
-            arena,
-            tasks=tasks,
-            samples=samples,
-            temperature=temperature,
-            limits=limits,
-            seed=seed,
-            seats=seats,
+            agent, arena, tasks=tasks, samples=samples, temperature=temperature, limits=limits, seed=seed, seats=seats
         )
     )
 
@@ -117,7 +110,7 @@ def evaluation(
     tasks: int = 256,
     samples: int = 1,
     temperature: float = 1.0,
-    limits: Limits | None = None,
+    limits: TokenLimits | None = None,
     seed: int = 0,
     stage: str = "evaluation",
     seats: Sequence[str] = (),
@@ -187,7 +180,7 @@ def summarise(episodes: Sequence[Episode], tasks: int, samples: int, temperature
         failed_calls=sum(call.status is not Status.OK for call in calls) / max(1, len(calls)),
         success_with_tool=sum(e.parts["success"] for e in with_tool) / max(1, len(with_tool)),
         tool_share=len(with_tool) / count,
-        tokens=sum(e.sampled_tokens for e in scored) / count,
+        tokens=sum(e.sampled_tokens for e in scored) / count if any(e.rows for e in scored) else None,
         broken=len(episodes) - len(scored),
         endings={str(ending): sum(e.ending is ending for e in episodes) for ending in Ending},
         at_k=_at_k(matrix, _answers_by_task(scored), samples),

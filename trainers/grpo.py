@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from palaestra.agents import Limits, play
+from palaestra.agents import TokenLimits, play
 from palaestra.agents.policies.table import in_every_seat
 from palaestra.episode import Episode
 from palaestra.errors import TrainingHalted
@@ -34,7 +34,7 @@ def train(learner: Learner, arena: Arena, advantages: Advantages = group_advanta
     `advantages` turns rewards and groups into advantages; a control experiment passes another.
     """
     config, agent = learner.config, in_every_seat(learner.agent, seats_of(arena))
-    limits = Limits(config.max_turn_tokens, config.longest_row)
+    limits = TokenLimits(config.max_turn_tokens, config.longest_row)
     check_seats(arena, config.train_seats)
     learner.publish()
     while learner.step < config.steps:

@@ -1,6 +1,6 @@
 """Ctrl-C, SIGTERM and a closed terminal: at once where nothing is lost by it, else held back; but never twice.
 
-Left out: what is done about it (`lesson`), and what the user is told afterwards (the command line).
+Left out: what is done about it (`lesson`), and what the user reads afterwards (the command line).
 """
 
 import os

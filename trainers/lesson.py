@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from palaestra import formats
-from palaestra.agents import Agent, Limits
+from palaestra.agents import Agent, TokenLimits
 from palaestra.agents.dialect import pinned
 from palaestra.agents.local_model import LocalModel, export, load
 from palaestra.errors import TrainingHalted, UsageError
@@ -56,13 +56,18 @@ def open_model(name: str, config: GRPOConfig) -> LocalModel:
     return load(name, slots=config.slots, seed=config.seed, device=config.device)
 
 
-def limits(config: GRPOConfig) -> Limits:
+def limits(config: GRPOConfig) -> TokenLimits:
     """The config's token limits, as `play` takes them."""
-    return Limits(config.max_turn_tokens, config.longest_row)
+    return TokenLimits(config.max_turn_tokens, config.longest_row)
 
 
 def raise_tiny(config: GRPOConfig, cold: ColdStartConfig | None = None) -> Generator[Progress, None, Pupil]:
     """Raise the tiny agent on the demonstrator of the config's environment."""
+    if cold is None:
+        first = min(ColdStartConfig().first_gate, config.imitation_steps)
+        cold = ColdStartConfig(
+            imitation_gate=config.imitation_gate, imitation_steps=config.imitation_steps, first_gate=first
+        )
     practice = open_arena(config)
     try:
         check_seats(practice, config.train_seats)

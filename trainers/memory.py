@@ -132,9 +132,7 @@ def estimate(shape: Outline, config: GRPOConfig, *, keeps_scores: bool = False) 
         scores = shape.layers * shape.heads * tokens * min(tokens, longest) * _BYTES
         learning.append(Part("attention scores", scores, "this device has no kernel that forgets them"))
     return Estimate(
-        tuple(held),
-        (Part("sampling", sampling, f"{config.slots} rows, {_SAMPLING} bytes a word"),),
-        tuple(learning),
+        tuple(held), (Part("sampling", sampling, f"{config.slots} rows, {_SAMPLING} bytes a word"),), tuple(learning)
     )
 
 

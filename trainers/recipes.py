@@ -6,14 +6,12 @@ how rewards become a gradient; how much is played and how fast is learned is `GR
 
 from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from palaestra.errors import ConfigError
-
-CHOICES = {
-    "importance_sampling_level": ("token", "sequence"),
-    "aggregation": ("token", "sample"),
-    "kl_estimator": ("k1", "k2", "k3"),
-}
+from palaestra.trainers.checked import COUNT, NOT_NEGATIVE, POSITIVE, check_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,25 +20,25 @@ class Recipe:
 
     name: str
     """What --recipe calls it."""
-    epsilon: float
+    epsilon: Annotated[float, Field(gt=0, lt=1)]
     """Lower clip of the ratio."""
-    epsilon_high: float
+    epsilon_high: Annotated[float, POSITIVE]
     """Upper clip of the ratio."""
-    beta: float
+    beta: Annotated[float, NOT_NEGATIVE]
     """Weight of the KL to the starting policy."""
     overlong: bool
     """Whether long responses are penalised."""
-    max_completion_length: int
+    max_completion_length: Annotated[int, COUNT]
     """Longest response in tokens, tool results included."""
-    overlong_cache: int = 4096
+    overlong_cache: Annotated[int, COUNT] = 4096
     """The last so many tokens before the limit in which the penalty grows (code)."""
-    dual_clip: float | None = 10.0
+    dual_clip: Annotated[float | None, Field(gt=1)] = 10.0
     """Bound on the loss of tokens with negative advantage (code)."""
-    importance_sampling_level: str = "token"
+    importance_sampling_level: Literal["token", "sequence"] = "token"
     """Whose ratio is clipped: each token's, or its whole sequence's (paper, eq. 6 and 7)."""
-    aggregation: str = "token"
+    aggregation: Literal["token", "sample"] = "token"
     """What weighs the same: every token of the mini-batch (paper, eq. 4), or every sample (eq. 5)."""
-    kl_estimator: str = "k3"
+    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
     """How the KL is estimated: k1, k2 or k3 (code)."""
     tool_bonus: float = 0.1
     """Per call that worked, for wrong answers (paper and code; they count every call, which is farmed)."""
@@ -50,13 +48,7 @@ class Recipe:
     """Highest outcome of a wrong answer with its bonus (code)."""
 
     def __post_init__(self) -> None:
-        if not (0 < self.epsilon < 1 and self.epsilon_high > 0 and self.beta >= 0 and self.overlong_cache > 0):
-            raise ConfigError(f"{self}: expected 0 < epsilon < 1, epsilon_high > 0, beta >= 0, overlong_cache > 0")
-        if self.dual_clip is not None and not self.dual_clip > 1:
-            raise ConfigError(f"dual_clip is {self.dual_clip}; expected a bound above 1, or 0 to switch it off")
-        for name, choices in CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise ConfigError(f"{name} is {getattr(self, name)!r}; expected one of {', '.join(choices)}")
+        check_fields(self)
 
 
 RECIPES = {

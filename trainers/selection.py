@@ -74,8 +74,8 @@ def select(
     stages = [Counter(map(source_of, stage)) for stage in (played, scored, good, fresh, kept)]
     by_source = {}
     for source in stages[0]:
-        told, judged, right, new, taken = (stage[source] for stage in stages)
-        by_source[source] = Counts(told, told - judged, judged - right, right - new, new - taken, taken)
+        all_played, judged, right, new, taken = (stage[source] for stage in stages)
+        by_source[source] = Counts(all_played, all_played - judged, judged - right, right - new, new - taken, taken)
     return Selection(tuple(kept), by_source)
 
 
@@ -131,8 +131,8 @@ def _spoken(record: Record) -> tuple[object, ...]:
     """Everything before the agent's first turn, and its turns."""
     messages = record.episode.attempt.messages
     first = next((place for place, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
-    told = [message for place, message in enumerate(messages) if place < first or message["role"] == "assistant"]
-    return tuple((message["role"], _text(message.get("content"))) for message in told)
+    kept = [message for place, message in enumerate(messages) if place < first or message["role"] == "assistant"]
+    return tuple((message["role"], _text(message.get("content"))) for message in kept)
 
 
 def _text(content: object) -> str:

@@ -1,6 +1,6 @@
 """Supervised fine-tuning on what an agent wrote: assistant tokens only, prompts and tool results are context.
 
-    taught(episode)  ->  lesson(chat, episodes)  ->  Imitation(model, rows, config)  ->  study(imitation, ...)
+    taught(episode)  ->  sft_rows(chat, episodes)  ->  Imitation(model, rows, config)  ->  study(imitation, ...)
 
 A folder then holds config.json, metrics.jsonl (one line a step), checkpoints/epoch-N/ (a model each, until the last
 epoch), model/ and at the end summary.json. Left out: which episodes are worth it (`selection`), and going on with a run
@@ -32,7 +32,7 @@ from palaestra.trainers.sft_config import SFTConfig
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
+class SFTRows:
     """What is imitated."""
 
     rows: tuple[TokenRow, ...]
@@ -122,7 +122,7 @@ def unfit(episode: Episode) -> str:
     return ""
 
 
-def lesson(chat: Chat, episodes: Iterable[tuple[str, Episode]], most: int) -> Lesson:
+def sft_rows(chat: Chat, episodes: Iterable[tuple[str, Episode]], most: int) -> SFTRows:
     """Episodes as the student reads them, in rows of at most `most` tokens. Each comes with the words for its place."""
     kept: list[TokenRow] = []
     truncated = emptied = 0
@@ -143,7 +143,7 @@ def lesson(chat: Chat, episodes: Iterable[tuple[str, Episode]], most: int) -> Le
                 kept.append(short)
             else:
                 emptied += 1
-    return Lesson(tuple(kept), truncated, emptied)
+    return SFTRows(tuple(kept), truncated, emptied)
 
 
 def truncate(row: TokenRow, most: int) -> TokenRow:
@@ -151,11 +151,7 @@ def truncate(row: TokenRow, most: int) -> TokenRow:
     if len(row) <= most:
         return row
     return replace(
-        row,
-        ids=row.ids[:most],
-        sampled=row.sampled[:most],
-        logprobs=row.logprobs[:most],
-        versions=row.versions[:most],
+        row, ids=row.ids[:most], sampled=row.sampled[:most], logprobs=row.logprobs[:most], versions=row.versions[:most]
     )
 
 

@@ -23,10 +23,7 @@ from palaestra.trainers.losses.policy import policy_loss
 
 
 def update(
-    learner: Learner,
-    episodes: Sequence[Episode],
-    terms: Sequence[Mapping[str, float]],
-    advantages: NDArray[np.float64],
+    learner: Learner, episodes: Sequence[Episode], terms: Sequence[Mapping[str, float]], advantages: NDArray[np.float64]
 ) -> tuple[dict[str, float], list[Lesson]]:
     """Learn from scored episodes, and let the engine sample from what came of it.
 
@@ -82,12 +79,7 @@ def update(
     }, lessons
 
 
-def _backward(
-    learner: Learner,
-    logprobs_N: torch.Tensor,
-    micro: Batch,
-    sums: dict[str, float],
-) -> None:
+def _backward(learner: Learner, logprobs_N: torch.Tensor, micro: Batch, sums: dict[str, float]) -> None:
     """Add one micro-batch's gradient, and its figures to `sums`."""
     recipe, reference = learner.config.algorithm, learner.reference
     result = policy_loss(

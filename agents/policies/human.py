@@ -124,7 +124,7 @@ class HumanPolicy:
         said, calls = [], []
         for line in lines:
             if line.split(maxsplit=1)[:1] == ["/call"]:
-                calls.append(_call(line, tools))
+                calls.append(typed_call(line.lstrip().removeprefix("/call").lstrip(), tools))
             else:
                 said.append(line)
         return self._form.render(calls, "\n".join(said)) if calls else "\n".join(said)
@@ -154,28 +154,25 @@ def _signature(tool: Mapping[str, Any]) -> str:
     return visible(f"{function.get('name')}({listed}) - {function.get('description', '')}")
 
 
-def _call(line: str, tools: Sequence[Mapping[str, Any]]) -> ParsedCall:
-    """The call that a `/call` line writes; a ValueError says what is wrong with it."""
+def typed_call(text: str, tools: Sequence[Mapping[str, Any]]) -> ParsedCall:
+    """The call that `NAME key=value ...` writes; a UsageError says what is wrong with it.
+
+    A parameter that wants text gets it as it stands, any other the JSON that it may be.
+    """
     try:
-        name, *pairs = shlex.split(line)[1:]
+        words = shlex.split(text)
     except ValueError as error:
-        detail = "there is no NAME" if "unpack" in str(error) else str(error)
-        raise ValueError(f"{line!r}: {detail}; expected /call NAME key=value, with quotes around blanks") from None
-    found = next((tool for tool in tools if tool.get("function", tool).get("name") == name), {})
+        raise UsageError(f"/call {text}: {error}; put quotes around blanks") from error
+    if not words:
+        raise UsageError('expected /call NAME KEY=VALUE ..., such as /call search query="Deka born"')
+    schemas = _parameters(next((tool for tool in tools if tool.get("function", tool).get("name") == words[0]), {}))
     arguments: dict[str, Any] = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals or not key:
-            raise ValueError(f"{pair!r} has no '='; expected /call NAME key=value, with quotes around blanks")
-        arguments[key] = _value(value, _parameters(found).get(key, {}))
-    return ParsedCall(name, arguments)
-
-
-def _value(text: str, schema: Mapping[str, Any]) -> Any:
-    """The text itself where a string is wanted, else the JSON that it may be."""
-    if schema.get("type") == "string":
-        return text
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text
+    for word in words[1:]:
+        name, equals, value = word.partition("=")
+        if not (equals and name) or name in arguments:
+            raise UsageError(f"/call {words[0]} has {word!r}; expected KEY=VALUE, each key once, quotes around blanks")
+        arguments[name] = value
+        if schemas.get(name, {}).get("type") != "string":
+            with suppress(ValueError, RecursionError):
+                arguments[name] = json.loads(value)
+    return ParsedCall(words[0], arguments)

@@ -25,7 +25,7 @@ def tiny_tokenizer(texts: Iterable[str], vocabulary: int = 512) -> PreTrainedTok
     """Byte-level BPE learned from `texts`.
 
     Spaces stand apart from words, so that a name is the same token wherever it is copied to; but a word keeps the space
-    before a number, which is then told from other numbers by the token before it. Digits come in pairs.
+    before a number, which the token before it then distinguishes from other numbers. Digits come in pairs.
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -52,7 +52,7 @@ def tiny_tokenizer(texts: Iterable[str], vocabulary: int = 512) -> PreTrainedTok
 def tiny_model(vocabulary: int, *, layers: int = 2, seed: int = 0) -> Any:
     """A Qwen3 with random weights: width 64, four heads, tied embeddings.
 
-    The rotary base is 100 instead of 10,000: rows are short, and copying needs neighbours told apart by their places.
+    The rotary base is 100 instead of 10,000: rows are short, and copying needs to distinguish neighbours.
     """
     config = Qwen3Config(
         vocab_size=vocabulary,

@@ -54,19 +54,19 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status: 0 done, 1 a check failed, 2 a wrong request, 130 interrupted."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    _bear_any_letter()
+    _replace_unknown_letters()
     try:
         try:
             status = _run(arguments)
-        finally:  # Here, while what goes wrong can still be told; `--help` ends in a SystemExit.
+        finally:  # Here, while an error can still be reported; `--help` ends in a SystemExit.
             sys.stdout.flush()
-    except BrokenPipeError:  # Whoever read our output has gone, as `head` does: nothing is left to say.
-        _let_go_of_output()
+    except BrokenPipeError:  # The reader of our output has ended, as `head` does.
+        _discard_output()
         return 1
     except OSError as error:
         if error.errno not in _FULL:
             raise
-        _let_go_of_output()
+        _discard_output()
         print(f"palaestra: nothing more can be written: {error.strerror}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -123,8 +123,8 @@ def _usage(columns: int) -> str:
     return "\n".join(["usage: palaestra COMMAND [options]", "", *lines, "", textwrap.fill(closing, max(columns, 20))])
 
 
-def _bear_any_letter() -> None:
-    """A letter that the terminal's encoding lacks is spelled out, and a closed output swallows what it is given."""
+def _replace_unknown_letters() -> None:
+    """Write letters that the terminal's encoding lacks as escapes, and to nowhere where an output is closed."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
@@ -133,8 +133,8 @@ def _bear_any_letter() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _let_go_of_output() -> None:
-    """What is still buffered goes nowhere, or Python would try again, and complain, as it exits."""
+def _discard_output() -> None:
+    """Drop what is still buffered, or Python would try to write it again as it exits, and fail again."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ValueError):  # An output that is no file, as under a test.

@@ -134,10 +134,7 @@ def _opened(options: AgentOptions, format: str, env_id: str, slots: int, seed: i
 
     if options.base_url is not None:
         policy = EndpointPolicy(
-            _config(options),
-            format=format,
-            native_tools=options.native_tools,
-            seed=seed if options.send_seed else None,
+            _config(options), format=format, native_tools=options.native_tools, seed=seed if options.send_seed else None
         )
         try:
             policy.check()

@@ -4,7 +4,6 @@ Left out: what a turn does, and the questions that depend on it (`desk`, `game_d
 """
 
 import re
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from palaestra import formats
 from palaestra.envs.core.transcript import transcript
 from palaestra.episode import Message
 from palaestra.errors import UsageError
-from palaestra.plain import from_pairs
 
 Schemas = Sequence[Mapping[str, Any]]
 
@@ -67,19 +65,9 @@ class Asking:
         self._say(self.help)
 
     def _do_call(self, rest: str) -> None:
-        try:
-            words = shlex.split(rest)
-        except ValueError as error:
-            raise UsageError(f"/call {rest}: {error}") from error
-        if not words:
-            raise UsageError('expected /call NAME KEY=VALUE ..., such as /call search query="Deka born"')
-        given = dict(word.partition("=")[::2] for word in words[1:])
-        schema = self._tools().get(words[0], {}).get("parameters", {}).get("properties", {})
-        values = from_pairs(words[1:], f"/call {words[0]}")
-        # A tool that wants text gets text, also where it looks like a number.
-        typed = {key: given[key] if schema.get(key, {}).get("type") == "string" else values[key] for key in values}
-        call = formats.ParsedCall(words[0], typed)
-        self._turn(formats.get(self._format).render([call]), echo=True)
+        from palaestra.agents.policies.human import typed_call
+
+        self._turn(formats.get(self._format).render([typed_call(rest, self._schemas)]), echo=True)
 
     def _do_file(self, rest: str) -> None:
         if not rest:

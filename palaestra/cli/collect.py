@@ -19,7 +19,7 @@ from rich.console import Console
 
 from palaestra.cli.agents import HUMAN, AgentOptions, loads_here, open_agent, spending, spent, token_limits
 from palaestra.cli.blame import blaming
-from palaestra.cli.display import table, watch
+from palaestra.cli.display import show_line, table, watch
 from palaestra.cli.ids import resolve
 from palaestra.cli.played import MOST_SAMPLES, Played, start_of
 from palaestra.episode import Start
@@ -124,8 +124,8 @@ def run(arguments: Sequence[str]) -> int:
             print(f"\ninterrupted; {_way_on(options, played)}", file=sys.stderr)
             return 128 + stop.number
         except PalaestraError as error:
-            if played is None:
-                raise
+            if played is None or (isinstance(error, UsageError) and not played.done):
+                raise  # The same command would be refused again.
             print(f"palaestra collect: {error}\n{_way_on(options, played)}", file=sys.stderr)
             return 2
 
@@ -141,7 +141,7 @@ def _environment(options: Options, env_id: str, console: Console) -> dict[str, A
     model = options.agent.model
     environment, note = pinned(env_id, options.environment, open_tokenizer(model), trained_format(model))
     if note:
-        console.print(note, style="yellow", markup=False, highlight=False, soft_wrap=True)
+        show_line(console, note, "yellow")
     return environment
 
 
@@ -154,12 +154,17 @@ def _collect(
     console: Console,
 ) -> int:
     for note in played.notes:
-        console.print(note, style="yellow", markup=False, highlight=False, soft_wrap=True)
+        show_line(console, note, "yellow")
     cost = None
     slots = 1 if options.agent.model == HUMAN and options.agent.base_url is None else options.slots
     with ExitStack() as opened:
         # Opened even where nothing is missing: it knows how many tasks there are.
         places = opened.enter_context(closing(arena(env_id, slots, **environment)))
+        if seats := getattr(places, "seats", ()):
+            raise UsageError(
+                f"{env_id} is a game of the seats {', '.join(seats)}; name the one that the teacher plays, as in "
+                f"--env-options seat={seats[0]}, and the others are played by the game's own script"
+            )
         starts = _starts(options, places.task_count)
         missing = [start for start in starts if (start.task, start.seed) not in played.done]
         if len(starts) < options.tasks * options.samples:
@@ -178,23 +183,23 @@ def _collect(
             finally:
                 cost = spent(agent)
                 if cost is not None:
-                    console.print(spending(cost), markup=False, highlight=False)
+                    show_line(console, spending(cost))
     records = played.records(starts)
     chosen = select(records, least_success=options.least_success, top_k=options.top_k)
     _show(chosen, env_id, console)
     if faults := [record.episode.fault for record in records if record.episode.reward is None]:
         text = f"the same command tries the {len(faults)} BROKEN again; the last broke on: {faults[-1]}"
-        console.print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)
+        show_line(console, text, "yellow")
     counts = {source: asdict(found) for source, found in chosen.by_source.items()}
     rules = {"least_success": options.least_success, "top_k": options.top_k}
     played.summarise({**rules, "counts": asdict(chosen.counts), "by_source": counts, "spent_last": cost})
     if not chosen.records:
-        console.print(f"nothing was kept, so {options.out} was not written", highlight=False, soft_wrap=True)
+        show_line(console, f"nothing was kept, so {options.out} was not written")
         return 1
     write(options.out, chosen.records)
-    console.print(f"{len(chosen.records)} episodes: {options.out}", highlight=False, soft_wrap=True)
+    show_line(console, f"{len(chosen.records)} episodes: {options.out}")
     if played.defects:
-        console.print(f"{played.defects} lines of {played.path} are no episodes", highlight=False, soft_wrap=True)
+        show_line(console, f"{played.defects} lines of {played.path} are no episodes")
     return 0
 
 
@@ -216,9 +221,9 @@ def _play(
     interrupts: Interrupts,
 ) -> Generator[Progress, None, None]:
     """Play these, writing each episode down as it ends."""
-    from palaestra.agents import Limits, play
+    from palaestra.agents import TokenLimits, play
 
-    limits = Limits(*options.limits)
+    limits = TokenLimits(*options.limits)
     scored, successes, broken = 0, 0.0, 0
     episodes = play(agent, places, starts, limits=limits, temperature=options.temperature)
     for number, episode in enumerate(episodes, start=1):

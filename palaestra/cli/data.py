@@ -89,11 +89,13 @@ def _read_by(env_id: str, path: str) -> TaskFile:
             env.close()
     if refused:
         faults = tuple(dict.fromkeys(fault for error in refused.values() for fault in error.faults))
-        told = {error.summary for error in refused.values()}
-        said = told if len(told) == 1 else (f"for {split!r} {error.summary}" for split, error in refused.items())
+        summaries = {error.summary for error in refused.values()}
+        said = (
+            summaries if len(summaries) == 1 else (f"for {split!r} {error.summary}" for split, error in refused.items())
+        )
         # A row that is no task is refused for both splits; a task that cannot be judged, for its own.
-        all_told = all(error.count == len(error.faults) for error in refused.values())
-        count = len(faults) if all_told else max(error.count for error in refused.values())
+        all_named = all(error.count == len(error.faults) for error in refused.values())
+        count = len(faults) if all_named else max(error.count for error in refused.values())
         raise TaskFileError(path, "; ".join(said), faults, count)
     if not found:
         raise empty[0]

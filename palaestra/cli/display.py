@@ -34,17 +34,15 @@ def watch(stage: Generator[Progress, None, Result], console: Console) -> Result:
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
             if progress.stage != name:  # Counted from what was seen: a run that goes on did steps in another process.
-                name, first, began = progress.stage, progress.step, time.perf_counter()
+                name, first, shown, began = progress.stage, progress.step, 0, time.perf_counter()
             line = _line(progress, time.perf_counter() - began, progress.step - first)
             if progress.note:
                 console.print(f"[yellow]{progress.note}[/yellow]", highlight=False)
             if console.is_terminal:
                 live.update(line, refresh=True)
             every = max(1, progress.total // _PLAIN_LINES)
-            due = (
-                progress.step % every == 0 or progress.step == progress.total or "success_with_tool" in progress.metrics
-            )
-            if due and not progress.note and shown != progress.step:
+            due = progress.step // every != shown // every or progress.step == progress.total
+            if (due or "success_with_tool" in progress.metrics) and not progress.note and shown != progress.step:
                 shown = progress.step
                 console.print(line, highlight=False, soft_wrap=True)
 
@@ -56,6 +54,11 @@ def _line(progress: Progress, seconds: float, steps: int) -> str:
         rate = progress.metrics["num_tokens"] / max(1e-9, progress.metrics["step_time"])
         figures.append(f"{rate:,.0f} tokens/s")
     return f"{progress.stage:<14} {progress.step:>4}/{progress.total}  {'  '.join(figures)}{left}"
+
+
+def show_line(console: Console, text: str, style: str = "") -> None:
+    """Print text as it is: no markup, no colours of its own, and not folded where nobody watches."""
+    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def table(

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from palaestra.cli.display import show_line
 from palaestra.errors import UsageError
 from palaestra.record import Defect, Record, scan
 
@@ -23,7 +24,7 @@ def episode_files(paths: Sequence[Path]) -> list[Path]:
 
 
 class Reading:
-    """The records of some files, one after another; lines that are none are told and counted, and the rest is read."""
+    """The records of some files, one after another; lines that are no records are reported and counted."""
 
     def __init__(self, paths: Sequence[Path], console: Console) -> None:
         self.files = episode_files(paths)
@@ -31,33 +32,32 @@ class Reading:
         self.path = self.files[0]
         """Where the record at hand is from."""
         self._console = console
-        self._told = 0
+        self._reported = 0
 
     def __iter__(self) -> Iterator[tuple[str, Record]]:
         """Each record with the words that name its place."""
         for path in self.files:
             self.path = path
-            untold: list[Defect] = []
+            unreported: list[Defect] = []
             before, whole = self.defects, False
             for number, found in enumerate(scan(path), start=1):
                 if isinstance(found, Defect):
                     self.defects += 1
-                    if len(untold) < _SHOWN:
-                        untold.append(found)
+                    if len(unreported) < _SHOWN:
+                        unreported.append(found)
                 if isinstance(found, Record) or whole:
                     whole = True
-                    self._tell(path, untold)
-                    untold.clear()
+                    self._report(path, unreported)
+                    unreported.clear()
                 if isinstance(found, Record):
                     yield f"{path}, episode {number}", found
-            if untold:  # A file of another kind needs one line, not one for each of its own.
-                count, first = self.defects - before, untold[0]
-                self._say(f"{path}: none of its {count} lines is an episode; line {first.line}: {first.reason}")
+            if unreported:  # A file of another kind needs one line, not one for each of its own.
+                count, first = self.defects - before, unreported[0]
+                show_line(
+                    self._console, f"{path}: none of its {count} lines is an episode; line {first.line}: {first.reason}"
+                )
 
-    def _tell(self, path: Path, defects: Sequence[Defect]) -> None:
-        for defect in defects[: _SHOWN - self._told]:
-            self._told += 1
-            self._say(f"{path}, line {defect.line}: {defect.reason}")
-
-    def _say(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+    def _report(self, path: Path, defects: Sequence[Defect]) -> None:
+        for defect in defects[: _SHOWN - self._reported]:
+            self._reported += 1
+            show_line(self._console, f"{path}, line {defect.line}: {defect.reason}")

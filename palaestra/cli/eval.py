@@ -28,7 +28,7 @@ from palaestra.record import Record, to_line, write
 from palaestra.registry import is_game
 
 if TYPE_CHECKING:
-    from palaestra.agents import Agent, Limits
+    from palaestra.agents import Agent, TokenLimits
     from palaestra.trainers.evaluate import Report
 
 SAMPLED, GREEDY = "sampled", "greedy"
@@ -121,12 +121,12 @@ def run(arguments: Sequence[str]) -> int:
     """Print the figures; 1 where no episode could be scored."""
     options = tyro.cli(Options, args=list(arguments), prog="palaestra eval")
     env_id, console = resolve(options.env_id), Console()
-    from palaestra.agents import Limits
+    from palaestra.agents import TokenLimits
 
-    limits = Limits(*token_limits(options.agent.model, options.max_turn_tokens, options.max_episode_tokens))
+    limits = TokenLimits(*token_limits(options.agent.model, options.max_turn_tokens, options.max_episode_tokens))
     names = [options.agent.model] if options.against is None else [options.agent.model, options.against]
     with ExitStack() as opened:
-        # All are opened before the first plays, so that a mistake in a name is told at once.
+        # All are opened before the first plays, so that a mistake in a name is reported at once.
         agents = [opened.enter_context(open_agent(name, options, env_id)) for name in names]
         # The seats of a game each take a place.
         slots = options.slots if is_game(env_id) else min(options.slots, options.tasks * options.samples)
@@ -168,7 +168,7 @@ def open_agent(name: str, options: Options, env_id: str) -> "Iterator[Agent]":
         yield agent
 
 
-def measure(name: str, table: Table, options: Options, limits: "Limits", console: Console) -> Measured:
+def measure(name: str, table: Table, options: Options, limits: "TokenLimits", console: Console) -> Measured:
     """Let an agent play, showing how far it is."""
     from palaestra.trainers.evaluate import by_seat, evaluation
 

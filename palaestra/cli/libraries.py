@@ -1,8 +1,7 @@
 """Which libraries are installed, whether palaestra supports their versions, and what each extra enables.
 
-Ranges come from palaestra's own package metadata, so they are those that pip goes by. Nothing is imported here: what
-is installed and cannot be imported is found by `machine.torch_findings`. Left out: pre-releases, which count as their
-release, and operators other than those of plain ranges, of which nothing is said.
+Ranges come from palaestra's own package metadata, so they are those that pip goes by. Left out: importing what is
+installed, which `machine.torch_findings` tries.
 """
 
 import platform
@@ -11,6 +10,9 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata, util
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from palaestra.cli.finding import Finding
 
@@ -28,65 +30,27 @@ PURPOSES = {
 """What each extra enables."""
 BASIC_EXTRA = "train"
 """The extra without which no agent is trained."""
-_REQUIREMENT = re.compile(r"^\s*([A-Za-z0-9._-]+)\s*(?:\[([^\]]*)\])?\s*\(?([^;()]*)\)?\s*(?:;(.*))?$")
-_EXTRA = re.compile(r"""extra\s*==\s*["']([^"']+)["']""")
-_CLAUSE = re.compile(r"^\s*(>=|<=|==|!=|~=|>|<)\s*v?([0-9]+(?:\.[0-9]+)*)[^,]*$")
+_EXTRA = re.compile(r"""extra == ["']([^"']+)["']""")
 
 
 @dataclass(frozen=True, slots=True)
-class Requirement:
-    """One line of the metadata."""
+class Needed:
+    """A library that palaestra needs."""
 
     name: str
-    supported: str
-    """The range, as the metadata spells it; empty where any version will do."""
+    supported: SpecifierSet
     extra: str = ""
     """Empty for what is always installed."""
 
 
-def requirements(distribution: str = "palaestra") -> list[Requirement]:
-    """What a distribution requires; extras that name its own extras are left out, for those stand there themselves."""
+def needed_libraries() -> list[Needed]:
+    """What palaestra requires; extras that name its own extras are left out, for those stand there themselves."""
     found = []
-    for line in metadata.requires(distribution) or []:
-        parts = _REQUIREMENT.match(line)
-        if parts is None or parts[1].lower() == distribution:
-            continue
-        extra = _EXTRA.search(parts[4] or "")
-        clauses = sorted((clause.strip() for clause in parts[3].split(",")), reverse=True)
-        found.append(Requirement(parts[1], ",".join(clauses), extra[1] if extra else ""))
+    for line in map(Requirement, metadata.requires("palaestra") or ()):
+        extra = _EXTRA.search(str(line.marker or ""))
+        if line.name != "palaestra":
+            found.append(Needed(line.name, line.specifier, extra[1] if extra else ""))
     return found
-
-
-def supports(supported: str, version: str) -> bool | None:
-    """Whether a version lies in a range; None where the range or the version is not understood."""
-    found = re.match(r"v?(?:\d+!)?([0-9]+(?:\.[0-9]+)*)", version)
-    if found is None:
-        return None
-    have, verdict = _numbers(found[1]), True
-    for clause in filter(None, supported.split(",")):
-        parts = _CLAUSE.match(clause)
-        if parts is None:
-            return None
-        operator, want = parts[1], _numbers(parts[2])
-        if clause.rstrip().endswith(".*"):
-            same = have[: len(want)] == want
-            verdict = verdict and (same if operator == "==" else not same)
-            continue
-        width = max(len(have), len(want))
-        left, right = (numbers + (0,) * (width - len(numbers)) for numbers in (have, want))
-        verdict = (
-            verdict
-            and {
-                ">=": left >= right,
-                "<=": left <= right,
-                "==": left == right,
-                "!=": left != right,
-                ">": left > right,
-                "<": left < right,
-                "~=": left >= right and left[: len(want) - 1] == right[: len(want) - 1],
-            }[operator]
-        )
-    return verdict
 
 
 def library_findings() -> Iterator[Finding]:
@@ -95,8 +59,8 @@ def library_findings() -> Iterator[Finding]:
 
     python = f"{platform.python_version()} ({sys.executable})"
     try:
-        installed, wanted = metadata.version("palaestra"), requirements()
-        supported = "".join(metadata.metadata("palaestra").get_all("Requires-Python") or [])
+        installed, wanted = metadata.version("palaestra"), needed_libraries()
+        supported = SpecifierSet(metadata.metadata("palaestra")["Requires-Python"] or "")
     except metadata.PackageNotFoundError:
         yield Finding("python", python)
         yield Finding(
@@ -107,7 +71,7 @@ def library_findings() -> Iterator[Finding]:
             vital=True,
         )
         return
-    if supports(supported, platform.python_version()) is False:
+    if not supported.contains(platform.python_version(), prereleases=True):
         yield Finding("python", f"{python} is not supported (needs {supported})", "broken", vital=True)
     else:
         yield Finding("python", f"{python} (needs {supported})")
@@ -135,30 +99,22 @@ def library_findings() -> Iterator[Finding]:
         )
 
 
-def _library(wanted: Requirement) -> Finding:
+def _library(wanted: Needed) -> Finding:
     """One library: there or not, and in range or not."""
     extra, vital = wanted.extra, wanted.extra in ("", BASIC_EXTRA)
-    install = f"pip install 'palaestra[{extra}]'" if extra else f"pip install '{wanted.name}{wanted.supported}'"
-    needs = f"needs {wanted.supported}" if wanted.supported else "any version will do"
+    supported = ",".join(sorted(map(str, wanted.supported), reverse=True))
+    fitting = f"'{wanted.name}{supported}'"
+    install = f"pip install 'palaestra[{extra}]'" if extra else f"pip install {fitting}"
+    needs = f"needs {supported}" if supported else "any version will do"
     try:
         version = metadata.version(wanted.name)
     except metadata.PackageNotFoundError:
         return Finding(wanted.name, f"not installed ({needs})", "missing", install, vital)
     if not _findable(wanted.name):
-        return Finding(
-            wanted.name,
-            f"{version} is listed as installed, but cannot be imported",
-            "broken",
-            f"pip install --force-reinstall '{wanted.name}{wanted.supported}'",
-            vital,
-        )
-    fits = supports(wanted.supported, version)
-    if fits is None:
-        return Finding(wanted.name, f"{version} ({needs}; the two could not be compared)", "warning")
-    if not fits:
-        return Finding(
-            wanted.name, f"{version} ({needs})", "broken", f"pip install '{wanted.name}{wanted.supported}'", vital
-        )
+        text = f"{version} is listed as installed, but cannot be imported"
+        return Finding(wanted.name, text, "broken", f"pip install --force-reinstall {fitting}", vital)
+    if not wanted.supported.contains(version, prereleases=True):
+        return Finding(wanted.name, f"{version} ({needs})", "broken", f"pip install {fitting}", vital)
     return Finding(wanted.name, f"{version} ({needs})")
 
 
@@ -175,7 +131,3 @@ def _findable(name: str) -> bool:
     listed = (metadata.distribution(name).read_text("top_level.txt") or "").split()
     own = name.replace("-", "_").lower()
     return findable(own) if own in listed or not listed else any(findable(module) for module in listed)
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split("."))

@@ -10,11 +10,14 @@ import gymnasium
 import tyro
 from rich.console import Console
 
-from palaestra.cli.display import table
+from palaestra.cli.display import show_line, table
 from palaestra.cli.ids import resolve, short_names
+from palaestra.errors import PalaestraError
 from palaestra.options import options_of
 from palaestra.registry import game_class, games, is_game, load_author, registered, registered_game
 
+_UNKNOWN = "?"
+"""Stands for the tools of an environment that cannot be opened."""
 BESIDE = 52
 """Columns that a table needs beside the longest id; where there are fewer, each environment is a paragraph."""
 
@@ -33,48 +36,57 @@ def run(arguments: Sequence[str]) -> int:
     if options.env_id is not None:
         _show_one(resolve(options.env_id).rpartition(":")[2], console)
         return 0
-    rows = {env_id: _row(env_id) for env_id in (*registered(), *games())}
-    known = f"commands know the suite's as {', '.join(short_names())}"
-    names = textwrap.fill(known, max(20, console.width), break_on_hyphens=False, break_long_words=False)
+    faults: dict[str, str] = {}
+    rows = {env_id: _row(env_id, faults) for env_id in (*registered(), *games())}
     if console.width >= max(map(len, rows)) + BESIDE:
         drawn = table("", rows, ("tools", "task"), justify="left")
         drawn.columns[0].no_wrap = True  # An id in two pieces can be neither searched for nor copied.
         console.print(drawn)
-        console.print(names, markup=False, highlight=False, soft_wrap=True)
-        return 0
-    for env_id, row in rows.items():
-        _show_row(env_id, row, console)
-    console.print(names, markup=False, highlight=False, soft_wrap=True)
+    else:
+        for env_id, row in rows.items():
+            _show_row(env_id, row, console)
+    for text in (*faults.values(), f"commands know the suite's as {', '.join(short_names())}"):
+        said = textwrap.fill(text, max(20, console.width), break_on_hyphens=False, break_long_words=False)
+        show_line(console, said)
     return 0
 
 
 def _show_one(env_id: str, console: Console) -> None:
     """What it is, and each option with its default."""
-    _show_row(env_id, _row(env_id), console)
+    faults: dict[str, str] = {}
+    _show_row(env_id, _row(env_id, faults), console)
+    for text in faults.values():
+        show_line(console, f"  {text}")
     registered_with = registered_game(env_id)[1] if is_game(env_id) else gymnasium.spec(env_id).kwargs
     takes = options_of(_class(env_id)) | ({"seat": repr(None)} if is_game(env_id) else {})
     takes |= {name: repr(value) for name, value in registered_with.items()}
-    console.print("  options:", markup=False, highlight=False)
+    show_line(console, "  options:")
     for name, default in takes.items():
         said = f"    {name}={default}" if default else f"    {name}"
-        console.print(said, markup=False, highlight=False, soft_wrap=True)
+        show_line(console, said)
 
 
 def _show_row(env_id: str, row: tuple[str, str], console: Console) -> None:
     """An environment as a paragraph."""
     tools, about = row
-    console.print(env_id, style="bold", markup=False, highlight=False, soft_wrap=True)
+    show_line(console, env_id, "bold")
     for text in (about, tools if tools.startswith("seats") else f"tools: {tools}"):
         said = textwrap.fill(text, max(20, console.width), initial_indent="  ", subsequent_indent="  ")
-        console.print(said, markup=False, highlight=False, soft_wrap=True)
+        show_line(console, said)
 
 
-def _row(env_id: str) -> tuple[str, str]:
-    """Its tools or seats, and the first line of its class's docstring."""
-    author = _class(env_id)
-    if is_game(env_id):
-        return f"seats: {', '.join(author.seats)}", _first_line(author)
-    return ", ".join(_tools(env_id)) or "none", _first_line(author)
+def _row(env_id: str, faults: dict[str, str]) -> tuple[str, str]:
+    """Its tools or seats, and the first line of its class's docstring; why it cannot be opened goes to `faults`."""
+    about = ""
+    try:
+        author = _class(env_id)
+        about = ((author.__doc__ or "").strip().splitlines() or [""])[0]
+        if is_game(env_id):
+            return f"seats: {', '.join(author.seats)}", about
+        return ", ".join(_tools(env_id)) or "none", about
+    except PalaestraError as error:  # One environment that lacks a library must not hide the others.
+        faults[env_id] = str(error)
+        return _UNKNOWN, about
 
 
 def _class(env_id: str) -> Any:
@@ -84,11 +96,6 @@ def _class(env_id: str) -> Any:
     entry = gymnasium.spec(env_id).entry_point
     assert isinstance(entry, str), "palaestra.register takes entry points as strings"
     return load_author(entry, f"{env_id}: its class")
-
-
-def _first_line(author: Any) -> str:
-    lines = (author.__doc__ or "").strip().splitlines()
-    return lines[0] if lines else ""
 
 
 def _tools(env_id: str) -> list[str]:

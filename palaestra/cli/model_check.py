@@ -5,6 +5,7 @@ enough. Code that a stranger put beside a model is never run. Left out: whether 
 """
 
 import json
+import math
 import os
 import socket
 from collections.abc import Iterator
@@ -22,46 +23,34 @@ _REACH_SECONDS = 5.0
 """How long the hub may take to accept a connection."""
 
 
-def misplaced(name: str) -> Finding | None:
-    """What is wrong with the name itself; None when it is a model's folder, or may be a hub name."""
-    path = Path(name)
-    if (path / "model" / "config.json").is_file():
-        inner = path / "model"
-        return _broken("model", f"{name!r} is a run; its model is in {str(inner)!r}", f"palaestra doctor {inner}")
-    if path.is_dir():
-        if (path / "config.json").is_file():
-            return None
-        text = f"{name!r} holds no config.json"
-        return _broken("model", text, "pass a model folder, as transformers or a run writes it")
-    if path.exists():
-        return _broken("model", f"{name!r} is a file", "pass the folder that holds it")
-    if name.startswith((".", "/", "~", "runs/")) or name.count("/") > 1:
-        return _broken("model", f"there is no folder {name!r}", "pass a model folder, a hub name, or 'tiny'")
-    return None
-
-
 def read(name: str) -> tuple[Any, Any, list[int]] | Finding:
     """Config, tokenizer and stops of a model's folder or hub name, or why they cannot be had."""
     from transformers import AutoConfig, AutoTokenizer, GenerationConfig
     from transformers.utils import logging
 
+    from palaestra.agents.local_model import misplaced
+
     logging.set_verbosity_error()
-    logging.disable_progress_bar()
     if name == "tiny":
         from palaestra.agents.policies.tiny import tiny_model, tiny_tokenizer
 
         return tiny_model(512).config, tiny_tokenizer(["What is 17 * 23? Answer: 391"]), []
-    wrong = misplaced(name)
-    local = Path(name).is_dir() or _is_cached(name)
-    if wrong is None and not local:
-        wrong = _unreachable(name)
-    if wrong is not None:
-        return wrong
-    how: dict[str, Any] = {"trust_remote_code": False, "local_files_only": local}
+    if wrong := misplaced(name):
+        return _broken("model", *wrong)
+    readers: dict[str, Any] = {"config": AutoConfig, "tokenizer": AutoTokenizer}
+    local = Path(name).is_dir()
+    if not local:
+        try:  # What the hub's cache has needs no network.
+            for reader in readers.values():
+                reader.from_pretrained(name, trust_remote_code=False, local_files_only=True)
+            local = True
+        except Exception:  # Not cached, or only in part: the hub is asked, and its answer counts.
+            if unreachable := _unreachable(name):
+                return unreachable
     parts: dict[str, Any] = {}
-    for what, reader in (("config", AutoConfig), ("tokenizer", AutoTokenizer)):
+    for what, reader in readers.items():
         try:
-            parts[what] = reader.from_pretrained(name, **how)
+            parts[what] = reader.from_pretrained(name, trust_remote_code=False, local_files_only=local)
         except Exception as error:  # Broken files end in errors of every kind.
             remedy = "pass a model folder, a hub name, or 'tiny'"
             if "gated" in str(error).lower():
@@ -142,13 +131,10 @@ def _weights(folder: Path, shape: Any) -> Iterator[Finding]:
     """Whether the safetensors files are there, whole, and hold the weights that the config asks for."""
     from safetensors import SafetensorError, safe_open
 
+    index, named = folder / "model.safetensors.index.json", ["model.safetensors"]
     try:
-        index = folder / "model.safetensors.index.json"
-        named = (
-            sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-            if index.is_file()
-            else ["model.safetensors"]
-        )
+        if index.is_file():
+            named = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         yield _broken("weights", f"{index.name} cannot be read: {reason(error)}", "fetch the model again")
         return
@@ -164,10 +150,7 @@ def _weights(folder: Path, shape: Any) -> Iterator[Finding]:
             with safe_open(folder / file, framework="np") as opened:
                 for key in opened.keys():  # noqa: SIM118  (the file is no dict)
                     part = opened.get_slice(key)
-                    count = 1
-                    for length in part.get_shape():
-                        count *= length
-                    found[key], kinds = count, kinds | {part.get_dtype()}
+                    found[key], kinds = math.prod(part.get_shape()), kinds | {part.get_dtype()}
         except (SafetensorError, OSError) as error:
             yield _broken("weights", f"{file} is cut short or damaged: {reason(error)}", "fetch the model again")
             return
@@ -223,18 +206,6 @@ def amount(size: float) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:,.1f} GiB"
-
-
-def _is_cached(name: str) -> bool:
-    """Whether the hub's cache has what is needed; then the network is not."""
-    from transformers import AutoConfig, AutoTokenizer
-
-    try:
-        AutoConfig.from_pretrained(name, trust_remote_code=False, local_files_only=True)
-        AutoTokenizer.from_pretrained(name, trust_remote_code=False, local_files_only=True)
-    except Exception:  # Not cached, or only in part: the hub is asked, and what it says is what counts.
-        return False
-    return True
 
 
 def _unreachable(name: str) -> Finding | None:

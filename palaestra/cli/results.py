@@ -121,6 +121,6 @@ _FORMS: Mapping[str, Callable[[Report], str]] = {
     "  failed": lambda report: f"{report.failed_calls:.1%}",
     "tool used": lambda report: f"{report.tool_share:.1%}",
     "  success": lambda report: f"{report.success_with_tool:.3f}",
-    "tokens": lambda report: f"{report.tokens:.1f}",
+    "tokens": lambda report: _ABSENT if report.tokens is None else f"{report.tokens:.1f}",
 }
 """The rows of a report that are about scored episodes."""

@@ -17,8 +17,9 @@ import tyro
 from rich.console import Console
 
 from palaestra import formats
-from palaestra.cli.display import watch
+from palaestra.cli.display import show_line, watch
 from palaestra.cli.episodes import Reading, episode_files
+from palaestra.cli.train import option_value
 from palaestra.episode import Episode
 from palaestra.errors import PalaestraError, UsageError
 from palaestra.record import Record
@@ -28,14 +29,14 @@ from palaestra.trainers.sft_config import SFTConfig, tiny_sft_config
 
 if TYPE_CHECKING:
     from palaestra.agents.local_model import LocalModel
-    from palaestra.trainers.sft import Lesson
+    from palaestra.trainers.sft import SFTRows
 
 _HELD_BACK = "\na model is being written; then this ends. Ctrl-C again ends at once, without it\n"
 
 
 @dataclass(frozen=True)
 class Options:
-    """Imitate recorded episodes: what the agent said in them, given what it was told.
+    """Imitate recorded episodes: what the agent said in them, given what it had read.
 
     The defaults shown are the tiny agent's; with --model they are those of GRPO-TCR's authors.
     """
@@ -62,18 +63,11 @@ class Found:
     defects: int
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """The one option that decides the defaults of the others."""
-
-    model: Annotated[str, tyro.conf.arg(aliases=["-m"])] = "tiny"
-
-
 def parse(arguments: Sequence[str]) -> Options:
     """Options whose defaults fit the model that is asked for."""
     prog = "palaestra sft"
-    asked, _ = tyro.cli(_Asked, args=list(arguments), prog=prog, return_unknown_args=True, add_help=False)
-    config = tiny_sft_config() if asked.model == "tiny" else SFTConfig(asked.model)
+    model = option_value(arguments, "--model", "-m") or "tiny"
+    config = tiny_sft_config() if model == "tiny" else SFTConfig(model)
     return tyro.cli(Options, args=list(arguments), prog=prog, default=Options(tyro.MISSING, config))
 
 
@@ -141,7 +135,7 @@ def _chosen(paths: Sequence[Path], console: Console) -> list[Path]:
         and path.with_name(f"{path.name.removesuffix('.played.jsonl')}.jsonl") in files
     ]
     for path in played:
-        _tell(console, f"{path} is left out: what was chosen of it is beside it")
+        show_line(console, f"{path} is left out: what was chosen of it is beside it")
     return [path for path in files if path not in played]
 
 
@@ -166,7 +160,9 @@ def spoken(config: SFTConfig, found: Found, local: "LocalModel", console: Consol
     target = config.format or template_format(local.tokenizer)
     if target is None or target == AUTO:
         if target == AUTO:
-            _tell(console, "the chat template writes calls in a format that is not known here; they stay as they are")
+            show_line(
+                console, "the chat template writes calls in a format that is not known here; they stay as they are"
+            )
         return config
     episodes: list[tuple[str, Episode]] = []
     changed = 0
@@ -181,7 +177,7 @@ def spoken(config: SFTConfig, found: Found, local: "LocalModel", console: Consol
     if not episodes:
         raise UsageError(f"none of the episodes can be written in the call format {target}; choose another --format")
     if changed:
-        _tell(console, f"the calls of {changed} episodes are written anew as {target}, which the student writes")
+        show_line(console, f"the calls of {changed} episodes are written anew as {target}, which the student writes")
     found.episodes, found.dialects = episodes, [target] * len(episodes)
     return replace(config, format=target)
 
@@ -210,16 +206,16 @@ def _dialect(record: Record) -> str:
     return named if named in formats.FORMATS else formats.DEFAULT
 
 
-def written(config: SFTConfig, found: Found, local: "LocalModel", console: Console) -> "Lesson":
+def written(config: SFTConfig, found: Found, local: "LocalModel", console: Console) -> "SFTRows":
     """The episodes as the student reads them, and a few lines about them."""
-    from palaestra.trainers.sft import lesson, longest_row
+    from palaestra.trainers.sft import longest_row, sft_rows
 
     assert local.agent.chat is not None, "a model has a chat"
     most = longest_row(local.model, config)
-    made = lesson(local.agent.chat, found.episodes, most)
+    made = sft_rows(local.agent.chat, found.episodes, most)
     tokens, said = sum(map(len, made.rows)), sum(int(row.sampled.sum()) for row in made.rows)
     known = ", ".join(f"{count} of {env_id}" for env_id, count in found.environments.items())
-    _tell(console, f"{known}: {len(made.rows)} rows, {tokens:,} tokens, {said:,} of them the agent's")
+    show_line(console, f"{known}: {len(made.rows)} rows, {tokens:,} tokens, {said:,} of them the agent's")
     warnings = [f"{count} episodes {reason}; they are left out" for reason, count in found.left_out.items()]
     if found.imperfect:
         warnings.append(f"{found.imperfect} episodes are short of full success, and are imitated too")
@@ -229,7 +225,7 @@ def written(config: SFTConfig, found: Found, local: "LocalModel", console: Conso
     if found.defects:
         warnings.append(f"{found.defects} lines are no episodes; the rest is imitated")
     for warning in warnings:
-        _tell(console, warning, "yellow")
+        show_line(console, warning, "yellow")
     if not made.rows:
         raise UsageError(f"no row has a token of the agent among its first {most}; a larger max_row_tokens may help")
     return made
@@ -239,7 +235,7 @@ def _imitate(
     config: SFTConfig,
     found: Found,
     local: "LocalModel",
-    made: "Lesson",
+    made: "SFTRows",
     folder: Path,
     interrupts: Interrupts,
     console: Console,
@@ -273,8 +269,8 @@ def _imitate(
         "versions": versions(),
     }
     write_text(folder / "summary.json", json.dumps(summary, indent=2) + "\n")
-    _tell(console, f"loss a token: {losses[0]:.3f} at first, {losses[-1]:.3f} at last")
-    _tell(console, f"model and figures: {folder}")
+    show_line(console, f"loss a token: {losses[0]:.3f} at first, {losses[-1]:.3f} at last")
+    show_line(console, f"model and figures: {folder}")
 
 
 def _left(folder: Path | None) -> str:
@@ -285,7 +281,3 @@ def _left(folder: Path | None) -> str:
     if kept is None:
         return "no epoch was finished"
     return f"the model of the last whole epoch is {kept}; --model {kept} begins another run with it"
-
-
-def _tell(console: Console, text: str, style: str = "") -> None:
-    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)

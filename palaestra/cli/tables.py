@@ -13,6 +13,7 @@ from rich.console import Console
 
 from palaestra import formats
 from palaestra.cli.agents import AgentOptions, open_agent
+from palaestra.cli.display import show_line
 from palaestra.errors import UsageError
 from palaestra.protocols import Arena
 from palaestra.registry import arena, chosen_format
@@ -55,7 +56,8 @@ def open_table(
             theirs = _read_as(env_id, environment, others.model, other, console)
             if other.chat is not None and _format(env_id, theirs) != _format(env_id, made):
                 made["format"] = "auto"
-                _tell(console, "the agents at this table write calls in different formats; whichever is met is read")
+                note = "the agents at this table write calls in different formats; whichever is met is read"
+                show_line(console, note, "yellow")
         places = opened.enter_context(closing(arena(env_id, slots, **made)))
         yield _seated(agent, other, seats, places, made)
 
@@ -87,13 +89,9 @@ def _read_as(
 
     made, note = pinned(env_id, environment, agent.chat.tokenizer, trained_format(name))
     if note:
-        _tell(console, note)
+        show_line(console, note, "yellow")
     return made
 
 
 def _format(env_id: str, environment: Mapping[str, Any]) -> str:
     return chosen_format(env_id, environment) or formats.DEFAULT
-
-
-def _tell(console: Console, text: str) -> None:
-    console.print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)

@@ -14,7 +14,7 @@ import tyro
 from rich.console import Console
 
 from palaestra.cli.blame import blaming
-from palaestra.cli.display import watch
+from palaestra.cli.display import show_line, watch
 from palaestra.cli.ids import resolve
 from palaestra.errors import PalaestraError, UsageError
 from palaestra.trainers.config import GRPOConfig, tiny_config
@@ -51,7 +51,7 @@ def parse(arguments: Sequence[str], prog: str, about: str | None = None) -> Opti
 
     Those of a run that is gone on with are the defaults then: what differs from them was asked for.
     """
-    resumed, model = _value(arguments, "--resume"), _value(arguments, "--model")
+    resumed, model = option_value(arguments, "--resume"), option_value(arguments, "--model")
     if resumed:
         default = read_config(Path(resumed))
     else:
@@ -114,7 +114,7 @@ def _train(record: "Run", opened: "LocalModel | None", interrupts: Interrupts, c
         console.print(f"going on after step {learner.step} of {record.config.steps}", highlight=False)
     before = measure_before(record, learner)
     for note in record.notes:
-        console.print(f"[yellow]{note}[/yellow]", highlight=False, soft_wrap=True)
+        show_line(console, note, "yellow")
     practice = open_arena(record.config)
     try:
         watch(practise(record, learner, practice, interrupts), console)
@@ -138,11 +138,11 @@ def _way_on(folder: Path) -> str:
     return f"{safe}; go on with: palaestra train --resume {shlex.quote(str(folder))}"
 
 
-def _value(arguments: Sequence[str], option: str) -> str | None:
-    """What an option is given on the command line, the last time it is named."""
+def option_value(arguments: Sequence[str], *spellings: str) -> str | None:
+    """What an option is given on the command line, the last time it is named; other defaults depend on it."""
     named = [
         argument.partition("=")[2] or following
-        for argument, following in zip(arguments, [*arguments, ""][1:], strict=True)
-        if argument.partition("=")[0] == option
+        for argument, following in zip(arguments, [*arguments[1:], ""], strict=True)
+        if argument.partition("=")[0] in spellings
     ]
     return named[-1] if named else None

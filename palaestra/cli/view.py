@@ -10,6 +10,7 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
+from palaestra.cli.display import show_line
 from palaestra.errors import UsageError
 
 _LARGE = 150_000_000
@@ -72,7 +73,7 @@ def run(arguments: Sequence[str]) -> int:
     collection = Collection(options.paths, steps)
     written = write(options.out or (collection.run or Path()) / "view.html", collection)
     said = f"{written.episodes:,} episodes, {written.bytes / 1e6:,.1f} MB: {written.path}"
-    console.print(said, soft_wrap=True, markup=False, highlight=False)
+    show_line(console, said)
     if written.defects:
         lines = "line that" if written.defects == 1 else "lines that"
         console.print(f"without {written.defects} {lines} cannot be read; the page names them", highlight=False)
@@ -88,7 +89,7 @@ def _serve(options: Options, steps: frozenset[int] | None, console: Console) -> 
 
     viewer = Viewer(options.paths, steps, options.port)
     try:
-        console.print(f"{viewer.url}\nCtrl-C ends it", soft_wrap=True, markup=False, highlight=False)
+        show_line(console, f"{viewer.url}\nCtrl-C ends it")
         if options.open:
             webbrowser.open(viewer.url)
         viewer.run()

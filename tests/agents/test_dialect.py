@@ -2,7 +2,7 @@
 
 import families
 import pytest
-from test_template import PLAIN_TURN, WRITERS, with_template, written_in
+from test_template import WRITERS, written_in
 
 import palaestra
 from palaestra import formats
@@ -59,8 +59,3 @@ def test_environments_of_others_hear_text_and_are_not_pinned():
     assert not reads_calls("CartPole-v1")
     assert chosen_format("CartPole-v1", {}) is None
     assert pinned("CartPole-v1", {}, written_in("llama3")) == ({}, "")
-
-
-def test_the_template_of_a_fixture_is_what_the_test_takes_it_for():
-    assert PLAIN_TURN in families.QWEN25
-    assert template_format(with_template(families.QWEN25)) is None

@@ -97,15 +97,6 @@ def test_a_rollout_that_comes_later_copies_the_prompt_from_whoever_holds_it(runn
         assert done[ticket].ids == alone(one).ids
 
 
-def test_more_rollouts_than_slots_cost_one_prompt():
-    served = Watched(slots=2)
-    prompt = text(90)
-    for seed in range(8):
-        served.submit(request(prompt, seed=seed, max_tokens=1))
-    finish(served, 8)
-    assert served.computed == 90 + 3
-
-
 def test_prompts_that_begin_alike_are_computed_from_where_they_differ():
     served = Watched(slots=12)
     system = text(100)
@@ -181,15 +172,6 @@ def test_a_decode_step_is_as_wide_as_rows_run_and_spans_the_longest_of_them():
     assert widths == [-(-left // 4) * 4 for left in (20, 20, *range(19, 0, -1))]
     assert spans[0] > 200
     assert max(spans[2:]) <= 10 + 22
-
-
-def test_an_engine_with_nothing_to_do_computes_nothing():
-    served = Watched(slots=8)
-    served.submit(request(text(10), max_tokens=2))
-    finish(served, 1)
-    served.passes.clear()
-    assert served.poll() == []
-    assert served.passes == []
 
 
 # What must not matter.

@@ -94,7 +94,7 @@ def test_a_call_that_is_typed_wrongly_is_asked_for_again(typed):
     policy, shown = person(f"{typed}\n\n/call search query=Bado\n\n")
     policy.submit(request())
     assert hermes.parse(policy.poll()[0].text).calls == (ParsedCall("search", {"query": "Bado"}),)
-    assert "expected /call NAME key=value" in shown.getvalue()
+    assert "/call" in shown.getvalue().rpartition("leaves.")[2]
 
 
 def test_what_is_new_is_shown_once_and_cannot_move_the_cursor():

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from palaestra import Completion, ConfigError, Ending, Request
-from palaestra.agents import Agent, Conversation, Limits, play
+from palaestra.agents import Agent, Conversation, TokenLimits, play
 
 
 def run(arena, starts, engine=None, **options):
@@ -177,7 +177,7 @@ CHAT = families.chat("qwen2.5")
 
 def test_a_turn_that_is_cut_ends_its_episode_and_is_no_answer():
     arena = families.Talk(3)
-    episodes = list(play(Agent(Babble(CHAT, 20), CHAT), arena, families.starts(6), limits=Limits(max_turn_tokens=9)))
+    episodes = list(play(Agent(Babble(CHAT, 20), CHAT), arena, families.starts(6), limits=TokenLimits(9)))
     for episode in episodes:
         assert episode.ending is Ending.LENGTH_LIMIT
         assert episode.sampled_tokens == 9
@@ -199,7 +199,7 @@ def test_a_row_never_outgrows_its_budget_and_ends_on_a_token_the_agent_chose(spa
     """A tool result that does not fit is not appended."""
     prompt, _ = opening_length()
     engine = Babble(CHAT, 5)
-    limits = Limits(max_turn_tokens=7, max_episode_tokens=prompt + spare)
+    limits = TokenLimits(max_turn_tokens=7, max_episode_tokens=prompt + spare)
     (episode,) = play(Agent(engine, CHAT), families.Talk(1), [families.Start(3, 0)], limits=limits)
     (row,) = episode.rows
     assert len(row) <= prompt + spare
@@ -212,7 +212,7 @@ def test_a_budget_that_is_just_enough_is_enough():
     (whole,) = play(Agent(Babble(CHAT, 5), CHAT), families.Talk(1), [families.Start(3, 0)])
     assert whole.ending is Ending.ANSWERED
     for length, ending in ((len(whole.rows[0]), Ending.ANSWERED), (len(whole.rows[0]) - 1, Ending.LENGTH_LIMIT)):
-        limits = Limits(max_turn_tokens=5, max_episode_tokens=length)
+        limits = TokenLimits(max_turn_tokens=5, max_episode_tokens=length)
         (episode,) = play(Agent(Babble(CHAT, 5), CHAT), families.Talk(1), [families.Start(3, 0)], limits=limits)
         assert episode.ending is ending
 
@@ -220,7 +220,7 @@ def test_a_budget_that_is_just_enough_is_enough():
 def test_a_prompt_that_does_not_fit_ends_before_the_agent_speaks():
     prompt, _ = opening_length()
     engine = Babble(CHAT, 5)
-    limits = Limits(max_turn_tokens=5, max_episode_tokens=prompt)
+    limits = TokenLimits(max_turn_tokens=5, max_episode_tokens=prompt)
     (episode,) = play(Agent(engine, CHAT), families.Talk(1), [families.Start(3, 0)], limits=limits)
     assert episode.ending is Ending.LENGTH_LIMIT
     assert episode.sampled_tokens == 0
@@ -230,12 +230,7 @@ def test_a_prompt_that_does_not_fit_ends_before_the_agent_speaks():
 @pytest.mark.parametrize(("turn", "episode"), [(0, 10), (-1, 10), (5, 1)])
 def test_limits_that_allow_nothing_are_refused(turn, episode):
     with pytest.raises(ConfigError, match="max_turn_tokens"):
-        Limits(turn, episode)
-
-
-def test_an_agent_without_a_chat_has_no_rows():
-    episodes = run(families.Talk(2), families.starts(4))
-    assert all(episode.rows == () and episode.versions is None for episode in episodes)
+        TokenLimits(turn, episode)
 
 
 def test_a_text_agent_with_a_chat_has_rows_whose_log_probs_are_zero():

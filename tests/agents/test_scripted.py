@@ -1,9 +1,7 @@
 """Scripts play by rule, and alike however their turns are mixed."""
 
 import families
-import numpy as np
 
-import palaestra
 from palaestra import Request, Start
 from palaestra.agents import Agent, ScriptedPolicy, play
 
@@ -48,12 +46,3 @@ def test_a_cancelled_turn_is_not_handed_out():
     policy.cancel(99)
     assert [completion.ticket for completion in policy.poll()] == [second]
     assert policy.poll() == []
-
-
-def test_the_demonstrator_solves_its_environment_through_the_loop():
-    arena = palaestra.arena("palaestra/TwoHop-v0", 4)
-    agent = Agent(ScriptedPolicy(palaestra.demonstrator("palaestra/TwoHop-v0")))
-    episodes = list(play(agent, arena, families.starts(12)))
-    arena.close()
-    assert np.mean([episode.reward for episode in episodes]) == 1.0
-    assert {len(episode.attempt.calls) for episode in episodes} == {2}

@@ -108,13 +108,6 @@ def test_where_results_and_schemas_are_shown_is_told():
     assert "after the question" in remarks(with_template(late))["tool schemas"].text
 
 
-@pytest.mark.parametrize("dialect", WRITERS)
-def test_the_dialect_of_a_template_is_the_one_that_reads_its_calls_back(dialect):
-    readers, _ = spoken_formats(written_in(dialect))
-    assert dialect in readers
-    assert not {name for name in WRITERS if name != dialect} & set(readers)
-
-
 @pytest.mark.parametrize("reads", formats.FORMATS)
 @pytest.mark.parametrize("dialect", WRITERS)
 def test_a_template_and_an_environment_of_different_dialects_do_not_go_together(dialect, reads):

@@ -13,7 +13,7 @@ from fake_server import FakeServer, demonstrated, error, nobody
 
 import palaestra
 from palaestra import UsageError
-from palaestra.agents import EndpointPolicy, HumanPolicy, Limits, ScriptedPolicy
+from palaestra.agents import EndpointPolicy, HumanPolicy, TokenLimits
 from palaestra.cli.agents import AgentOptions, open_agent, spent, token_limits
 from palaestra.registry import arena, demonstrator
 
@@ -48,7 +48,7 @@ def evaluated(*arguments):
     with open_agent(chosen.agent, chosen.env_id, slots=2, seed=0) as agent:
         held_out = arena(chosen.env_id, 2, split="eval")
         try:
-            report, episodes = evaluate(agent, held_out, tasks=chosen.tasks, limits=Limits())
+            report, episodes = evaluate(agent, held_out, tasks=chosen.tasks, limits=TokenLimits())
         finally:
             held_out.close()
     return report, episodes, spent(agent)
@@ -76,14 +76,6 @@ def test_eval_measures_a_served_model_and_knows_what_it_cost():
     assert cost["cost"] == cost["prompt_tokens"] > 0
 
 
-def test_the_demonstrator_is_the_default():
-    report, _, cost = evaluated()
-    assert report.success == 1.0
-    assert cost is None
-    with open_agent(AgentOptions(), ENV, slots=1, seed=0) as agent:
-        assert isinstance(agent.engine, ScriptedPolicy)
-
-
 def test_a_person_reads_and_writes_the_environments_format(monkeypatch):
     shown = io.StringIO()
     monkeypatch.setattr(sys, "stdin", io.StringIO("/call calculator expression=1+1\n\n2\n"))
@@ -92,11 +84,6 @@ def test_a_person_reads_and_writes_the_environments_format(monkeypatch):
     assert [call.text for call in episodes[0].attempt.calls] == ["2"]
     assert (report.broken, cost) == (0, None)
     assert "tool (calculator): 2" in shown.getvalue()
-
-
-def test_a_model_from_disk_is_loaded(tmp_path):
-    with pytest.raises(UsageError, match="there is no folder"), contextlib.ExitStack() as stack:
-        stack.enter_context(open_agent(AgentOptions(model=f"{tmp_path}/none"), ENV, slots=1, seed=0))
 
 
 def test_a_server_that_is_not_there_is_told_before_anything_is_played():

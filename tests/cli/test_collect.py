@@ -402,7 +402,7 @@ def test_a_server_that_refuses_the_key_is_told_before_anything_is_played(capsys,
         status, _, err = run(capsys, "calculator", "--out", out, "-m", "demo", "-b", server.url, "--tasks", 5)
     assert status == 2
     assert "key" in err
-    assert "no episode is scored yet" in err
+    assert "the same command" not in err
     assert list(out.parent.iterdir()) == [], "a mistake leaves no litter"
 
 
@@ -494,6 +494,16 @@ def test_a_wrong_request_is_refused_in_a_sentence(capsys, out, arguments, said):
     assert said in err
     assert "Traceback" not in err
     assert not out.exists()
+
+
+def test_a_game_without_a_seat_is_refused_with_the_seats_and_no_false_promise(capsys, out):
+    status, _, err = run(capsys, "debate", "--out", out, "--tasks", 2)
+    assert status == 2
+    assert "the seats debater_0, debater_1, judge_0" in err
+    assert "--env-options seat=debater_0" in err
+    assert "the same command" not in err
+    assert list(out.parent.iterdir()) == []
+    assert run(capsys, "debate", "--out", out, "--tasks", 2, "--env-options", "seat=debater_0")[0] == 0
 
 
 @pytest.mark.parametrize("name", ["good", "good.json", "good.played.jsonl"])

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,22 +18,9 @@ from palaestra.cli import COMMANDS, main
 from palaestra.trainers.cold_start import Pupil
 from palaestra.trainers.progress import Progress
 
-SMALL = [
-    "--steps",
-    "2",
-    "--num-prompts",
-    "2",
-    "--num-generations",
-    "2",
-    "--slots",
-    "4",
-    "--max-turn-tokens",
-    "8",
-    "--eval-tasks",
-    "4",
-    "--device",
-    "cpu",
-]
+SMALL = shlex.split(
+    "--steps 2 --num-prompts 2 --num-generations 2 --slots 4 --max-turn-tokens 8 --eval-tasks 4 --device cpu"
+)
 
 
 def run(capsys, *arguments):
@@ -107,16 +95,11 @@ def test_a_mistake_names_what_was_meant_and_exits_with_2(capsys, arguments, mean
     [
         ["eval", "two-hop", "--tasks", "0"],
         ["eval", "two-hop", "--temperature", "-1"],
-        ["eval", "two-hop", "--temperature", "nan"],
-        ["eval", "two-hop", "--max-turn-tokens", "0"],
-        ["eval", "two-hop", "--seed", "-1"],
         ["eval", "two-hop", "--model", "/nowhere/at/all"],
         ["eval", "nobodys_module:x/Y-v0"],
         ["eval", "CartPole-v1"],
         ["train", "two-hop", "--steps", "0"],
         ["train", "two-hop", "--epsilon", "2"],
-        ["train", "two-hop", "--eval-tasks", "0"],
-        ["train", "two-hop", "--seed", "-1"],
         ["train", "two-hop", "--device", "gpu"],
         ["train", "two-hop", "--model", "/nowhere/at/all"],
         ["train"],
@@ -130,13 +113,7 @@ def test_a_wrong_request_is_refused_in_a_sentence(capsys, tmp_path, monkeypatch,
     assert status == 2
     assert len(err) > 20
     assert "Traceback" not in err
-
-
-def test_the_environments_are_listed_with_their_tools(capsys):
-    status, out, _ = run(capsys, "list")
-    assert status == 0
-    assert all(env_id in out for env_id in palaestra.registered() if env_id.startswith("palaestra/"))
-    assert "search" in out
+    assert not list(tmp_path.iterdir()), "the corrected command finds the run's name free"
 
 
 @pytest.mark.parametrize("columns", [40, 76, 80, 100])
@@ -144,7 +121,7 @@ def test_no_id_is_broken_in_a_list(capsys, monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
     _, out, _ = run(capsys, "list")
     ids = [*palaestra.registered(), *palaestra.registry.games()]
-    assert all(env_id in out for env_id in ids)
+    assert all(name in out for name in (*ids, "search", "seats: debater_0"))
     assert all(re.search(rf"[ \n]{name}[,\n]", out) for name in ("two-hop", "code-contest", "solver-critic"))
     table = [line for line in out.splitlines() if "│" in line]
     assert bool(table) == (columns > 76)
@@ -186,21 +163,6 @@ def test_the_demonstrator_is_measured_under_any_spelling_of_its_id(capsys, name,
     assert (found["tasks"], found["success"], found["endings"]["answered"]) == (8, 1.0, 8)
 
 
-def test_an_environment_of_ones_own_is_found_in_the_current_folder(capsys, tmp_path, monkeypatch):
-    (tmp_path / "my_own_world.py").write_text(
-        "import palaestra\nfrom palaestra.envs.suite.calculator import Calculator, demonstrate\n"
-        "palaestra.register('me/Mine-v0', 'my_own_world:Calculator', demonstrator='my_own_world:demonstrate')\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", ["", *sys.path])
-    try:
-        status, out, _ = run(capsys, "eval", "my_own_world:me/Mine-v0", "--tasks", "4")
-    finally:
-        __import__("gymnasium").registry.pop("me/Mine-v0", None)
-    assert status == 0
-    assert "me/Mine-v0" in out
-
-
 @pytest.fixture
 def newborn(monkeypatch):
     """Instead of a pupil that is raised, one that knows nothing: what is tested is what comes after."""
@@ -236,24 +198,6 @@ def test_a_run_leaves_its_config_its_steps_its_figures_and_its_model(capsys, new
     assert status == 0, err
     status, out, _ = run(capsys, "eval", "two-hop", "--tasks", "4", "--model", str(again / "model"), *SMALL[8:10])
     assert status == 0
-
-
-def test_a_model_that_is_not_there_leaves_no_run_behind(capsys, tmp_path):
-    """So that the corrected command runs."""
-    folder = tmp_path / "run"
-    status, _, _ = run(capsys, "train", "two-hop", *SMALL, "--run", str(folder), "--model", str(tmp_path / "typo"))
-    assert status == 2
-    assert not (folder / "metrics.jsonl").exists()
-
-
-def test_ctrl_c_is_no_traceback(capsys, monkeypatch):
-    def interrupted(arguments):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("palaestra.cli.eval.run", interrupted)
-    status, _, err = run(capsys, "eval", "two-hop")
-    assert status == 130
-    assert err == "\ninterrupted\n"
 
 
 _WITHOUT = """
@@ -298,12 +242,6 @@ def test_a_missing_extra_names_its_install_command(library, arguments, extra, tm
     assert done.returncode == 2, done.stderr
     assert f"pip install 'palaestra[{extra}]'" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_what_needs_no_extra_runs_without_them(tmp_path):
-    for arguments in (["eval", "two-hop", "--tasks", "4"], ["train", "--help"], ["list"]):
-        done = without("torch", tmp_path, *arguments)
-        assert done.returncode == 0, done.stderr
 
 
 def command(*arguments, **more):

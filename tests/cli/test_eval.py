@@ -8,6 +8,7 @@ from functools import partial
 
 import families
 import pytest
+from fake_server import FakeServer, demonstrated
 
 import palaestra
 from palaestra.agents import Agent, ScriptedPolicy
@@ -66,6 +67,17 @@ def test_sampled_and_greedy_play_stand_side_by_side(capsys, tmp_path):
     assert (found["samples"], found["temperature"], found["success"]) == (3, 1.0, 1.0)
     assert (found["greedy"]["samples"], found["greedy"]["temperature"]) == (1, 0.0)
     assert set(found["at_k"]) >= {"pass@1", "pass@2", "pass@3", "maj@3", "any@3", "bootstrap best@3", "bootstrap maj@3"}
+
+
+def test_an_agent_whose_turns_are_text_has_no_tokens(capsys, tmp_path):
+    """0.0 would say that it wrote none."""
+    path = tmp_path / "figures.json"
+    with FakeServer(demonstrated(palaestra.demonstrator(TWO_HOP))) as server:
+        status, out, err = run(capsys, "--tasks", "4", "-m", "demo", "-b", server.url, "--json", str(path))
+    assert status == 0, err
+    assert " tokens - " in words(out)
+    assert json.loads(path.read_text())["tokens"] is None
+    assert re.search(r"demo: 12 answers, [\d,]+ tokens read, [\d,]+ written", out)
 
 
 def test_greedy_alone_is_a_temperature(capsys):

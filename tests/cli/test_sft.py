@@ -118,11 +118,11 @@ def test_a_model_from_disk_reads_the_episodes_by_its_own_template(capsys, files,
 
 def test_what_the_student_reads_shows_the_tools_that_the_teacher_had(files, model):
     from palaestra.agents import Chat
-    from palaestra.trainers.sft import lesson
+    from palaestra.trainers.sft import sft_rows
 
     chat = Chat(families.TOKENIZERS["qwen2.5"])
     record = next(read(files["calculator"]))
-    (row,) = lesson(chat, [("here", record.episode)], 4096).rows
+    (row,) = sft_rows(chat, [("here", record.episode)], 4096).rows
     shown = chat.tokenizer.decode(row.ids.tolist())
     assert "# Tools" in shown
     assert "Evaluate an arithmetic expression." in shown
@@ -192,13 +192,6 @@ def test_rows_that_are_too_long_are_cut_and_counted(capsys, files, tmp_path):
     assert "a larger max_row_tokens may help" in err
 
 
-def test_the_same_seed_teaches_the_same(capsys, files, tmp_path):
-    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        run(capsys, "sft", files["calculator"], "--run", tmp_path / name, "--seed", seed, *SHORT)
-    weights = [(tmp_path / name / "model" / "model.safetensors").read_bytes() for name in "abc"]
-    assert weights[0] == weights[1] != weights[2]
-
-
 # What goes wrong.
 
 
@@ -253,14 +246,6 @@ def test_a_template_that_cannot_show_tools_is_refused(capsys, files, tmp_path):
 )
 def test_a_wrong_request_is_refused_in_a_sentence(capsys, files, tmp_path, arguments, said):
     assert said in refused(capsys, tmp_path, files["calculator"], *arguments)
-
-
-def test_a_folder_that_holds_a_run_is_refused(capsys, files, tmp_path):
-    asked = ["sft", files["calculator"], "--run", tmp_path / "run", *SHORT]
-    assert run(capsys, *asked)[0] == 0
-    status, _, err = run(capsys, *asked)
-    assert status == 2
-    assert "already holds a run" in err
 
 
 def test_help_shows_the_defaults_of_the_model_that_is_asked_for(capsys):

@@ -11,7 +11,7 @@ from palaestra import UsageError
 from palaestra.cli import main
 from palaestra.trainers import lesson
 from palaestra.trainers.config import tiny_config
-from palaestra.trainers.progress import Progress
+from palaestra.trainers.progress import Progress, result_of
 
 
 @pytest.fixture(autouse=True)
@@ -135,3 +135,18 @@ def test_who_goes_on_with_a_run_keeps_its_folder(capsys, monkeypatch, tmp_path):
     assert main(["train", "--resume", str(tmp_path / "run")]) == 2
     assert "go on with: palaestra train --resume" in capsys.readouterr().err
     assert (tmp_path / "run" / "config.json").is_file()
+
+
+def test_the_gate_and_the_imitation_steps_that_are_asked_for_are_those_that_raise(monkeypatch):
+    """And a step count below the first measurement brings that forward."""
+    monkeypatch.undo()
+    asked = []
+
+    def cold_start(*_, config, **__):
+        asked.append(config)
+        yield from ()
+
+    monkeypatch.setattr(lesson, "cold_start", cold_start)
+    config = tiny_config("palaestra/TwoHop-v0", imitation_gate=0.5, imitation_steps=100)
+    result_of(lesson.raise_tiny(config))
+    assert [(c.imitation_gate, c.imitation_steps, c.first_gate) for c in asked] == [(0.5, 100, 100)]

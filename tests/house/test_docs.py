@@ -18,7 +18,6 @@ from palaestra.cli import COMMANDS, main
 from palaestra.registry import load_author, registered
 
 WALKED = [page for page in PAGES if page.name != "README.md" and blocks(page.read_text("utf-8"))]
-IDS = [page.name for page in PAGES]
 
 
 @pytest.mark.parametrize(
@@ -38,30 +37,28 @@ def test_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path, shared_runs:
     reader.follow(page)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=IDS)
-def test_every_block_is_run_kept_compared_or_excused(page: Path) -> None:
-    before: Block | None = None
-    for block in blocks(page.read_text("utf-8")):
-        known = block.runs or block.name or block.excuse or (block.language == "text" and before and before.runs)
-        assert known, f"line {block.line}: say 'Save this as `NAME`', or excuse it with <!-- not run: REASON -->"
-        assert block.excuse is None or len(block.excuse.split()) >= 3, f"line {block.line}: for what reason?"
-        before = block
+def test_every_block_is_run_kept_compared_or_excused() -> None:
+    for page in PAGES:
+        before: Block | None = None
+        for block in blocks(page.read_text("utf-8")):
+            known = block.runs or block.name or block.excuse or (block.language == "text" and before and before.runs)
+            where = f"{page.name}, line {block.line}"
+            assert known, f"{where}: say 'Save this as `NAME`', or excuse it with <!-- not run: REASON -->"
+            assert block.excuse is None or len(block.excuse.split()) >= 3, f"{where}: for what reason?"
+            before = block
+        outside = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+        hidden = re.findall(r"^ {4}palaestra [a-z]+ .*$", outside, re.MULTILINE)
+        assert not hidden, f"{page.name}: a command hides in an indented block"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=IDS)
-def test_no_command_hides_in_an_indented_block(page: Path) -> None:
-    outside = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
-    assert not re.findall(r"^ {4}palaestra [a-z]+ .*$", outside, re.MULTILINE)
-
-
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"], ids=lambda p: p.name)
-def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8")):
-        if not re.match(r"https?:", target):
-            name, _, section = target.partition("#")
-            found = page.parent / name if name else page
-            assert found.exists(), target
-            assert not section or section in sections(found), target
+def test_links_lead_somewhere() -> None:
+    for page in (*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"):
+        for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8")):
+            if not re.match(r"https?:", target):
+                name, _, section = target.partition("#")
+                found = page.parent / name if name else page
+                assert found.exists(), (page.name, target)
+                assert not section or section in sections(found), (page.name, target)
 
 
 def sections(page: Path) -> list[str]:
@@ -96,20 +93,20 @@ def options(command: str) -> frozenset[str]:
     return frozenset(re.findall(r"--[a-z][a-z0-9-]*", shown.getvalue()))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=IDS)
-def test_commands_and_options_in_the_text_exist(page: Path) -> None:
-    text = page.read_text("utf-8")
-    shown = [*re.findall(r"`(palaestra [^`]+)`", text)]
-    shown += [line for block in blocks(text) if block.language == "sh" for line in joined(block.text)]
-    for line in shown:
-        words = line.split()
-        if words[0] != "palaestra" or not words[1].islower():
-            continue
-        assert words[1] in COMMANDS, line
-        for option in re.findall(r"(?<!\S)--[a-z][a-z-]*", line):
-            assert option in options(words[1]) | {"--help", "--version"}, line
-    for option in re.findall(r"`(--[a-z][a-z-]*)", text):
-        assert any(option in options(command) for command in COMMANDS), option
+def test_commands_and_options_in_the_text_exist() -> None:
+    for page in PAGES:
+        text = page.read_text("utf-8")
+        shown = [*re.findall(r"`(palaestra [^`]+)`", text)]
+        shown += [line for block in blocks(text) if block.language == "sh" for line in joined(block.text)]
+        for line in shown:
+            words = line.split()
+            if words[0] != "palaestra" or not words[1].islower():
+                continue
+            assert words[1] in COMMANDS, (page.name, line)
+            for option in re.findall(r"(?<!\S)--[a-z][a-z-]*", line):
+                assert option in options(words[1]) | {"--help", "--version"}, (page.name, line)
+        for option in re.findall(r"`(--[a-z][a-z-]*)", text):
+            assert any(option in options(command) for command in COMMANDS), (page.name, option)
 
 
 def joined(script: str) -> list[str]:
@@ -185,9 +182,3 @@ def test_a_block_that_fails_fails_the_page(block: str, tmp_path: Path, shared_ru
     folder.mkdir()
     with pytest.raises(AssertionError, match=r"page\.md, line 1"):
         Reader(folder, shared_runs).follow(page)
-
-
-def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--help"]) == 0
-    shown = capsys.readouterr().out
-    assert [command for command in COMMANDS if f"  {command} " not in shown] == []

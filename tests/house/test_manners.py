@@ -1,33 +1,32 @@
 """The house rules that a reader would notice: short files, short functions, a first sentence, no odds and ends."""
 
 import ast
-import os
 from pathlib import Path
 
-import pytest
+from sources import ROOMS, ROOT, modules, tree_of
 
-ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("palaestra", "envs", "agents", "trainers")
 MOST_LINES_A_FILE = 350
 MOST_LINES_A_FUNCTION = 80
 DRAWERS = {"utils", "util", "helpers", "misc"}
 
 
-def sources() -> list[Path]:
-    """The Python files of the rooms, each once: links are not followed."""
-    found = []
-    for room in ROOMS:
-        for directory, folders, files in os.walk(ROOT / room, followlinks=False):
-            folders[:] = [name for name in folders if name != "__pycache__"]
-            found += [Path(directory) / name for name in files if name.endswith(".py")]
-    return sorted(found)
+def test_every_module_keeps_the_manners() -> None:
+    assert len(modules()) > 200, "not all rooms are looked at"
+    faults = [f"{path.relative_to(ROOT)}: {fault}" for name, path in modules().items() for fault in bad(name, path)]
+    assert faults == []
 
 
-every_source = pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(ROOT)))
-
-
-def test_all_rooms_are_looked_at() -> None:
-    assert {path.relative_to(ROOT).parts[0] for path in sources()} == set(ROOMS)
+def bad(module: str, path: Path) -> list[str]:
+    """What a reader would complain of."""
+    tree, lines = tree_of(module), len(path.read_text(encoding="utf-8").splitlines())
+    faults = [f"{lines} lines, at most {MOST_LINES_A_FILE}"] * (lines > MOST_LINES_A_FILE)
+    faults += long_functions(tree, MOST_LINES_A_FUNCTION)
+    faults += ["has no docstring"] * (not ast.get_docstring(tree))
+    if not module.startswith("palaestra.cli"):
+        faults += [f"line {line} prints, which only the command line does" for line in prints(tree)]
+    faults += ["is a drawer for odds and ends"] * (not DRAWERS.isdisjoint(module.split(".")))
+    faults += ["lies in a folder that is no package"] * (not (path.parent / "__init__.py").is_file())
+    return faults
 
 
 def long_functions(tree: ast.AST, most: int) -> list[str]:
@@ -46,43 +45,13 @@ def prints(tree: ast.AST) -> list[int]:
     return found
 
 
-@every_source
-def test_a_file_can_be_read_in_one_sitting(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= MOST_LINES_A_FILE
-    assert long_functions(ast.parse(text), MOST_LINES_A_FUNCTION) == []
-
-
-@every_source
-def test_a_module_starts_with_what_it_does(path: Path) -> None:
-    assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
-
-
-@every_source
-def test_only_the_command_line_prints(path: Path) -> None:
-    if path.is_relative_to(ROOT / "palaestra" / "cli"):
-        return
-    assert prints(ast.parse(path.read_text(encoding="utf-8"))) == []
-
-
-@every_source
-def test_nothing_is_kept_in_a_drawer_for_odds_and_ends(path: Path) -> None:
-    relative = path.relative_to(ROOT).with_suffix("")
-    assert DRAWERS.isdisjoint(relative.parts)
-
-
-@every_source
-def test_every_folder_of_modules_is_a_package(path: Path) -> None:
-    assert (path.parent / "__init__.py").is_file()
-
-
-@pytest.mark.parametrize("room", ["envs", "agents", "trainers"])
-def test_the_import_name_leads_to_the_room(room: str) -> None:
+def test_the_import_names_lead_to_the_rooms() -> None:
     """Type checkers and editors find `palaestra.envs` through these links."""
-    link = ROOT / "palaestra" / room
-    assert link.is_symlink(), "the checkout has lost its links: git config core.symlinks true; git checkout palaestra"
-    assert link.readlink() == Path("..") / room
-    assert link.resolve() == ROOT / room
+    for room in (name.partition(".")[2] for name in ROOMS):
+        link = ROOT / "palaestra" / room
+        assert link.is_symlink(), "the checkout lost its links: git config core.symlinks true; git checkout palaestra"
+        assert link.readlink() == Path("..") / room
+        assert link.resolve() == ROOT / room
 
 
 def test_the_measures_measure() -> None:

@@ -1,72 +1,13 @@
-"""The wheel holds every module of the tree under one import name, and works where the tree is not.
-
-Built from what git would hand to a stranger: build leftovers of this checkout cannot hide a forgotten package.
-"""
+"""The wheel holds every module of the tree under one import name, and works where the tree is not."""
 
 import json
 import os
-import shutil
-import subprocess
 import sys
 import zipfile
-from contextlib import suppress
 from email.parser import HeaderParser
 from pathlib import Path
 
-import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
-PLACES = {"palaestra": "palaestra"} | {room: f"palaestra/{room}" for room in ("envs", "agents", "trainers")}
-
-
-def run(*command: object, **options: object) -> str:
-    """Run a command with a deadline; fail with all that it said."""
-    words = [str(part) for part in command]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=240, check=False, **options)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-@pytest.fixture(scope="session")
-def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of what git tracks or would track, links kept as links."""
-    if not (ROOT / ".git").exists():
-        pytest.skip("not a git checkout, so nobody knows which files belong to it")
-    copy = tmp_path_factory.mktemp("tree")
-    listed = run("git", "ls-files", "-co", "--exclude-standard", "-z", cwd=ROOT)
-    for name in filter(None, listed.split("\0")):
-        (copy / name).parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileNotFoundError):  # deleted but not yet committed, or another test's, gone since it was listed
-            shutil.copy2(ROOT / name, copy / name, follow_symlinks=False)
-    return copy
-
-
-@pytest.fixture(scope="session")
-def expected(tree: Path) -> set[str]:
-    """Where each Python file of the tree belongs in the wheel."""
-    found = set()
-    for room, place in PLACES.items():
-        for directory, _, files in os.walk(tree / room, followlinks=False):
-            inside = Path(directory).relative_to(tree / room)
-            found |= {(place / inside / name).as_posix() for name in files if name.endswith(".py")}
-    return found
-
-
-@pytest.fixture(scope="session")
-def wheel(tree: Path, expected: set[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`expected` is asked for first, so that it sees the tree before the build writes into it."""
-    out = tmp_path_factory.mktemp("dist")
-    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, tree)
-    (built,) = out.glob("*.whl")
-    return built
-
-
-@pytest.fixture(scope="session")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that holds the installed wheel and nothing else."""
-    target = tmp_path_factory.mktemp("installed")
-    run(sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", target, wheel)
-    return target
+from wheels import run
 
 
 def test_the_wheel_holds_every_module_and_no_other(wheel: Path, expected: set[str]) -> None:

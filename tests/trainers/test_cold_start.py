@@ -8,17 +8,25 @@ import pytest
 
 import palaestra
 from palaestra import ConfigError, TrainingHalted
-from palaestra.agents import Limits
+from palaestra.agents import TokenLimits
 from palaestra.agents.local_model import serve
 from palaestra.agents.policies.tiny import tiny_model
 from palaestra.envs import Task, ToolEnv
 from palaestra.trainers import cold_start as room
 from palaestra.trainers.cold_start import ColdStartConfig, cold_start, demonstrate
+from palaestra.trainers.progress import result_of
 from palaestra.trainers.sft import SFTConfig
 
 DEMONSTRATOR = palaestra.demonstrator("palaestra/TwoHop-v0")
 SMALL = ColdStartConfig(
-    demonstrations=24, first_gate=2, gate_every=2, patience=4, decay_steps=3, gate_tasks=4, layers=1, max_attempts=3
+    demonstrations=24,
+    first_gate=2,
+    gate_every=2,
+    imitation_steps=4,
+    decay_steps=3,
+    gate_tasks=4,
+    layers=1,
+    max_attempts=3,
 )
 
 
@@ -30,7 +38,7 @@ def raised(arena, gates, monkeypatch, config=SMALL, seed=0, demonstrator=DEMONST
         arena,
         demonstrator,
         seed=seed,
-        limits=Limits(20, 200),
+        limits=TokenLimits(20, 200),
         slots=8,
         device_name="cpu",
         config=config,
@@ -45,20 +53,22 @@ def raised(arena, gates, monkeypatch, config=SMALL, seed=0, demonstrator=DEMONST
 
 
 def test_the_demonstrator_has_its_bad_habit(two_hop):
-    episodes = demonstrate(two_hop, DEMONSTRATOR, 300, 0.3, seed=0)
+    episodes = result_of(demonstrate(two_hop, DEMONSTRATOR, 300, 0.3, seed=0))
     used = [episode for episode in episodes if episode.attempt.calls]
     assert 0.2 < len(used) / 300 < 0.4
     assert all(episode.reward == 1.0 for episode in used)
+    stage = list(demonstrate(two_hop, DEMONSTRATOR, 300, 0.3, seed=0))
+    assert [progress.step for progress in stage] == list(range(6, 301, 6)), "how far they are is told on the way"
     guessed = [episode.reward for episode in episodes if not episode.attempt.calls]
     assert sum(guessed) / len(guessed) < 0.1
 
 
 def test_demonstrations_repeat_by_seed_and_other_seeds_demonstrate_other_tasks(two_hop):
     def tasks(seed):
-        return [e.start.task for e in demonstrate(two_hop, DEMONSTRATOR, 20, 0.3, seed=seed)]
+        return [e.start.task for e in result_of(demonstrate(two_hop, DEMONSTRATOR, 20, 0.3, seed=seed))]
 
-    first = demonstrate(two_hop, DEMONSTRATOR, 20, 0.3, seed=0)
-    again = demonstrate(two_hop, DEMONSTRATOR, 20, 0.3, seed=0)
+    first = result_of(demonstrate(two_hop, DEMONSTRATOR, 20, 0.3, seed=0))
+    again = result_of(demonstrate(two_hop, DEMONSTRATOR, 20, 0.3, seed=0))
     assert [e.attempt for e in first] == [e.attempt for e in again]
     assert set(tasks(0)).isdisjoint(tasks(1))
 
@@ -89,8 +99,9 @@ def test_weights_that_are_stuck_are_given_up_counted_and_told(two_hop, monkeypat
 
 
 def test_when_no_weights_pass_the_run_stops(two_hop, monkeypatch):
-    with pytest.raises(TrainingHalted, match="none of 3 initial weights"):
-        raised(two_hop, [0.1] * 6, monkeypatch)
+    said = r"none of 3 initial weights .* best reached 0\.20\. .*--imitation-steps.*--imitation-gate"
+    with pytest.raises(TrainingHalted, match=said):
+        raised(two_hop, [0.1, 0.2] * 3, monkeypatch)
 
 
 def test_the_gate_really_plays(two_hop):
@@ -99,16 +110,22 @@ def test_the_gate_really_plays(two_hop):
         two_hop,
         DEMONSTRATOR,
         seed=0,
-        limits=Limits(10, 120),
+        limits=TokenLimits(10, 120),
         slots=4,
         device_name="cpu",
         config=ColdStartConfig(
-            demonstrations=12, first_gate=1, gate_every=1, patience=1, max_attempts=1, gate_tasks=4, layers=1
+            demonstrations=12, first_gate=1, gate_every=1, imitation_steps=1, max_attempts=1, gate_tasks=4, layers=1
         ),
         sft=SFTConfig(batch_rows=4),
     )
     with pytest.raises(TrainingHalted):
         list(stage)
+
+
+def nothing(*_):
+    """Instead of demonstrations."""
+    yield from ()
+    return ()
 
 
 def copied(messages, rng, tool_rate=1.0):
@@ -143,7 +160,7 @@ def test_where_no_demonstration_uses_a_tool_the_gate_measures_success(repeat, mo
     episodes = pupil.demonstrations
     assert room._Measure(with_tool=False).of(episodes) == 1.0
     assert room._Measure(with_tool=True).of(episodes) == 0.0, "nothing calls a tool, so nothing would ever pass"
-    with pytest.raises(TrainingHalted, match=r"none of 3 initial weights reached 0\.85 success on tasks"):
+    with pytest.raises(TrainingHalted, match=r"none of 3 initial weights reached 0\.85 success in 4 steps, on tasks"):
         raised(repeat, [0.1] * 6, monkeypatch, demonstrator=copied)
 
 
@@ -159,17 +176,20 @@ def test_a_demonstrator_below_the_gate_is_said_before_anything_is_imitated(repea
     def hasty(messages, rng, tool_rate=1.0):
         return "nothing" if messages[-1]["role"] == "tool" else DEMONSTRATOR(messages, rng)
 
-    with pytest.raises(TrainingHalted, match=r"the demonstrator reaches 0\.00 success given tool use"):
+    with pytest.raises(TrainingHalted, match=r"the demonstrator reaches 0\.00 success in episodes with a served call"):
         raised(two_hop, [], monkeypatch, demonstrator=hasty)
 
 
 def test_demonstrations_that_all_break_are_said(repeat, monkeypatch):
-    monkeypatch.setattr(room, "demonstrate", lambda *_: ())
+    monkeypatch.setattr(room, "demonstrate", nothing)
     with pytest.raises(TrainingHalted, match="every demonstration is BROKEN"):
         raised(repeat, [], monkeypatch)
 
 
-@pytest.mark.parametrize("change", [{"tool_rate": 0}, {"tool_rate": 1.1}, {"gate": 0}, {"gate": 2}, {"patience": 100}])
+@pytest.mark.parametrize(
+    "change",
+    [{"tool_rate": 0}, {"tool_rate": 1.1}, {"imitation_gate": 0}, {"imitation_gate": 2}, {"imitation_steps": 100}],
+)
 def test_bad_values_are_refused(change):
     with pytest.raises(ConfigError):
         ColdStartConfig(**change)
@@ -187,7 +207,7 @@ def file_of_sums(tmp_path):
 
 def test_of_a_file_of_tasks_the_gate_plays_those_that_are_not_demonstrated(file_of_sums, monkeypatch):
     demonstrator = palaestra.demonstrator("palaestra/Calculator-v0")
-    demonstrations = demonstrate(file_of_sums, demonstrator, 200, 1.0, seed=3)
+    demonstrations = result_of(demonstrate(file_of_sums, demonstrator, 200, 1.0, seed=3))
     assert len(demonstrations) == 200
     assert len({episode.start.seed for episode in demonstrations}) == 200
     shown = {episode.start.task for episode in demonstrations}
@@ -200,7 +220,7 @@ def test_of_a_file_of_tasks_the_gate_plays_those_that_are_not_demonstrated(file_
 
     local = serve(tiny_model(len(families.TOKENIZERS["tiny"]), layers=1), families.TOKENIZERS["tiny"], slots=4)
     monkeypatch.setattr(room, "play", watched)
-    room._reached(local, file_of_sums, Limits(10, 120), ColdStartConfig(), room._Measure(with_tool=True))
+    room._reached(local, file_of_sums, TokenLimits(10, 120), ColdStartConfig(), room._Measure(with_tool=True))
     measured = {start.task for start in begun}
     assert len(begun) == len({start.seed for start in begun}) == ColdStartConfig().gate_tasks
     assert shown.isdisjoint(measured)
@@ -208,13 +228,12 @@ def test_of_a_file_of_tasks_the_gate_plays_those_that_are_not_demonstrated(file_
 
 
 def test_whoever_raises_an_agent_on_a_small_file_is_warned(file_of_sums, monkeypatch):
-    monkeypatch.setattr(room, "demonstrate", lambda *_: ())
-    seen = cold_start(file_of_sums, DEMONSTRATOR, seed=0, limits=Limits(20, 200), device_name="cpu")
-    assert not next(seen).note
+    monkeypatch.setattr(room, "demonstrate", nothing)
+    seen = cold_start(file_of_sums, DEMONSTRATOR, seed=0, limits=TokenLimits(20, 200), device_name="cpu")
     assert "tasks are demonstrated" in next(seen).note
 
 
 def test_demonstrations_of_a_file_come_back_in_the_same_order(file_of_sums):
     demonstrator = palaestra.demonstrator("palaestra/Calculator-v0")
-    first, again = (demonstrate(file_of_sums, demonstrator, 120, 0.5, seed=0) for _ in range(2))
+    first, again = (result_of(demonstrate(file_of_sums, demonstrator, 120, 0.5, seed=0)) for _ in range(2))
     assert [e.attempt for e in first] == [e.attempt for e in again]

@@ -51,7 +51,7 @@ def test_calls_are_counted_by_how_they_went():
 
 def test_nothing_played_is_no_success():
     report = summarise([], 0, 1, 1.0)
-    assert (report.success, report.low, report.high, report.tokens) == (0.0, 0.0, 1.0, 0.0)
+    assert (report.success, report.low, report.high, report.tokens) == (0.0, 0.0, 1.0, None)
 
 
 def test_the_demonstrator_is_measured_on_the_evaluation_split():

@@ -42,13 +42,7 @@ def loss_and_gradient(max_tokens):
     model = tiny_model(40, layers=2, seed=5)
     total = 0.0
     for micro in micro_batches(BATCH, max_tokens):
-        result = policy_loss(
-            token_logprobs(model, micro),
-            micro,
-            epsilon=0.2,
-            epsilon_high=0.28,
-            dual_clip=10.0,
-        )
+        result = policy_loss(token_logprobs(model, micro), micro, epsilon=0.2, epsilon_high=0.28, dual_clip=10.0)
         result.loss.backward()
         total += float(result.loss.detach())
     return total, torch.cat([parameter.grad.flatten() for parameter in model.parameters()])

@@ -110,7 +110,7 @@ def test_a_student_learns_another_format_where_it_is_told_to(model, tmp_path, mo
 
 def test_the_tiny_agent_is_raised_in_the_format_that_was_chosen():
     arena = palaestra.arena(ENV, 8, format="glm")
-    played = demonstrate(arena, palaestra.demonstrator(ENV), 12, 1.0, 0, format="glm")
+    played = result_of(demonstrate(arena, palaestra.demonstrator(ENV), 12, 1.0, 0, format="glm"))
     arena.close()
     assert {episode.reward for episode in played} == {1.0}
     assert all("<arg_key>" in episode.attempt.messages[1]["content"] for episode in played)

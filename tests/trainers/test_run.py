@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import palaestra
-from palaestra import ConfigError, MissingExtra, UsageError
+from palaestra import ConfigError, UsageError
 from palaestra.record import Lesson, read
 from palaestra.trainers.config import tiny_config
 from palaestra.trainers.durable import PART, whole_folder, write_text
@@ -187,12 +187,6 @@ def test_two_processes_never_work_in_one_folder_and_a_dead_one_blocks_nobody(tmp
     }
 
 
-def test_one_process_does_not_open_a_run_twice_either(tmp_path):
-    with after_steps(tmp_path), pytest.raises(UsageError, match="in use"):
-        Run.reopened(tmp_path)
-    Run.reopened(tmp_path).close()
-
-
 # What a run is gone on with.
 
 
@@ -201,17 +195,13 @@ def test_one_process_does_not_open_a_run_twice_either(tmp_path):
     [
         ("{", "no JSON"),
         ("[1]", "names no env_id"),
-        ('{"steps": 3}', "names no env_id"),
         ('{"env_id": "x", "stepps": 3}', "did you mean 'steps'"),
         ('{"env_id": "x", "steps": "many"}', "steps is 'many'"),
         ('{"env_id": "x", "steps": 2.5}', "steps is 2.5"),
-        ('{"env_id": "x", "steps": true}', "steps is True"),
         ('{"env_id": 3}', "env_id is 3"),
         ('{"env_id": "x", "ordered": 1}', "ordered is 1"),
-        ('{"env_id": "x", "lr_schedule": "cosine"}', "lr_schedule is 'cosine'"),
         ('{"env_id": "x", "env_options": "a=1"}', "env_options is 'a=1'"),
         ('{"env_id": "x", "learning_rate": null}', "learning_rate is None"),
-        ('{"env_id": "x", "steps": -1}', "steps is -1"),
         ('{"env_id": "x", "algorithm": {"epsilon": 0.3}}', "epsilon was 0.3 and is 0.2"),
     ],
 )
@@ -220,25 +210,6 @@ def test_a_config_that_was_edited_into_nonsense_is_refused_by_name(tmp_path, con
     with pytest.raises(UsageError, match=meant) as error:
         Run.reopened(tmp_path)
     assert str(tmp_path / "config.json") in str(error.value)
-
-
-def test_a_folder_without_a_run_cannot_be_gone_on_with(tmp_path):
-    for folder in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(UsageError, match="holds no run to go on with"):
-            Run.reopened(folder)
-        assert not (folder / "lock").exists()
-
-
-def test_options_that_would_make_another_run_are_listed_with_both_values(tmp_path):
-    after_steps(tmp_path).close()
-    before = everything(tmp_path)
-    with pytest.raises(ConfigError) as error:
-        Run.reopened(tmp_path, replace(CONFIG, seed=4, temperature=0.5, beta=0.1, checkpoint_every=7))
-    for said in ("seed was 0 and is 4", "temperature was 1.0 and is 0.5", "beta was None and is 0.1"):
-        assert said in str(error.value)
-    assert "checkpoint_every" not in str(error.value)
-    assert before == everything(tmp_path)
-    Run.reopened(tmp_path).close()
 
 
 def test_options_on_which_no_weight_depends_may_change_and_are_remembered(tmp_path):
@@ -337,12 +308,6 @@ def test_processor_seconds_only_grow():
 def test_a_curve_is_drawn(tmp_path):
     save_curve(tmp_path / "curve.png", "title", {"GRPO": [0.1, 0.5], "control": [0.1, 0.1]})
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_without_matplotlib_the_install_command_is_named(tmp_path, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'palaestra\[plot\]'"):
-        save_curve(tmp_path / "curve.png", "title", {})
 
 
 def test_a_transcript_moves_no_cursor():

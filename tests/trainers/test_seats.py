@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import palaestra
-from palaestra.agents import Agent, Limits, ScriptedPolicy, play
+from palaestra.agents import Agent, ScriptedPolicy, TokenLimits, play
 from palaestra.agents.local_model import serve
 from palaestra.agents.policies.table import SeatedEngine, in_every_seat, seated_agent
 from palaestra.agents.policies.tiny import tiny_model
@@ -18,9 +18,10 @@ from palaestra.protocols import Engine, Request
 from palaestra.record import read
 from palaestra.trainers import grpo
 from palaestra.trainers.cold_start import demonstrate
-from palaestra.trainers.config import config_from, tiny_config
+from palaestra.trainers.config import tiny_config
 from palaestra.trainers.evaluate import by_seat, evaluate
 from palaestra.trainers.learner import Learner
+from palaestra.trainers.progress import result_of
 from palaestra.trainers.run import Run
 from palaestra.trainers.sampling.seats import seated, taught
 from palaestra.trainers.sampling.uniform import uniform_starts
@@ -229,7 +230,7 @@ def test_an_episode_that_another_seat_cut_short_is_not_learned_from(arena):
     pupil = local()
     agent = Agent(SeatedEngine({SOLVER: pupil.agent.engine, CRITIC: critic()}), pupil.agent.chat)
     starts = [Start(task, task, seat=seat) for task in range(6) for seat in arena.seats]
-    episodes = list(play(agent, arena, starts, limits=Limits(1, 512)))
+    episodes = list(play(agent, arena, starts, limits=TokenLimits(1, 512)))
     cut = [episode for episode in episodes if episode.fault]
     assert cut
     assert {episode.start.seat for episode in cut} == {CRITIC}
@@ -250,10 +251,6 @@ def test_a_seat_that_does_not_exist_is_not_trained(arena):
         trained(palaestra.arena(GAME, 4, seat=SOLVER), lambda engine: {SOLVER: engine, CRITIC: critic()})
 
 
-def test_the_option_comes_back_from_json():
-    assert config_from({"env_id": GAME, "train_seats": [SOLVER]}).train_seats == (SOLVER,)
-
-
 def test_a_run_keeps_games_whole(arena, tmp_path):
     _, curve = trained(arena, lambda engine: {SOLVER: engine, CRITIC: critic()})
     with Run(tmp_path / "run", replace(CONFIG, recorded_groups=1)) as run:
@@ -272,7 +269,7 @@ def test_players_at_one_table_each_have_their_own_chat(arena):
     model.generation_config.eos_token_id = list(range(20, 250, 3))
     players = {SOLVER: local().agent, CRITIC: serve(model, tokenizer, slots=8).agent}
     starts = seated([Start(task, task) for task in range(2)], arena)
-    for episode in play(seated_agent(players), arena, starts, limits=Limits(60, 512)):
+    for episode in play(seated_agent(players), arena, starts, limits=TokenLimits(60, 512)):
         opening = players[episode.start.seat].chat.opening(episode.attempt.messages[:2], episode.tools)
         assert episode.rows[0].ids.tolist()[: len(opening)] == opening
 
@@ -292,7 +289,7 @@ def test_one_agent_in_every_seat_is_evaluated_seat_by_seat(arena):
 
 
 def test_demonstrations_of_a_game_are_of_all_its_seats(arena):
-    played = demonstrate(arena, palaestra.demonstrator(GAME), 40, 0.5, seed=0)
+    played = result_of(demonstrate(arena, palaestra.demonstrator(GAME), 40, 0.5, seed=0))
     assert [episode.start.seat for episode in played[:2]] == [CRITIC, SOLVER]
     assert len(played) == 40
     at_once = [

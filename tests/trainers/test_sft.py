@@ -18,7 +18,7 @@ from palaestra.agents.local_model import load, serve
 from palaestra.agents.policies.tiny import tiny_model
 from palaestra.trainers import sft as room
 from palaestra.trainers.interrupts import Interrupted, Interrupts
-from palaestra.trainers.sft import Imitation, last_epoch, lesson, longest_row, open_folder, rate_at, study, unfit
+from palaestra.trainers.sft import Imitation, last_epoch, longest_row, open_folder, rate_at, sft_rows, study, unfit
 from palaestra.trainers.sft_config import SFTConfig, sft_config_from, tiny_sft_config
 
 CHAT = families.chat("tiny")
@@ -84,7 +84,7 @@ def test_consecutive_tool_results_are_context_and_shown_as_the_template_shows_th
         {"role": "tool", "name": "search", "content": "Kemu"},
         {"role": "assistant", "content": "Answer: Kemu"},
     ]
-    made = lesson(chat, [("here", episode(messages, tools=families.TOOLS))], 10_000)
+    made = sft_rows(chat, [("here", episode(messages, tools=families.TOOLS))], 10_000)
     (row,) = made.rows
     edges = np.flatnonzero(np.diff(row.sampled, prepend=False, append=False)).reshape(-1, 2)
     end = chat.tokenizer.decode([chat.end_of_turn])
@@ -199,15 +199,15 @@ def test_long_rows_are_cut_at_the_end_and_those_left_without_a_turn_are_counted(
     row = ROWS[0]
     first = int(np.flatnonzero(row.sampled)[0])
     episodes = [("here", episode(talk)) for talk in TALKS]
-    whole = lesson(CHAT, episodes, 10_000)
+    whole = sft_rows(CHAT, episodes, 10_000)
     assert (whole.truncated, whole.emptied, len(whole.rows)) == (0, 0, 4)
-    exact = lesson(CHAT, episodes[:1], len(row))
+    exact = sft_rows(CHAT, episodes[:1], len(row))
     assert (exact.truncated, len(exact.rows[0])) == (0, len(row))
-    cut = lesson(CHAT, episodes[:1], first + 2)
+    cut = sft_rows(CHAT, episodes[:1], first + 2)
     assert (cut.truncated, cut.emptied) == (1, 0)
     assert cut.rows[0].ids.tolist() == row.ids[: first + 2].tolist()
     assert cut.rows[0].sampled.sum() == 2
-    gone = lesson(CHAT, episodes[:1], first)
+    gone = sft_rows(CHAT, episodes[:1], first)
     assert (gone.truncated, gone.emptied, gone.rows) == (1, 1, ())
 
 
@@ -226,7 +226,7 @@ def test_thinking_that_a_template_strips_makes_rows_of_its_own_and_each_turn_is_
         {"role": "user", "content": "question"},
         {"role": "assistant", "content": thought + "reply"},
     ]
-    made = lesson(chat, [("here", episode(messages))], 10_000)
+    made = sft_rows(chat, [("here", episode(messages))], 10_000)
     said = [chat.tokenizer.decode(row.ids[row.sampled].tolist()) for row in made.rows]
     assert said == [thought + "word<|im_end|>", thought + "reply<|im_end|>"]
 
@@ -243,12 +243,12 @@ def test_a_template_that_cannot_show_a_dialogue_is_named_with_the_place():
         "{{-", "{%- if message.role == 'tool' -%}{{- raise_exception('no tools') -}}{%- endif -%}{{-", 1
     )
     with pytest.raises(UsageError, match=r"e\.jsonl, episode 3: this chat template cannot show tool messages"):
-        lesson(with_template(no_tools + end), [("e.jsonl, episode 3", episode(TALKS[0]))], 100)
+        sft_rows(with_template(no_tools + end), [("e.jsonl, episode 3", episode(TALKS[0]))], 100)
     no_system = plain.replace(
         "{{-", "{%- if message.role == 'system' -%}{{- raise_exception('no system') -}}{%- endif -%}{{-", 1
     )
     with pytest.raises(UsageError, match=r"here: the student's chat template cannot show .*no system"):
-        lesson(with_template(no_system + end), [("here", episode(TALKS[0]))], 100)
+        sft_rows(with_template(no_system + end), [("here", episode(TALKS[0]))], 100)
 
 
 # How fast.
@@ -286,30 +286,12 @@ def test_an_unknown_option_is_named_with_the_closest():
         tiny_sft_config(batch_row=3)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("epochs", 0),
-        ("batch_rows", 0),
-        ("learning_rate", 0),
-        ("learning_rate", math.nan),
-        ("matrix_learning_rate", -1),
-        ("micro_batch_tokens", 0),
-        ("max_grad_norm", 0),
-        ("max_row_tokens", 1),
-        ("keep_checkpoints", 0),
-        ("warmup_share", 1.0),
-        ("warmup_share", -0.1),
-        ("adam_beta2", 1.0),
-        ("weight_decay", -1e-3),
-        ("seed", -1),
-        ("optimizer", "sgd"),
-        ("lr_schedule", "linear"),
-    ],
-)
-def test_bad_values_are_refused(name, value):
-    with pytest.raises(ConfigError, match=name):
-        SFTConfig(**{name: value})
+def test_bad_values_are_refused():
+    wrong = {"epochs": 0, "learning_rate": math.nan, "matrix_learning_rate": -1, "max_grad_norm": math.inf}
+    wrong |= {"max_row_tokens": 1, "warmup_share": 1.0, "adam_beta2": -0.1, "seed": -1, "optimizer": "sgd"}
+    for name, value in wrong.items():
+        with pytest.raises(ConfigError, match=name):
+            SFTConfig(**{name: value})
 
 
 # What a run leaves.
@@ -361,23 +343,6 @@ def test_a_folder_with_a_run_is_not_touched(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="cannot be made"):
         open_folder(tmp_path / "file", {})
-
-
-def test_an_interrupt_leaves_the_last_epoch_whole(tmp_path):
-    local = student()
-    with Interrupts() as interrupts:
-        config = tiny_sft_config(batch_rows=2, epochs=4)
-        open_folder(tmp_path, config.as_dict())
-        stage = study(Imitation(local.model, ROWS, config), local, tmp_path, interrupts)
-        for _ in range(5):
-            next(stage)
-        with pytest.raises(Interrupted):
-            signal.raise_signal(signal.SIGINT)
-        stage.close()
-    assert last_epoch(tmp_path) == tmp_path / "checkpoints" / "epoch-2"
-    load(str(last_epoch(tmp_path)), slots=1, device="cpu")
-    assert not list(tmp_path.rglob("*.part"))
-    assert not (tmp_path / "model").exists()
 
 
 def test_an_interrupt_waits_for_the_model_that_is_being_written(tmp_path, monkeypatch):

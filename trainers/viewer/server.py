@@ -224,7 +224,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Silent: the path of every request holds the word that must not be told."""
+        """Silent: the path of every request holds the secret word."""
 
 
 def _is_number(text: str) -> bool:

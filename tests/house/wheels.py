@@ -1,0 +1,46 @@
+"""What the tests of the wheel share: a command run to its end, and environments with some libraries alone."""
+
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterable
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+
+def run(*command: object, **options: object) -> str:
+    """Run a command with a deadline; fail with all that it said."""
+    words = [str(part) for part in command]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=240, check=False, **options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def bare_python(folder: Path, wheel: Path, extras: Iterable[str] = ()) -> Path:
+    """The Python of a virtual environment that holds the wheel, and links to what pip would install with it.
+
+    The links lead to what is installed beside this very Python, so nothing is fetched and nothing else is seen.
+    """
+    run(sys.executable, "-m", "venv", "--without-pip", folder)
+    (place,) = folder.glob("lib/python3.*/site-packages")
+    zipfile.ZipFile(wheel).extractall(place)
+    for found in closure(Requirement(f"palaestra[{','.join(extras)}]")).values():
+        for name in {path.parts[0] for path in found.files or () if path.parts[0] not in ("..", "__pycache__")}:
+            (place / name).symlink_to(found.locate_file(name))
+    return folder / "bin" / "python"
+
+
+def closure(wanted: Requirement, seen: dict[str, Distribution] | None = None) -> dict[str, Distribution]:
+    """The installed distributions that a requirement needs, without palaestra, by name."""
+    seen = {} if seen is None else seen
+    found = distribution(wanted.name)
+    for line in found.requires or ():
+        needed = Requirement(line)
+        name, asked = canonicalize_name(needed.name), {"", *wanted.extras}
+        if name not in seen and (not needed.marker or any(needed.marker.evaluate({"extra": one}) for one in asked)):
+            seen[name] = distribution(needed.name)
+            closure(needed, seen)
+    return seen
