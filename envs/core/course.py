@@ -1,6 +1,6 @@
 """The course of a game: its rounds as the author's generator runs them, and what passed between them and the seats.
 
-A generator cannot be copied, so it is told again: it was sent plain data only, which is kept. Left out: whose turn it
+A generator cannot be copied, so it is told again what it was sent, which is kept; no tool runs twice. Left out: whose turn it
 is, tools and rewards (`machine`).
 """
 
@@ -14,6 +14,9 @@ from palaestra.episode import Task
 from palaestra.errors import EnvironmentDefect, UsageError
 
 
+_PLAIN = (int, float, str, bool, type(None))
+
+
 class Finished(Exception):
     """The rounds are over; its value is what they returned."""
 
@@ -21,10 +24,11 @@ class Finished(Exception):
 class Course:
     """The rounds of one game."""
 
-    __slots__ = ("asks", "noise", "owner", "replies", "rng", "rounds", "said", "task", "worlds")
+    __slots__ = ("asks", "noise", "owner", "play", "replies", "rng", "rounds", "said", "seen", "task", "worlds")
 
     def __init__(self, play: ToolEnv, task: Task, seed: int, index: int) -> None:
         self.task, self.owner = task, type(play).__name__
+        self.play = play
         self.rng = np.random.default_rng([seed, index])
         self.rounds = _generator(play, task, self.rng)
         self.asks: list[Mapping[str, str]] = []
@@ -33,8 +37,10 @@ class Course:
         """What it was answered."""
         self.worlds: list[Mapping[str, Any]] = []
         """What toolkits declared after each round, where any does."""
+        self.seen: list[Mapping[str, Any]] = []
+        """Numbers and texts that stood on `self` before each round: tools may have changed them."""
         self.noise: dict[int, int] = {}
-        """After how many rounds the generator was seeded anew, and with what."""
+        """Before which round the generator was seeded anew, and with what."""
         self.replies: dict[str, str | None] = {}
         """Answers to the round that runs."""
 
@@ -48,6 +54,7 @@ class Course:
             self.said.append(dict(replies))
             if world is not None:
                 self.worlds.append(world)
+        self.seen.append({name: value for name, value in vars(self.play).items() if isinstance(value, _PLAIN)})
         try:
             asks: Any = self.rounds.send(replies)  # None begins it.
         except StopIteration as end:
@@ -61,14 +68,14 @@ class Course:
         """Seed the generator in place: the rounds hold it."""
         bits = self.rng.bit_generator
         bits.state = type(bits)(seed).state
-        self.noise[len(self.said)] = seed
+        self.noise[len(self.asks)] = seed
 
     def kept(self) -> "Course":
         """What passed so far, for a snapshot: without the rounds themselves."""
         twin: Course = object.__new__(Course)
         twin.task, twin.owner = self.task, self.owner
         twin.asks, twin.said, twin.worlds = self.asks.copy(), self.said.copy(), self.worlds.copy()
-        twin.noise, twin.replies = dict(self.noise), dict(self.replies)
+        twin.noise, twin.replies, twin.seen = dict(self.noise), dict(self.replies), self.seen.copy()
         return twin
 
     def told_again(self, play: ToolEnv, seed: int, index: int) -> "Course":
@@ -80,6 +87,7 @@ class Course:
                 twin.reseed(self.noise[number])
             if number:
                 twin.replies = dict(self.said[number - 1])
+                vars(play).update(self.seen[number])
             try:
                 again = twin.ask(self.worlds[number - 1] if number and self.worlds else None)
             except Finished:
@@ -88,10 +96,10 @@ class Course:
                 raise UsageError(
                     f"{type(play).__name__} did not come out the same when its rounds were told again: round "
                     f"{number + 1} asked {dict(asks)!r:.200} and then {dict(again)!r:.200}. Rounds know what was said, "
-                    "`said.world` and rng alone: let a Toolkit's final() declare what tools change"
+                    "rng, `said.world`, and numbers and texts on self: let a Toolkit's final() declare what else changes"
                 )
-        if len(self.said) in self.noise:
-            twin.reseed(self.noise[len(self.said)])
+        if len(self.asks) in self.noise:
+            twin.reseed(self.noise[len(self.asks)])
         twin.replies = dict(self.replies)
         return twin
 

@@ -134,6 +134,14 @@ class Tool:
 
     def validate(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """The arguments as the method wants them; a ToolError in one line where they do not fit."""
+        plain = self.signature.plain
+        if plain is not None and len(arguments) == len(plain):
+            # Most calls fit as they are; seeing that takes a fifth of the time in which pydantic says the same.
+            for name, kind in plain:
+                if type(arguments.get(name)) is not kind:
+                    break
+            else:
+                return arguments
         try:
             return self.signature.read(arguments)
         except ValidationError as error:

@@ -6,15 +6,24 @@ other columns are in `Task.data`. The split is found as in `task_files`. Every r
 Left out: files of several parts, and addresses on a network.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, TypeVar
 
 from palaestra.envs.core.tasks import split_of
 from palaestra.envs.data.rows import Row, named, read_rows
-from palaestra.envs.data.task_files import MAX_FAULTS, WHOLE, check_part, divided, label_of, load_tasks, whole
+from palaestra.envs.data.task_files import WHOLE, Reading, check_part, divided, first_of, label_of, load_tasks, none_for
 from palaestra.episode import Task
-from palaestra.errors import TaskFileError, UsageError
+from palaestra.errors import TaskFileError
 
+
+class _Identified(Protocol):
+    """A task or a question."""
+
+    @property
+    def id(self) -> str: ...
+
+
+Item = TypeVar("Item", bound=_Identified)
 _IDS = ("id", "ID", "task_id", "question_id", "problem_id")
 _ANSWERS = ("answer", "Answer", "ground_truth")
 
@@ -29,63 +38,54 @@ def load_problems(
     check_part(split)
     unit, rows = read_rows(path)
     first = next(iter(rows), None)
-    faults: list[str] = []
-    if first is None or "prompt" in first.columns or first.fault:
-        found = [(str(at), task, split) for at, task in enumerate(load_tasks(path, split), start=1)]
-        unit = "task"
-    else:
-        found = _published(path, unit, questions, faults)
-    known, tasks = len(found) + len(faults), []
-    for number, task, where in found:
-        if split in (where, WHOLE):
-            try:
-                tasks.append(finish(task))
-            except ValueError as error:
-                faults.append(f"{unit} {number} ({task.id or task.prompt[:40]!r}): {error}")
-    if faults:
-        plural = f"{unit}s are" if known > 1 else f"{unit} is"
-        raise TaskFileError(path, f"{len(faults)} of {known} {plural} wrong", faults[:MAX_FAULTS], len(faults))
-    if not tasks:
-        raise UsageError(
-            f"{path}: none of its {known} questions is for the {split!r} split; add a column 'split'{whole(split)}"
-        )
-    return tasks
+    if first is not None and not first.fault and "prompt" not in first.columns:
+        return published(path, split, lambda row: _problem(unit, row, questions), finish)
+    reading, tasks = Reading(path), load_tasks(path, split)
+    reading.unit, reading.rows = "task", len(tasks)
+    return _finished(reading, enumerate(tasks, start=1), finish)
 
 
-def _published(path: str, unit: str, questions: Sequence[str], faults: list[str]) -> list[tuple[str, Task, str]]:
-    """The rows as tasks, each with its number and its split; what is wrong with the others is added to `faults`."""
-    found: list[tuple[str, Task]] = []
-    labels: list[str] = []
-    asked: dict[str, tuple[int, str]] = {}
-    for row in read_rows(path)[1]:
-        name = _first(row.columns, questions)
-        prompt = row.columns.get(name)
-        fault = row.fault or ("" if isinstance(prompt, str) and prompt.strip() else _missing(row, questions))
+def published(
+    path: str, split: str, read: Callable[[Row], tuple[str, str, Item]], finish: Callable[[Item], Item]
+) -> list[Item]:
+    """What `read` and then `finish` make of the rows of a split; each raises a ValueError where a row is wrong.
+
+    `read` gives what is asked, the split where no row names one, and the item.
+    """
+    check_part(split)
+    reading = Reading(path)
+    rows = list(reading.of(lambda row: (label_of(row.columns)[1], *read(row))))
+    for number, (label, asked, _, _) in rows:
+        reading.check_asked(number, asked, label)
+    splits = divided([label for _, (label, _, _, _) in rows], [otherwise for _, (_, _, otherwise, _) in rows])
+    mine = [(row[0], row[1][3]) for row, where in zip(rows, splits, strict=True) if split in (where, WHOLE)]
+    found = _finished(reading, mine, finish)
+    if not rows:
+        raise TaskFileError(path, "it holds no question")
+    if not found:
+        name = "a test set" if splits[0] == "eval" else "they"
+        raise none_for(path, split, f"{name}, to be played with the option split={splits[0]}")
+    return found
+
+
+def _finished(reading: Reading, numbered: Iterable[tuple[int, Item]], finish: Callable[[Item], Item]) -> list[Item]:
+    """What `finish` makes of all; refused where any row is wrong."""
+    found = []
+    for number, item in numbered:
         try:
-            label = label_of(row.columns)[1]
+            found.append(finish(item))
         except ValueError as error:
-            fault = fault or str(error)
-        if fault:
-            faults.append(f"{unit} {row.number} {fault}")
-            continue
-        task_id = str(row.columns.get(_first(row.columns, _IDS)) or f"{unit} {row.number}")
-        answer = row.columns.get(_first(row.columns, _ANSWERS))
-        data = {key: value for key, value in row.columns.items() if key != name}
-        before, other = asked.setdefault(str(prompt), (row.number, label))
-        if label != other:
-            said = f"is for {label!r}, but {unit} {before} asks the same for {other!r}: what is trained on is no test"
-            faults.append(f"{unit} {row.number} {said}")
-            continue
-        found.append((str(row.number), Task(prompt=str(prompt), answer=answer, id=task_id, data=data)))
-        labels.append(label)
-    splits = divided(labels, [split_of(task.prompt) for _, task in found])
-    return [(*one, split) for one, split in zip(found, splits, strict=True)]
+            reading.add(number, f"({item.id!r}): {error}")
+    reading.refuse()
+    return found
 
 
-def _first(columns: Mapping[str, Any], names: Sequence[str]) -> str:
-    return next((name for name in names if columns.get(name) is not None), "")
-
-
-def _missing(row: Row, questions: Sequence[str]) -> str:
-    names = ", ".join(map(repr, ("prompt", *questions)))
-    return f"has no question; expected one of the columns {names}, found {named(row.columns)}"
+def _problem(unit: str, row: Row, questions: Sequence[str]) -> tuple[str, str, Task]:
+    """A row as a task of its own columns."""
+    name, prompt = first_of(row.columns, questions)
+    if not isinstance(prompt, str) or not prompt.strip():
+        names = ", ".join(map(repr, ("prompt", *questions)))
+        raise ValueError(f"has no question; expected one of the columns {names}, found {named(row.columns)}")
+    task_id = str(first_of(row.columns, _IDS)[1] or f"{unit} {row.number}")
+    data = {key: value for key, value in row.columns.items() if key != name}
+    return prompt, split_of(prompt), Task(prompt, first_of(row.columns, _ANSWERS)[1], task_id, data)

@@ -12,6 +12,7 @@ import os
 import re
 import stat
 import sys
+from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from datetime import date, time, timedelta
@@ -112,12 +113,8 @@ def _skip_line(file: BinaryIO, raw: bytes) -> None:
 def _row(number: int, raw: bytes) -> Row:
     try:
         return _object(number, _decode(raw))
-    except json.JSONDecodeError as error:
-        return Row(number, fault=f"is no JSON: {error.msg} at column {error.colno}")
-    except UnicodeDecodeError as error:
-        return Row(number, fault=f"is no UTF-8: byte {error.start + 1} is {raw[error.start]:#04x}")
-    except (ValueError, RecursionError) as error:
-        return Row(number, fault=_words(error))
+    except ValueError as error:
+        return Row(number, fault=str(error))
 
 
 def _object(number: int, value: Any) -> Row:
@@ -135,22 +132,31 @@ def _listed(name: str) -> Iterator[Row]:
         raw = file.read().removeprefix(_BOM)
     try:
         entries = _decode(raw)
-    except json.JSONDecodeError as error:
-        raise TaskFileError(name, f"it is no JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise TaskFileError(name, f"it is no UTF-8: line {line} holds byte {raw[error.start]:#04x}") from None
-    except (ValueError, RecursionError) as error:
-        raise TaskFileError(name, f"it {_words(error)}") from None
+    except ValueError as error:
+        raise TaskFileError(name, f"it {error}") from None
     return (_object(number, entry) for number, entry in enumerate(entries, 1))
 
 
 def _decode(raw: bytes) -> Any:
-    text = raw.decode("utf-8")
-    value = _DECODER.decode(text.strip())
-    if _ESCAPED_SURROGATE.search(text):
-        json.dumps(value, ensure_ascii=False).encode("utf-8")  # Half a pair cannot be encoded.
-    return value
+    """The value of a JSON text; a ValueError says in words what is wrong with it."""
+    try:
+        text = raw.decode("utf-8")
+        value = _DECODER.decode(text.strip())
+        if _ESCAPED_SURROGATE.search(text):
+            json.dumps(value, ensure_ascii=False).encode("utf-8")  # Half a pair cannot be encoded.
+        return value
+    except UnicodeDecodeError as error:
+        raise ValueError(f"is no UTF-8: byte {error.start + 1} is {raw[error.start]:#04x}") from None
+    except UnicodeEncodeError:
+        raise ValueError("holds half of a surrogate pair, which is no text") from None
+    except json.JSONDecodeError as error:
+        line = f"line {error.lineno}, " if error.lineno > 1 else ""
+        raise ValueError(f"is no JSON: {error.msg} at {line}column {error.colno}") from None
+    except RecursionError:
+        raise ValueError("is nested too deeply") from None
+    except ValueError as error:
+        said = str(error)  # Ours, or that of an integer of more digits than Python reads.
+        raise ValueError(said if said[:3] in ("has", "hol") else f"holds a number that is too long: {said}") from None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -176,15 +182,6 @@ def _no_constant(text: str) -> Any:
 _DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_float=_finite, parse_constant=_no_constant)
 
 
-def _words(error: Exception) -> str:
-    if isinstance(error, RecursionError):
-        return "is nested too deeply"
-    if isinstance(error, UnicodeEncodeError):
-        return "holds half of a surrogate pair, which is no text"
-    said = str(error)
-    return said if said.startswith(("has", "holds")) else f"holds a number that is too long: {said}"
-
-
 def describe(value: Any) -> str:
     """A value in the words of JSON, short."""
     if value is None:
@@ -206,6 +203,12 @@ def named(columns: Collection[str], most: int = 8) -> str:
     return ", ".join(map(repr, list(columns)[:most])) + more
 
 
+def _check_names(name: str, columns: Collection[str]) -> None:
+    if len(set(columns)) < len(columns):
+        twice = min(column for column, count in Counter(columns).items() if count > 1)
+        raise TaskFileError(name, f"the column {twice!r} is there twice")
+
+
 # CSV
 
 
@@ -216,8 +219,7 @@ def _cells(name: str) -> Iterator[Row]:
         with open(name, encoding="utf-8-sig", newline="") as file:
             rows = csv.reader(file, strict=True)
             header = next(rows, [])
-            if twice := {column for column in header if header.count(column) > 1}:
-                raise TaskFileError(name, f"the column {min(twice)!r} is there twice")
+            _check_names(name, header)
             for number, cells in enumerate(filter(None, rows), 1):
                 if len(cells) == len(header):
                     yield Row(number, {column: cell or None for column, cell in zip(header, cells, strict=True)})
@@ -238,35 +240,21 @@ def _parquet(name: str) -> Iterator[Row]:
     except ModuleNotFoundError as error:
         raise MissingExtra("pyarrow", "data", "reading a parquet file") from error
     unreadable = (pyarrow.ArrowException, OSError, ValueError, KeyError)
-    try:
-        file = pyarrow.parquet.ParquetFile(name, page_checksum_verification=True)
-        columns = file.schema_arrow
-    except unreadable as error:
-        raise TaskFileError(name, f"it is no whole parquet file: {_first_line(error)}") from None
-    twice = {column for column in columns.names if columns.names.count(column) > 1}
-    if twice:
-        raise TaskFileError(name, f"the column {min(twice)!r} is there twice")
-    return _table(name, file, all(_is_plain(one.type) for one in columns), unreadable)
-
-
-def _table(name: str, file: Any, plain: bool, unreadable: tuple[type[Exception], ...]) -> Iterator[Row]:
     number = 0
-    with file:
-        batches = file.iter_batches(batch_size=_BATCH_ROWS)
-        while True:
-            try:
-                batch = next(batches, None)
-            except unreadable as error:
-                said = f"it cannot be read after row {number}: {_first_line(error)}"
-                raise TaskFileError(name, said) from None
-            if batch is None:
-                return
-            for columns in _batch(batch, unreadable):
-                number += 1
-                if isinstance(columns, Exception):
-                    yield Row(number, fault=f"cannot be read: {_first_line(columns)}")
-                else:
-                    yield Row(number, columns) if plain else _plain_row(number, columns)
+    try:
+        with pyarrow.parquet.ParquetFile(name, page_checksum_verification=True) as file:
+            _check_names(name, file.schema_arrow.names)
+            for batch in file.iter_batches(batch_size=_BATCH_ROWS):
+                for columns in _batch(batch, unreadable):
+                    number += 1
+                    if isinstance(columns, Exception):
+                        yield Row(number, fault=f"cannot be read: {_first_line(columns)}")
+                    else:
+                        yield _plain_row(number, columns)
+    except TaskFileError:
+        raise
+    except unreadable as error:
+        raise TaskFileError(name, f"it is no whole parquet file: after row {number}: {_first_line(error)}") from None
 
 
 def _batch(batch: Any, unreadable: tuple[type[Exception], ...]) -> Iterator[dict[str, Any] | Exception]:
@@ -294,33 +282,23 @@ def _plain_row(number: int, columns: dict[str, Any]) -> Row:
 
 def _plain(value: Any) -> Any:
     """A value of a table as JSON has it: moments become text, decimals too."""
+    if value is None or isinstance(value, str | int):
+        return value
     if isinstance(value, dict):
         return {name: _plain(inner) for name, inner in value.items()}
     if isinstance(value, list):
         return [_plain(inner) for inner in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{value}; expected a finite number or null")
+    if isinstance(value, float) and math.isfinite(value):
+        return value
     if isinstance(value, date | time):  # A datetime is a date.
         return value.isoformat()
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, Decimal):
         return str(value)
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
+    if isinstance(value, float):
+        raise ValueError(f"{value}; expected a finite number or null")
     raise ValueError(f"{type(value).__name__}; expected text, numbers, lists or objects (images are not read)")
-
-
-def _is_plain(kind: Any) -> bool:
-    """Whether a column's values come out of the table as JSON has them."""
-    from pyarrow import types
-
-    if types.is_dictionary(kind):
-        return _is_plain(kind.value_type)
-    if kind.num_fields:
-        return all(_is_plain(kind.field(at).type) for at in range(kind.num_fields))
-    plain = (types.is_string, types.is_large_string, types.is_string_view, types.is_integer, types.is_boolean)
-    return types.is_null(kind) or any(is_kind(kind) for is_kind in plain)
 
 
 def _first_line(error: Exception) -> str:

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from palaestra.envs.core.tasks import split_of
+from palaestra.envs.data.problem_files import published
 from palaestra.envs.data.rows import Row, describe, named, read_rows
-from palaestra.envs.data.task_files import MAX_FAULTS, WHOLE, check_part, divided, label_of, whole
-from palaestra.errors import TaskFileError, UsageError
 
 WRONG = ("Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3")
 GPQA = ("Question", "Correct Answer", *WRONG)
@@ -43,49 +42,22 @@ def holds_questions(path: str) -> bool:
 
 def read_questions(path: str, split: str) -> list[Question]:
     """The questions of one split, or `all` of them."""
-    check_part(split)
-    unit, rows = read_rows(path)
-    found: list[Question] = []
-    labels: list[str] = []
-    faults: list[str] = []
-    for row in rows:
-        try:
-            found.append(_question(os.path.basename(path), row))
-            labels.append(label_of(row.columns)[1])
-        except ValueError as error:
-            faults.append(f"{unit} {row.number} {error}")
-    if faults:
-        raise TaskFileError(path, f"{len(faults)} rows are wrong", faults[:MAX_FAULTS], len(faults))
-    if not found:
-        raise TaskFileError(path, f"it holds no question; expected the columns {named(GPQA)}, or {named(MEGASCIENCE)}")
-    splits = divided(labels, ["eval" if one.wrong else split_of(one.text) for one in found])
-    kept = [one for one, where in zip(found, splits, strict=True) if split in (where, WHOLE)]
-    if not kept and all(one.wrong for one in found):
-        raise UsageError(
-            f"{path}: multiple choice with the columns of GPQA is a test set, and has no {split!r} split; "
-            "evaluate on it with the option split=eval, and train on generated questions or on MegaScience"
-        )
-    if not kept:
-        raise UsageError(
-            f"{path}: none of its {len(found)} questions falls into the {split!r} split; add questions{whole(split)}"
-        )
-    return kept
+    return published(path, split, lambda row: _question(os.path.basename(path), row), lambda question: question)
 
 
-def _question(file: str, row: Row) -> Question:
-    """A row as a question; a ValueError says what is wrong with it."""
-    if row.fault:
-        raise ValueError(row.fault)
+def _question(file: str, row: Row) -> tuple[str, str, Question]:
+    """A row as a question, and its split; a ValueError says what is wrong with it."""
     cells = row.columns
     if "Question" in cells:
         text, right, *wrong = (_cell(cells, column) for column in GPQA)
         if len({right, *wrong}) < len(GPQA) - 1:
             raise ValueError("has two answers that are the same")
-        return Question(_name(file, row, "Record ID"), text, right, tuple(wrong), str(cells.get("Subdomain") or ""))
+        subject = str(cells.get("Subdomain") or "")
+        return text, "eval", Question(_name(file, row, "Record ID"), text, right, tuple(wrong), subject)
     if "question" not in cells:
         raise ValueError(f"has the columns {named(cells)}; expected {named(GPQA)}, or {named(MEGASCIENCE)}")
     text, right = (_cell(cells, column) for column in MEGASCIENCE)
-    return Question(_name(file, row, "id"), text, right, subject=str(cells.get("subject") or ""))
+    return text, split_of(text), Question(_name(file, row, "id"), text, right, subject=str(cells.get("subject") or ""))
 
 
 def _cell(cells: Mapping[str, Any], column: str) -> str:

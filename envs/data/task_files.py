@@ -15,10 +15,10 @@ Left out: longer dialogues, images, several files, addresses on a network.
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, TypeVar
 
 from palaestra.envs.core.tasks import check_split, split_of
 from palaestra.envs.core.transcript import visible
@@ -38,6 +38,7 @@ _NAMES = {
     "train": ("train", "training"),
     "eval": ("eval", "evaluation", "test", "testing", "validation", "valid", "val", "dev"),
 }
+Made = TypeVar("Made")
 _SPLIT_OF_NAME = {name: split for split, names in _NAMES.items() for name in names}
 
 
@@ -66,15 +67,9 @@ class TaskFile:
         found = [task for task, where in zip(self.tasks, self.splits, strict=True) if where == split]
         if found:
             return found
-        if self.labelled:
-            raise UsageError(
-                f"{self.path}: no row is for {split!r}; column {self.labelled!r} says {self.only!r} in all "
-                f"{len(self.tasks)}. Give a file that has both, or one without that column{whole(split)}"
-            )
-        raise UsageError(
-            f"{self.path}: none of its {len(self.tasks)} prompts falls into the {split!r} split (about one in five is "
-            f"eval, by its hash); add tasks, or a column 'split' that says train or eval{whole(split)}"
-        )
+        rows = f"all {len(self.tasks)}" if len(self.tasks) > 1 else "the only one"
+        why = f"column {self.labelled!r} says {self.only!r} in {rows}"
+        raise none_for(self.path, split, why if self.labelled else f"{rows} fell into the other split by its hash")
 
 
 def check_part(split: str) -> None:
@@ -83,9 +78,11 @@ def check_part(split: str) -> None:
         check_split(split)
 
 
-def whole(split: str) -> str:
-    """What an error adds where somebody wanted to test with a file."""
-    return f"; split={WHOLE!r} plays the whole file" if split == "eval" else ""
+def none_for(path: str, split: str, why: str) -> UsageError:
+    """What is raised where a file has nothing for a split."""
+    every = f"; split={WHOLE!r} plays the whole file" if split == "eval" else ""
+    advice = f"add rows, or a column 'split' that says train or eval{every}"
+    return UsageError(f"{path}: no row is for {split!r}; {why}: {advice}")
 
 
 def load_tasks(path: str | os.PathLike[str], split: str = "train") -> Sequence[Task]:
@@ -96,26 +93,57 @@ def load_tasks(path: str | os.PathLike[str], split: str = "train") -> Sequence[T
 
 def read_tasks(path: str | os.PathLike[str]) -> TaskFile:
     """Read a file of tasks to its end; a TaskFileError names the rows that are wrong."""
-    unit, rows = read_rows(path)
-    faults = _Faults(unit)
-    columns: Counter[str] = Counter()
-    entries: list[_Entry] = []
-    number_of_rows = 0
-    for row in rows:
-        number_of_rows += 1
-        columns.update(row.columns.keys())
-        try:
-            entries.append(_entry(row))
-        except _Fault as fault:
-            faults.add(row.number, str(fault))
-    name = os.fspath(path)
-    if not number_of_rows:
-        raise TaskFileError(name, 'it holds no task; expected one a line, such as {"prompt": "2 + 2?", "answer": "4"}')
-    _compare(entries, faults)
-    if faults.count:
-        wrong = f"{len(faults.numbers)} of {number_of_rows} {'rows are' if number_of_rows > 1 else 'row is'} wrong"
-        raise TaskFileError(name, wrong, faults.in_order(), faults.count)
-    return _sound(name, entries, columns)
+    reading = Reading(path)
+    entries = [entry for _, entry in reading.of(_entry)]
+    if not reading.rows:
+        example = '{"prompt": "2 + 2?", "answer": "4"}'
+        raise TaskFileError(reading.path, f"it holds no task; expected one a line, such as {example}")
+    _compare(entries, reading)
+    reading.refuse()
+    return _sound(entries, reading)
+
+
+class Reading:
+    """One pass over a file: how many rows have each column, and what is wrong with rows, the first faults in words."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path, self.rows, self.columns = os.fspath(path), 0, Counter[str]()
+        self.unit, self._rows = read_rows(path)
+        self._faults: list[tuple[int, str]] = []
+        self._count, self._wrong = 0, set[int]()
+        self._asked: dict[str, tuple[int, str]] = {}
+
+    def of(self, read: Callable[[Row], Made]) -> Iterator[tuple[int, Made]]:
+        """What `read` makes of each row, with its number; a ValueError of it says what is wrong with the row."""
+        for row in self._rows:
+            self.rows += 1
+            self.columns.update(row.columns.keys())
+            try:
+                if row.fault:
+                    raise ValueError(row.fault)
+                yield row.number, read(row)
+            except ValueError as error:
+                self.add(row.number, str(error))
+
+    def add(self, number: int, text: str) -> None:
+        """A row is wrong."""
+        self._count += 1
+        self._wrong.add(number)
+        if len(self._faults) < MAX_FAULTS:
+            self._faults.append((number, f"{self.unit} {number} {visible(text)}".replace("\n", "\\n")))
+
+    def check_asked(self, number: int, prompt: str, label: str) -> None:
+        """A prompt that another row gives to the other split is a fault."""
+        before, other = self._asked.setdefault(prompt, (number, label))
+        if label != other:
+            said = f"asks the same for {other!r}: what is trained on is no test"
+            self.add(number, f"is for {label!r}, but {self.unit} {before} {said}")
+
+    def refuse(self) -> None:
+        """A TaskFileError, where anything is wrong."""
+        if self._count:
+            wrong = f"{len(self._wrong)} of {self.rows} {'rows are' if self.rows > 1 else 'row is'} wrong"
+            raise TaskFileError(self.path, wrong, [text for _, text in sorted(self._faults)], self._count)
 
 
 @dataclass(slots=True)
@@ -130,50 +158,26 @@ class _Entry:
     """The columns of prompt, answer, id and split."""
 
 
-class _Fault(ValueError):
-    """What is wrong with a row."""
-
-
-class _Faults:
-    """The first faults in words, and the number of all."""
-
-    def __init__(self, unit: str) -> None:
-        self.unit, self.count = unit, 0
-        self.numbers: set[int] = set()
-        self._texts: list[tuple[int, str]] = []
-
-    def add(self, number: int, text: str) -> None:
-        self.count += 1
-        self.numbers.add(number)
-        if len(self._texts) < MAX_FAULTS:
-            self._texts.append((number, f"{self.unit} {number} {visible(text)}".replace("\n", "\\n")))
-
-    def in_order(self) -> list[str]:
-        return [text for _, text in sorted(self._texts, key=lambda found: found[0])]
-
-
 # One row
 
 
 def _entry(row: Row) -> _Entry:
-    if row.fault:
-        raise _Fault(row.fault)
     columns = row.columns
     prompt, system, prompt_source = _prompt(columns)
-    answer_source, answer = _first(columns, ANSWERS)
+    answer_source, answer = first_of(columns, ANSWERS)
     id_source, task_id = _id(columns)
     label_source, label = label_of(columns)
     taken = ("prompt", "answer") if answer_source == "answer" else ("prompt",)
     data = {name: value for name, value in columns.items() if name not in taken}
     if system:
         if data.get("system") not in (None, system):
-            raise _Fault("has a column 'system' and a system message in 'prompt'; expected one of them")
+            raise ValueError("has a column 'system' and a system message in 'prompt'; expected one of them")
         data["system"] = system
     task = Task(prompt=prompt, answer=answer, id=task_id, data=data)
     return _Entry(row.number, task, label, (prompt_source, answer_source, id_source, label_source))
 
 
-def _first(columns: Mapping[str, Any], names: Iterable[str]) -> tuple[str, Any]:
+def first_of(columns: Mapping[str, Any], names: Iterable[str]) -> tuple[str, Any]:
     """The first of these columns that is there and not null, with its value."""
     for name in names:
         outer, _, inner = name.partition(".")
@@ -189,20 +193,20 @@ def _prompt(columns: Mapping[str, Any]) -> tuple[str, str, str]:
     """The question, the system message or "", and the form it had."""
     value = columns.get("prompt")
     if "prompt" not in columns:
-        raise _Fault(f"has no 'prompt'; {_nearest('prompt', columns)}")
+        raise ValueError(f"has no 'prompt'; {_nearest('prompt', columns)}")
     if isinstance(value, str):
         return _text(value, "column 'prompt'"), "", "text"
     if not isinstance(value, list) or not value:
-        raise _Fault(f"column 'prompt' is {describe(value)}; expected text, or a list of messages")
+        raise ValueError(f"column 'prompt' is {describe(value)}; expected text, or a list of messages")
     said: list[tuple[str, str]] = []
     for at, message in enumerate(value, 1):
         where = f"column 'prompt', message {at},"
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-            raise _Fault(f'{where} is {describe(message)}; expected {{"role": "user", "content": "..."}}')
+            raise ValueError(f'{where} is {describe(message)}; expected {{"role": "user", "content": "..."}}')
         said.append((message["role"], _text(message.get("content"), f"{where} content")))
     roles = [role for role, _ in said]
     if roles not in (["user"], ["system", "user"]):
-        raise _Fault(
+        raise ValueError(
             f"column 'prompt' is a dialogue ({', '.join(roles[:6])}{', ...' if len(roles) > 6 else ''}); "
             "expected one user message, and at most one system message before it"
         )
@@ -211,7 +215,7 @@ def _prompt(columns: Mapping[str, Any]) -> tuple[str, str, str]:
 
 def _text(value: Any, where: str) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise _Fault(f"{where} is {describe(value)}; expected text that is not empty")
+        raise ValueError(f"{where} is {describe(value)}; expected text that is not empty")
     return value
 
 
@@ -223,11 +227,11 @@ def _nearest(name: str, columns: Mapping[str, Any]) -> str:
 
 
 def _id(columns: Mapping[str, Any]) -> tuple[str, str]:
-    source, value = _first(columns, (*IDS, INDEX))
+    source, value = first_of(columns, (*IDS, INDEX))
     if source == INDEX and not _is_name(value):
         return "", ""
     if source and not _is_name(value):
-        raise _Fault(f"column {source!r} is {describe(value)}; expected text or a whole number")
+        raise ValueError(f"column {source!r} is {describe(value)}; expected text or a whole number")
     return source, str(value) if source else ""
 
 
@@ -237,40 +241,32 @@ def _is_name(value: Any) -> bool:
 
 def label_of(columns: Mapping[str, Any]) -> tuple[str, str]:
     """The column that names the split, and which it is; a ValueError where it is none that anybody knows."""
-    source, value = _first(columns, SPLITS)
+    source, value = first_of(columns, SPLITS)
     if not source:
         return "", ""
     split = _SPLIT_OF_NAME.get(value.strip().lower()) if isinstance(value, str) else None
     if split is None:
-        raise _Fault(f"column {source!r} is {describe(value)}; expected train, or eval (test, validation, dev)")
+        raise ValueError(f"column {source!r} is {describe(value)}; expected train, or eval (test, validation, dev)")
     return source, split
 
 
 # All rows
 
 
-def _compare(entries: Sequence[_Entry], faults: _Faults) -> None:
+def _compare(entries: Sequence[_Entry], reading: Reading) -> None:
     """What only shows when rows are seen together."""
     for part, at in (("answer", 1), ("split", 3)):
-        without = [entry for entry in entries if not entry.sources[at]]
-        if len(without) < len(entries):
-            other = next((entry.sources[at] for entry in entries if entry.sources[at]), "")
-            for entry in without:
+        other = next((entry.sources[at] for entry in entries if entry.sources[at]), "")
+        for entry in entries:
+            if other and not entry.sources[at]:
                 close = "" if part != "answer" else f"; {_nearest('answer', entry.task.data)}"
-                faults.add(entry.number, f"has no {part}; other rows have one in {other!r}{close}")
+                reading.add(entry.number, f"has no {part}; other rows have one in {other!r}{close}")
     first: dict[str, _Entry] = {}
     for entry in entries:
         if entry.sources[2] in IDS and (before := first.setdefault(entry.task.id, entry)) is not entry:
-            faults.add(entry.number, f"has the id {entry.task.id[:80]!r} of {faults.unit} {before.number}")
-    asked: dict[str, _Entry] = {}
+            reading.add(entry.number, f"has the id {entry.task.id[:80]!r} of {reading.unit} {before.number}")
     for entry in entries:
-        before = asked.setdefault(entry.task.prompt, entry)
-        if entry.label and before.label and entry.label != before.label:
-            faults.add(
-                entry.number,
-                f"is for {entry.label!r}, but {faults.unit} {before.number} asks the same for {before.label!r}: "
-                "what is trained on is no test",
-            )
+        reading.check_asked(entry.number, entry.task.prompt, entry.label)
 
 
 def divided(labels: Sequence[str], otherwise: Sequence[str]) -> tuple[str, ...]:
@@ -280,10 +276,10 @@ def divided(labels: Sequence[str], otherwise: Sequence[str]) -> tuple[str, ...]:
     return tuple(label or other for label, other in zip(labels, otherwise, strict=True))
 
 
-def _sound(name: str, entries: Sequence[_Entry], columns: Counter[str]) -> TaskFile:
+def _sound(entries: Sequence[_Entry], reading: Reading) -> TaskFile:
     ids = [entry.task.id for entry in entries if entry.task.id]
     unique = len(set(ids)) == len(ids)  # An index often starts anew with each source or split.
-    file = os.path.basename(name)
+    file = os.path.basename(reading.path)
     tasks = []
     for entry in entries:
         if not entry.task.id or (entry.sources[2] == INDEX and not unique):
@@ -294,11 +290,11 @@ def _sound(name: str, entries: Sequence[_Entry], columns: Counter[str]) -> TaskF
     by_label = labels not in ({""}, {"train"})
     parts = ("prompt", "answer", "id", "split")
     return TaskFile(
-        path=name,
+        path=reading.path,
         tasks=tuple(tasks),
         splits=divided([entry.label for entry in entries], [split_of(entry.task.prompt) for entry in entries]),
         labelled=entries[0].sources[3] if by_label else "",
         only=next(iter(labels)) if len(labels) == 1 else "",
-        columns=dict(columns),
+        columns=dict(reading.columns),
         read_as={part: dict(Counter(entry.sources[at] for entry in entries)) for at, part in enumerate(parts)},
     )

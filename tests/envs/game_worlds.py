@@ -8,8 +8,7 @@ import numpy as np
 from gymnasium.spaces import Dict, Discrete, Text
 from pettingzoo import AECEnv, ParallelEnv
 
-from palaestra.envs import RewardPart, Task, TextSpace, tool
-from palaestra.envs.games.game import Game
+from palaestra.envs import Game, RewardPart, Task, TextSpace, tool
 from palaestra.errors import Broken
 
 gate = threading.Event()

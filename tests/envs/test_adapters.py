@@ -116,7 +116,7 @@ def test_a_step_that_never_returns_is_broken_and_does_not_starve_the_others():
     while len(opened) < 3:
         opened += arena.recv(1, 60)
     arena.send({0: "hang", 1: "x", 2: "y"})
-    (job,) = next(turn.jobs for turn in arena._running if turn.slot == 0)
+    (job,) = arena._tables[0].out[0].works
     until = time.monotonic() + 60
     while job.begun is None and time.monotonic() < until:
         time.sleep(0.005)
@@ -126,7 +126,7 @@ def test_a_step_that_never_returns_is_broken_and_does_not_starve_the_others():
         ended |= {event.slot: event for event in arena.recv(1, 60)}
     assert [ended[slot].ending for slot in range(3)] == [Ending.BROKEN, Ending.ANSWERED, Ending.ANSWERED]
     assert ended[0].reward is None
-    assert "task 0: a step gave no result in 50 s" in ended[0].fault
+    assert "test/Echo-v0: step gave no result in 50 s" in ended[0].fault
     game_worlds.gate.set()
     assert one(arena, "x").ending is Ending.ANSWERED
     arena.close()
@@ -260,7 +260,7 @@ def test_a_foreign_parallel_game_steps_when_all_have_spoken():
 
 def test_our_own_games_come_through_pettingzoos_door_with_the_same_messages():
     kwargs = dict(pettingzoo.spec("aec", "palaestra/negotiation_v0").kwargs)
-    pettingzoo.register("aec", "test/bargain_v0", "palaestra.envs.games.seats:make_aec", kwargs=kwargs)
+    pettingzoo.register("aec", "test/bargain_v0", "palaestra.envs.arena.pettingzoo:make_aec", kwargs=kwargs)
     try:
         ours, theirs = palaestra.arena("palaestra/negotiation_v0", 2), palaestra.arena("test/bargain_v0", 2)
         assert theirs.task_count == 2**30
@@ -286,7 +286,7 @@ def test_without_pettingzoo_games_play_and_its_face_names_the_extra():
         "assert len(arena.seats) == 3\n"
         "try:\n    palaestra.arena('classic/chess_v6', 2)\n"
         "except palaestra.UnknownId:\n    print('unknown')\n"
-        "try:\n    import palaestra.envs.games.seats\n"
+        "try:\n    import palaestra.envs.arena.pettingzoo\n"
         "except palaestra.MissingExtra as error:\n    print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)

@@ -3,8 +3,11 @@
 import game_worlds
 import pytest
 
-from palaestra.envs import Task
-from palaestra.envs.games.game import Game
+from palaestra.envs import Game, Task
+from palaestra.envs.arena.driving import settle
+from palaestra.envs.arena.opening import spec_of
+from palaestra.envs.core.branches import fork, put, take
+from palaestra.envs.core.machine import Machine
 from palaestra.envs.suite.negotiation import Negotiation
 from palaestra.envs.suite.solver_critic import SolverCritic
 from palaestra.episode import Ending, Start
@@ -33,45 +36,54 @@ class Dice(Game):
         return dict.fromkeys(self.seats, min(1.0, self.counted / 4))
 
 
-def begun(game, task=0, seed=3):
-    game.open({seat: Start(task, seed, seat=seat) for seat in game.seats})
-    return game
+def begun(author, task=0, seed=3):
+    machine = Machine(spec_of(author))
+    settle(machine, machine.open({seat: Start(task, seed, seat=seat) for seat in author.seats}))
+    return machine
 
 
 COUNT = '<tool_call>{"name": "count"}</tool_call>'
 
 
-def end(game, *turns):
+def act(machine, text):
+    return settle(machine, machine.act("a_0", text))
+
+
+def heard(machine):
+    return [message["content"] for message in machine.state.seats["a_0"].messages]
+
+
+def end(machine, *turns):
     """Take these turns of a_0; what it heard in the end, and its reward."""
     for text in turns:
-        events = game.act({"a_0": text})
-    return [message["content"] for message in game.records["a_0"].messages], events["a_0"].reward
+        events = act(machine, text)
+    return heard(machine), events["a_0"].reward
 
 
 def test_restoring_goes_on_exactly_as_from_there_any_number_of_times():
     game = begun(Dice())
-    game.act({"a_0": COUNT})
-    game.act({"a_0": "on"})
-    here = game.snapshot()
-    assert repr(here) == "<GameSnapshot of Dice after 2 turns>"
+    act(game, COUNT)
+    act(game, "on")
+    here = take(game)
+    assert repr(here) == "<Snapshot of Dice after 2 turns>"
     ends = [end(game, COUNT, "x", "y")]
     for _ in range(2):
-        asked = game.restore(here)
+        asked = put(game, here)
         assert list(asked) == ["a_0"]
         ends.append(end(game, COUNT, "x", "y"))
     assert ends[0] == ends[1] == ends[2]
     assert ends[0][1] == 0.5
-    other = Dice()
-    other.restore(here)
+    other = Machine(spec_of(Dice()))
+    put(other, here)
     assert end(other, COUNT, "x", "y") == ends[0]
 
 
 def test_branches_differ_in_their_noise_only_and_their_parent_stays():
     game = begun(Dice())
-    game.act({"a_0": "on"})
-    twins, children = game.fork(2, own_noise=False), game.fork(3)
-    again = game.fork(3)
-    before = [message["content"] for message in game.records["a_0"].messages]
+    act(game, "on")
+    twins, children = fork(game, 2, own_noise=False), fork(game, 3)
+    again = fork(game, 3)
+    before = heard(game)
     ends = {name: [end(one, "x", "y")[0] for one in kids] for name, kids in (("own", children), ("again", again))}
     assert len({tuple(told) for told in ends["own"]}) == 3
     assert ends["own"] == ends["again"]
@@ -81,14 +93,14 @@ def test_branches_differ_in_their_noise_only_and_their_parent_stays():
 
 def test_a_branch_is_branched_and_restored_with_its_own_noise():
     game = begun(Dice())
-    (child,) = game.fork(1)
-    here = child.snapshot()
+    (child,) = fork(game, 1)
+    here = take(child)
     first = end(child, "x", "y", "z")
-    child.restore(here)
-    child.act({"a_0": "x"})
-    later = child.snapshot()
+    put(child, here)
+    act(child, "x")
+    later = take(child)
     assert end(child, "y", "z") == first
-    child.restore(later)
+    put(child, later)
     assert end(child, "y", "z") == first
     assert end(begun(Dice()), "x", "y", "z") != first
 
@@ -96,7 +108,7 @@ def test_a_branch_is_branched_and_restored_with_its_own_noise():
 @pytest.mark.parametrize("kind", [SolverCritic, Negotiation])
 def test_a_branch_can_end_without_its_parent(kind):
     game = begun(kind())
-    (child,) = game.fork(1, own_noise=False)
+    (child,) = fork(game, 1, own_noise=False)
     events = child.stop(Ending.LENGTH_LIMIT, kind.seats[0])
     assert {event.ending for event in events.values()} == {Ending.LENGTH_LIMIT, Ending.TURN_LIMIT}
     assert game.is_open
@@ -104,25 +116,30 @@ def test_a_branch_can_end_without_its_parent(kind):
 
 
 class Careless(Dice):
-    """Its tool counts on a number that the rounds do not set up."""
-
-    counted = 0
+    """Its rounds look at a list that its tool changes."""
 
     def rounds(self, task, rng):
-        yield {"a_0": f"{self.counted}?"}
-        yield {"a_0": f"{self.counted}?"}
+        self.lines = []
+        yield {"a_0": f"{self.lines}?"}
+        yield {"a_0": f"{self.lines}?"}
         return dict.fromkeys(self.seats, 0.0)
+
+    @game_worlds.tool
+    def count(self) -> str:
+        """Write a line."""
+        self.lines.append("one")
+        return "written"
 
 
 def test_what_has_no_snapshot_is_refused_with_the_reason():
-    with pytest.raises(UsageError, match="not running"):
-        Dice().snapshot()
+    with pytest.raises(UsageError, match="no episode of Dice runs"):
+        take(Machine(spec_of(Dice())))
     game = begun(Careless())
-    game.act({"a_0": COUNT})
-    game.act({"a_0": "on"})
-    with pytest.raises(UsageError, match=r"did not come out the same.*let rounds set up what tools change"):
-        game.restore(game.snapshot())
-    with pytest.raises(UsageError, match="expected a GameSnapshot of Dice"):
-        Dice().restore(begun(Careless()).snapshot())
+    act(game, COUNT)
+    act(game, "on")
+    with pytest.raises(UsageError, match=r"did not come out the same.*round 2 asked .*final\(\) declare"):
+        put(game, take(game))
+    with pytest.raises(UsageError, match="expected a Snapshot of Dice"):
+        put(Machine(spec_of(Dice())), take(begun(Careless())))
     with pytest.raises(UsageError, match=r"fork\(0\)"):
-        begun(Dice()).fork(0)
+        fork(begun(Dice()), 0)

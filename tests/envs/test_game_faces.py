@@ -5,9 +5,8 @@ import numpy as np
 import pettingzoo
 import pytest
 
-from palaestra.envs import Task
-from palaestra.envs.games.game import Game
-from palaestra.envs.games.seats import AECGame, ParallelGame
+from palaestra.envs import Game, Task
+from palaestra.envs.arena.pettingzoo import AECGame, ParallelGame
 from palaestra.errors import UsageError
 from palaestra.formats import ParsedCall, hermes
 
@@ -113,7 +112,7 @@ def test_branches_of_a_face_differ_in_their_noise_only(face):
             one.step("so")
         else:
             one.step(dict.fromkeys(one.possible_agents, "so"))
-        return [message["content"] for message in one.game.records["a_0"].messages]
+        return [message["content"] for message in one.machine.state.seats["a_0"].messages]
 
     children, again, twins = env.fork(3), env.fork(3), env.fork(2, own_noise=False)
     assert {type(child) for child in children} == {face}
@@ -124,7 +123,7 @@ def test_branches_of_a_face_differ_in_their_noise_only(face):
     assert heard(twins[0]) == heard(twins[1]) == heard(env)
     for one in (*children, *again, *twins, env):
         one.reset()
-    drawn = [one.game.problem.prompt for one in (*children, *again, *twins, env)]
+    drawn = [one.machine.state.problem.prompt for one in (*children, *again, *twins, env)]
     assert len(set(drawn[:3])) == 3, "what a branch plays next is its own"
     assert drawn[:3] == drawn[3:6]
     assert drawn[6] == drawn[7] == drawn[8]
@@ -141,9 +140,9 @@ def test_options_that_nobody_reads_are_refused(face):
         with pytest.raises(UsageError, match=r"options\['task'\] is .*; expected a whole number"):
             env.reset(options={"task": loose})
     env.reset(options={"task": 5})
-    assert env.game.problem.id == "train/5"
+    assert env.machine.state.problem.id == "train/5"
     env.reset(options={"task": np.int64(6)})
-    assert env.game.problem.id == "train/6"
+    assert env.machine.state.problem.id == "train/6"
 
 
 @pytest.mark.parametrize("kind", ["aec", "parallel"])
@@ -152,7 +151,7 @@ def test_a_face_without_a_game_says_that_none_is_played(kind):
     action = "so" if kind == "aec" else dict.fromkeys(env.possible_agents, "so")
     with pytest.raises(UsageError, match=r"step: no game is played.*call reset first"):
         env.step(action)
-    with pytest.raises(UsageError, match="not running"):
+    with pytest.raises(UsageError, match="no episode of .* runs"):
         env.snapshot()
     if kind == "aec":
         with pytest.raises(UsageError, match="call reset first"):

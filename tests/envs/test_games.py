@@ -8,7 +8,7 @@ import pettingzoo
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pettingzoo.test import api_test, parallel_api_test, parallel_seed_test, seed_test
+from pettingzoo.test import api_test, parallel_api_test, parallel_seed_test, render_test, seed_test
 
 import palaestra
 from palaestra.agents import Agent, ScriptedPolicy, play
@@ -45,6 +45,9 @@ def test_pettingzoos_own_tests_pass(game):
     parallel_api_test(pettingzoo.make("parallel", game), num_cycles=100)
     seed_test(lambda: pettingzoo.make("aec", game), num_cycles=50)
     parallel_seed_test(lambda: pettingzoo.make("parallel", game), num_cycles=50)
+    render_test(lambda render_mode=None: pettingzoo.make("aec", game, render_mode=render_mode))
+    # PettingZoo converts no game that says so: its conversion wants seats in a fixed cycle.
+    assert pettingzoo.make("aec", game).metadata["is_parallelizable"] is False
 
 
 def test_games_are_in_both_registries_and_under_both_spellings():
@@ -92,8 +95,8 @@ def test_episodes_of_a_game_are_recorded_and_read_back(game):
 
 @pytest.mark.parametrize("kind", [SolverCritic, Debate, Negotiation])
 def test_splits_are_disjoint_by_problem(kind):
-    train = {task.prompt for task in kind("train").tasks[:300]}
-    held_out = {task.prompt for task in kind("eval").tasks[:300]}
+    train = {task.prompt for task in kind().task_set("train")[:300]}
+    held_out = {task.prompt for task in kind().task_set("eval")[:300]}
     assert train
     assert held_out
     assert not train & held_out
@@ -135,7 +138,7 @@ def aec(game, *turns, task=0):
 
 
 def test_the_solver_is_rewarded_for_its_last_answer_and_the_critic_for_a_fitting_verdict():
-    answer = SolverCritic().tasks[0].answer
+    answer = SolverCritic().task_set("train")[0].answer
     game = GAMES[2]
     assert aec(game, "1", "Disagree.", answer) == {"solver_0": 1.0, "critic_0": 1.0}
     assert aec(game, answer, "I cannot say", answer) == {"solver_0": 1.0, "critic_0": 0.0}
@@ -146,7 +149,7 @@ def test_the_solver_is_rewarded_for_its_last_answer_and_the_critic_for_a_fitting
 
 
 def test_the_debaters_rewards_add_up_to_zero_and_the_judge_wants_the_truth():
-    truth = Debate().tasks[0].answer
+    truth = Debate().task_set("train")[0].answer
     lie = "No" if truth == "Yes" else "Yes"
     for verdict, right in ((truth, 1.0), (lie, 0.0), ("Perhaps", 0.0)):
         rewards = aec(GAMES[0], "a", "b", "c", "d", verdict)
@@ -177,8 +180,7 @@ def test_debaters_who_open_together_do_not_hear_each_other():
 
 
 def test_a_deal_is_worth_what_its_items_are_to_each_seat():
-    game = Negotiation()
-    task = game.tasks[0]
+    task = Negotiation().task_set("train")[0]
     everything = ", ".join(f"{n} {kind}s" for n, kind in zip(task.data["counts"], ("book", "hat", "ball"), strict=True))
     rewards = aec(GAMES[1], f"Take {everything}", "accept.")
     assert sorted(rewards.values()) == [0.0, 1.0]
@@ -188,7 +190,7 @@ def test_a_deal_is_worth_what_its_items_are_to_each_seat():
 def test_a_seat_is_told_its_own_values_only():
     env = pettingzoo.make("aec", GAMES[1])
     env.reset(seed=0, options={"task": 5})
-    values = dict(zip(env.possible_agents, Negotiation().tasks[5].data["values"], strict=True))
+    values = dict(zip(env.possible_agents, Negotiation().task_set("train")[5].data["values"], strict=True))
     first = env.agent_selection
     assert [int(n) for n in re.findall(r"is worth (\d+)", env.observe(first))] == list(values[first])
     env.step("Take 1 book")
@@ -217,7 +219,7 @@ def test_only_legal_offers_are_read(text, taken):
 def test_items_can_always_be_worth_ten_to_both():
     for counts in DIVISIBLE:
         assert all(1 <= n <= 4 for n in counts)
-    for task in Negotiation().tasks[:50]:
+    for task in Negotiation().task_set("train")[:50]:
         assert all(worth(task.data["counts"], values) == WORTH for values in task.data["values"])
 
 

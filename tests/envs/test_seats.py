@@ -255,17 +255,17 @@ def test_the_state_of_each_slot_is_guarded(arena):
     with pytest.raises(UsageError, match=r"finish\(ANSWERED\)"):
         arena.finish(0, Ending.ANSWERED)
     arena.send({0: "x"})
-    with pytest.raises(UsageError, match="send: slot 0 is waiting for the other seats"):
+    with pytest.raises(UsageError, match="send: slot 0 is busy: .* other seats of its game are at it"):
         arena.send({0: "y"})
 
 
 def test_an_arena_that_holds_no_game_is_refused():
-    with pytest.raises(UsageError, match="1 slots do not hold them"):
+    with pytest.raises(UsageError, match="found 1 slots; expected at least 2, one for each of left_0, right_0"):
         palaestra.arena(DUEL, 1)
     for game, options in ((DUEL, {}), ("palaestra/debate_v0", {"seat": "judge_0"})):
-        with pytest.raises(UsageError, match=r"0 slots play nothing; expected at least"):
+        with pytest.raises(UsageError, match=r"expected at least 1, how many episodes"):
             palaestra.arena(game, 0, **options)
-    with pytest.raises(UsageError, match=r"Duel: .*it takes split"):
+    with pytest.raises(UsageError, match=r"Duel takes no option 'colour'; it takes split"):
         palaestra.arena(DUEL, 2, colour="red")
     with pytest.raises(UnknownId, match=r"test/duel-v0"):
         palaestra.arena("test/dual-v0", 2)
