@@ -6,10 +6,9 @@ an error that every request would meet (a wrong key) is raised by `poll`. Left o
 servers give text, so the episodes have no rows, and nothing can be trained on them as if it had been sampled here.
 """
 
-import asyncio
-import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import Future
 from functools import partial
 from hashlib import blake2b
 from itertools import count
@@ -17,15 +16,15 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from palaestra import formats
-from palaestra.agents.policies.wire import Schemas, to_native, to_text, to_text_only
+from palaestra.agents.policies.dialogue import Schemas, to_native, to_text, to_text_only
 from palaestra.endpoint import Answer, Endpoint, EndpointConfig, Totals
+from palaestra.endpoint.background import BackgroundLoop
 from palaestra.errors import Broken, UsageError
 from palaestra.protocols import Completion, Request
 
-_CLOSING = 5.0
-"""Seconds in which cancelled requests must let go of their connections."""
-
 _Ask = Callable[[], Coroutine[Any, Any, Answer]]
+_CHECK_SECONDS = 20.0
+"""For the free question, beyond the time to connect: longer than it gives itself."""
 
 
 class EndpointPolicy:
@@ -43,14 +42,10 @@ class EndpointPolicy:
         self._native = native_tools
         self._seed = seed
         self._tickets = count()
-        self._live: set[int] = set()
-        self._tasks: dict[int, asyncio.Task[None]] = {}
-        """Touched on the loop's thread only."""
+        self._live: dict[int, Future[None]] = {}
         self._news: SimpleQueue[Completion | Exception] = SimpleQueue()
         self._error: Exception | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-        self._closed = False
+        self._background = BackgroundLoop("palaestra-endpoint")
 
     def __repr__(self) -> str:
         return f"EndpointPolicy({self._endpoint!r})"
@@ -62,8 +57,9 @@ class EndpointPolicy:
 
     def check(self) -> None:
         """Ask the server one free question: a UsageError where it cannot be reached or refuses the key."""
-        loop = self._running()
-        asyncio.run_coroutine_threadsafe(self._endpoint.check(), loop).result()
+        self._refuse_when_closed()
+        seconds = self._endpoint.config.connect_timeout + _CHECK_SECONDS
+        self._background.submit(self._endpoint.check()).result(seconds)
 
     def submit(self, request: Request) -> int:
         """Send the request on its way."""
@@ -72,6 +68,7 @@ class EndpointPolicy:
             messages = to_native(request.messages, tools, self._form)
         else:
             messages, tools = to_text_only(request.messages, tools, self._form), ()
+        self._refuse_when_closed()
         ask = partial(
             self._endpoint.complete,
             messages,
@@ -80,10 +77,8 @@ class EndpointPolicy:
             temperature=request.temperature,
             seed=None if self._seed is None else _seed(self._seed, request),
         )
-        loop = self._running()
         ticket = next(self._tickets)
-        self._live.add(ticket)
-        loop.call_soon_threadsafe(self._begin, ticket, ask, request.tools)
+        self._live[ticket] = self._background.submit(self._answer(ticket, ask, request.tools))
         return ticket
 
     def poll(self, timeout: float = 0.0) -> list[Completion]:
@@ -99,7 +94,7 @@ class EndpointPolicy:
             if isinstance(news, Exception):
                 self._error = news
             elif news.ticket in self._live:
-                self._live.remove(news.ticket)
+                del self._live[news.ticket]
                 ready.append(news)
         if self._error is not None:
             raise self._error
@@ -108,8 +103,7 @@ class EndpointPolicy:
     def cancel(self, ticket: int) -> None:
         """Forget a request and hang up; a server that notices stops generating."""
         if ticket in self._live:
-            self._live.remove(ticket)
-            self._running().call_soon_threadsafe(self._drop, ticket)
+            self._live.pop(ticket).cancel()
 
     def update_weights(self, tensors: Iterable[tuple[str, Any]], version: int) -> None:
         """Refused: a served model has its own weights."""
@@ -117,31 +111,15 @@ class EndpointPolicy:
 
     def close(self) -> None:
         """Hang up, and end the thread."""
-        self._closed = True
         self._live.clear()
-        thread, loop = self._thread, self._loop
-        if thread is not None and loop is not None and thread.is_alive():
-            asyncio.run_coroutine_threadsafe(self._hang_up(), loop)
-            thread.join(2 * _CLOSING)
-        self._thread = self._loop = None
+        self._background.close(self._endpoint.aclose())
 
-    # Inside. What follows runs on the loop's thread.
-
-    def _running(self) -> asyncio.AbstractEventLoop:
-        """The loop; it starts when it is first needed (this alone is the caller's thread)."""
-        if self._closed:
+    def _refuse_when_closed(self) -> None:
+        if self._background.closed:
             raise UsageError(f"{self!r} is closed; open a new one")
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(target=_serve, args=(self._loop,), name="palaestra-endpoint", daemon=True)
-            self._thread.start()
-        return self._loop
-
-    def _begin(self, ticket: int, ask: _Ask, tools: Schemas) -> None:
-        task = self._tasks[ticket] = asyncio.get_running_loop().create_task(self._answer(ticket, ask, tools))
-        task.add_done_callback(lambda _: self._tasks.pop(ticket))
 
     async def _answer(self, ticket: int, ask: _Ask, tools: Schemas) -> None:
+        """On the thread of the loop."""
         try:
             answer = await ask()
             self._news.put(Completion(ticket, text=to_text(answer, tools, self._form), cut=answer.cut))
@@ -149,32 +127,6 @@ class EndpointPolicy:
             self._news.put(Completion(ticket, fault=str(error)))
         except Exception as error:  # The caller's thread should hear of it, whatever it is.
             self._news.put(error)
-
-    def _drop(self, ticket: int) -> None:
-        task = self._tasks.get(ticket)
-        if task is not None:
-            task.cancel()
-
-    async def _hang_up(self) -> None:
-        loop = asyncio.get_running_loop()
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        try:
-            async with asyncio.timeout(_CLOSING):
-                await asyncio.gather(*tasks, return_exceptions=True)
-                await self._endpoint.aclose()
-                await asyncio.sleep(0.01)  # Transports close their sockets one turn of the loop later.
-        finally:
-            loop.call_soon(loop.stop)
-
-
-def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    try:
-        loop.run_forever()
-        loop.run_until_complete(loop.shutdown_asyncgens())
-    finally:
-        loop.close()
 
 
 def _seed(seed: int, request: Request) -> int:

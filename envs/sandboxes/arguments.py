@@ -23,6 +23,8 @@ def words_of(program: Program) -> list[str] | None:
 
 def content(what: str, data: Any) -> bytes:
     """Bytes that are bytes."""
+    if type(data) is bytes:
+        return data
     if isinstance(data, bytes | bytearray):
         return bytes(data)
     hint = "; encode the text" if isinstance(data, str) else ""
@@ -62,10 +64,8 @@ def check_sizes(files: Mapping[str, bytes], limits: Limits) -> None:
         )
 
 
-def seconds_of(timeout: Any) -> float | None:
-    """A run's own time; None where it takes the limits'."""
-    if timeout is None:
-        return None
+def seconds_of(timeout: Any) -> float:
+    """A run's own time."""
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < float("inf"):
         raise UsageError(f"timeout is {timeout!r}; expected a positive number of seconds")
     return float(timeout)

@@ -1,44 +1,31 @@
-"""The client's half of a session with a runner, over any stream of bytes: requests made, replies checked.
+"""The client's half of a runner's protocol, over any stream: requests made, replies checked.
 
-`FramedSession` is a Session; a backend gives it a `Stream` (a socket here, a container's stdin and stdout elsewhere).
-`run_once_request` serves backends that run a program without keeping a session. What comes back is checked field by
-field: the runner is ours, but it lives next to programs that are not.
+A backend whose programs a runner runs is a `FramedSandbox`: it says how a stream is had (a socket here, a container's
+stdin and stdout, HTTP) and which of them serves a program that runs without a session. What comes back is checked field
+by field: the runner is ours, but it lives next to programs that are not.
 """
 
 import asyncio
-import contextlib
 import json
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import fields
+import weakref
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import asdict
+from math import isfinite
 from typing import Any, Generic, TypeVar, get_args
 
 from palaestra.envs.sandboxes import arguments
 from palaestra.envs.sandboxes.limits import Limits
 from palaestra.envs.sandboxes.result import Limited, Result
 from palaestra.envs.sandboxes.runner.wire import RESULT, RUN, Head, Header, pack
-from palaestra.envs.sandboxes.sandbox import OneShot, Program, Session
-from palaestra.envs.sandboxes.streams import SocketStream, Stream
-from palaestra.errors import Broken, UsageError
+from palaestra.envs.sandboxes.sandbox import Execution, Files, Sandbox, Session, run_blocking
+from palaestra.envs.sandboxes.streams import SPARE_BYTES, Stream
+from palaestra.errors import Broken, SandboxUnavailable, UsageError
 from palaestra.frozen import statically_frozen
 
-GRACE_SECONDS = 75.0
-"""For an answer beyond a run's own time: a zygote that must first warm up, gigabytes that must first be freed."""
-SPARE_BYTES = 2**16
-"""Of a reply's body, beside what the limits allow: the line that says how much is missing, names of files."""
-_NAMES = [field.name for field in fields(Limits)]
 _LIMITED = get_args(Limited)
 T = TypeVar("T")
-__all__ = [
-    "FramedSession",
-    "Request",
-    "SocketStream",
-    "Stream",
-    "checked",
-    "read_result",
-    "run_once_request",
-    "start_request",
-]
 
 
 @statically_frozen
@@ -50,44 +37,44 @@ class Request(Generic[T]):
     body_bytes: int = SPARE_BYTES
     seconds: float = 0.0
 
-    def over(self, stream: Stream) -> T:
-        return self.read(*stream.exchange(self.frame, self.body_bytes, self.seconds + GRACE_SECONDS))
+    async def over(self, stream: Stream, blocking: bool) -> T:
+        return self.read(*await stream.exchange(self.frame, self.body_bytes, self.seconds + stream.grace, blocking))
 
-    async def aover(self, stream: Stream) -> T:
-        return self.read(*await stream.aexchange(self.frame, self.body_bytes, self.seconds + GRACE_SECONDS))
-
-
-def start_request(limits: Limits, files: Mapping[str, bytes] | None, **more: Any) -> Request[Header]:
-    names, contents = _files(files, limits)
-    header = {"op": "start", "limits": _plainly(limits), "files": names, **more}
-    return Request(pack(header, *contents), lambda reply, body: checked(reply))
-
-
-def run_once_request(asked: OneShot) -> Request[Result] | Result:
-    """A whole life in one frame; a Result at once where the program is larger than a program may be."""
-    names, contents = _files(asked.files, asked.limits)
-    header = {"op": "once", "limits": _plainly(asked.limits), "files": names}
-    return _run_request(asked.limits, asked.program, asked.timeout, asked.stdin, asked.show_last, header, contents)
+    async def first_over(self, stream: Stream, blocking: bool) -> T:
+        """The first request of a stream, which is dropped where it fails."""
+        try:
+            return await self.over(stream, blocking)
+        except BaseException:
+            stream.drop()
+            raise
 
 
-def _run_request(
-    limits: Limits,
-    program: Program,
-    timeout: float | None,
-    stdin: bytes,
-    last: bool,
-    header: Header | None = None,
-    before: Sequence[bytes] = (),
-) -> Request[Result] | Result:
-    """A run in a session; with a header, a run that brings its own place."""
-    is_command, content = _program(program)
-    seconds = arguments.seconds_of(timeout) or limits.seconds
-    for what, size in (("program", len(content)), ("stdin", len(arguments.content("stdin", stdin)))):
+def start_request(limits: Limits, files: Files | None) -> Request[Header]:
+    """A session with files to begin with."""
+    given = arguments.files_of(files, limits)
+    header = {"op": "start", "limits": asdict(limits), "files": [(path, len(data)) for path, data in given.items()]}
+    return Request(pack(header, *given.values()), lambda reply, body: checked(reply))
+
+
+def run_request(asked: Execution, alone: bool = False) -> Request[Result] | Result:
+    """A run in a session, or a whole life in one frame; a Result at once where the program is larger than it may be."""
+    program, timeout, stdin, show_last, limits, files = asked
+    if isinstance(program, str):
+        is_command, content = False, program.encode("utf-8", "surrogatepass")
+    else:
+        is_command, content = True, json.dumps(arguments.words_of(program)).encode()
+    seconds = limits.seconds if timeout is None else arguments.seconds_of(timeout)
+    stdin = arguments.content("stdin", stdin)
+    for what, size in (("program", len(content)), ("stdin", len(stdin))):
         if size > limits.code_bytes:
             text = f"the {what} is {size} bytes; at most {limits.code_bytes} are taken\n"
             return Result(exit_code=1, limit_hit="code", stderr=text, stderr_bytes=len(text))
-    run = RUN.pack(is_command, last, seconds, len(content))
-    frame = pack(run, content, stdin) if header is None else pack(header, *before, run, content, stdin)
+    run = RUN.pack(is_command, show_last, seconds, len(content))
+    frame = pack(run, content, stdin)
+    if alone:
+        given = arguments.files_of(files, limits)
+        header = {"op": "once", "limits": asdict(limits), "files": [(path, len(data)) for path, data in given.items()]}
+        frame = pack(header, *given.values(), run, content, stdin)
     return Request(frame, read_result, 3 * limits.output_bytes + SPARE_BYTES, seconds)
 
 
@@ -103,6 +90,8 @@ def read_result(head: Head, body: bytes) -> Result:
         raise Broken("the sandbox's runner sent a result whose sizes do not fit")
     if limit >= len(_LIMITED):
         raise Broken(f"the sandbox's runner sent a limit that is not known: {limit}")
+    if not (isfinite(seconds) and isfinite(cpu)):
+        raise Broken(f"the sandbox's runner sent times that are none: {seconds} s, {cpu} s of CPU")
     stdout = body[:out].decode("utf-8", "replace")
     stderr = body[out : out + err].decode("utf-8", "replace")
     shown = None if value < 0 else body[out + err :].decode("utf-8", "replace")
@@ -118,168 +107,143 @@ def checked(head: Head, path: str | None = None) -> Header:
     if error is None:
         return head
     if not isinstance(error, dict):
-        raise Broken(f"the sandbox's runner sent an error that cannot be read: {error!r}")
-    text = str(error.get("text"))
+        raise Broken(f"the sandbox's runner sent an error that cannot be read: {error!r:.200}")
+    text, number = str(error.get("text")), error.get("errno")
     if error.get("kind") == "usage":
         raise UsageError(text)
     if error.get("kind") == "os":
-        raise OSError(int(error.get("errno") or 0), text, *[path] * (path is not None))
+        raise OSError(number if isinstance(number, int) else 0, text, *[path] * (path is not None))
     raise Broken(text)
 
 
-class FramedSession(Session):
-    """A session on a stream. `branch` makes the stream and the request of a fork, where the backend can."""
+def first_words(stream: Stream, backend: str, seconds: float) -> Header:
+    """What a runner says of itself when it has started: what it enforces, or SandboxUnavailable."""
+    said = checked(run_blocking(stream.exchange(b"", SPARE_BYTES, seconds, True))[0])
+    if "unavailable" in said:
+        raise SandboxUnavailable(backend, str(said["unavailable"]), map(str, said["remedies"]))
+    capabilities: Header = said["capabilities"]
+    return capabilities
 
-    def __init__(self, stream: Stream, limits: Limits) -> None:
-        self._stream, self._limits = stream, limits
+
+class FramedSession(Session):
+    """A session on a stream. `begin` starts a fork of it on another stream."""
+
+    def __init__(self, begin: "Callable[..., Any]", stream: Stream, limits: Limits, name: Any) -> None:
+        self.limits = limits
+        self._begin, self._stream, self._name = begin, stream, name
         self._busy = threading.Lock()
         self._closed = self._interrupted = False
 
-    def run(
-        self, program: Program, *, timeout: float | None = None, stdin: bytes = b"", show_last: bool = False
-    ) -> Result:
-        request = _run_request(self._limits, program, timeout, stdin, show_last)
-        return request if isinstance(request, Result) else self._call(request)
+    async def _run(self, asked: Execution, blocking: bool) -> Result:
+        request = run_request(asked)
+        return request if isinstance(request, Result) else await self._call(request, blocking)
 
-    async def arun(
-        self, program: Program, *, timeout: float | None = None, stdin: bytes = b"", show_last: bool = False
-    ) -> Result:
-        request = _run_request(self._limits, program, timeout, stdin, show_last)
-        return request if isinstance(request, Result) else await self._acall(request)
+    async def _put(self, path: str, data: bytes, blocking: bool) -> None:
+        if len(arguments.content("data", data)) > self.limits.file_bytes:
+            raise OSError(27, f"{len(data)} bytes; a file may have {self.limits.file_bytes}", path)
+        frame = pack({"op": "put", "path": arguments.path_of(path)}, data)
+        await self._call(Request(frame, lambda head, body: checked(head, path)), blocking)
 
-    def put(self, path: str, data: bytes) -> None:
-        self._call(self._put_request(path, data))
+    async def _get(self, path: str, blocking: bool) -> bytes:
+        frame = pack({"op": "get", "path": arguments.path_of(path)})
+        most = self.limits.file_bytes + SPARE_BYTES
+        return await self._call(Request(frame, lambda head, body: (checked(head, path), body)[1], most), blocking)
 
-    async def aput(self, path: str, data: bytes) -> None:
-        await self._acall(self._put_request(path, data))
+    async def _listdir(self, path: str, blocking: bool) -> list[str]:
+        frame = pack({"op": "listdir", "path": arguments.path_of(path)})
+        most = self.limits.scratch_files * 2048 + SPARE_BYTES
+        return await self._call(Request(frame, lambda head, body: _names(head, body, path), most), blocking)
 
-    def get(self, path: str) -> bytes:
-        return self._call(self._get_request(path))
+    async def _reset(self, blocking: bool) -> None:
+        await self._call(Request(pack({"op": "reset"}), lambda head, body: checked(head)), blocking)
 
-    async def aget(self, path: str) -> bytes:
-        return await self._acall(self._get_request(path))
+    async def _fork(self, blocking: bool) -> Session:
+        self._take()
+        try:
+            request = Request(pack({"op": "fork", "of": self._name}), lambda head, body: checked(head))
+            fork: Session = await self._begin(self._stream.beside(), request, self.limits, blocking)
+            return fork
+        finally:
+            self._busy.release()
 
-    def listdir(self, path: str = ".") -> list[str]:
-        return self._call(self._list_request(path))
-
-    async def alistdir(self, path: str = ".") -> list[str]:
-        return await self._acall(self._list_request(path))
-
-    def reset(self) -> None:
-        self._call(_plain({"op": "reset"}))
-
-    async def areset(self) -> None:
-        await self._acall(_plain({"op": "reset"}))
-
-    def fork(self) -> Session:
-        raise UsageError("this backend cannot fork a session; see Capabilities.forks")
-
-    async def afork(self) -> Session:
-        return self.fork()
-
-    def close(self) -> None:
+    async def _close(self, blocking: bool) -> None:
         """A run that is under way in another thread ends with Broken."""
         if self._closed:
             return
         self._closed = True
         if self._busy.acquire(blocking=False):
             try:
-                with contextlib.suppress(Broken):
-                    _plain({"op": "close"}).over(self._stream)
+                await self._stream.leave(blocking)
             finally:
                 self._busy.release()
         self._stream.drop()
 
-    async def aclose(self) -> None:
-        if self._closed:
-            return
+    def lose(self) -> None:
+        """The sandbox closes: no farewell, the runner goes as well."""
         self._closed = True
-        if self._busy.acquire(blocking=False):
-            try:
-                with contextlib.suppress(Broken):
-                    await _plain({"op": "close"}).aover(self._stream)
-            finally:
-                self._busy.release()
         self._stream.drop()
 
-    def _put_request(self, path: str, data: bytes) -> Request[None]:
-        if len(arguments.content("data", data)) > self._limits.file_bytes:
-            raise OSError(27, f"{len(data)} bytes; a file may have {self._limits.file_bytes}", path)
-        request = pack({"op": "put", "path": arguments.path_of(path)}, data)
-        return Request(request, lambda head, body: _nothing(head, body, path))
+    def forget(self) -> None:
+        """In a forked child: the session is the parent's."""
+        self._closed = True
+        self._stream.forget()
 
-    def _get_request(self, path: str) -> Request[bytes]:
-        most = self._limits.file_bytes + SPARE_BYTES
-        request = pack({"op": "get", "path": arguments.path_of(path)})
-        return Request(request, lambda head, body: (checked(head, path), body)[1], most)
-
-    def _list_request(self, path: str) -> Request[list[str]]:
-        most = self._limits.scratch_files * 2048 + SPARE_BYTES
-        request = pack({"op": "listdir", "path": arguments.path_of(path)})
-        return Request(request, lambda head, body: _names(head, body, path), most)
-
-    def _call(self, request: Request[T]) -> T:
+    async def _call(self, request: Request[T], blocking: bool) -> T:
         self._take()
         try:
-            return request.over(self._stream)
-        except KeyboardInterrupt:
+            stream = self._stream  # As `Request.over` does it, without one coroutine more: this is the short road.
+            seconds = request.seconds + stream.grace
+            return request.read(*await stream.exchange(request.frame, request.body_bytes, seconds, blocking))
+        except (KeyboardInterrupt, asyncio.CancelledError):
             self._interrupted = True
             raise
         finally:
             self._busy.release()
 
-    async def _acall(self, request: Request[T]) -> T:
-        with self._using():
-            try:
-                return await request.aover(self._stream)
-            except asyncio.CancelledError:
-                self._interrupted = True
-                raise
-
-    @contextlib.contextmanager
-    def _using(self) -> Generator[None]:
-        self._take()
-        try:
-            yield
-        finally:
-            self._busy.release()
-
     def _take(self) -> None:
-        if self._closed:
-            raise UsageError("the session is closed")
         if self._interrupted:
             raise UsageError("an earlier call was cancelled, which ended this session; start another one")
+        if self._closed:
+            raise UsageError("the session is closed; start another one")
         if not self._busy.acquire(blocking=False):
             raise UsageError("the session is in use: one call at a time, or a lock around them")
 
 
-def _plain(header: Header) -> Request[None]:
-    return Request(pack(header), _nothing)
+class FramedSandbox(Sandbox):
+    """A backend whose programs a runner runs, at the other end of a stream."""
 
+    def __init__(self) -> None:
+        self._sessions: weakref.WeakSet[FramedSession] = weakref.WeakSet()
 
-def _nothing(head: Head, body: bytes, path: str | None = None) -> None:
-    checked(head, path)
+    @abstractmethod
+    async def _connect(self, limits: Limits, blocking: bool) -> Stream:
+        """A stream for a session of its own."""
+
+    @abstractmethod
+    async def _alone(self, request: Request[Result], limits: Limits, blocking: bool) -> Result:
+        """Run a program without a session."""
+
+    async def _start(self, files: Files | None, limits: Limits, blocking: bool) -> FramedSession:
+        request = start_request(limits, files)
+        return await self._begin(await self._connect(limits, blocking), request, limits, blocking)
+
+    async def _begin(self, stream: Stream, request: Request[Header], limits: Limits, blocking: bool) -> FramedSession:
+        name = (await request.first_over(stream, blocking)).get("session")
+        session = FramedSession(self._begin, stream, limits, name)
+        self._sessions.add(session)
+        return session
+
+    async def _once(self, asked: Execution, blocking: bool) -> Result:
+        request = run_request(asked, alone=True)
+        return request if isinstance(request, Result) else await self._alone(request, asked.limits, blocking)
 
 
 def _names(head: Head, body: bytes, path: str) -> list[str]:
     checked(head, path)
-    names = json.loads(body)
+    try:
+        names = json.loads(body)
+    except (ValueError, RecursionError):
+        names = None
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise Broken("the sandbox's runner sent a list of files that is none")
     return names
-
-
-def _plainly(limits: Limits) -> dict[str, float]:
-    return {name: getattr(limits, name) for name in _NAMES}
-
-
-def _files(files: Mapping[str, bytes] | None, limits: Limits) -> tuple[list[tuple[str, int]], list[bytes]]:
-    given = arguments.files_of(files, limits)
-    return [(path, len(data)) for path, data in given.items()], list(given.values())
-
-
-def _program(program: Program) -> tuple[bool, bytes]:
-    """Whether it is a command, and what to send."""
-    if isinstance(program, str):
-        return False, program.encode("utf-8", "surrogatepass")
-    return True, json.dumps(arguments.words_of(program)).encode()

@@ -13,23 +13,15 @@ import site
 import sys
 import tempfile
 import threading
-import weakref
 from collections.abc import Mapping
 from typing import Any, Literal
 
 from palaestra.envs.running.lifetime import close_at_exit
 from palaestra.envs.sandboxes.capabilities import Capabilities
-from palaestra.envs.sandboxes.framed import (
-    FramedSession,
-    Request,
-    checked,
-    run_once_request,
-    start_request,
-)
+from palaestra.envs.sandboxes.framed import FramedSandbox, Request
 from palaestra.envs.sandboxes.limits import Limits
 from palaestra.envs.sandboxes.result import Result
-from palaestra.envs.sandboxes.runner.wire import Header, pack
-from palaestra.envs.sandboxes.sandbox import OneShot, Sandbox, Session
+from palaestra.envs.sandboxes.runner.wire import Header
 from palaestra.envs.sandboxes.streams import SocketStream
 from palaestra.envs.sandboxes.supervised import Supervisor
 from palaestra.errors import SandboxUnavailable, UsageError
@@ -44,7 +36,7 @@ Preload = Literal["auto", "bare", "numpy", "scientific"]
 Mode = Literal["auto", "root", "user", "fork_only"]
 
 
-class LocalSandbox(Sandbox):
+class LocalSandbox(FramedSandbox):
     """Runs programs on this machine.
 
     `preload`: which warm interpreter programs are forked from; "auto" looks for numpy and sympy in the program.
@@ -62,6 +54,7 @@ class LocalSandbox(Sandbox):
         ):
             if value not in known:
                 raise UsageError(f"{name} is {value!r}; expected one of {', '.join(known)}")
+        super().__init__()
         self.limits = Limits.of(limits)
         packages = [path for path in _site_packages() if os.path.isdir(path)]
         self._settings: dict[str, Any] = {
@@ -76,7 +69,6 @@ class LocalSandbox(Sandbox):
             self._settings["scratch"] = self._scratch
         self._lock = threading.Lock()
         self._idle: list[SocketStream] = []
-        self._sessions: weakref.WeakSet[LocalSession] = weakref.WeakSet()
         self._supervisor: Supervisor | None = None
         self._closed = False
         close_at_exit(self)
@@ -85,37 +77,12 @@ class LocalSandbox(Sandbox):
     def capabilities(self) -> Capabilities:
         return self._capabilities
 
-    def start(self, *, files: Mapping[str, bytes] | None = None, limits: Limits | None = None) -> Session:
-        limits = self.limits.narrowed(limits)
-        return self._start(self._running(), start_request(limits, files), limits)
+    async def _connect(self, limits: Limits, blocking: bool) -> SocketStream:
+        return (await self._supervised(blocking)).connect()
 
-    async def astart(self, *, files: Mapping[str, bytes] | None = None, limits: Limits | None = None) -> Session:
-        limits = self.limits.narrowed(limits)
-        return await self._astart(await self._arunning(), start_request(limits, files), limits)
-
-    def _once(self, asked: OneShot) -> Result:
-        request = run_once_request(asked)
-        if isinstance(request, Result):
-            return request
-        stream = self._borrow(self._running())
-        try:
-            result = request.over(stream)
-        except BaseException:
-            stream.drop()
-            raise
-        self._give_back(stream)
-        return result
-
-    async def _aonce(self, asked: OneShot) -> Result:
-        request = run_once_request(asked)
-        if isinstance(request, Result):
-            return request
-        stream = self._borrow(await self._arunning())
-        try:
-            result = await request.aover(stream)
-        except BaseException:
-            stream.drop()
-            raise
+    async def _alone(self, request: Request[Result], limits: Limits, blocking: bool) -> Result:
+        stream = self._borrow(await self._supervised(blocking))
+        result = await request.first_over(stream, blocking)
         self._give_back(stream)
         return result
 
@@ -147,8 +114,11 @@ class LocalSandbox(Sandbox):
                 self._supervisor = Supervisor(self._settings)
             return self._supervisor
 
-    async def _arunning(self) -> Supervisor:
+    async def _supervised(self, blocking: bool) -> Supervisor:
+        """The same; started on another thread where this one must not block."""
         supervisor = self._supervisor
+        if blocking:
+            return self._running()
         if supervisor is not None and supervisor.alive and not self._closed:
             return supervisor
         return await asyncio.to_thread(self._running)
@@ -165,28 +135,6 @@ class LocalSandbox(Sandbox):
                 return
         stream.drop()
 
-    def _start(self, supervisor: Supervisor, request: Request[Header], limits: Limits) -> "LocalSession":
-        stream = supervisor.connect()
-        try:
-            number = request.over(stream)["session"]
-        except BaseException:
-            stream.drop()
-            raise
-        return self._made(LocalSession(self, supervisor, stream, limits, number))
-
-    async def _astart(self, supervisor: Supervisor, request: Request[Header], limits: Limits) -> "LocalSession":
-        stream = supervisor.connect()
-        try:
-            number = (await request.aover(stream))["session"]
-        except BaseException:
-            stream.drop()
-            raise
-        return self._made(LocalSession(self, supervisor, stream, limits, number))
-
-    def _made(self, session: "LocalSession") -> "LocalSession":
-        self._sessions.add(session)
-        return session
-
     def forget(self) -> None:
         """In a forked child: everything is the parent's; what is asked of this one starts its own."""
         self._lock = threading.Lock()
@@ -198,37 +146,6 @@ class LocalSandbox(Sandbox):
         if self._supervisor is not None:
             self._supervisor.forget()
             self._supervisor = None
-
-
-class LocalSession(FramedSession):
-    """A session of the local backend: it can be forked."""
-
-    def __init__(
-        self, sandbox: LocalSandbox, supervisor: Supervisor, stream: SocketStream, limits: Limits, number: int
-    ) -> None:
-        super().__init__(stream, limits)
-        self._socket_stream = stream
-        self._sandbox, self._supervisor, self._number = sandbox, supervisor, number
-
-    def fork(self) -> Session:
-        with self._using():
-            return self._sandbox._start(self._supervisor, self._fork_request(), self._limits)
-
-    async def afork(self) -> Session:
-        with self._using():
-            return await self._sandbox._astart(self._supervisor, self._fork_request(), self._limits)
-
-    def _fork_request(self) -> Request[Header]:
-        return Request(pack({"op": "fork", "of": self._number}), lambda header, body: checked(header))
-
-    def lose(self) -> None:
-        """The sandbox closes: no farewell, the supervisor goes as well."""
-        self._closed = True
-        self._stream.drop()
-
-    def forget(self) -> None:
-        self._closed = True
-        self._socket_stream.forget()
 
 
 def _site_packages() -> list[str]:

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from palaestra.envs.sandboxes.runner.wire import FrameError, Header, Reader
+from palaestra.envs.sandboxes.framed import first_words
 from palaestra.envs.sandboxes.streams import SocketStream
-from palaestra.errors import Broken, SandboxUnavailable
+from palaestra.errors import Broken
 
 OPENING_SECONDS = 60.0
 CLOSING_SECONDS = 10.0
@@ -38,7 +38,7 @@ class Supervisor:
         finally:
             far.close()
         try:
-            self.capabilities = self._opened()
+            self.capabilities = first_words(SocketStream(self._control, self.why), "local", OPENING_SECONDS)
         except BaseException:
             self.close()
             raise
@@ -58,7 +58,7 @@ class Supervisor:
             raise Broken(f"the sandbox's supervisor is gone: {self.why()}") from None
         finally:
             far.close()
-        return SocketStream(near, self.why)
+        return SocketStream(near, self.why, self.connect)
 
     def why(self) -> str:
         """What the supervisor said last, or how it ended."""
@@ -96,28 +96,6 @@ class Supervisor:
             return self._last_words
         start = max(os.fstat(self._log).st_size - _REASON_BYTES, 0)
         return os.pread(self._log, _REASON_BYTES, start).decode(errors="replace").strip()
-
-    def _opened(self) -> Header:
-        reader = Reader(0)
-        self._control.settimeout(OPENING_SECONDS)
-        try:
-            while (frame := reader.take()) is None:
-                data = self._control.recv(2**16)
-                if not data:
-                    raise Broken(f"the sandbox's supervisor did not start: {self.why()}")
-                reader.feed(data)
-        except TimeoutError:
-            raise Broken(f"the sandbox's supervisor was not ready in {OPENING_SECONDS:.0f} s: {self.why()}") from None
-        except (FrameError, OSError) as error:
-            raise Broken(f"the sandbox's supervisor did not start: {error}; {self.why()}") from None
-        said = frame[0]
-        if isinstance(said, bytes):
-            raise Broken("the sandbox's supervisor began with a result; it was asked for nothing yet")
-        if "unavailable" in said:
-            raise SandboxUnavailable("local", said["unavailable"], said["remedies"])
-        self._control.setblocking(True)
-        capabilities: Header = said["capabilities"]
-        return capabilities
 
 
 def _spawn(settings: Mapping[str, Any], control: int, log: int) -> "subprocess.Popen[bytes]":

@@ -3,13 +3,14 @@
 The sandbox opens when an episode begins, one for all environments of this process; a session starts at the first call,
 so an episode without a call costs nothing. Whatever a program does is told to the agent: `Broken` comes from the
 sandbox, or from settings that it refuses. Left out: what a tool is called and takes (`python`, `shell`), its words
-(`telling`), and where programs run (`envs.sandboxes`).
+(`replies`), and where programs run (`envs.sandboxes`).
 """
 
 import asyncio
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import fields, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -21,9 +22,8 @@ from palaestra.envs.core.toolkit import Toolkit
 from palaestra.envs.sandboxes import Limits, Result, Sandbox, Session
 from palaestra.envs.sandboxes.opening import Where, read_where, shared_sandbox
 from palaestra.envs.sandboxes.sandbox import Program
-from palaestra.envs.tools.laid_out import checked
-from palaestra.envs.tools.settings import check_settings
-from palaestra.envs.tools.telling import tell
+from palaestra.envs.tools.replies import reply
+from palaestra.envs.tools.settings import check_files, check_settings
 from palaestra.episode import Task
 from palaestra.errors import Broken, ToolError, UsageError
 
@@ -60,7 +60,7 @@ class SandboxedToolkit(Toolkit):
         check_settings(cls)
         cls.tools = _with_time_for(cls.limits, cls.tools)
 
-    _stand: "_Stand"
+    _progress: "_Progress"
     _turn: asyncio.Lock
     _episode: object
     """Another one for each episode: a session that starts too late belongs to none."""
@@ -84,7 +84,7 @@ class SandboxedToolkit(Toolkit):
 
         Files are asked for here: what is wrong with them is no reply to an agent, and they may take their time.
         """
-        self._begin(_Stand(checked(self.files(task), type(self).__name__, self.limits)), None)
+        self._begin(_Progress(check_files(self.files(task), type(self).__name__, self.limits)), None)
 
     def close(self) -> None:
         """End the session and all that runs in it."""
@@ -94,42 +94,42 @@ class SandboxedToolkit(Toolkit):
         if session is not None:
             session.close()
 
-    def snapshot(self) -> "tuple[_Stand, _Branch | None]":
+    def snapshot(self) -> "tuple[_Progress, _Branch | None]":
         """Where the episode stands, and a fork of its session, if it has one."""
         if self._session is None:
-            return self._stand, None
+            return self._progress, None
         if not self._opened().capabilities().forks:
             raise UsageError(
                 f"{type(self).__name__} has no snapshots here: the sandbox {self.backend!r} cannot fork a session; "
                 "use another one, or stateful = False"
             )
-        return self._stand, _Branch(self._session)
+        return self._progress, _Branch(self._session)
 
-    def restore(self, state: "tuple[_Stand, _Branch | None]") -> None:
+    def restore(self, state: "tuple[_Progress, _Branch | None]") -> None:
         """Go on from there, in the fork."""
-        stand, branch = state
-        self._begin(stand, None if branch is None else branch.take())
+        progress, branch = state
+        self._begin(progress, None if branch is None else branch.take())
 
     async def run(self, program: Program, *, show_last: bool = False) -> str:
         """Run it within the budgets; what the agent is told. Runs of a session follow one another, as they were called.
 
         Without a session the calls of one turn run at once, each within what was left when it began.
         """
-        if self.stateful:
-            async with self._turn:
-                seconds = self._admit()
-                result = await self._run(self._run_in_session(program, seconds, show_last))
-        else:
+        run = self._run_in_session if self.stateful else self._run_alone
+        async with self._turn if self.stateful else nullcontext():
             seconds = self._admit()
-            result = await self._run(self._run_alone(program, seconds, show_last))
-        self._stand = self._stand._replace(seconds=self._stand.seconds + result.duration_s)
-        return tell(result, self.limits, seconds, variables=self.stateful and self.keeps_variables)
+            try:
+                result = await run(program, seconds, show_last)
+            except UsageError as error:  # It speaks of settings, which no agent can choose.
+                raise Broken(f"the sandbox {self.backend!r} refused {type(self).__name__}: {error}") from error
+        self._progress = self._progress._replace(seconds=self._progress.seconds + result.duration_s)
+        return reply(result, self.limits, seconds, variables=self.stateful and self.keeps_variables)
 
     # Inside.
 
-    def _begin(self, stand: "_Stand", session: Session | None) -> None:
+    def _begin(self, progress: "_Progress", session: Session | None) -> None:
         self.close()
-        self._stand = stand
+        self._progress = progress
         self._turn = asyncio.Lock()
         self._session = session
         self._opened()
@@ -153,19 +153,19 @@ class SandboxedToolkit(Toolkit):
 
     def _admit(self) -> float:
         """Count a call; the seconds that it may take."""
-        stand = self._stand
-        if self.max_calls is not None and stand.calls >= self.max_calls:
+        progress = self._progress
+        if self.max_calls is not None and progress.calls >= self.max_calls:
             raise ToolError(f"no call is left: max_calls is {self.max_calls} for an episode; answer with what you have")
-        left = self.limits.seconds if self.max_seconds is None else self.max_seconds - stand.seconds
+        left = self.limits.seconds if self.max_seconds is None else self.max_seconds - progress.seconds
         if left <= 0:
             raise ToolError(f"no time is left: max_seconds is {self.max_seconds:g} for an episode; answer now")
-        self._stand = stand._replace(calls=stand.calls + 1)
+        self._progress = progress._replace(calls=progress.calls + 1)
         return min(left, self.limits.seconds)
 
     async def _run_in_session(self, program: Program, seconds: float, show_last: bool) -> Result:
         if self._session is None:
             episode = self._episode
-            session = await self._opened().astart(files=self._stand.files, limits=self.limits)
+            session = await self._opened().astart(files=self._progress.files, limits=self.limits)
             with self._guard:
                 if self._episode is episode:
                     self._session = session
@@ -176,16 +176,8 @@ class SandboxedToolkit(Toolkit):
 
     async def _run_alone(self, program: Program, seconds: float, show_last: bool) -> Result:
         return await self._opened().arun_once(
-            program, files=self._stand.files, timeout=seconds, show_last=show_last, limits=self.limits
+            program, files=self._progress.files, timeout=seconds, show_last=show_last, limits=self.limits
         )
-
-    async def _run(self, running: Any) -> Result:
-        """Wait for a run. A refusal of the sandbox speaks of settings, which no agent can choose."""
-        try:
-            result: Result = await running
-        except UsageError as error:
-            raise Broken(f"the sandbox {self.backend!r} refused {type(self).__name__}: {error}") from error
-        return result
 
 
 def _with_time_for(limits: Limits, tools: Mapping[str, Tool]) -> dict[str, Tool]:
@@ -197,7 +189,7 @@ def _with_time_for(limits: Limits, tools: Mapping[str, Tool]) -> dict[str, Tool]
     }
 
 
-class _Stand(NamedTuple):
+class _Progress(NamedTuple):
     """What an episode began with, and what it has used of its budgets."""
 
     files: Mapping[str, bytes]

@@ -1,14 +1,19 @@
-"""The settings of a toolkit's class, looked at when it is made: a mistake in them is its author's, and no agent's.
+"""What an author sets: settings, checked as a toolkit's class is made, and files, checked as an episode begins.
 
-Left out: the files that it lays out (`laid_out`), which differ from task to task, and limits given with a place.
+A mistake in them is the author's and must not reach the agent, who could do nothing about it. Left out: limits given
+with a place.
 """
 
+from collections.abc import Mapping
 from difflib import get_close_matches
 from math import inf
+from pathlib import PurePosixPath
 from typing import Any
 
 from palaestra.envs.sandboxes import Limits
+from palaestra.envs.sandboxes.arguments import check_sizes
 from palaestra.envs.sandboxes.capabilities import guards_of
+from palaestra.envs.sandboxes.runner.files import DEPTH, NAME_BYTES
 from palaestra.errors import EnvironmentDefect, UsageError
 
 _ALIKE = 0.8
@@ -53,3 +58,31 @@ def _refuse_misspelt(kit: Any) -> None:
                 f"{kit.__name__}.{name} is no setting; is {close[0]} meant? An attribute of your own needs a name that "
                 "is less alike"
             )
+
+
+def check_files(files: Any, owner: str, limits: Limits) -> dict[str, bytes]:
+    """The files by path, or an EnvironmentDefect of the class `owner` that says what is wrong with them."""
+    if not isinstance(files, Mapping):
+        raise EnvironmentDefect(f"{owner}.files gave a {type(files).__name__}; expected a dict of paths to bytes")
+    for path, data in files.items():
+        if fault := _fault(path, data, files):
+            raise EnvironmentDefect(f"{owner}.files: {str(path)[:80]!r} {fault}")
+    try:
+        check_sizes(files, limits)
+    except UsageError as error:
+        raise EnvironmentDefect(f"{owner}.files: {error}") from None
+    return dict(files)
+
+
+def _fault(path: Any, data: Any, files: Mapping[str, bytes]) -> str:
+    if not isinstance(path, str):
+        return f"is a {type(path).__name__}; expected the path as text"
+    names = [name for name in path.split("/") if name not in ("", ".")]
+    if not names or path.startswith("/") or path.endswith("/") or ".." in names or "\0" in path:
+        return "is no path of a file below the working folder; expected one such as data/orders.csv"
+    if len(names) > DEPTH or any(len(name.encode("utf-8", "surrogatepass")) > NAME_BYTES for name in names):
+        return f"is too long; a path may have {DEPTH} names of {NAME_BYTES} bytes"
+    if not isinstance(data, bytes):
+        hint = "; encode the text: text.encode()" if isinstance(data, str) else ""
+        return f"holds a {type(data).__name__}; expected bytes{hint}"
+    return "lies in another file" if any(str(folder) in files for folder in PurePosixPath(path).parents) else ""

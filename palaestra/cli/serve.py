@@ -4,18 +4,17 @@ Left out: how a client asks (`palaestra.envs.sandboxes.remote`).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import tyro
 
+from palaestra.envs.sandboxes import Limits, open_sandbox
+from palaestra.envs.sandboxes.remote.admission import ServiceLimits
+from palaestra.envs.sandboxes.remote.connection import TOKEN_ENV
+from palaestra.envs.sandboxes.remote.server import find_token, serve
 from palaestra.errors import UsageError
-
-if TYPE_CHECKING:
-    from palaestra.envs.sandboxes import Limits
-
-TOKEN_ENV = "PALAESTRA_SANDBOX_TOKEN"
 
 
 @dataclass(frozen=True)
@@ -38,16 +37,7 @@ class Options:
     """Environment variable that holds the token. Without one, this machine alone is answered."""
     require: tuple[str, ...] = ()
     """Guards without which it must not start: files, network, memory, syscalls..."""
-    most_sessions: int = 256
-    """Sessions alive at once."""
-    most_running: int = 32
-    """Programs that run at once; others wait."""
-    most_waiting: int = 256
-    """Programs that wait; more are refused for now."""
-    most_seconds: float = 600.0
-    """The longest time that a run may ask for."""
-    idle_seconds: float = 900.0
-    """A session that nobody has touched for so long is ended."""
+    service: tyro.conf.OmitArgPrefixes[ServiceLimits] = field(default_factory=ServiceLimits)
     cpu_seconds: float = 600.0
     """CPU time of one process of a session."""
     memory_mb: int = 2048
@@ -67,12 +57,10 @@ class Options:
         if self.key is not None and self.certificate is None:
             raise UsageError("key belongs to a certificate; add --certificate")
 
-    def limits(self) -> "Limits":
+    def limits(self) -> Limits:
         """The widest that a client may ask for."""
-        from palaestra.envs.sandboxes import Limits
-
         return Limits(
-            seconds=self.most_seconds,
+            seconds=self.service.most_seconds,
             cpu_seconds=self.cpu_seconds,
             memory_bytes=self.memory_mb * 2**20,
             output_bytes=self.output_mb * 2**20,
@@ -83,13 +71,7 @@ class Options:
 def run(arguments: Sequence[str]) -> int:
     """Answer until interrupted; every session ends with it."""
     options = tyro.cli(Options, args=list(arguments), prog="palaestra serve")
-    from palaestra.envs.sandboxes import open_sandbox
-    from palaestra.envs.sandboxes.remote.server import find_token, serve
-    from palaestra.envs.sandboxes.remote.turnstile import ServiceLimits
-
     token = find_token(options.token_env, options.host)
-    chosen: dict[str, Any] = {field.name: getattr(options, field.name) for field in fields(ServiceLimits)}
-    service = ServiceLimits(**chosen)
     with open_sandbox(options.backend, require=options.require, limits=options.limits()) as sandbox:
         for note in sandbox.capabilities().notes:
             print(f"note: {note}", flush=True)
@@ -101,7 +83,7 @@ def run(arguments: Sequence[str]) -> int:
                 host=options.host,
                 port=options.port,
                 token=token,
-                service=service,
+                service=options.service,
                 certificate=options.certificate,
                 key=options.key,
                 ready=lambda url: print(f"{url}\nCtrl-C ends it", flush=True),

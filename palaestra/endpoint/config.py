@@ -123,9 +123,3 @@ def address_of(base_url: str, name: str = "base_url", example: str = "http://loc
         )
     path = parts.path.rstrip("/").removesuffix(PATH).rstrip("/")
     return f"{parts.scheme}://{parts.netloc}{path}"
-
-
-def is_loopback(address: str) -> bool:
-    """True for a server on this machine, which no proxy can reach."""
-    host = urlsplit(address).hostname or ""
-    return host in ("localhost", "::1") or host.startswith("127.")

@@ -157,6 +157,7 @@ def test_a_container_that_was_being_made_when_the_pool_closed_is_ended(monkeypat
 def test_there_are_never_more_than_most_and_whoever_waits_is_told() -> None:
     with pool(most=2, wait_seconds=0.2) as (farm, made):
         one, two = made.take(fresh=True), made.take(fresh=False)
+        assert made.take_ready(fresh=False) is None
         with pytest.raises(Broken, match="all 2 containers"):
             made.take(fresh=True)
         made.policy = replace(made.policy, wait_seconds=60.0)
@@ -165,6 +166,11 @@ def test_there_are_never_more_than_most_and_whoever_waits_is_told() -> None:
         made.give_back(two)
         assert made.take(fresh=True) not in (one, two, three), "a session evicts what waits for one-shot runs"
         assert farm.made == 4
+        made.close()
+        made.close()
+        made.discard(three)
+        with pytest.raises(UsageError, match="closed"):
+            made.take(fresh=False)
 
 
 def test_an_old_container_is_not_used_again() -> None:
@@ -182,16 +188,6 @@ def test_a_container_that_spoke_out_of_turn_is_not_used() -> None:
         made.give_back(one)
         farm.alive[one.identity].sendall(packed(1, b"forged reply"))
         assert made.take(fresh=False) is not one
-
-
-def test_a_closed_pool_gives_nothing() -> None:
-    with pool() as (_, made):
-        taken = made.take(fresh=True)
-        made.close()
-        made.close()
-        made.discard(taken)
-        with pytest.raises(UsageError, match="closed"):
-            made.take(fresh=False)
 
 
 def test_a_launch_that_fails_leaves_room() -> None:

@@ -32,10 +32,13 @@ for line in iter(lines.readline, b""):
 
 
 class BareSession(Session):
+    limits = Limits()
+
     def __init__(self):
         self._process = None
 
-    def run(self, program, *, timeout=None, stdin=b"", show_last=False):
+    async def _run(self, asked, blocking):
+        program, timeout, stdin, *_ = asked
         if self._process is None:
             command = [sys.executable, "-I", "-S", "-c", _CHILD]
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -53,23 +56,16 @@ class BareSession(Session):
         code, out, err = json.loads(self._process.stdout.read(int(size)))
         return Result(stdout=out, stderr=err, exit_code=code, duration_s=seconds)
 
-    async def arun(self, program, **options):
-        return self.run(program, **options)
-
-    def close(self):
+    async def _close(self, blocking):
         process, self._process = self._process, None
         if process is not None:
             process.kill()
             process.communicate()
 
-    def _unused(self, *_, **__):
+    async def _unused(self, *_):
         raise NotImplementedError
 
-    async def _unused_too(self, *_, **__):
-        raise NotImplementedError
-
-    put = get = listdir = reset = fork = _unused
-    aput = aget = alistdir = areset = afork = _unused_too
+    _put = _get = _listdir = _reset = _fork = _unused
 
 
 class BareSandbox(Sandbox):
@@ -78,18 +74,12 @@ class BareSandbox(Sandbox):
     def capabilities(self):
         return Capabilities("bare")
 
-    def start(self, **_):
+    async def _start(self, files, limits, blocking):
         return BareSession()
 
-    async def astart(self, **_):
-        return BareSession()
-
-    def _once(self, asked):
+    async def _once(self, asked, blocking):
         with BareSession() as session:
-            return session.run(asked.program, timeout=asked.timeout, stdin=asked.stdin)
-
-    async def _aonce(self, asked):
-        return self._once(asked)
+            return await session._run(asked, blocking)
 
     def close(self):
         pass

@@ -12,7 +12,7 @@ from fake_server import FakeServer, Reply, error, nobody, said
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palaestra.endpoint import Endpoint, EndpointConfig, client, pace
+from palaestra.endpoint import Endpoint, EndpointConfig, client, http, pace
 from palaestra.errors import Broken, ConfigError, MissingExtra, UsageError
 
 QUESTION = [{"role": "user", "content": "What is 6 * 7?"}]
@@ -75,37 +75,26 @@ def test_an_answer_comes_with_what_it_cost():
     assert "authorization" not in server.seen[0].headers
 
 
-UNREADABLE = {
-    "text": b"I am a teapot",
-    "nothing": b"",
-    "list": b"[1, 2]",
-    "no utf-8": b'{"choices": "\xff\xfe"}',
-    "deep": b'{"choices": ' + b"[" * 100_000,
-    "huge number": b'{"choices": ' + b"9" * 10_000 + b"}",
-    "no choices": b"{}",
-    "choices null": b'{"choices": null}',
-    "choices empty": b'{"choices": []}',
-    "choice a number": b'{"choices": [3]}',
-    "message null": b'{"choices": [{"message": null}]}',
-    "content a number": b'{"choices": [{"message": {"content": 3}}]}',
-    "calls an object": b'{"choices": [{"message": {"content": "", "tool_calls": {"name": "x"}}}]}',
-    "call null": b'{"choices": [{"message": {"content": "", "tool_calls": [null]}}]}',
-    "call without a name": b'{"choices": [{"message": {"tool_calls": [{"function": {"arguments": "{}"}}]}}]}',
-    "arguments a number": b'{"choices": [{"message": {"tool_calls": [{"function": {"name": "f", "arguments": 1}}]}}]}',
-    "an error object": b'{"error": {"message": "upstream is gone"}}',
-    "an error text": b'{"error": "upstream is gone"}',
-}
+UNREADABLE = [
+    b"I am a teapot", b"", b"[1, 2]", b'{"choices": "\xff\xfe"}', b'{"choices": ' + b"[" * 100_000,
+    b'{"choices": ' + b"9" * 10_000 + b"}", b"{}", b'{"choices": null}', b'{"choices": []}', b'{"choices": [3]}',
+    b'{"choices": [{"message": null}]}', b'{"choices": [{"message": {"content": 3}}]}',
+    b'{"choices": [{"message": {"content": "", "tool_calls": {"name": "x"}}}]}',
+    b'{"choices": [{"message": {"content": "", "tool_calls": [null]}}]}',
+    b'{"choices": [{"message": {"tool_calls": [{"function": {"arguments": "{}"}}]}}]}',
+    b'{"choices": [{"message": {"tool_calls": [{"function": {"name": "f", "arguments": 1}}]}}]}',
+    b'{"error": {"message": "upstream is gone"}}', b'{"error": "upstream is gone"}',
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("body", UNREADABLE.values(), ids=UNREADABLE)
-def test_an_unreadable_answer_is_a_fault_that_names_the_server(body):
+def test_an_unreadable_answer_is_a_fault_that_names_the_server():
     """And is asked for three times only, since each may be billed."""
-    with FakeServer(lambda seen: Reply(body)) as server:
-        with pytest.raises(Broken, match=r"/v1 gave no answer in 3 tries.*it answered") as caught:
-            ask(server)
-        assert server.url in str(caught.value)
-        assert len(str(caught.value)) < 600
-        assert len(server.seen) == client.COSTLY_TRIES
+    for body in UNREADABLE:
+        with FakeServer(lambda seen, body=body: Reply(body)) as server:
+            with pytest.raises(Broken, match=r"/v1 gave no answer in 3 tries.*it answered") as caught:
+                ask(server)
+            assert server.url in str(caught.value) and len(str(caught.value)) < 600, body[:80]
+            assert len(server.seen) == client.COSTLY_TRIES, body[:80]
 
 
 def test_what_is_unusual_but_clear_is_read():
@@ -129,50 +118,39 @@ def test_thinking_and_calls_are_told_apart():
     assert [(call.name, call.arguments) for call in answer.calls] == [*calls[:2], ("", "{}"), ("sum", '{"a": 1}')]
 
 
-@pytest.mark.parametrize(
-    ("finish", "completion", "cut"),
-    [
-        ("stop", 5, False),
-        ("length", 5, True),
-        ("content_filter", 5, True),
-        ("stop", 64, True),  # A server that says "stop" of an answer as long as was allowed.
-        ("stop", 5000, True),
-        (["stop"], 5, False),
-        (None, 5, False),
-    ],
-)
-def test_an_answer_that_is_not_whole_is_known(finish, completion, cut):
-    usage = {"prompt_tokens": 9, "completion_tokens": completion}
-    with FakeServer(lambda seen: said("words", finish=finish, usage=usage)) as server:
-        assert ask(server, max_tokens=64).cut is cut
+def test_an_answer_that_is_not_whole_is_known_and_hidden_thinking_is_no_part_of_it():
+    ends = [("stop", 5), ("length", 5), ("content_filter", 5), ("stop", 64), ("stop", 5000), (["stop"], 5), (None, 5)]
+    hidden = {"completion_tokens": 400, "completion_tokens_details": {"reasoning_tokens": 390}}
+    replies = [said("w", finish=finish, usage={"prompt_tokens": 9, "completion_tokens": n}) for finish, n in ends]
+    replies.append(said("words", usage={"prompt_tokens": 9} | hidden))
+    with FakeServer(first_then(*replies)) as server:
 
+        async def work(endpoint):
+            return [await endpoint.complete(QUESTION, max_tokens=64) for _ in replies]
 
-def test_hidden_thinking_does_not_count_as_the_turn():
-    usage = {"prompt_tokens": 9, "completion_tokens": 400, "completion_tokens_details": {"reasoning_tokens": 390}}
-    with FakeServer(lambda seen: said("words", usage=usage)) as server:
-        answer = ask(server, max_tokens=64)
-    assert not answer.cut
-    assert answer.usage.completion_tokens == 400
+        answers = using(server, work)
+    # A server may say "stop" of an answer as long as was allowed.
+    assert [answer.cut for answer in answers] == [False, True, True, True, True, False, False, False]
+    assert answers[-1].usage.completion_tokens == 400
 
 
 LIES = [0, -5, 10**12, 10**30, 1.5, True, "12", None, [], float("nan")]
 
 
-@pytest.mark.parametrize("lie", LIES, ids=repr)
-def test_lengths_that_cannot_be_true_are_estimated_and_marked(lie):
-    usage = {"prompt_tokens": lie, "completion_tokens": lie, "completion_tokens_details": {"reasoning_tokens": lie}}
-    with FakeServer(lambda seen: said("word " * 100, usage=usage)) as server:
-        usage = ask(server, price_in=1.0, price_out=1.0).usage
-    assert usage.estimated
-    assert 10 <= usage.prompt_tokens <= 60
-    assert usage.completion_tokens == 125
-    assert 0 < usage.cost < 0.001
+def test_lengths_that_cannot_be_true_or_are_missing_are_estimated_and_marked():
+    lies = [
+        {"prompt_tokens": lie, "completion_tokens": lie, "completion_tokens_details": {"reasoning_tokens": lie}}
+        for lie in LIES
+    ]
+    replies = [said("word " * 100, usage=usage) for usage in [*lies, None, [], "many", {}, {"prompt_tokens": 20}]]
+    with FakeServer(first_then(*replies)) as server:
 
+        async def work(endpoint):
+            return [(await endpoint.complete(QUESTION, max_tokens=64)).usage for _ in replies]
 
-@pytest.mark.parametrize("usage", [None, [], "many", {}, {"prompt_tokens": 12}])
-def test_missing_usage_is_estimated(usage):
-    with FakeServer(lambda seen: said("words", usage=usage)) as server:
-        assert ask(server).usage.estimated
+        for usage in using(server, work, price_in=1.0, price_out=1.0):
+            assert usage.estimated and 10 <= usage.prompt_tokens <= 60
+            assert usage.completion_tokens == 125 and 0 < usage.cost < 0.001
 
 
 async def trickle(writer):
@@ -238,14 +216,14 @@ def test_a_lasting_429_ends_in_a_fault_that_says_so():
 
 def test_a_request_to_wait_is_honoured_within_a_cap(monkeypatch):
     now = 1_700_000_000.25
-    monkeypatch.setattr(client, "time", SimpleNamespace(time=lambda: now))
-    assert client._seconds("7") == 7.0
-    assert client._seconds("1e12") == client._seconds("inf") == client.RETRY_AFTER_CAP
-    assert client._seconds("-3") == 0.0
-    assert client._seconds(None) is client._seconds("soon") is client._seconds("nan") is client._seconds("") is None
-    assert client._seconds(formatdate(now + 30, usegmt=True)) == 29.75, "a date has whole seconds"
-    assert client._seconds(formatdate(now - 30, usegmt=True)) == 0.0
-    assert client._seconds(formatdate(now + 10**6, usegmt=True)) == client.RETRY_AFTER_CAP
+    monkeypatch.setattr(http, "time", SimpleNamespace(time=lambda: now))
+    assert http.seconds_of("7") == 7.0
+    assert http.seconds_of("1e12") == http.seconds_of("inf") == http.RETRY_AFTER_CAP
+    assert http.seconds_of("-3") == 0.0
+    assert http.seconds_of(None) is http.seconds_of("soon") is http.seconds_of("nan") is http.seconds_of("") is None
+    assert http.seconds_of(formatdate(now + 30, usegmt=True)) == 29.75, "a date has whole seconds"
+    assert http.seconds_of(formatdate(now - 30, usegmt=True)) == 0.0
+    assert http.seconds_of(formatdate(now + 10**6, usegmt=True)) == http.RETRY_AFTER_CAP
 
 
 def test_retries_wait_longer_each_time_but_never_past_the_patience(monkeypatch):
@@ -259,8 +237,8 @@ def test_retries_wait_longer_each_time_but_never_past_the_patience(monkeypatch):
     with FakeServer(first_then(*busy)) as server:
 
         async def work(endpoint):
-            monkeypatch.setattr(client, "time", SimpleNamespace(monotonic=lambda: now[0]))
-            monkeypatch.setattr(client.asyncio, "sleep", sleep)
+            monkeypatch.setattr(http, "time", SimpleNamespace(monotonic=lambda: now[0]))
+            monkeypatch.setattr(http.asyncio, "sleep", sleep)
             try:
                 return await endpoint.complete(QUESTION)
             finally:
@@ -309,25 +287,22 @@ def test_what_no_question_survives_stops_the_run_at_any_time(status):
             assert len(server.seen) == before + 1
 
 
-@pytest.mark.parametrize(
-    "refusal",
-    [
-        error(400, "no such parameter"),
-        error(403, "flagged"),
-        error(404, "no such model"),
-        Reply(b"<html><title>Not Found</title></html>", 404),
-        Reply({"detail": "Not Found"}, 404),
-        Reply({"error": {"message": "no such model", "code": 404}}),
-        Reply(b"", 301, {"Location": "https://elsewhere.example/v1"}),
-    ],
-)
-def test_a_refusal_stops_the_run_until_the_server_has_answered_something(refusal):
-    with FakeServer(lambda seen: refusal) as server, pytest.raises(UsageError, match="/v1 re"):
-        ask(server)
-    with FakeServer(first_then(said(), refusal)) as server:
-        with pytest.raises(Broken, match="/v1 re"):
-            ask(server, times=2)
-        assert len(server.seen) == 2
+REFUSALS = [
+    error(400, "no such parameter"), error(403, "flagged"), error(404, "no such model"),
+    Reply(b"<html><title>Not Found</title></html>", 404), Reply({"detail": "Not Found"}, 404),
+    Reply({"error": {"message": "no such model", "code": 404}}),
+    Reply(b"", 301, {"Location": "https://elsewhere.example/v1"}),
+]  # fmt: skip
+
+
+def test_a_refusal_stops_the_run_until_the_server_has_answered_something():
+    for refusal in REFUSALS:
+        with FakeServer(lambda seen, refusal=refusal: refusal) as server, pytest.raises(UsageError, match="/v1 re"):
+            ask(server)
+        with FakeServer(first_then(said(), refusal)) as server:
+            with pytest.raises(Broken, match="/v1 re"):
+                ask(server, times=2)
+            assert len(server.seen) == 2
 
 
 def test_a_page_where_a_server_should_be_says_so():
@@ -375,12 +350,13 @@ def test_a_large_body_is_not_read_to_its_end():
     assert sum(sent) < 3 * 50 * 2**20
 
 
-def test_a_compressed_body_is_refused():
+def test_a_compressed_body_is_refused_and_no_cookie_kept():
     bomb = gzip.compress(b'{"choices": "' + b"x" * 10**7)
-    reply = Reply(bomb, headers={"Content-Encoding": "gzip"})
+    reply = Reply(bomb, headers={"Content-Encoding": "gzip", "Set-Cookie": "track=me"})
     with FakeServer(lambda seen: reply) as server, pytest.raises(Broken, match="compressed"):
         ask(server)
     assert {seen.headers["accept-encoding"] for seen in server.seen} == {"identity"}
+    assert "cookie" not in server.seen[1].headers
 
 
 def test_a_redirect_takes_the_key_nowhere(monkeypatch):
@@ -408,14 +384,6 @@ def test_a_handshake_that_ends_or_hangs_is_a_fault():
         server.greet_tls = silence
         with pytest.raises(Broken, match=r"no connection within 0\.2 s"):
             ask(server.url.replace("http:", "https:"), patience=0.0, connect_timeout=0.2)
-
-
-def test_cookies_are_not_kept():
-    reply = said()
-    reply.headers["Set-Cookie"] = "track=me"
-    with FakeServer(lambda seen: reply) as server:
-        ask(server, times=2)
-    assert "cookie" not in server.seen[1].headers
 
 
 @pytest.mark.parametrize(
@@ -458,13 +426,11 @@ def test_the_key_is_sent_and_never_shown(reply, monkeypatch, caplog):
     assert KEY[:8] not in text
 
 
-def test_a_placeholder_is_not_searched_for(monkeypatch):
+def test_what_is_wrong_with_a_key_is_told_without_it_and_a_placeholder_is_no_key(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "x")
     with FakeServer(lambda seen: said("six boxes")) as server:
         assert ask(server).content == "six boxes"
-
-
-def test_what_is_wrong_with_a_key_is_told_without_it(monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY")
     monkeypatch.setenv("MY_KEY", "sk-two words\u00e9")
     for name, match in (("MY_KEY", "holds blanks"), ("NO_KEY", "NO_KEY is not set"), ("hf_abcdef", "is not set")):
         with pytest.raises(UsageError, match=match) as caught:
@@ -478,31 +444,20 @@ def test_what_is_wrong_with_a_key_is_told_without_it(monkeypatch):
         ask(server)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"base_url": "localhost:8000"},
-        {"base_url": "ftp://host/v1"},
-        {"base_url": "http:///v1"},
-        {"base_url": "http://[::1/v1"},
-        {"base_url": "http://host:99999/v1"},
-        {"base_url": "http://host/v1\n"},
-        {"base_url": "https://host/v1?key=abc"},
-        {"base_url": "https://me:hunter2@host/v1"},
-        {"model": ""},
-        {"timeout": 0.0},
-        {"timeout": float("nan")},
-        {"patience": -1.0},
-        {"max_concurrent": 0},
-        {"requests_per_minute": 0.5},
-        {"price_in": float("inf")},
-    ],
-    ids=str,
-)
-def test_an_impossible_configuration_is_refused(options):
-    with pytest.raises(ConfigError, match=r"expected|needs") as caught:
-        EndpointConfig(**({"base_url": "http://localhost/v1", "model": "m"} | options))
-    assert "hunter2" not in str(caught.value)
+IMPOSSIBLE = [
+    {"base_url": "localhost:8000"}, {"base_url": "ftp://host/v1"}, {"base_url": "http:///v1"},
+    {"base_url": "http://[::1/v1"}, {"base_url": "http://host:99999/v1"}, {"base_url": "http://host/v1\n"},
+    {"base_url": "https://host/v1?key=abc"}, {"base_url": "https://me:hunter2@host/v1"}, {"model": ""},
+    {"timeout": 0.0}, {"timeout": float("nan")}, {"patience": -1.0}, {"max_concurrent": 0},
+    {"requests_per_minute": 0.5}, {"price_in": float("inf")},
+]  # fmt: skip
+
+
+def test_an_impossible_configuration_is_refused():
+    for options in IMPOSSIBLE:
+        with pytest.raises(ConfigError, match=r"expected|needs") as caught:
+            pytest.fail(f"{EndpointConfig(**({'base_url': 'http://localhost/v1', 'model': 'm'} | options))}")
+        assert "hunter2" not in str(caught.value)
 
 
 @pytest.mark.parametrize("end", ["/v1", "/v1/", "/v1/chat/completions", "/v1/chat/completions/"])

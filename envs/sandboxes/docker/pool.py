@@ -97,36 +97,31 @@ class Pool:
         """
         deadline = time.monotonic() + self.policy.wait_seconds
         while True:
+            if limits is None and (found := self.take_ready(fresh=fresh)) is not None:
+                return found
             with self._change:
                 self._refuse_when_closed()
-                found = self._pick(fresh) if limits is None else None
-                if found is None:
-                    if self._alive() >= self.policy.most and not self._drop_used():
-                        if not self._change.wait(deadline - time.monotonic()):
-                            raise Broken(
-                                f"all {self.policy.most} containers were taken for {self.policy.wait_seconds} s"
-                            )
-                        continue
+                if limits is None and (self._fresh or (self._used and not fresh)):
+                    continue  # It has come to be ready meanwhile.
+                if self._alive() < self.policy.most or self._drop_used():
                     self._making += 1
+                    break
+                if not self._change.wait(deadline - time.monotonic()):
+                    raise Broken(f"all {self.policy.most} containers were taken for {self.policy.wait_seconds} s")
+        return self._make(limits or self._limits)
+
+    def take_ready(self, *, fresh: bool) -> Container | None:
+        """One for which nothing has to be waited, else None."""
+        while True:
+            with self._change:
+                self._refuse_when_closed()
+                found = self._pick(fresh)
             if found is None:
-                return self._make(limits or self._limits)
+                return None
             self._ends.put(None)
             if found.is_quiet():
                 return found
             self.discard(found)
-
-    def take_at_once(self, *, fresh: bool) -> Container | None:
-        """The same where nothing has to be waited for, else None."""
-        with self._change:
-            self._refuse_when_closed()
-            found = self._pick(fresh)
-        if found is None:
-            return None
-        self._ends.put(None)
-        if found.is_quiet():
-            return found
-        self.discard(found)
-        return None
 
     def give_back(self, container: Container) -> None:
         """After an ordinary one-shot run: for the next one."""
@@ -158,10 +153,7 @@ class Pool:
             if self._closed:
                 return
             self._closed = True
-            left = [*self._fresh, *self._used, *self._taken]
-            self._fresh.clear()
-            self._used.clear()
-            self._taken.clear()
+            left = self._emptied()
             self._change.notify_all()
             for container in left:  # first all the streams: then they die side by side
                 container.socket.let_go()
@@ -172,13 +164,16 @@ class Pool:
 
     def forget(self) -> None:
         """In a forked child: everything is the parent's, whose streams stay open."""
-        for container in [*self._fresh, *self._used, *self._taken]:
-            container.socket.close()
-        self._fresh.clear()
-        self._used.clear()
-        self._taken.clear()
         self._change = threading.Condition()
+        for container in self._emptied():
+            container.socket.close()
         self._closed, self._kept = True, False
+
+    def _emptied(self) -> list[Container]:
+        left = [*self._fresh, *self._used, *self._taken]
+        for kept in (self._fresh, self._used, self._taken):
+            kept.clear()
+        return left
 
     def _refuse_when_closed(self) -> None:
         if self._closed:
@@ -261,16 +256,11 @@ class Pool:
             if self._closed or len(self._fresh) >= self.policy.warm or self._alive() >= self.policy.most:
                 return
             self._making += 1
-        made = None
         with contextlib.suppress(PalaestraError):  # whoever takes next makes one itself, and is told why it fails
-            made = self._launch(self._limits)
-        with self._change:
-            self._making -= 1
-            if made is None:
-                return
-            if self._closed:
-                self._ends.put(made)
-            else:
-                self._fresh.append(made)
-            self._change.notify()
-        self._ends.put(None)
+            made = self._make(self._limits)
+            with self._change:
+                if made in self._taken:
+                    self._taken.remove(made)
+                    self._fresh.append(made)
+                    self._change.notify()
+            self._ends.put(None)

@@ -21,18 +21,11 @@ from palaestra.envs.sandboxes.docker import guards, owners
 from palaestra.envs.sandboxes.docker.connection import NAME, Connection
 from palaestra.envs.sandboxes.docker.containers import Container, Launcher
 from palaestra.envs.sandboxes.docker.pool import Policy, Pool
-from palaestra.envs.sandboxes.framed import (
-    SPARE_BYTES,
-    FramedSession,
-    Request,
-    checked,
-    run_once_request,
-    start_request,
-)
+from palaestra.envs.sandboxes.framed import FramedSandbox, Request, first_words, run_request
 from palaestra.envs.sandboxes.limits import Limits
 from palaestra.envs.sandboxes.local import Preload
 from palaestra.envs.sandboxes.result import Result
-from palaestra.envs.sandboxes.sandbox import OneShot, Sandbox, Session
+from palaestra.envs.sandboxes.sandbox import Execution, run_blocking
 from palaestra.envs.sandboxes.streams import SocketStream
 from palaestra.errors import Broken, SandboxUnavailable
 
@@ -58,7 +51,7 @@ class ContainerStream(SocketStream):
             self._pool.discard(self.container)
 
 
-class DockerSandbox(Sandbox):
+class DockerSandbox(FramedSandbox):
     """Runs programs in containers of an engine: Docker, or Podman behind its socket.
 
     `image`: "python", "runner", "judge", or one of your own built on these. `engine`: its address, else DOCKER_HOST or
@@ -77,6 +70,7 @@ class DockerSandbox(Sandbox):
         preload: Preload = "auto",
         policy: Policy | Mapping[str, Any] | None = None,
     ) -> None:
+        super().__init__()
         self.limits = Limits.of(limits)
         policy = Policy.of(policy)
         self._closed = False
@@ -98,52 +92,19 @@ class DockerSandbox(Sandbox):
     def capabilities(self) -> Capabilities:
         return self._capabilities
 
-    def start(self, *, files: Mapping[str, bytes] | None = None, limits: Limits | None = None) -> Session:
-        limits = self.limits.narrowed(limits)
-        stream = ContainerStream(self._pool.take(fresh=True, limits=self._own(limits)), self._pool)
-        try:
-            start_request(limits, files).over(stream)
-        except BaseException:
-            stream.drop()
-            raise
-        return FramedSession(stream, limits)
+    async def _connect(self, limits: Limits, blocking: bool) -> ContainerStream:
+        return ContainerStream(await self._taken(True, self._own(limits), blocking), self._pool)
 
-    async def astart(self, *, files: Mapping[str, bytes] | None = None, limits: Limits | None = None) -> Session:
-        limits = self.limits.narrowed(limits)
-        stream = ContainerStream(await self._taken(True, self._own(limits)), self._pool)
+    async def _alone(self, request: Request[Result], limits: Limits, blocking: bool) -> Result:
+        own = self._own(limits)
+        container = await self._taken(False, own, blocking)
         try:
-            await start_request(limits, files).aover(stream)
-        except BaseException:
-            stream.drop()
-            raise
-        return FramedSession(stream, limits)
-
-    def _once(self, asked: OneShot) -> Result:
-        request = run_once_request(asked)
-        if isinstance(request, Result):
-            return request
-        own = self._own(asked.limits)
-        container = self._pool.take(fresh=False, limits=own)
-        try:
-            return self._served(request, container, own)
+            return await self._run_in(container, request, own, blocking)
         except Broken:
             if container.runs == 0:
                 raise
         # An earlier run may be the reason. Nothing of this one lasts, so it may run again where nobody was before.
-        return self._served(request, self._pool.take(fresh=True), own)
-
-    async def _aonce(self, asked: OneShot) -> Result:
-        request = run_once_request(asked)
-        if isinstance(request, Result):
-            return request
-        own = self._own(asked.limits)
-        container = await self._taken(False, own)
-        try:
-            return await self._aserved(request, container, own)
-        except Broken:
-            if container.runs == 0:
-                raise
-        return await self._aserved(request, await self._taken(True, None), own)
+        return await self._run_in(await self._taken(True, None, blocking), request, own, blocking)
 
     def reap(self) -> int:
         """Remove the containers whose owner is gone, as opening does; how many there were."""
@@ -162,35 +123,23 @@ class DockerSandbox(Sandbox):
         same = all(getattr(limits, name) == getattr(self.limits, name) for name in _OF_THE_CONTAINER)
         return None if same else limits
 
-    def _served(self, request: Request[Result], container: Container, own: Limits | None) -> Result:
+    async def _run_in(
+        self, container: Container, request: Request[Result], own: Limits | None, blocking: bool
+    ) -> Result:
+        """Run it, and keep the container for the next run, or throw it away."""
         stream = ContainerStream(container, self._pool)
-        try:
-            result = request.over(stream)
-        except BaseException:
-            stream.drop()
-            raise
-        return self._over(result, stream, own)
-
-    async def _aserved(self, request: Request[Result], container: Container, own: Limits | None) -> Result:
-        stream = ContainerStream(container, self._pool)
-        try:
-            result = await request.aover(stream)
-        except BaseException:
-            stream.drop()
-            raise
-        return self._over(result, stream, own)
-
-    def _over(self, result: Result, stream: ContainerStream, own: Limits | None) -> Result:
-        """Keep the container for the next run, or throw it away."""
+        result = await request.first_over(stream, blocking)
         if own is None and _is_ordinary(result):
-            self._pool.give_back(stream.container)
+            self._pool.give_back(container)
         else:
             stream.drop()
         return result
 
-    async def _taken(self, fresh: bool, limits: Limits | None) -> Container:
-        """A container without blocking the loop."""
-        if limits is None and (ready := self._pool.take_at_once(fresh=fresh)) is not None:
+    async def _taken(self, fresh: bool, limits: Limits | None, blocking: bool) -> Container:
+        """A container of the pool's; waited for on another thread where this one must not block."""
+        if blocking:
+            return self._pool.take(fresh=fresh, limits=limits)
+        if limits is None and (ready := self._pool.take_ready(fresh=fresh)) is not None:
             return ready
         waiting = asyncio.ensure_future(asyncio.to_thread(self._pool.take, fresh=fresh, limits=limits))
         try:
@@ -222,13 +171,10 @@ class DockerSandbox(Sandbox):
         container = self._launcher.launch(limits)
         stream = SocketStream(container.socket, container.why)
         try:
-            said = checked(stream.exchange(b"", SPARE_BYTES, OPENING_SECONDS)[0])
-            if "unavailable" in said:
-                raise SandboxUnavailable(NAME, str(said["unavailable"]), map(str, said["remedies"]))
-            container.found = said["capabilities"]
+            container.found = first_words(stream, NAME, OPENING_SECONDS)
             for program in FIRST_RUNS[: 1 if self._launcher.settings["preload_wanted"] == "bare" else None]:
-                request = run_once_request(OneShot(program, None, OPENING_SECONDS, b"", False, limits))
-                result = request if isinstance(request, Result) else request.over(stream)
+                request = run_request(Execution(program, OPENING_SECONDS, b"", False, limits), alone=True)
+                result = request if isinstance(request, Result) else run_blocking(request.over(stream, True))
                 if not result.ok:
                     raise Broken(f"a new container cannot run {program!r}: {result}")
         except BaseException:

@@ -21,24 +21,25 @@ import base64
 import json
 import shlex
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
-from palaestra.endpoint.reply import Unreadable, parse, plain
+from pydantic import Field, TypeAdapter, ValidationError
+
+from palaestra.endpoint.http import Again, Response
+from palaestra.endpoint.reply import Unreadable, plain
 from palaestra.envs.sandboxes import arguments
 from palaestra.envs.sandboxes.capabilities import Capabilities
 from palaestra.envs.sandboxes.limits import Limits
-from palaestra.envs.sandboxes.remote.background import Background
-from palaestra.envs.sandboxes.remote.exchange import Again, Exchange, beginning, retry_after
-from palaestra.envs.sandboxes.remote.service import OPENING
-from palaestra.envs.sandboxes.remote.wire import TOKEN_ENV, run_seconds, seconds_of, text_of
+from palaestra.envs.sandboxes.remote.connection import GRACE, TOKEN_ENV, Connection
 from palaestra.envs.sandboxes.result import Result
-from palaestra.envs.sandboxes.sandbox import OneShot, Sandbox
-from palaestra.errors import Broken, SandboxUnavailable, UsageError
+from palaestra.envs.sandboxes.runner.output import Kept
+from palaestra.envs.sandboxes.sandbox import Execution, Files, Sandbox
+from palaestra.errors import Broken, UsageError
 
 if TYPE_CHECKING:
     import httpx
 
-_GRACE = 20.0
 _ANSWER_BYTES = 16 * 2**20
 """Of an answer: two streams of 1 MiB, each byte of which may be six characters of JSON, and what is around them."""
 _NO_SESSIONS = (
@@ -62,7 +63,6 @@ def _show_last(source, name="main.py"):
         sys.exit(1)
 _show_last("""
 """What comes before a program, as a literal, whose last value is to be printed; there it runs as it would alone."""
-_AGAIN = {408, 425, 429, 502, 503, 504}
 
 
 class FusionSandbox(Sandbox):
@@ -84,84 +84,50 @@ class FusionSandbox(Sandbox):
         `patience` is how long a server that is busy or cannot be reached is asked again.
         """
         self.limits = Limits.of(limits)
-        self._exchange = Exchange(
-            url.removesuffix("/").removesuffix("/run_code"), token_env, "application/json", patience, transport
+        url = url.removesuffix("/").removesuffix("/run_code")
+        self._connection = Connection("fusion", url, token_env, patience, "application/json", transport)
+        # Its first question is refused, which is an answer too: a run would cost a program.
+        self._connection.greet(
+            "/run_code", self._greeted, _ANSWER_BYTES, "url= is where a SandboxFusion server answers"
         )
-        self._background = Background("palaestra-fusion-sandbox")
-        try:
-            self._background.wait(self._greet(), 2 * OPENING + _GRACE)
-        except Broken as error:
-            self.close()
-            raise SandboxUnavailable("fusion", str(error), ["url= is where a SandboxFusion server answers"]) from None
-        except BaseException:
-            self.close()
-            raise
 
     def __repr__(self) -> str:
-        return f"FusionSandbox({self._exchange.address})"
+        return f"FusionSandbox({self._connection.address})"
 
     def capabilities(self) -> Capabilities:
         """None: the server does not say what it enforces."""
         note = "a SandboxFusion server does not say what it isolates; its default is nothing, so its container must"
         return Capabilities(backend="fusion", notes=(note, _NO_SESSIONS))
 
-    def start(self, *, files: Mapping[str, bytes] | None = None, limits: Limits | None = None) -> NoReturn:
-        raise UsageError(_NO_SESSIONS)
-
-    async def astart(self, *, files: Mapping[str, bytes] | None = None, limits: Limits | None = None) -> NoReturn:
-        raise UsageError(_NO_SESSIONS)
-
-    def _once(self, asked: OneShot) -> Result:
-        latest = self._exchange.patience + run_seconds(asked.timeout, asked.limits) + 2 * _GRACE
-        return self._background.wait(self._asked(asked), latest)
-
-    async def _aonce(self, asked: OneShot) -> Result:
-        return await self._background.join(self._asked(asked))
-
     def close(self) -> None:
-        self._background.close(self._exchange.aclose())
+        self._connection.close()
 
-    async def _greet(self) -> None:
-        """Whether anybody answers. This question is refused, which is an answer too: a run would cost a program."""
+    async def _start(self, files: Files | None, limits: Limits, blocking: bool) -> NoReturn:
+        raise UsageError(_NO_SESSIONS)
 
-        async def attempt() -> None:
-            status, headers, data = await self._exchange.post("/run_code", None, _ANSWER_BYTES)
-            if status in _AGAIN:
-                raise Again(self._told(status, data), retry_after(headers))
-
-        await self._exchange.patiently(attempt, "the first question", OPENING, min(OPENING, self._exchange.patience))
-
-    def _told(self, status: int, data: bytes) -> str:
-        return f"it answered {status}: {self._exchange.shown(beginning(data))}"
-
-    async def _asked(self, asked: OneShot) -> Result:
+    async def _once(self, asked: Execution, blocking: bool) -> Result:
         limits = asked.limits
-        seconds = run_seconds(asked.timeout, limits)
+        seconds = limits.seconds if asked.timeout is None else arguments.seconds_of(asked.timeout)
         body = request_of(asked, seconds)
         if body is None:
             return Result(exit_code=1, limit_hit="code", stderr=f"the program is larger than {limits.code_bytes} bytes")
 
-        async def attempt() -> Result:
-            return self._judge(*await self._exchange.post("/run_code", body, _ANSWER_BYTES), seconds, limits)
+        def read(response: Response) -> Result:
+            if response.status == 200:
+                return result_of(response.body, seconds, limits)
+            failure = self._connection.failure(response, "could not run a program")
+            raise UsageError(str(failure)) if response.status == 422 else failure
 
-        try:
-            # A run that is sent again after a lost connection runs twice, each time in a fresh place.
-            return await self._exchange.patiently(attempt, "run_code", seconds + _GRACE)
-        except Unreadable as error:
-            raise Broken(f"{self._exchange.address} answered {self._exchange.shown(str(error))}") from None
+        # A run that is sent again after a lost connection runs twice, each time in a fresh place.
+        return await self._connection.ask("/run_code", body, read, _ANSWER_BYTES, seconds + GRACE, blocking)
 
-    def _judge(self, status: int, headers: Mapping[str, str], data: bytes, seconds: float, limits: Limits) -> Result:
-        told = self._told(status, data)
-        if status in _AGAIN:
-            raise Again(told, retry_after(headers))
-        if status == 422:
-            raise UsageError(f"{self._exchange.address}: {told}")
-        if status != 200:
-            raise Broken(f"{self._exchange.address}: {told}")
-        return result_of(parse(data), seconds, limits)
+    def _greeted(self, response: Response) -> None:
+        failure = self._connection.failure(response, "")
+        if isinstance(failure, Again):
+            raise failure
 
 
-def request_of(asked: OneShot, seconds: float) -> bytes | None:
+def request_of(asked: Execution, seconds: float) -> bytes | None:
     """The body of a request; None for a program that is too large."""
     is_python, limits = isinstance(asked.program, str), asked.limits
     code = asked.program if isinstance(asked.program, str) else shlex.join(arguments.words_of(asked.program) or ())
@@ -184,73 +150,57 @@ def request_of(asked: OneShot, seconds: float) -> bytes | None:
     return json.dumps(body).encode()
 
 
-def result_of(document: Mapping[str, Any], seconds: float, limits: Limits) -> Result:
+@dataclass(frozen=True)
+class _Part:
+    """How the program, or its compiler, ended."""
+
+    status: Literal["Finished", "TimeLimitExceeded", "Error"]
+    execution_time: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    return_code: Annotated[int, Field(ge=-128, lt=2**31)] | None = None
+    stdout: str | None = None
+    stderr: str | None = None
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """The fields of an answer that are read."""
+
+    status: Literal["Success", "Failed", "SandboxError"]
+    message: str | None = None
+    compile_result: _Part | None = None
+    run_result: _Part | None = None
+
+
+_ANSWERS = TypeAdapter(_Answer)
+
+
+def result_of(body: bytes, seconds: float, limits: Limits) -> Result:
     """What the server says a run came to."""
-    status = text_of(document, "status", 100)
-    if status == "SandboxError":
-        raise _failed(document.get("message"))
-    if status not in ("Success", "Failed"):
-        raise Unreadable(f"status {status!r}; expected Success, Failed or SandboxError")
-    compiled, ran = (_part(document, name) for name in ("compile_result", "run_result"))
-    part = ran or compiled
-    if part is None:
-        raise Unreadable("neither a compile_result nor a run_result")
-    outcome = text_of(part, "status", 100)
-    if outcome == "Error":
-        raise _failed(part.get("stderr"), document.get("message"))
-    if outcome not in ("Finished", "TimeLimitExceeded"):
-        raise Unreadable(f"a run of status {outcome!r}; expected Finished, TimeLimitExceeded or Error")
-    timed_out = outcome == "TimeLimitExceeded"
-    code = _exit_of(part) if not timed_out else -9
-    stdout, stderr = (_stream(part, name) for name in ("stdout", "stderr"))
-    kept = [shorten(stream, limits.output_bytes) for stream in (stdout, stderr)]
-    cut = any(len(stream) > limits.output_bytes for stream in (stdout, stderr))
+    try:
+        answer = _ANSWERS.validate_json(body, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise Unreadable(f"{'.'.join(map(str, first['loc'])) or 'a body'} that is none: {first['msg']}") from None
+    part = answer.run_result or answer.compile_result
+    if answer.status == "SandboxError" or (part is not None and part.status == "Error"):
+        reasons = (part.stderr if part is not None and answer.status != "SandboxError" else None, answer.message)
+        reason = next((plain(one) for one in reasons if one), "it gave no reason")
+        raise Broken(f"the SandboxFusion server failed: {reason}")
+    timed_out = part is not None and part.status == "TimeLimitExceeded"
+    code = None if part is None else -9 if timed_out else part.return_code
+    if part is None or code is None:
+        raise Unreadable("a run without a result, or a result without a return_code")
+    out, err = Kept(limits.output_bytes), Kept(limits.output_bytes)
+    for kept, text in ((out, part.stdout), (err, part.stderr)):
+        kept.feed((text or "").encode("utf-8", "replace"))
     return Result(
-        stdout=kept[0],
-        stderr=kept[1],
+        stdout=out.text().decode("utf-8", "replace"),
+        stderr=err.text().decode("utf-8", "replace"),
         exit_code=code if code >= 0 else None,
         signal=-code if code < 0 else None,
         timed_out=timed_out,
-        limit_hit="seconds" if timed_out else "output" if cut else "",
-        stdout_bytes=len(stdout),
-        stderr_bytes=len(stderr),
-        state_lost=False,
-        duration_s=seconds if part.get("execution_time") is None else seconds_of(part, "execution_time"),
+        limit_hit="seconds" if timed_out else "output" if out.cut or err.cut else "",
+        stdout_bytes=out.size,
+        stderr_bytes=err.size,
+        duration_s=seconds if part.execution_time is None else part.execution_time,
     )
-
-
-def _failed(*reasons: Any) -> Broken:
-    """Of a server that could not run a program, by its own account."""
-    reason = next((plain(str(one)) for one in reasons if one), "it gave no reason")
-    return Broken(f"the SandboxFusion server failed: {reason}")
-
-
-def shorten(data: bytes, most: int) -> str:
-    """Head and tail of a stream, with a line that says what is missing between them."""
-    if len(data) <= most:
-        return data.decode("utf-8", "replace")
-    head, tail = data[: most - most // 2], data[len(data) - most // 2 :]
-    left_out = len(data) - len(head) - len(tail)
-    middle = f"\n[... {left_out} of {len(data)} bytes left out ...]\n"
-    return head.decode("utf-8", "replace") + middle + tail.decode("utf-8", "replace")
-
-
-def _part(document: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
-    part = document.get(name)
-    if part is not None and not isinstance(part, dict):
-        raise Unreadable(f"{name} is a {type(part).__name__}; expected an object or null")
-    return part
-
-
-def _exit_of(part: Mapping[str, Any]) -> int:
-    code = part.get("return_code")
-    if not isinstance(code, int) or isinstance(code, bool) or not -128 <= code < 2**31:
-        raise Unreadable(f"return_code is {code!r}; expected an exit status, or a signal below 0")
-    return code
-
-
-def _stream(part: Mapping[str, Any], name: str) -> bytes:
-    text = part.get(name)
-    if text is not None and not isinstance(text, str):
-        raise Unreadable(f"{name} is a {type(text).__name__}; expected a text or null")
-    return (text or "").encode("utf-8", "replace")

@@ -3,7 +3,7 @@
 Who may use it: whoever has the token, which is compared in constant time and never logged. Without a token it listens
 on this machine alone, answers only to a Host of this machine (or a web page whose name was made to point here could
 use it) and takes only a kind of content that browsers do not send. Bodies have a largest size and a deadline. Left out:
-encryption, unless a certificate is given; what a session is (`places`).
+encryption, unless a certificate is given; what a session is (`hosting`).
 """
 
 import asyncio
@@ -12,25 +12,17 @@ import hmac
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from palaestra.endpoint.reply import Unreadable
-from palaestra.envs.sandboxes.remote.places import Gone, Places
-from palaestra.envs.sandboxes.remote.turnstile import Full, ServiceLimits
-from palaestra.envs.sandboxes.remote.wire import (
-    BODY_BYTES,
-    CONTENT_TYPE,
-    OPERATIONS,
-    PROTOCOL,
-    TOKEN_ENV,
-    most_request,
-    pack,
-    unpack,
-)
+from palaestra.envs.sandboxes.remote.admission import Full, ServiceLimits
+from palaestra.envs.sandboxes.remote.connection import PATIENCE_HEADER, TOKEN_ENV
+from palaestra.envs.sandboxes.remote.hosting import Hosting
+from palaestra.envs.sandboxes.remote.messages import CONTENT_TYPE, FRAME_BYTES, is_name, largest_frame, unpack
+from palaestra.envs.sandboxes.runner.wire import FrameError, pack
 from palaestra.envs.sandboxes.sandbox import Sandbox
 from palaestra.errors import MissingExtra, PalaestraError, UsageError
 
@@ -45,6 +37,7 @@ READ_SECONDS = 30.0
 """In which a request's body must have come."""
 SHORTEST_TOKEN = 16
 _RETRY_AFTER = 1
+_MOST_PATIENCE = 1e6
 _STOPPING = 2
 """Seconds in which running requests may end when the server stops."""
 
@@ -58,98 +51,97 @@ def application(sandbox: Sandbox, service: ServiceLimits, token: str = "", local
         raise MissingExtra("starlette", "serve", "serving a sandbox") from error
     if not token and not local:
         raise UsageError(f"a server that other machines reach needs a token of {SHORTEST_TOKEN} or more characters")
-    desk = _Desk(sandbox, service, token)
+    front = _Front(sandbox, service, token)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: "Starlette") -> AsyncIterator[None]:
         yield
-        await desk.places.close()
+        await front.hosting.close()
 
     routes = [
-        Route("/v1/capabilities", desk.capabilities, methods=["GET"]),
-        Route("/v1/{operation}", desk.operate, methods=["POST"]),
+        Route("/v2/capabilities", front.capabilities, methods=["GET"]),
+        Route("/v2/{session}/{request}", front.request, methods=["POST"]),
     ]
     return Starlette(routes=routes, lifespan=lifespan)
 
 
-class _Desk:
+class _Front:
+    """What HTTP asks of the sessions."""
+
     def __init__(self, sandbox: Sandbox, service: ServiceLimits, token: str) -> None:
-        self.places = Places(sandbox, service)
+        self.hosting = Hosting(sandbox, service)
         self._token = token.encode()
-        limits = self.places.limits
-        most = most_request(limits)
-        if most - limits.scratch_bytes > BODY_BYTES:  # Many files can come in several requests, a program cannot.
+        limits = self.hosting.limits
+        most = largest_frame(limits)
+        if most - limits.scratch_bytes > FRAME_BYTES:  # Many files can come in several requests, a program cannot.
             raise UsageError(
                 f"code_bytes is {limits.code_bytes:,} and file_bytes {limits.file_bytes:,}, but a program and its "
-                f"stdin come in one request, of which none has more than {BODY_BYTES:,} bytes; lower them"
+                f"stdin come in one request, of which none has more than {FRAME_BYTES:,} bytes; lower them"
             )
-        self._most_bytes = min(most, BODY_BYTES)
+        self._most_bytes = min(most, FRAME_BYTES)
 
     async def capabilities(self, request: "Request") -> "Response":
         """What the backend enforces, its limits, and how full this server is."""
-        refusal = self._refused(request)
-        if refusal is not None:
-            return refusal
-        sandbox = self.places.sandbox
-        header = {
-            "protocol": PROTOCOL,
-            "capabilities": asdict(sandbox.capabilities()),
-            "limits": asdict(self.places.limits),
-        }
-        return _response(200, header | {"figures": self.places.figures()})
+        from starlette.responses import JSONResponse
 
-    async def operate(self, request: "Request") -> "Response":
-        """One operation, for as long as somebody waits for it."""
-        operation = request.path_params["operation"]
-        refusal = self._refused(request)
-        if refusal is not None:
+        if refusal := self._refused(request):
             return refusal
-        if operation not in OPERATIONS:
-            return _error(404, "usage", f"there is no operation {operation!r}; known: {', '.join(OPERATIONS)}")
+        hosting = self.hosting
+        found = {"capabilities": asdict(hosting.sandbox.capabilities()), "limits": asdict(hosting.limits)}
+        return JSONResponse(found | {"figures": hosting.figures()})
+
+    async def request(self, request: "Request") -> "Response":
+        """One request, for as long as somebody waits for it."""
+        if refusal := self._refused(request):
+            return refusal
         if request.headers.get("content-type") != CONTENT_TYPE:
             return _error(415, "usage", f"expected a content type of {CONTENT_TYPE}")
         try:
             async with asyncio.timeout(READ_SECONDS):
-                header, body = unpack(await self._read(request))
+                data = await self._read(request)
         except TimeoutError:
             return _error(408, "broken", f"the request did not come within {READ_SECONDS:g} s")
-        except _TooLarge:
+        if data is None:
             return _error(413, "usage", f"the request is larger than the {self._most_bytes:,} bytes that it may have")
-        except Unreadable as error:
-            return _error(400, "usage", f"the request has {error}")
-        return await self._work(request, operation, header, body)
-
-    async def _work(self, request: "Request", operation: str, header: Mapping[str, Any], body: bytes) -> "Response":
-        work = asyncio.create_task(self.places.answer(operation, header, body))
-        gone = asyncio.create_task(_disconnected(request.receive))
+        work = asyncio.create_task(self._answer(request, data))
+        gone = asyncio.create_task(_disconnected(request))
         try:
             await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
-                return _error(499, "broken", "nobody waits for the answer")
-            return _response(200, *await work)
+            return work.result() if work.done() else _error(499, "broken", "nobody waits for the answer")
+        finally:
+            gone.cancel()
+            work.cancel()
+            await asyncio.gather(work, gone, return_exceptions=True)
+
+    async def _answer(self, request: "Request", data: bytes) -> "Response":
+        """The answer, or the error that it came to."""
+        session, name = request.path_params["session"], request.path_params["request"]
+        try:
+            if not is_name(session) or not is_name(name):
+                raise UsageError("a session and a request are named by 16 to 64 letters and digits")
+            patience = float(request.headers.get(PATIENCE_HEADER, "0"))
+            if not 0 <= patience < _MOST_PATIENCE:
+                raise UsageError(f"{PATIENCE_HEADER} is {patience}; expected seconds from 0 to {_MOST_PATIENCE:g}")
+            frame = unpack(data, self._most_bytes)
+            return _response(200, await self.hosting.answer(name, session, *frame, patience))
         except Full:
-            told = ", ".join(f"{name} {value}" for name, value in self.places.figures().items())
+            told = ", ".join(f"{name} {value}" for name, value in self.hosting.figures().items())
             return _error(429, "full", f"the server is full: {told}", {"Retry-After": str(_RETRY_AFTER)})
-        except Gone as error:
-            return _error(404, "broken", str(error))
-        except UsageError as error:
-            return _error(400, "usage", str(error))
-        except Unreadable as error:
+        except FrameError as error:
             return _error(400, "usage", f"the request has {error}")
+        except (UsageError, ValueError) as error:
+            return _error(400, "usage", str(error))
         except PalaestraError as error:
             return _error(500, "broken", str(error))
         except TimeoutError:
             return _error(500, "broken", "the backend did not answer in time")
         except OSError as error:
-            return _os_error(error)
+            if error.errno is None:
+                return _error(500, "broken", f"the server's backend failed: {type(error).__name__}: {error}")
+            return _error(409, "os", error.strerror or "", errno=error.errno)
         except Exception as error:  # A backend's defect is told to the client; the server serves the others.
-            log.exception("%s failed", operation)
+            log.exception("a request failed")
             return _error(500, "broken", f"the server's backend failed: {type(error).__name__}")
-        finally:
-            gone.cancel()
-            if not work.done():
-                work.cancel()
-            await asyncio.gather(work, gone, return_exceptions=True)
 
     def _refused(self, request: "Request") -> "Response | None":
         """Whoever has no token is told so, whatever the request was."""
@@ -161,43 +153,29 @@ class _Desk:
             return _error(403, "usage", "without a token only names of this machine are answered")
         return None
 
-    async def _read(self, request: "Request") -> bytes:
+    async def _read(self, request: "Request") -> bytes | None:
+        """The body; None where it is too large."""
         data = bytearray()
         async for part in request.stream():
             data += part
             if len(data) > self._most_bytes:
-                raise _TooLarge
+                return None
         return bytes(data)
 
 
-class _TooLarge(Exception):
-    """A body beyond its largest size."""
-
-
-async def _disconnected(receive: Callable[[], Any]) -> None:
-    while (await receive())["type"] != "http.disconnect":
+async def _disconnected(request: "Request") -> None:
+    while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
-def _response(
-    status: int, header: Mapping[str, Any], body: bytes = b"", more: Mapping[str, str] | None = None
-) -> "Response":
+def _response(status: int, frame: bytes, headers: dict[str, str] | None = None) -> "Response":
     from starlette.responses import Response
 
-    return Response(pack(header, body), status, dict(more or {}), CONTENT_TYPE)
+    return Response(frame, status, headers, CONTENT_TYPE)
 
 
-def _error(status: int, kind: str, text: str, more: Mapping[str, str] | None = None) -> "Response":
-    return _response(status, {"error": {"kind": kind, "text": text[:4000]}}, more=more)
-
-
-def _os_error(error: OSError) -> "Response":
-    if error.errno is None:
-        return _error(500, "broken", f"the server's backend failed: {type(error).__name__}: {error}")
-    told = {"kind": "os", "errno": error.errno, "text": error.strerror or "", "path": error.filename}
-    if not isinstance(error.filename, str):
-        del told["path"]
-    return _response(409, {"error": told})
+def _error(status: int, kind: str, text: str, headers: dict[str, str] | None = None, **more: int) -> "Response":
+    return _response(status, pack({"error": {"kind": kind, "text": text[:4000], **more}}), headers)
 
 
 def is_this_machine(host: str) -> bool:

@@ -1,7 +1,7 @@
 """A sandbox in memory, whose programs are a few words: what a client and a server do around one can be tested alone.
 
 say TEXT | count (how often it ran in this session) | wait SECONDS | gate (until a test sets `gate`) | echo (stdin) |
-break | os | bytes N | defect
+break | bytes N | defect
 """
 
 import asyncio
@@ -17,7 +17,9 @@ class MemorySession(Session):
         self.sandbox, self.files, self.limits, self.counted, self.open = sandbox, dict(files or {}), limits, 0, True
         sandbox.sessions.append(self)
 
-    async def arun(self, program, *, timeout=None, stdin=b"", show_last=False):
+    async def _run(self, asked, blocking):
+        assert not blocking, "a server must not block its loop"
+        program, stdin, show_last = asked.program, asked.stdin, asked.show_last
         if not isinstance(program, str):
             return Result(stdout=" ".join(program))
         word, _, rest = program.partition(" ")
@@ -38,8 +40,6 @@ class MemorySession(Session):
             raise Broken("the disk has melted")
         if word == "usage":
             raise UsageError("never ask that")
-        if word == "os":
-            raise FileNotFoundError(errno.ENOENT, "No such file", rest)
         if word == "defect":
             raise ZeroDivisionError("mine")
         if word == "bytes":
@@ -47,32 +47,27 @@ class MemorySession(Session):
         said = {"say": rest, "count": str(self.counted), "echo": stdin.decode()}.get(word, "")
         return Result(stdout=said, value=repr(rest) if show_last else None, duration_s=0.25, stdout_bytes=len(said))
 
-    async def aput(self, path, data):
+    async def _put(self, path, data, blocking):
         self.files[path] = data
 
-    async def aget(self, path):
+    async def _get(self, path, blocking):
         if path not in self.files:
             raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
         return self.files[path]
 
-    async def alistdir(self, path="."):
+    async def _listdir(self, path, blocking):
         return sorted(self.files)
 
-    async def areset(self):
+    async def _reset(self, blocking):
         self.files, self.counted = {}, 0
 
-    async def afork(self):
+    async def _fork(self, blocking):
         fork = MemorySession(self.sandbox, self.files, self.limits)
         fork.counted = self.counted
         return fork
 
-    def close(self):
+    async def _close(self, blocking):
         self.open = False
-
-    def _sync(self, *_, **__):
-        raise NotImplementedError("a server must not block its loop")
-
-    run = put = get = listdir = reset = fork = _sync
 
 
 class MemorySandbox(Sandbox):
@@ -80,7 +75,9 @@ class MemorySandbox(Sandbox):
         self.limits = limits or Limits()
         self.sessions, self.ran, self.cancelled, self.busy = [], [], [], 0
         self.gate = threading.Event()
-        self.found = Capabilities(backend="memory", files=True, memory="tree", landlock=3, notes=("made of air",))
+        self.found = Capabilities(
+            backend="memory", files=True, memory="tree", landlock=3, notes=("made of air",), forks=True
+        )
 
     @property
     def alive(self):
@@ -89,24 +86,18 @@ class MemorySandbox(Sandbox):
     def capabilities(self):
         return self.found
 
-    async def astart(self, *, files=None, limits=None):
+    async def _start(self, files, limits, blocking):
+        assert not blocking, "a server must not block its loop"
         await asyncio.sleep(0)
-        return MemorySession(self, files, limits or self.limits)
+        return MemorySession(self, files, limits)
 
-    async def _aonce(self, asked):
-        session = await self.astart(files=asked.files, limits=asked.limits)
+    async def _once(self, asked, blocking):
+        session = MemorySession(self, asked.files, asked.limits)
         try:
-            return await session.arun(
-                asked.program, timeout=asked.timeout, stdin=asked.stdin, show_last=asked.show_last
-            )
+            return await session._run(asked, blocking)
         finally:
             session.close()
 
     def close(self):
         for session in self.sessions:
             session.close()
-
-    def _sync(self, *_, **__):
-        raise NotImplementedError("a server must not block its loop")
-
-    start = _once = _sync

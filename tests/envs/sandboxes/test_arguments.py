@@ -9,8 +9,7 @@ import pytest
 from palaestra.envs.sandboxes import Limits, Sandbox, Session, open_sandbox
 from palaestra.envs.sandboxes.local import LocalSandbox
 from palaestra.envs.sandboxes.remote.fusion import request_of
-from palaestra.envs.sandboxes.remote.wire import start_request
-from palaestra.envs.sandboxes.sandbox import OneShot
+from palaestra.envs.sandboxes.sandbox import Execution
 from palaestra.errors import SandboxUnavailable, UsageError
 
 
@@ -116,9 +115,7 @@ def test_files_that_cannot_fit_are_refused_by_name_before_they_are_sent(
     with pytest.raises(UsageError, match=words):
         sandbox.run_once("1", files=files, limits=limits)
     with pytest.raises(UsageError, match=words):
-        start_request(files, limits)  # of the remote backend
-    with pytest.raises(UsageError, match=words):
-        request_of(OneShot("1", files, None, b"", False, limits), 1.0)  # of a SandboxFusion server
+        request_of(Execution("1", None, b"", False, limits, files), 1.0)  # of a SandboxFusion server
 
 
 def test_a_file_that_the_folder_cannot_hold_is_named(sandbox: Sandbox) -> None:

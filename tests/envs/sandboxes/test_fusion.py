@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from palaestra.envs.sandboxes import Limits, open_sandbox
-from palaestra.envs.sandboxes.remote import FusionSandbox
+from palaestra.envs.sandboxes.remote import FusionSandbox, connection, fusion
 from palaestra.envs.tools.python import Python
 from palaestra.errors import Broken, SandboxUnavailable, UsageError
 
@@ -27,7 +27,7 @@ class Server(httpx.AsyncBaseTransport):
         return await self.answer(request)
 
     async def answer(self, request):
-        self.asked.append((request.url.path, json.loads(await request.aread())))
+        self.asked.append((request.url.path, json.loads(await request.aread() or "null")))
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, Exception):
             raise answer
@@ -76,13 +76,8 @@ def test_outcomes_become_results():
     failed = run(Server(said("Failed", code=3, stderr="oh")))
     assert (failed.exit_code, failed.stderr, failed.ok) == (3, "oh", False)
     late = run(Server(said("Failed", "TimeLimitExceeded", None, "so far")))
-    assert (late.timed_out, late.limit_hit, late.exit_code, late.signal, late.stdout) == (
-        True,
-        "seconds",
-        None,
-        9,
-        "so far",
-    )
+    assert (late.timed_out, late.limit_hit, late.exit_code, late.signal) == (True, "seconds", None, 9)
+    assert late.stdout == "so far"
     killed = run(Server(said("Failed", code=-11)))
     assert (killed.exit_code, killed.signal) == (None, 11)
     compiled = said("Failed", code=1, stderr="no such word")
@@ -97,70 +92,41 @@ def test_output_is_kept_from_both_ends():
     assert (result.truncated, result.limit_hit, result.stdout_bytes) == (True, "output", 100)
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        {"status": "SandboxError", "message": "pod gone", "run_result": None},
-        said("SandboxError", "Error", None, stderr="no bash"),
-        said("Success", "Error", None),
-        said("Splendid"),
-        said(outcome="Odd"),
-        said(code=None),
-        said(code="0"),
-        said(code=True),
-        said(code=2**40),
-        said(stdout=["a"]),
-        said(seconds="fast"),
-        said(seconds=-1),
-        {"status": "Success"},
-        {"status": "Success", "run_result": "fine"},
-        {"status": None},
-        [],
-        b"",
-        b"<html>",
-        b"[" * 100_000,
-        b"\xff\xfe",
-        b" " * (17 * 2**20),
-        refusal(404, "not here"),
-        refusal(500, "Internal Server Error"),
-        refusal(302, location="http://elsewhere"),
-        refusal(503, "busy"),
-        httpx.ReadTimeout("late"),
-        httpx.ConnectError("nobody"),
-    ],
-)
-def test_a_server_that_errs_or_lies_is_broken(answer):
-    with pytest.raises(Broken):
-        run(Server(answer), patience=0.05)
+FAILURES = {
+    "failed: pod gone": {"status": "SandboxError", "message": "pod gone", "run_result": None},
+    "failed: no bash": said("Success", "Error", None, stderr="no bash"),
+    "failed: no pod": said("Failed", "Error", None, stderr=None) | {"message": "no pod"},
+    "failed: it gave no reason": said("Failed", "Error", None, stderr=None),
+    "failed: it gave no reason ": {"status": "SandboxError", "message": None},
+    "status that is none": said("Splendid"),
+    "run_result.status that is none": said(outcome="Odd"),
+    "without a return_code": said(code=None),
+}
+LIES = [
+    said(code="0"), said(code=True), said(code=2**40), said(stdout=["a"]), said(seconds="fast"), said(seconds=-1),
+    said(seconds=float("inf")), {"status": "Success"}, {"status": "Success", "run_result": "fine"}, {"status": None},
+    [], b"", b"<html>", b"[" * 100_000, b"\xff\xfe", b" " * (17 * 2**20), refusal(404, "not here"),
+    refusal(503, "busy"), refusal(500, "Internal Server Error"), refusal(302, location="http://elsewhere"),
+    httpx.ReadTimeout("late"), httpx.ConnectError("nobody"),
+]  # fmt: skip
 
 
-def test_what_the_server_says_of_its_own_failure_is_told():
-    with pytest.raises(Broken, match="failed: pod gone"):
-        run(Server({"status": "SandboxError", "message": "pod gone", "run_result": None}))
-    with pytest.raises(Broken, match="failed: no bash"):
-        run(Server(said("Success", "Error", None, stderr="no bash")))
-    with pytest.raises(Broken, match="failed: no pod"):
-        run(Server(said("Failed", "Error", None, stderr=None) | {"message": "no pod"}))
-    for silent in (said("Failed", "Error", None, stderr=None), {"status": "SandboxError", "message": None}):
-        with pytest.raises(Broken, match="failed: it gave no reason"):
-            run(Server(silent))
+def test_a_server_that_errs_or_lies_is_broken_and_its_own_words_are_told():
+    server = Server(None)
+    with FusionSandbox("http://localhost:1", patience=0.05, transport=server) as sandbox:
+        for words, answer in [*FAILURES.items(), *(("localhost", lie) for lie in LIES)]:
+            server.answers = [answer]
+            with pytest.raises(Broken, match=words.strip()):
+                pytest.fail(f"{answer!r:.80} was taken for {sandbox.run_once('1')}")
 
 
 @pytest.mark.parametrize("answer", [httpx.ConnectError("nobody"), refusal(502, "no such service")])
 def test_a_server_that_is_not_there_is_noticed_when_the_sandbox_opens(monkeypatch, answer):
-    monkeypatch.setattr("palaestra.envs.sandboxes.remote.fusion.OPENING", 0.2)
-
-    class Gone(Server):
-        async def handle_async_request(self, request):
-            return await self.answer(request)
-
-        async def answer(self, request):
-            if isinstance(answer, Exception):
-                raise answer
-            return answer()
-
-    with pytest.raises(SandboxUnavailable, match=r"http://localhost:1: the first question failed in (.|\n)*url="):
-        open_sandbox("fusion", url="http://localhost:1", transport=Gone())
+    monkeypatch.setattr(connection, "OPENING", 0.2)
+    server = Server(answer)
+    server.handle_async_request = server.answer
+    with pytest.raises(SandboxUnavailable, match=r"http://localhost:1 gave no answer in (.|\n)*url="):
+        open_sandbox("fusion", url="http://localhost:1", transport=server)
 
 
 def test_a_busy_server_is_asked_again():
@@ -170,7 +136,7 @@ def test_a_busy_server_is_asked_again():
 
 
 def test_a_server_that_never_answers_has_a_deadline(monkeypatch):
-    monkeypatch.setattr("palaestra.envs.sandboxes.remote.fusion._GRACE", 0.1)
+    monkeypatch.setattr(fusion, "GRACE", 0.1)
 
     class Silent(Server):
         async def answer(self, request):
@@ -188,47 +154,34 @@ def test_a_server_that_never_answers_has_a_deadline(monkeypatch):
 @pytest.mark.parametrize(
     ("program", "printed", "error"),
     [
-        ("x = 6\nx * 7", "42\n", ""),
-        ("'é\\n'", "'é\\n'\n", ""),
-        ("None", "", ""),
-        ("x = 6", "", ""),
-        ("", "", ""),
+        ("x = 6\nx * 7", "42\n", ""), ("'é\\n'", "'é\\n'\n", ""), ("None", "", ""), ("x = 6", "", ""), ("", "", ""),
         ("print('a')\nsorted(n for n in globals() if n[0] != '_')", "a\n[]\n", ""),
         ("from __future__ import annotations\ndef f(x: missing): pass\n__name__", "'__main__'\n", ""),
-        (
-            "def f():\n    return 1 / 0\n\nf()",
-            "",
-            'Traceback (most recent call last):\n  File "main.py", line 4, in <module>\n    f()\n'
-            '  File "main.py", line 2, in f\n    return 1 / 0\n',
-        ),
+        ("def f():\n    return 1 / 0\n\nf()", "", 'Traceback (most recent call last):\n  File "main.py", line 4, in '
+         '<module>\n    f()\n  File "main.py", line 2, in f\n    return 1 / 0\n'),
         ("if:", "", '  File "main.py", line 1\n    if:\n'),
     ],
-)
+)  # fmt: skip
 def test_the_last_value_is_printed_there_and_the_program_notices_nothing(program, printed, error):
     server = Server(said())
     run(server, program, show_last=True, sandbox_limits=Limits(code_bytes=80))
-    done = subprocess.run(
-        [sys.executable, "-I", "-X", "utf8", "-c", server.asked[0][1]["code"]], capture_output=True, timeout=120
-    )
+    words = [sys.executable, "-I", "-X", "utf8", "-c", server.asked[0][1]["code"]]
+    done = subprocess.run(words, capture_output=True, timeout=120)
     assert (done.stdout.decode(), done.returncode) == (printed, 1 if error else 0)
-    assert done.stderr.decode().startswith(error)
-    assert bool(done.stderr) is bool(error)
+    assert done.stderr.decode().startswith(error) and bool(done.stderr) is bool(error)
     run(server, ["echo", "1"], show_last=True)
     assert server.asked[1][1]["code"] == "echo 1"
 
 
-def test_a_stateless_toolkit_plays_on_it_as_it_is():
-    toolkit = type("Stateless", (Python,), {"stateful": False})
-    server = Server(said(stdout="42\n"))
-    kit = toolkit({"backend": "fusion", "url": "http://localhost:1", "transport": server})
+def test_a_stateless_toolkit_plays_on_it_and_one_that_keeps_a_session_is_refused_before():
+    kit = type("Stateless", (Python,), {"stateful": False})(
+        {"backend": "fusion", "url": "http://localhost:1", "transport": Server(said(stdout="42\n"))}
+    )
     kit.start(None, None)
     assert asyncio.run(kit.run("6 * 7", show_last=kit.show_last)) == "42"
-
-
-def test_a_toolkit_that_keeps_a_session_is_refused_before_it_plays():
-    kit = Python({"backend": "fusion", "url": "http://localhost:2", "transport": Server(said())})
+    kept = Python({"backend": "fusion", "url": "http://localhost:2", "transport": Server(said())})
     with pytest.raises(UsageError, match=r"Python keeps a session, and the sandbox 'fusion' has none; .* stateful"):
-        kit.start(None, None)
+        kept.start(None, None)
 
 
 def test_what_it_cannot_do_is_said():

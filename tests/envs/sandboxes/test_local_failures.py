@@ -15,7 +15,8 @@ import pytest
 from settling import alive, below, soon, supervisor_of
 
 from palaestra.envs.sandboxes import Result, Session
-from palaestra.envs.sandboxes.local import LocalSandbox, LocalSession
+from palaestra.envs.sandboxes.framed import FramedSession
+from palaestra.envs.sandboxes.local import LocalSandbox
 from palaestra.envs.sandboxes.runner.files import empty
 from palaestra.errors import Broken, SandboxUnavailable, UsageError
 
@@ -58,7 +59,7 @@ def once_it_runs(session: Session, then: Callable[[], object]) -> threading.Thre
     """Do something in a thread, as soon as a run of the session is on its way."""
 
     def wait() -> None:
-        soon(cast("LocalSession", session)._busy.locked)
+        soon(cast("FramedSession", session)._busy.locked)
         time.sleep(0.2)  # most often it has come to the program by then; whatever follows holds also where it has not
         then()
 

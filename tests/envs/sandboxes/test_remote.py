@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import socket
 import threading
 import time
@@ -10,6 +9,7 @@ from dataclasses import asdict, replace
 
 import httpx
 import pytest
+import uvicorn
 from memory_sandbox import MemorySandbox
 from patient_runner import patient
 from settling import soon
@@ -17,60 +17,91 @@ from settling import soon
 from palaestra.cli.serve import Options
 from palaestra.envs.rewards.code import GRADING
 from palaestra.envs.sandboxes import Limits, open_sandbox
-from palaestra.envs.sandboxes.remote import RemoteSandbox
-from palaestra.envs.sandboxes.remote import places as places_module
+from palaestra.envs.sandboxes.remote import RemoteSandbox, client, connection, hosting, server
+from palaestra.envs.sandboxes.remote.admission import ServiceLimits
+from palaestra.envs.sandboxes.remote.connection import TOKEN_ENV
+from palaestra.envs.sandboxes.remote.messages import CONTENT_TYPE, pack_result, unpack
 from palaestra.envs.sandboxes.remote.server import application, find_token, serve
-from palaestra.envs.sandboxes.remote.turnstile import ServiceLimits
-from palaestra.envs.sandboxes.remote.wire import TOKEN_ENV, pack, result_answer, unpack
 from palaestra.envs.sandboxes.result import Result
+from palaestra.envs.sandboxes.runner.wire import RESULT, RUN, pack
 from palaestra.envs.tools.python import CodeInterpreter
 from palaestra.envs.tools.shell import Shell
 from palaestra.errors import Broken, ConfigError, SandboxUnavailable, UsageError
 
 URL = "http://localhost:1"
 TOKEN = "a-token-of-many-letters"
+SESSION, REQUEST = "s" * 32, "r" * 32
 
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch):
     """Waits between two tries are short."""
-    monkeypatch.setattr("palaestra.envs.sandboxes.remote.exchange._FIRST_WAIT", 0.02)
-    monkeypatch.setattr("palaestra.envs.sandboxes.remote.server._RETRY_AFTER", 0)
+    monkeypatch.setattr(connection, "_FIRST_WAIT", 0.02)
+    monkeypatch.setattr(server, "_RETRY_AFTER", 0)
+
+
+def operation(request):
+    """What a request asks for."""
+    if request.method == "GET":
+        return "capabilities"
+    head, _ = unpack(request.content, 2**28)
+    return "run" if isinstance(head, bytes) else head["op"]
 
 
 class Line(httpx.AsyncBaseTransport):
-    """The network between a client and a server's application; `mishap(request, answer)` may spoil it."""
+    """The network between a client and a server's application; `mishap(operation)` may raise, or answer by itself."""
 
     def __init__(self, app, mishap=None):
         self.inner = httpx.ASGITransport(app)
-        self.mishap = mishap or (lambda request, answer: None)
+        self.mishap = mishap or (lambda operation: None)
         self.statuses = []
 
     async def handle_async_request(self, request):
         answer = await self.inner.handle_async_request(request)
         self.statuses.append(answer.status_code)
         await answer.aread()
-        return self.mishap(request, answer) or httpx.Response(
-            answer.status_code, headers=answer.headers, stream=Raw(answer.content)
-        )
+        return self.mishap(operation(request)) or raw(answer.content, answer.status_code, answer.headers)
 
 
-class Raw(httpx.AsyncByteStream):
-    def __init__(self, content):
-        self.content = content
+def raw(content, status=200, headers=None):
+    """A response as it comes from a socket."""
+    stream = content if isinstance(content, httpx.AsyncByteStream) else httpx.ByteStream(content)
+    return httpx.Response(status, headers=headers, stream=stream)
 
-    async def __aiter__(self):
-        yield self.content
+
+def on_run(answer):
+    """A mishap: what this gives in place of the answer to a run."""
+    return lambda operation: answer() if operation == "run" else None
 
 
 @contextlib.contextmanager
 def joined(inner=None, mishap=None, service=None, **options):
     inner = inner or MemorySandbox()
     line = Line(application(inner, service or ServiceLimits()), mishap)
-    options = {"patience": 60.0, **options}
-    with RemoteSandbox(URL, transport=line, **options) as sandbox:
+    with RemoteSandbox(URL, transport=line, **{"patience": 60.0, **options}) as sandbox:
         sandbox.inner, sandbox.line = inner, line
         yield sandbox
+
+
+def hosted(sandbox):
+    """The sessions as its server holds them."""
+    return sandbox.line.inner.app.routes[-1].endpoint.__self__.hosting
+
+
+def asking(app, work):
+    """Run `work(post)` with a client of our own: `post(frame, session, request)` gives an answer's status and text."""
+
+    async def ask():
+        transport, kind = httpx.ASGITransport(app), {"Content-Type": CONTENT_TYPE}
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as asker:
+
+            async def post(frame, session=SESSION, request=REQUEST, **headers):
+                answer = await asker.post(f"/v2/{session}/{request}", content=frame, headers=kind | headers)
+                return answer.status_code, answer.text
+
+            await work(post)
+
+    asyncio.run(ask())
 
 
 # As the one behind it.
@@ -142,45 +173,35 @@ def test_failures_come_through_as_what_they_are():
         assert session.run("count").stdout == "4"
 
 
-def test_limits_are_only_ever_tighter():
-    with joined(MemorySandbox(Limits(seconds=3.0, memory_bytes=2**26))) as sandbox:
-        with sandbox.start(limits=Limits(seconds=1.0, memory_bytes=2**25)):
-            assert sandbox.inner.sessions[-1].limits.seconds == 1.0
-        with pytest.raises(UsageError, match=r"seconds is 4\.0; this sandbox gives"):
-            sandbox.start(limits=Limits(seconds=4.0, memory_bytes=2**25))
-        with pytest.raises(UsageError, match="allows at most 600"):
-            sandbox.run_once("count", timeout=601.0)
-        with pytest.raises(UsageError, match="positive number of seconds"):
-            sandbox.run_once("count", timeout=float("nan"))
-
-
-def test_who_asks_for_no_limits_gets_the_usual_ones_within_the_servers():
+def test_limits_are_the_usual_ones_within_the_servers_and_only_ever_tighter():
     wide = Limits(seconds=900.0, memory_bytes=2**40, processes=4, code_bytes=2**25)
-    with joined(MemorySandbox(wide), service=ServiceLimits(most_seconds=60.0)) as sandbox:
-        assert sandbox.limits == Limits(processes=4)
-        sandbox.start()
-        assert sandbox.inner.sessions[-1].limits == Limits(processes=4)
-        with pytest.raises(UsageError, match="processes is 32"):
-            sandbox.start(limits=Limits())
-    asked = Limits(seconds=60.0, memory_bytes=2**40, processes=4)
-    with joined(MemorySandbox(wide), service=ServiceLimits(most_seconds=60.0), limits=asked) as sandbox:
-        sandbox.start()
-        assert sandbox.inner.sessions[-1].limits == asked
+    service, asked = ServiceLimits(most_seconds=60.0), Limits(seconds=60.0, memory_bytes=2**40, processes=4)
+    for options, found in (({}, Limits(processes=4)), ({"limits": asked}, asked)):
+        with joined(MemorySandbox(wide), service=service, **options) as sandbox:
+            assert sandbox.limits == found
+            sandbox.start()
+            assert sandbox.inner.sessions[-1].limits == found
+            sandbox.start(limits=replace(found, seconds=1.0))
+            assert sandbox.inner.sessions[-1].limits.seconds == 1.0
+            with pytest.raises(UsageError, match="processes is 32; this sandbox gives at most 4"):
+                sandbox.start(limits=replace(found, processes=32))
+            with pytest.raises(UsageError, match="allows at most 60"):
+                sandbox.run_once("count", timeout=61.0)
     with (
         pytest.raises(UsageError, match=r"seconds is 60\.5"),
-        joined(MemorySandbox(wide), service=ServiceLimits(most_seconds=60.0), limits=replace(asked, seconds=60.5)),
+        joined(MemorySandbox(wide), service=service, limits=replace(asked, seconds=60.5)),
     ):
         pass
 
 
 def test_a_run_waits_no_longer_than_the_limits_of_its_session_and_of_the_fork(monkeypatch):
-    monkeypatch.setattr(places_module, "_RUN_GRACE", 0.1)
+    monkeypatch.setattr(hosting, "_RUN_GRACE", 0.1)
     with joined(MemorySandbox(Limits(seconds=60.0))) as sandbox:
         session = sandbox.start(limits=Limits(seconds=0.1))
-        for place in (session.fork(), session):
+        for one in (session.fork(), session):
             began = time.monotonic()
             with pytest.raises(Broken, match="did not answer in time"):
-                place.run("wait 1000")
+                one.run("wait 1000")
             assert time.monotonic() - began < 50, "it has waited as long as the sandbox allows"
 
 
@@ -201,23 +222,25 @@ def test_a_server_whose_programs_would_not_fit_into_a_request_does_not_start():
 
 
 def test_kept_answers_have_a_largest_size_together(monkeypatch):
-    monkeypatch.setattr(places_module, "KEPT_BYTES", 10_000)
+    monkeypatch.setattr(hosting, "KEPT_BYTES", 10_000)
     with joined() as sandbox, sandbox.start() as session:
-        places = sandbox.line.inner.app.routes[-1].endpoint.__self__.places
+
+        def kept():
+            return sum(answer.size() for answer in hosted(sandbox)._answers.values())
+
         for _ in range(8):
             assert session.run("bytes 2000").stdout_bytes == 4000
-            assert sum(work.size() for work in places._works.values()) <= 10_000
-        assert sum(work.size() for work in places._works.values()) == 8000
-        assert session.run("bytes 9000").stdout_bytes == 18_000
+            assert kept() <= 10_000
+        assert kept() > 8000
+        assert session.run("bytes 4000").stdout_bytes == 8000
         assert session.run("count").stdout == "10"
 
 
-def test_a_program_that_is_too_large_is_judged_by_the_backend_without_being_sent_whole():
+def test_a_program_that_is_too_large_is_not_sent():
     with joined(MemorySandbox(Limits(code_bytes=1000))) as sandbox:
-        sandbox.run_once("say " + "x" * 10_000_000)
-        assert len(sandbox.inner.ran[-1]) == 1001
-        sandbox.run_once("é" * 1000)
-        assert len(sandbox.inner.ran[-1].encode()) == 1001
+        for program in ("say " + "x" * 1000, "é" * 501):
+            assert sandbox.run_once(program).limit_hit == "code"
+        assert sandbox.inner.ran == []
 
 
 # What the network does.
@@ -226,10 +249,9 @@ def test_a_program_that_is_too_large_is_judged_by_the_backend_without_being_sent
 def test_a_request_whose_answer_was_lost_is_not_executed_again():
     lost = []
 
-    def mishap(request, answer):
-        path = request.url.path
-        if path != "/v1/capabilities" and lost.count(path) < 2:
-            lost.append(path)
+    def mishap(operation):
+        if operation != "capabilities" and lost.count(operation) < 2:
+            lost.append(operation)
             raise httpx.ReadError("gone")
 
     with joined(mishap=mishap) as sandbox:
@@ -243,13 +265,13 @@ def test_a_request_whose_answer_was_lost_is_not_executed_again():
         session.reset()
         assert sandbox.run_once("say once").stdout == "once"
         assert sandbox.inner.ran.count("say once") == 1
-        assert lost.count("/v1/run") == 2
+        assert lost.count("run") == 2
 
 
 def test_a_server_that_cannot_be_reached_is_broken_when_patience_ends():
     away = []
 
-    def mishap(request, answer):
+    def mishap(operation):
         if away:
             raise httpx.ConnectError("nobody there")
 
@@ -291,56 +313,38 @@ def test_a_full_server_tells_its_figures_and_is_waited_for():
         waiting.close()
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"<html>a page</html>",
-        b"\xff\xff\xff\xff" * 100,
-        pack({})[:-1],
-        pack({"result": 1}),
-        pack({"result": {}, "sizes": [0, 0, 0], "has_value": False}),
-        pack({"result": {}, "sizes": [2**40, 0, 0], "has_value": False}),
-        pack({"result": {}, "sizes": "aaa", "has_value": False}),
-        pack({"error": "a word"}),
-        pack({"error": {"kind": "os", "errno": "x", "text": "t"}}),
-        pack({"error": {"kind": "broken", "text": 5}}),
-        b"\x02\x00\x00\x00\x00\x00\x00\x00[]",
-        (200_001).to_bytes(4, "little") + bytes(4) + b"[" * 200_001,
-    ],
-)
-def test_a_server_that_lies_is_broken(body):
-    def mishap(request, answer):
-        return httpx.Response(200, stream=Raw(body)) if request.url.path == "/v1/run" else None
-
-    with joined(mishap=mishap) as sandbox, sandbox.start() as session, pytest.raises(Broken):
-        session.run("count")
+def forged(**values):
+    """A result of which some fields are not as they should be."""
+    names = ("code", "signal", "late", "oom", "lost", "limit", "out_all", "err_all", "seconds", "cpu", "held",
+             "out", "err", "value")  # fmt: skip
+    fields = dict(zip(names, (0, -1, False, False, False, 0, 4, 0, 0.0, 0.0, 0, 4, 0, -1), strict=True))
+    return pack(RESULT.pack(*(fields | values).values()), b"fine")
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("exit_code", "0"), ("exit_code", 2**40), ("signal", -9), ("timed_out", 0), ("limit_hit", "sky"),
-        ("stdout_bytes", -1), ("duration_s", "1"), ("duration_s", 1e999), ("cpu_s", None), ("max_rss_bytes", 1.5),
-        ("oom", None), ("state_lost", "yes"), ("sizes", [5, 0, 0]), ("sizes", [3, 0, 0]),
-    ],
-)  # fmt: skip
-def test_a_result_whose_fields_have_wrong_types_is_none(name, value):
-    def mishap(request, answer):
-        if request.url.path == "/v1/run":
-            header, body = result_answer(Result("fine"))
-            (header if name == "sizes" else header["result"])[name] = value
-            head = json.dumps(header).encode()
-            sizes = len(head).to_bytes(4, "little") + len(body).to_bytes(4, "little")
-            return httpx.Response(200, stream=Raw(sizes + head + body))
-        return None
+LIES = [
+    b"", b"<html>a page</html>", b"\xff\xff\xff\xff" * 100, pack({})[:-1], pack({}) + b"x", pack({"ok": True}),
+    pack({"error": "a word"}), pack({"error": {"kind": "broken", "text": 5}}), pack({"error": {"text": "t"}}),
+    b"\x02\x00\x00\x00\x00\x00\x00\x00[]", (200_001).to_bytes(4, "little") + bytes(4) + b"[" * 200_001,
+    pack(b"\0short"), forged(limit=99), forged(seconds=float("nan")), forged(cpu=float("inf")), forged(out=5),
+    forged(value=2**31 - 1), pack(RESULT.pack(*[0] * 11, 2**31, 0, 0)),
+]  # fmt: skip
 
-    with (
-        joined(mishap=mishap) as sandbox,
-        sandbox.start() as session,
-        pytest.raises(Broken, match={"sizes": "parts"}.get(name, name.split("_")[0])),
-    ):
-        session.run("count")
+
+def test_a_server_that_lies_is_broken():
+    assert unpack(forged(), 100) == unpack(pack_result(Result("fine", stdout_bytes=4)), 100)
+    answers = iter(LIES)
+    with joined(mishap=on_run(lambda: raw(next(answers)))) as sandbox:
+        session = sandbox.start()
+        for lie in LIES:
+            with pytest.raises(Broken):
+                pytest.fail(f"{lie[:80]!r} was taken for {session.run('count')}")
+        for lie in (pack({"ok": True}, b"[1]"), pack({"ok": True}, b"{"), pack({"error": {"kind": "os", "text": 1}})):
+            sandbox.line.mishap = lambda operation, lie=lie: raw(lie)
+            with pytest.raises(Broken):
+                session.listdir()
+    for lie in (b"", b"{}", b'{"capabilities": {"backend": 1}, "limits": {}}', b"[" * 10**5):
+        with pytest.raises(SandboxUnavailable, match="is no sandbox server"):
+            RemoteSandbox(URL, transport=Line(sandbox.line.inner.app, lambda _, lie=lie: raw(lie)))
 
 
 class Endless(httpx.AsyncByteStream):
@@ -359,30 +363,27 @@ class Endless(httpx.AsyncByteStream):
 def test_a_body_that_never_ends_is_not_read_to_its_end(monkeypatch):
     bodies = [Endless(bytes(2**16), 0), Endless(b"x", 0.02)]
 
-    def mishap(request, answer):
-        return httpx.Response(200, stream=bodies[0]) if request.url.path == "/v1/run" else None
-
     async def trickle(session):
         async with asyncio.timeout(100):
             await session.arun("count", timeout=0.1)
 
-    with joined(mishap=mishap, patience=0.2) as sandbox:
+    with joined(mishap=on_run(lambda: raw(bodies[0])), patience=0.2) as sandbox:
         session = sandbox.start()
-        with pytest.raises(Broken, match="larger than"):
+        with pytest.raises(Broken, match=r"in 1 tries .* larger than"):
             session.run("count", timeout=0.1)
         assert bodies[0].sent < 8 * 2**20
         bodies.pop(0)
-        monkeypatch.setattr("palaestra.envs.sandboxes.remote.client.GRACE", 0.3)
+        monkeypatch.setattr(client.HttpStream, "grace", 0.3)
         with pytest.raises(Broken, match="no answer"):
             asyncio.run(trickle(session))
 
 
 def test_a_compressed_body_is_refused():
-    def mishap(request, answer):
-        return httpx.Response(200, headers={"content-encoding": "gzip"}, stream=Raw(b"x"))
-
-    with pytest.raises(SandboxUnavailable, match="compressed"), joined(mishap=mishap):
-        pass
+    gzipped = Line(
+        application(MemorySandbox(), ServiceLimits()), lambda _: raw(b"x", 200, {"content-encoding": "gzip"})
+    )
+    with pytest.raises(SandboxUnavailable, match="compressed"):
+        RemoteSandbox(URL, transport=gzipped)
 
 
 # Who may ask.
@@ -397,11 +398,8 @@ def test_a_token_is_demanded_and_never_shown(monkeypatch, caplog, capfd):
     with pytest.raises(UsageError, match="the token was refused"):
         RemoteSandbox("http://example.org", transport=Line(app))
     monkeypatch.setenv(TOKEN_ENV, TOKEN)
-
-    def mishap(request, answer):
-        return httpx.Response(500, stream=Raw(TOKEN.encode())) if request.url.path == "/v1/run" else None
-
-    with RemoteSandbox("http://example.org", transport=Line(app, mishap), patience=0.2) as sandbox:
+    spoilt = Line(app, on_run(lambda: raw(TOKEN.encode(), 500)))
+    with RemoteSandbox("http://example.org", transport=spoilt, patience=0.2) as sandbox:
         with pytest.raises(Broken) as caught:
             sandbox.start().run("count")
         assert TOKEN not in f"{caught.value!r} {sandbox!r} {vars(sandbox)}"
@@ -409,38 +407,30 @@ def test_a_token_is_demanded_and_never_shown(monkeypatch, caplog, capfd):
     assert TOKEN not in caplog.text + shown.out + shown.err
 
 
-@pytest.mark.parametrize("path", ["/v1/capabilities", "/v1/once", "/v1/nothing", "/v1/start"])
-def test_nothing_is_answered_without_the_token(path):
+def test_nothing_is_answered_without_the_token():
     async def ask():
         transport = httpx.ASGITransport(application(MemorySandbox(), ServiceLimits(), TOKEN))
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-            method = "GET" if path.endswith("capabilities") else "POST"
-            for header in (
-                {},
-                {"Authorization": "Bearer"},
-                {"Authorization": f"Basic {TOKEN}"},
-                {"Authorization": TOKEN[:-1]},
-            ):
-                answer = await client.request(method, path, headers=header)
-                assert answer.status_code == 401
-                assert "memory" not in answer.text
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as asker:
+            for path in ("/v2/capabilities", f"/v2/{SESSION}/{REQUEST}", "/v2/a/b"):
+                ask_once = asker.get if "capabilities" in path else asker.post
+                for given in ("", "Bearer", f"Basic {TOKEN}", TOKEN[:-1], f"Bearer {TOKEN[:-1]}"):
+                    answer = await ask_once(path, headers={"Authorization": given})
+                    assert (answer.status_code, "memory" in answer.text) == (401, False)
 
     asyncio.run(ask())
 
 
 def test_without_a_token_a_web_page_gets_nowhere():
-    async def ask():
-        inner = MemorySandbox()
-        transport = httpx.ASGITransport(application(inner, ServiceLimits()))
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-            data = pack({"request": "r" * 32, "session": "s" * 32, "patience": 1})
-            rebound = {"Host": "127.0.0.1.evil.example", "Content-Type": "application/x-palaestra-sandbox"}
-            assert (await client.post("/v1/start", content=data, headers=rebound)).status_code == 403
-            plain = {"Content-Type": "text/plain"}
-            assert (await client.post("/v1/start", content=data, headers=plain)).status_code == 415
-            assert inner.sessions == []
+    inner = MemorySandbox()
 
-    asyncio.run(ask())
+    async def work(post):
+        start = pack({"op": "start", "files": [], "limits": {}})
+        assert (await post(start, Host="127.0.0.1.evil.example"))[0] == 403
+        assert (await post(start, **{"Content-Type": "text/plain"}))[0] == 415
+        assert inner.sessions == []
+        assert (await post(start))[0] == 200
+
+    asking(application(inner, ServiceLimits()), work)
 
 
 def test_a_token_is_needed_beyond_this_machine(monkeypatch):
@@ -458,64 +448,65 @@ def test_a_token_is_needed_beyond_this_machine(monkeypatch):
         application(MemorySandbox(), ServiceLimits(), "", local=False)
 
 
-@pytest.mark.parametrize(
-    ("header", "told"),
-    [
-        ({}, "request is None"),
-        ({"request": "r" * 32, "session": "../../etc/passwd"}, "session"),
-        ({"request": "r" * 32, "session": "s" * 32, "argv": "ls"}, "program_size"),
-        ({"request": "r" * 32, "session": "s" * 32, "files": [["a", -1]]}, "size"),
-        ({"request": "r" * 32, "session": "s" * 32, "files": 3}, "files"),
-    ],
-)
-def test_a_request_of_the_wrong_form_is_told_what_is_wrong(header, told):
-    async def ask():
-        transport = httpx.ASGITransport(application(MemorySandbox(), ServiceLimits()))
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-            kind = {"Content-Type": "application/x-palaestra-sandbox"}
-            answer = await client.post("/v1/once", content=pack(header), headers=kind)
-            assert answer.status_code == 400
-            assert told in unpack(answer.content)[0]["error"]["text"]
+def test_a_request_of_the_wrong_form_is_told_what_is_wrong():
+    def once(run=None, **header):
+        run = RUN.pack(False, False, 1.0, 0) if run is None else RUN.pack(*run)
+        return pack({"op": "once", "files": [], "limits": {}, **header}, run)
 
-    asyncio.run(ask())
+    wrong = [
+        (b"nothing", "no frame"), (pack({}), "op is a NoneType"), (pack({"op": "dance"}), "no operation 'dance'"),
+        (once(files=3), "files"), (once(files=[["a", -1]]), "files"), (once(files=[["a", 10**6]]), "files of"),
+        (once(limits=5), "limits is 5"), (once(limits={"sky": 1}), "no 'sky'"),
+        (pack({"op": "once", "files": []}), "a run of"),
+        (once((False, False, float("nan"), 0)), "a run of nan"), (once((True, False, 1.0, 0)), "program"),
+        (once((False, False, 1.0, 9)), "9 bytes"), (pack({"op": "put", "path": 5}), "no such session"),
+    ]  # fmt: skip
+
+    async def work(post):
+        for number, (frame, words) in enumerate(wrong):
+            status, text = await post(frame, request=f"{number:032}")
+            assert (status in (400, 500), words in text) == (True, True), (words, status, text)
+        for names in (("short", REQUEST), (SESSION, "a" * 65), (SESSION, "a-" * 16)):
+            assert (await post(once(), *names))[0] == 400
+        for patience in ("nan", "-1", "inf", "long"):
+            assert (await post(once(), **{connection.PATIENCE_HEADER: patience}))[0] == 400
+
+    asking(application(MemorySandbox(), ServiceLimits()), work)
 
 
-def test_a_server_believes_no_client():
+def test_a_server_believes_no_client(monkeypatch):
     """Limits that the client did not check, and a request whose answer is not kept any more."""
+    monkeypatch.setattr(hosting, "KEPT_SECONDS", 0.0)
+    monkeypatch.setattr(hosting, "_LOOK", 0.02)
+    inner = MemorySandbox(Limits(seconds=2.0))
 
-    async def ask():
-        inner = MemorySandbox(Limits(seconds=2.0))
-        transport = httpx.ASGITransport(application(inner, ServiceLimits()))
-        kind = {"Content-Type": "application/x-palaestra-sandbox"}
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=kind) as client:
+    async def work(post):
+        def start(seconds):
+            return pack({"op": "start", "files": [], "limits": asdict(Limits(seconds=seconds))})
 
-            async def post(operation, request, body=b"", **header):
-                named = {"request": request * 32, "session": "s" * 32, "patience": 1, **header}
-                answer = await client.post(f"/v1/{operation}", content=pack(named, body))
-                return answer.status_code, str(unpack(answer.content)[0])
+        run = pack(RUN.pack(False, False, 1.0, 5), b"count")
+        status, text = await post(start(3.0), request="a" * 32)
+        assert (status, "seconds is 3.0" in text) == (400, True)
+        assert (await post(start(2.0), request="b" * 32))[0] == 200
+        assert (await post(run, request="c" * 32))[0] == 200
+        await asyncio.sleep(0.2)
+        status, text = await post(run, request="c" * 32)
+        assert (status, "executed before" in text) == (500, True)
+        assert inner.ran == ["count"]
+        assert "no such session" in (await post(run, "t" * 32, "c" * 32))[1]
 
-            wide = asdict(Limits(seconds=3.0))
-            status, told = await post("start", "a", limits=wide)
-            assert (status, "seconds is 3.0" in told) == (400, True)
-            assert (await post("start", "b"))[0] == 200
-            run = {"argv": None, "show_last": False, "files": [], "program_size": 5, "stdin_size": 0}
-            assert (await post("run", "c", b"count", **run))[0] == 200
-            await asyncio.sleep(0.2)
-            status, told = await post("run", "c", b"count", **run)
-            assert (status, "executed before" in told) == (500, True)
-            assert inner.ran == ["count"]
-            assert (await post("run", "c", b"count", **run | {"session": "t" * 32}))[0] == 404
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(places_module, "KEPT_SECONDS", 0.0)
-        patch.setattr(places_module, "_LOOK", 0.02)
-        asyncio.run(ask())
+    asking(application(inner, ServiceLimits()), work)
 
 
 def test_a_body_that_is_too_large_is_refused():
-    with joined(MemorySandbox(Limits(scratch_bytes=1000, file_bytes=1000, code_bytes=100))) as sandbox:
-        session = sandbox.start()
-        with pytest.raises(UsageError, match="larger than"):
+    async def work(post):
+        status, text = await post(bytes(5 * 2**20))
+        assert (status, "larger than" in text) == (413, True)
+
+    limits = Limits(scratch_bytes=1000, file_bytes=1000, code_bytes=100)
+    asking(application(MemorySandbox(limits), ServiceLimits()), work)
+    with joined(MemorySandbox(limits)) as sandbox, sandbox.start() as session:
+        with pytest.raises(OSError, match="a file may have 1000"):
             session.put("a", bytes(2 * 2**20))
         session.put("a", bytes(500))
 
@@ -524,16 +515,16 @@ def test_a_body_that_is_too_large_is_refused():
 
 
 def test_a_session_that_nobody_touches_ends(monkeypatch):
-    monkeypatch.setattr(places_module, "_LOOK", 0.01)
+    monkeypatch.setattr(hosting, "_LOOK", 0.01)
     with joined() as sandbox:
         session, looks, results = sandbox.start(), [], []
-        places = sandbox.line.inner.app.routes[-1].endpoint.__self__.places
-        look = places._drop_old_answers
-        monkeypatch.setattr(places, "_drop_old_answers", lambda: (looks.append(None), look()))
+        held = hosted(sandbox)
+        look = held._drop_old_answers
+        monkeypatch.setattr(held, "_drop_old_answers", lambda: (looks.append(None), look()))
         running = threading.Thread(target=lambda: results.append(session.run("gate", timeout=60.0)))
         running.start()
         soon(lambda: sandbox.inner.busy)
-        places.service = replace(places.service, idle_seconds=0.05)
+        held.service = replace(held.service, idle_seconds=0.05)
         time.sleep(0.1)
         seen = len(looks)
         soon(lambda: len(looks) > seen + 3)
@@ -547,7 +538,7 @@ def test_a_session_that_nobody_touches_ends(monkeypatch):
 
 
 def test_cancelling_a_run_ends_it_there(monkeypatch):
-    monkeypatch.setattr(places_module, "RETURN_SECONDS", 1000.0)  # It is told, and does not just wait.
+    monkeypatch.setattr(hosting, "RETURN_SECONDS", 1000.0)  # It is told, and does not just wait.
 
     async def work(sandbox):
         session = await sandbox.astart()
@@ -585,30 +576,13 @@ def test_closing_ends_a_run_from_another_thread():
 
 
 @pytest.fixture
-def served():
+def served(monkeypatch):
     """A server on loopback, its sandbox, and a way to stop it."""
-    inner, ready, urls = MemorySandbox(), threading.Event(), []
-
-    def answer():
-        serve(inner, port=0, ready=lambda url: (urls.append(url), ready.set()))
-
-    import uvicorn
-
-    servers = []
-    original = uvicorn.Server.__init__
-
-    def remember(self, config):
-        servers.append(self)
-        original(self, config)
-
-    uvicorn.Server.__init__ = remember
-    thread = threading.Thread(target=answer, daemon=True)
-    try:
-        thread.start()
-        assert ready.wait(60)
-        soon(lambda: servers and servers[0].started)
-    finally:
-        uvicorn.Server.__init__ = original
+    inner, urls, servers, made = MemorySandbox(), [], [], uvicorn.Server
+    monkeypatch.setattr(uvicorn, "Server", lambda config: servers.append(made(config)) or servers[0])
+    thread = threading.Thread(target=lambda: serve(inner, port=0, ready=urls.append), daemon=True)
+    thread.start()
+    soon(lambda: servers and servers[0].started)
 
     def stop():
         servers[0].should_exit = True
@@ -621,15 +595,13 @@ def served():
 
 def test_over_a_socket_a_killed_client_ends_its_run_and_a_stopped_server_its_sessions(served, monkeypatch):
     inner, url, stop = served
-    monkeypatch.setattr(places_module, "RETURN_SECONDS", 0.3)
+    monkeypatch.setattr(hosting, "RETURN_SECONDS", 0.3)
     with open_sandbox("remote", url=url, require=["files"], patience=0.5) as sandbox:
         kept = sandbox.start()
-        header = {"request": "r" * 32, "session": kept.name, "patience": 1, "argv": None, "timeout": 60.0,
-                  "show_last": False, "files": [], "program_size": 7, "stdin_size": 0}  # fmt: skip
-        data = pack(header, b"wait 60")
+        data = pack(RUN.pack(False, False, 60.0, 7), b"wait 60")
         host, port = url.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port))) as killed:
-            lines = ["POST /v1/run HTTP/1.1", f"Host: {host}", "Content-Type: application/x-palaestra-sandbox"]
+            lines = [f"POST /v2/{kept._name}/{REQUEST} HTTP/1.1", f"Host: {host}", f"Content-Type: {CONTENT_TYPE}"]
             killed.sendall("\r\n".join([*lines, f"Content-Length: {len(data)}", "", ""]).encode() + data)
             soon(lambda: inner.busy)
         soon(lambda: not inner.busy)
@@ -639,12 +611,12 @@ def test_over_a_socket_a_killed_client_ends_its_run_and_a_stopped_server_its_ses
         assert again.run("count").stdout == "1"
         stop()
         assert inner.alive == []
-        with pytest.raises(Broken, match="failed in"):
+        with pytest.raises(Broken, match="gave no answer in"):
             sandbox.run_once("count")
 
 
 def test_what_cannot_be_opened_says_why(monkeypatch):
-    monkeypatch.setattr("palaestra.envs.sandboxes.remote.service.OPENING", 0.2)
+    monkeypatch.setattr(connection, "OPENING", 0.2)
     with socket.socket() as taken:  # and nobody listens there
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]

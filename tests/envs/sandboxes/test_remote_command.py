@@ -10,7 +10,7 @@ import pytest
 from settling import soon
 
 from palaestra.envs.sandboxes import open_sandbox
-from palaestra.envs.sandboxes.remote.wire import TOKEN_ENV
+from palaestra.envs.sandboxes.remote.connection import TOKEN_ENV
 from palaestra.errors import Broken, UsageError
 
 pytestmark = pytest.mark.prove

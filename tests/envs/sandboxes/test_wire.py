@@ -7,10 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from palaestra.endpoint.reply import Unreadable
 from palaestra.envs.sandboxes import Result
 from palaestra.envs.sandboxes.framed import checked, read_result
-from palaestra.envs.sandboxes.remote import wire
 from palaestra.envs.sandboxes.result import Limited
 from palaestra.envs.sandboxes.runner.output import Kept, Outputs, Pipe
 from palaestra.envs.sandboxes.runner.preload import choose
@@ -129,10 +127,3 @@ def test_the_zygote_is_chosen_by_what_a_program_names() -> None:
     assert choose(b"from sympy import *") == choose(b"import numpy, sympy") == "scientific"
     assert choose(b"import numpy as np") == choose(b"import pandas") == "numpy"
     assert choose(b"print('hello')") == choose(b"import json, numpyro_like") == "bare"
-
-
-@pytest.mark.parametrize("data", [b"", b"short", b"<html><title>Another server</html>", wire.pack({}) + b"x"])
-def test_what_is_no_message_is_called_so_without_more_words(data: bytes) -> None:
-    with pytest.raises(Unreadable) as caught:
-        wire.unpack(data)
-    assert str(caught.value) == f"{len(data)} bytes, which are no message"

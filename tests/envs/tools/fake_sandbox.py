@@ -56,57 +56,40 @@ class FakeSession(Session):
         self.variables, self.closed, self.running = {}, 0, 0
         sessions.append(self)
 
-    def run(self, program, *, timeout=None, stdin=b"", show_last=False):
-        asked.append((program, timeout, show_last))
+    async def _run(self, run, blocking):
+        assert not self.running, "a session runs one program at a time"
+        self.running += 1
+        if not blocking:
+            await asyncio.sleep(0.001)
+        self.running -= 1
+        asked.append((run.program, run.timeout, run.show_last))
         if script:
             found = script.pop(0)
             if isinstance(found, Exception):
                 raise found
             return found
-        return execute(program, self.variables, show_last)
+        return execute(run.program, self.variables, run.show_last)
 
-    async def arun(self, program, *, timeout=None, stdin=b"", show_last=False):
-        assert not self.running, "a session runs one program at a time"
-        self.running += 1
-        await asyncio.sleep(0.001)
-        self.running -= 1
-        return self.run(program, timeout=timeout, show_last=show_last)
-
-    def put(self, path, data):
+    async def _put(self, path, data, blocking):
         self.files[path] = data
 
-    async def aput(self, path, data):
-        self.files[path] = data
-
-    def get(self, path):
+    async def _get(self, path, blocking):
         return self.files[path]
 
-    async def aget(self, path):
-        return self.files[path]
-
-    def listdir(self, path="."):
+    async def _listdir(self, path, blocking):
         return sorted(self.files)
 
-    async def alistdir(self, path="."):
-        return sorted(self.files)
-
-    def reset(self):
+    async def _reset(self, blocking):
         self.variables.clear()
 
-    async def areset(self):
-        self.reset()
-
-    def fork(self):
+    async def _fork(self, blocking):
         if not self.sandbox.forks:
             raise UsageError("no forks here")
         made = FakeSession(self.sandbox, self.files, self.limits)
         made.variables = {name: copy.deepcopy(value) for name, value in self.variables.items() if name[:2] != "__"}
         return made
 
-    async def afork(self):
-        return self.fork()
-
-    def close(self):
+    async def _close(self, blocking):
         self.closed += 1
 
 
@@ -118,24 +101,17 @@ class FakeSandbox(Sandbox):
     def capabilities(self):
         return Capabilities("fake", files=self.walls, network=True, processes=True, forks=self.forks)
 
-    def start(self, *, files=None, limits=None):
-        return FakeSession(self, files, limits)
-
-    async def astart(self, *, files=None, limits=None):
+    async def _start(self, files, limits, blocking):
         if start_gate is not None:
             await start_gate.wait()
-        return self.start(files=files, limits=limits)
+        return FakeSession(self, files, limits)
 
-    def _once(self, asked):
-        session = FakeSession(self, asked.files, asked.limits)
+    async def _once(self, run, blocking):
+        session = FakeSession(self, run.files, run.limits)
         try:
-            return session.run(asked.program, timeout=asked.timeout, show_last=asked.show_last)
+            return await session._run(run, blocking)
         finally:
             session.close()
-
-    async def _aonce(self, asked):
-        await asyncio.sleep(0.001)
-        return self._once(asked)
 
     def close(self):
         pass

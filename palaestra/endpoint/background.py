@@ -13,67 +13,65 @@ from typing import Any, TypeVar
 from palaestra.errors import Broken
 
 T = TypeVar("T")
-_CLOSED = "the sandbox is closed"
-_LEAVING = 2.0
-"""Seconds in which cancelled work must end when the loop is closed."""
+LEAVE_SECONDS = 2.0
+"""In which cancelled work must end when the loop is closed, and then again what is done last."""
 
 
-class Background:
+class BackgroundLoop:
     """Starts with its first work. Whoever waits for work can be cancelled, and the work with it."""
 
     def __init__(self, name: str) -> None:
-        self._name = name
+        self.name = name
+        self.closed = False
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._closed = False
 
     def submit(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
-        """Start work; its outcome comes later."""
+        """Start work; its outcome comes later. Cancelling the future cancels the work."""
         with self._lock:
-            if self._closed:
+            if self.closed:
                 work.close()
-                raise Broken(_CLOSED)
+                raise self._over()
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._run, args=(self._loop,), name=self._name, daemon=True)
+                self._thread = threading.Thread(target=self._run, args=(self._loop,), name=self.name, daemon=True)
                 self._thread.start()
             return asyncio.run_coroutine_threadsafe(work, self._loop)
 
-    def wait(self, work: Coroutine[Any, Any, T], seconds: float) -> T:
-        """Do work from plain code. It has deadlines of its own; `seconds` is for a loop that has died."""
-        future = self.submit(work)
-        try:
-            return future.result(seconds)
-        except concurrent.futures.CancelledError:
-            raise Broken(_CLOSED) from None
-        except TimeoutError:
-            if future.done():  # Its own, not ours.
-                raise
-            raise Broken(f"no outcome within {seconds:g} s") from None
-        finally:
-            future.cancel()
+    async def outcome(self, work: Coroutine[Any, Any, T], seconds: float, blocking: bool) -> T:
+        """Do work, which has deadlines of its own: `seconds` is for a loop that has died.
 
-    async def join(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do work from any event loop."""
+        If `blocking`, it blocks this thread and awaits nothing; if not, it is for any event loop but this one.
+        """
         future = self.submit(work)
         try:
+            if blocking:
+                return future.result(seconds)
             return await asyncio.wrap_future(future)
+        except concurrent.futures.CancelledError:
+            raise self._over() from None
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            raise Broken(_CLOSED) from None
+            raise self._over() from None
+        except TimeoutError:
+            if future.done():  # Its own, not ours.
+                raise
+            raise Broken(f"{self.name}: no outcome within {seconds:g} s") from None
+        finally:
+            future.cancel()
 
     def close(self, last: Coroutine[Any, Any, None]) -> None:
-        """Cancel all work, do the `last` and end the thread."""
+        """Cancel all work, do the `last` and end the thread. May come twice."""
         with self._lock:
-            closed, self._closed = self._closed, True
+            closed, self.closed = self.closed, True
         if closed or self._loop is None or self._thread is None:
             last.close()
             return
         self._loop.call_soon_threadsafe(lambda: asyncio.ensure_future(self._leave(last)))
-        self._thread.join(3 * _LEAVING)
+        self._thread.join(3 * LEAVE_SECONDS)
 
     async def _leave(self, last: Coroutine[Any, Any, None]) -> None:
         loop = asyncio.get_running_loop()
@@ -82,12 +80,16 @@ class Background:
             task.cancel()
         try:
             if tasks:
-                await asyncio.wait(tasks, timeout=_LEAVING)
-            await asyncio.wait_for(last, _LEAVING)
+                await asyncio.wait(tasks, timeout=LEAVE_SECONDS)
+            await asyncio.wait_for(last, LEAVE_SECONDS)
+            await asyncio.sleep(0.01)  # Transports close their sockets one round of the loop later.
         except TimeoutError:
             pass
         finally:
             loop.stop()
+
+    def _over(self) -> Broken:
+        return Broken(f"{self.name} is closed")
 
     @staticmethod
     def _run(loop: asyncio.AbstractEventLoop) -> None:

@@ -34,42 +34,30 @@ class Full(Exception):
     """There is no room just now."""
 
 
-class Turnstile:
+class Admission:
     """Lets programs run, first come, first served."""
 
     def __init__(self, service: ServiceLimits) -> None:
         self._service = service
         self._slots = asyncio.Semaphore(service.most_running)
-        self._running = self._waiting = 0
-
-    def figures(self) -> dict[str, int]:
-        """How full it is."""
-        return {
-            "running": self._running,
-            "most_running": self._service.most_running,
-            "waiting": self._waiting,
-            "most_waiting": self._service.most_waiting,
-        }
+        self.running = self.waiting = 0
 
     @asynccontextmanager
-    async def passing(self, patience: float) -> AsyncIterator[None]:
-        """One of the places where programs run; `Full` where there is none within so many seconds."""
-        if self._slots.locked():
-            if self._waiting >= self._service.most_waiting:
-                raise Full
-            self._waiting += 1
-            try:
-                async with asyncio.timeout(patience):
-                    await self._slots.acquire()
-            except TimeoutError:
-                raise Full from None
-            finally:
-                self._waiting -= 1
-        else:
-            await self._slots.acquire()
-        self._running += 1
+    async def admitted(self, patience: float) -> AsyncIterator[None]:
+        """While a program runs; `Full` where none may begin within so many seconds."""
+        if self._slots.locked() and self.waiting >= self._service.most_waiting:
+            raise Full
+        self.waiting += 1
+        try:
+            async with asyncio.timeout(patience if self._slots.locked() else None):
+                await self._slots.acquire()
+        except TimeoutError:
+            raise Full from None
+        finally:
+            self.waiting -= 1
+        self.running += 1
         try:
             yield
         finally:
-            self._running -= 1
+            self.running -= 1
             self._slots.release()

@@ -1,4 +1,4 @@
-"""What an agent is told of a run: its output, or first how it ended. Short, and always text.
+"""What an agent reads of a run: its output, or first how it ended. Short, and always text.
 
 Left out: cutting a tool's reply to `max_result_chars`, which the environment does.
 """
@@ -11,7 +11,7 @@ from palaestra.errors import ToolError
 NOTHING = "(no output)"
 
 
-def tell(result: Result, limits: Limits, seconds: float, *, variables: bool) -> str:
+def reply(result: Result, limits: Limits, seconds: float, *, variables: bool) -> str:
     """Stdout, the last expression's value, stderr; a ToolError where it did not end well.
 
     `seconds` is what the run was given, `variables` says whether a later run would have found its variables.

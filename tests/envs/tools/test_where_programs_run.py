@@ -53,6 +53,12 @@ PERMANENT = [
 ]
 
 
+def test_an_unknown_backend_is_refused_at_once():
+    for where in ("dokcer", {"url": "x"}, {"backend": ["local"]}, 3):
+        with pytest.raises(UsageError, match="local"):
+            Desk(where)
+
+
 @pytest.mark.parametrize(("place", "kit", "error", "said"), PERMANENT)
 def test_a_place_that_no_episode_could_have_is_raised_and_not_played(fake, place, kit, error, said):
     with pytest.raises(error, match=said):
@@ -107,7 +113,8 @@ def test_limits_of_a_place_stand_in_place_of_the_toolkits(fake):
     fake.script.append(Result(exit_code=None, signal=9, timed_out=True, limit_hit="seconds"))
     with pytest.raises(ToolError, match="timed out after 500 s"):
         asyncio.run(kit.python("1"))
-    assert kit.tools["python"].timeout > 530 > Narrow.tools["python"].timeout
+    assert kit.tools["python"].timeout > 530 > Narrow.tools["python"].timeout > 30
+    assert all(tool.timeout > CodeInterpreter.limits.seconds + 30 for tool in CodeInterpreter.tools.values())
     whole = Limits(seconds=1.0)
     assert started(CodeInterpreter, {"backend": "fake", "limits": whole}).limits == whole
     assert started(Narrow, "fake").limits == Narrow.limits

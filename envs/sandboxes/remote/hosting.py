@@ -1,0 +1,305 @@
+"""The server's half without HTTP: sessions by their names, and what becomes of those who never come back.
+
+- A request names itself. Sent again, it gets the answer of the first one and is not executed again.
+- When nobody listens for a request any more (the connection was lost, the client killed), it may be sent again for
+  `RETURN_SECONDS`; then what it does is cancelled and its session ended. A session that nobody touches for
+  `idle_seconds` is ended too.
+
+Left out: what a backend does with a program, how many may run at once (`admission`), and the token (`server`).
+"""
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from palaestra.envs.sandboxes.remote.admission import Admission, Full, ServiceLimits
+from palaestra.envs.sandboxes.remote.messages import DONE, pack_result, read_files, read_run, text_of
+from palaestra.envs.sandboxes.runner.wire import RUN, Head, Header, pack
+from palaestra.envs.sandboxes.sandbox import Sandbox, Session
+from palaestra.errors import Broken, UsageError
+
+log = logging.getLogger("palaestra.sandboxes")
+
+RETURN_SECONDS = 2.0
+"""In which a client whose connection was lost may send its request again."""
+KEPT_SECONDS = 60.0
+"""How long an answer is kept for a client that may ask again."""
+KEPT_ANSWERS = 4096
+KEPT_BYTES = 256 * 2**20
+"""Of all kept answers together; the oldest are dropped first."""
+_READS = ("get", "listdir")
+_STEP_SECONDS = 60.0
+"""Deadline of all that is no run."""
+_RUN_GRACE = 15.0
+_LOOK = 1.0
+_OPERATIONS = ("start", "fork", "once", "run", "put", "get", "listdir", "reset", "close")
+_ENDED = "the session was ended during the request"
+
+
+@dataclass(eq=False, slots=True)
+class _Hosted:
+    """A session, or the room that is kept for one."""
+
+    session: Session | None = None
+    alone: bool = False
+    """A program without a session: nothing but a name to end it by."""
+    touched: float = field(default_factory=time.monotonic)
+    busy: int = 0
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    done: list[str] = field(default_factory=list)
+    """The last requests that were executed here."""
+    work: "asyncio.Task[bytes] | None" = None
+
+
+@dataclass(eq=False, slots=True)
+class _Answer:
+    """The answer to a request, or the work on it."""
+
+    work: "asyncio.Task[bytes]"
+    session: str
+    listeners: int = 0
+    since: float = field(default_factory=time.monotonic)
+    giving_up: asyncio.TimerHandle | None = None
+
+    def size(self) -> int:
+        """Bytes that are kept."""
+        answered = self.work.done() and not self.work.cancelled() and self.work.exception() is None
+        return len(self.work.result()) if answered else 0
+
+
+class Hosting:
+    """All sessions of one server. Everything happens on one event loop."""
+
+    def __init__(self, sandbox: Sandbox, service: ServiceLimits) -> None:
+        self.sandbox, self.service = sandbox, service
+        self.limits = replace(sandbox.limits, seconds=min(sandbox.limits.seconds, service.most_seconds))
+        """The widest that a client may ask for."""
+        self._hosted: dict[str, _Hosted] = {}
+        self._answers: dict[str, _Answer] = {}
+        self._kept_bytes = 0
+        self._admission = Admission(service)
+        self._sweeper: asyncio.Task[None] | None = None
+
+    def figures(self) -> dict[str, int]:
+        """How full it is."""
+        counts = {"sessions": self._sessions(), "running": self._admission.running, "waiting": self._admission.waiting}
+        figures: dict[str, int] = {}
+        for name, count in counts.items():
+            figures |= {name: count, f"most_{name}": getattr(self.service, f"most_{name}")}
+        return figures
+
+    async def answer(self, request: str, name: str, head: Head, body: bytes, patience: float) -> bytes:
+        """Execute a request, or find the answer of the same one. Cancelled when the one who asked has gone."""
+        if self._sweeper is None:
+            self._sweeper = asyncio.create_task(self._sweep())
+        operation = "run" if isinstance(head, bytes) else text_of(head, "op")
+        answer = self._answers.get(request)
+        if answer is None:
+            hosted = self._hosted.get(name)
+            if hosted is not None and request in hosted.done and operation not in _READS:
+                raise Broken("this request was executed before, and its answer is not kept any more")
+            work = asyncio.create_task(self._execute(operation, request, name, head, body, patience))
+            answer = self._answers[request] = _Answer(work, name)
+            work.add_done_callback(lambda task: self._finished(request, task, operation not in _READS))
+        elif answer.session != name:
+            raise UsageError("another session's request has this name")
+        answer.listeners += 1
+        if answer.giving_up is not None:
+            answer.giving_up.cancel()
+            answer.giving_up = None
+        try:
+            return await asyncio.shield(answer.work)
+        except asyncio.CancelledError:
+            if answer.work.cancelled():
+                raise Broken(_ENDED) from None
+            raise
+        finally:
+            answer.listeners -= 1
+            if not answer.listeners and not answer.work.done():
+                loop = asyncio.get_running_loop()
+                answer.giving_up = loop.call_later(RETURN_SECONDS, lambda: self._give_up(name, answer))
+
+    async def close(self) -> None:
+        """End every session and every run."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        work = [answer.work for answer in self._answers.values()]
+        for task in work:
+            task.cancel()
+        await asyncio.gather(*map(self._end, list(self._hosted)), *work, return_exceptions=True)
+
+    # Operations.
+
+    async def _execute(
+        self, operation: str, request: str, name: str, head: Head, body: bytes, patience: float
+    ) -> bytes:
+        if isinstance(head, bytes):
+            async with self._visit(name, request) as session:
+                return await self._run(session, head, body, patience)
+        if operation == "close":
+            await self._end(name)
+            return DONE
+        if operation == "once":
+            return await self._once(name, head, body, patience)
+        if operation not in _OPERATIONS:
+            raise UsageError(f"there is no operation {operation!r}; known: {', '.join(_OPERATIONS)}")
+        async with asyncio.timeout(_STEP_SECONDS):
+            if operation == "start":
+                files, _ = read_files(head, body)
+                limits = self.limits.narrowed(head.get("limits"))
+                async with self._room(name) as hosted:
+                    hosted.session = await self.sandbox.astart(files=files, limits=limits)
+                return pack({"session": name})
+            if operation == "fork":
+                async with self._visit(text_of(head, "of"), request) as session, self._room(name) as hosted:
+                    hosted.session = await session.afork()
+                return pack({"session": name})
+            async with self._visit(name, request) as session:
+                return await _step(operation, session, head, body)
+
+    async def _once(self, name: str, head: Header, body: bytes, patience: float) -> bytes:
+        files, rest = read_files(head, body)
+        given = read_run(rest[: RUN.size], rest[RUN.size :])
+        limits = self.limits.narrowed(head.get("limits"))
+        if name in self._hosted:
+            raise UsageError("there is a session of this name")
+        hosted = self._hosted[name] = _Hosted(alone=True, busy=1, work=asyncio.current_task())
+        try:
+            async with self._running(given, patience):
+                return pack_result(await self.sandbox.arun_once(**given, files=files, limits=limits))
+        finally:
+            if self._hosted.get(name) is hosted:
+                del self._hosted[name]
+
+    async def _run(self, session: Session, head: bytes, body: bytes, patience: float) -> bytes:
+        given = read_run(head, body)
+        async with self._running(given, patience):
+            return pack_result(await session.arun(**given))
+
+    # Inside.
+
+    @asynccontextmanager
+    async def _running(self, given: dict[str, Any], patience: float) -> AsyncIterator[None]:
+        """When a program may run, and no longer than it may."""
+        seconds = given["timeout"]
+        if seconds > self.service.most_seconds:
+            raise UsageError(f"timeout is {seconds:g} s; this server allows at most {self.service.most_seconds:g}")
+        async with self._admission.admitted(patience), asyncio.timeout(seconds + _RUN_GRACE):
+            yield
+
+    @asynccontextmanager
+    async def _room(self, name: str) -> AsyncIterator[_Hosted]:
+        """Room for one more session, kept only if it comes to be."""
+        if name in self._hosted:
+            raise UsageError("there is a session of this name")
+        if self._sessions() >= self.service.most_sessions:
+            raise Full
+        hosted = self._hosted[name] = _Hosted(busy=1, work=asyncio.current_task())
+        try:
+            yield hosted
+        finally:
+            hosted.busy, hosted.work, hosted.touched = 0, None, time.monotonic()
+            if self._hosted.get(name) is not hosted:  # It was ended while it began.
+                if hosted.session is not None:
+                    await hosted.session.aclose()
+            elif hosted.session is None:
+                del self._hosted[name]
+
+    @asynccontextmanager
+    async def _visit(self, name: str, request: str) -> AsyncIterator[Session]:
+        """A session, alone."""
+        hosted = self._hosted.get(name)
+        if hosted is None:
+            raise Broken(
+                "there is no such session here: it was closed, nobody had touched it for "
+                f"{self.service.idle_seconds:g} s, or the server was started anew"
+            )
+        hosted.busy += 1
+        try:
+            async with hosted.turn:
+                if hosted.session is None:
+                    raise Broken(_ENDED)
+                hosted.work = asyncio.current_task()
+                hosted.done = [*hosted.done[-7:], request]
+                try:
+                    yield hosted.session
+                finally:
+                    hosted.work = None
+        finally:
+            hosted.busy -= 1
+            hosted.touched = time.monotonic()
+
+    def _sessions(self) -> int:
+        return sum(not hosted.alone for hosted in self._hosted.values())
+
+    def _finished(self, request: str, work: "asyncio.Task[bytes]", keep: bool) -> None:
+        """An answer is kept, but not that there was no room, and not what can be read again."""
+        if work.cancelled() or isinstance(work.exception(), Full) or not keep:
+            self._answers.pop(request, None)
+        elif request in self._answers:
+            answer = self._answers[request]
+            answer.since = time.monotonic()
+            self._kept_bytes += answer.size()
+            if self._kept_bytes > KEPT_BYTES:
+                self._drop_old_answers()
+
+    def _give_up(self, name: str, answer: _Answer) -> None:
+        """Nobody has come back for a request."""
+        if not answer.listeners and not answer.work.done():
+            log.info("a client has gone during a request; its session is ended")
+            answer.work.cancel()
+            self._ending = asyncio.create_task(self._end(name))
+
+    async def _end(self, name: str) -> None:
+        hosted = self._hosted.pop(name, None)
+        if hosted is None:
+            return
+        session, hosted.session = hosted.session, None
+        if hosted.work is not None and hosted.work is not asyncio.current_task():
+            hosted.work.cancel()
+        if session is not None:
+            try:
+                async with asyncio.timeout(_STEP_SECONDS):
+                    await session.aclose()
+            except (Broken, OSError, TimeoutError) as error:
+                log.warning("a session could not be closed: %s", error)
+
+    async def _sweep(self) -> None:
+        """End what nobody touches; forget old answers."""
+        while True:
+            await asyncio.sleep(min(_LOOK, self.service.idle_seconds / 2))
+            now = time.monotonic()
+            for name, hosted in list(self._hosted.items()):
+                if not hosted.busy and now - hosted.touched > self.service.idle_seconds:
+                    log.info("a session was not touched for %g s; it is ended", self.service.idle_seconds)
+                    await self._end(name)
+            self._drop_old_answers()
+
+    def _drop_old_answers(self) -> None:
+        """Forget answers that are old, and the oldest where there are too many or they are too large together."""
+        now, kept, size = time.monotonic(), 0, 0
+        finished = [(request, answer) for request, answer in self._answers.items() if answer.work.done()]
+        for request, answer in reversed(finished):
+            if kept >= KEPT_ANSWERS or size + answer.size() > KEPT_BYTES or now - answer.since > KEPT_SECONDS:
+                del self._answers[request]  # Whoever listens still gets it: the task has it.
+            else:
+                kept, size = kept + 1, size + answer.size()
+        self._kept_bytes = size
+
+
+async def _step(operation: str, session: Session, head: Header, body: bytes) -> bytes:
+    """What is asked of a session and is no run."""
+    if operation == "put":
+        await session.aput(text_of(head, "path"), body)
+    elif operation == "get":
+        return pack({"ok": True}, await session.aget(text_of(head, "path")))
+    elif operation == "listdir":
+        return pack({"ok": True}, json.dumps(await session.alistdir(text_of(head, "path"))).encode())
+    else:
+        await session.areset()
+    return DONE

@@ -1,0 +1,97 @@
+"""What a server of sandboxes reads and writes: the frames that a runner reads, one in the body of each request.
+
+`POST /v2/SESSION/REQUEST` with a frame is answered by one; `GET /v2/capabilities` by JSON. A request names itself, so
+that one that is sent again (its answer was lost on the way) is not executed again. Whatever arrives is a stranger's:
+it is checked here. Left out: the client's half (`framed`), HTTP itself (`client`, `server`).
+"""
+
+import json
+from typing import Any
+
+from palaestra.envs.sandboxes.limits import Limits
+from palaestra.envs.sandboxes.result import Result
+from palaestra.envs.sandboxes.runner.wire import (
+    HEAD_BYTES,
+    LIMITED,
+    RESULT,
+    RUN,
+    FrameError,
+    Head,
+    Header,
+    Reader,
+    pack,
+)
+from palaestra.errors import UsageError
+
+CONTENT_TYPE = "application/x-palaestra-sandbox"
+"""Not one that a web page may send to another host without asking: a browser cannot be talked into using a server."""
+FRAME_BYTES = 256 * 2**20
+"""Of any frame, whatever the limits of a sandbox say."""
+DONE = pack({"ok": True})
+
+
+def unpack(data: bytes, body_bytes: int) -> tuple[Head, bytes]:
+    """The one frame in a body."""
+    reader = Reader(body_bytes)
+    reader.feed(data)
+    frame = reader.take()
+    if frame is None or not reader.empty:
+        raise FrameError(f"{len(data)} bytes, which are no frame")
+    return frame
+
+
+def largest_frame(limits: Limits) -> int:
+    """Bytes of the largest request that fits these limits: all files of a place at once, a program and its stdin."""
+    return limits.scratch_bytes + limits.file_bytes + 2 * limits.code_bytes + 2 * HEAD_BYTES
+
+
+def is_name(value: str) -> bool:
+    """Whether a client could have named a session or a request so: too long to be met by chance."""
+    return 16 <= len(value) <= 64 and value.isascii() and value.isalnum()
+
+
+def text_of(header: Header, name: str) -> str:
+    """A text of a header."""
+    value = header.get(name)
+    if not isinstance(value, str):
+        raise UsageError(f"a request that cannot be read: {name} is a {type(value).__name__}; expected a text")
+    return value
+
+
+def read_files(header: Header, body: bytes) -> tuple[dict[str, bytes], bytes]:
+    """The files that a session starts with, cut from the front of a body, and the rest of it."""
+    listed, files, at = header.get("files"), {}, 0
+    if not isinstance(listed, list) or not all(
+        isinstance(one, list) and list(map(type, one)) == [str, int] and one[1] >= 0 for one in listed
+    ):
+        raise UsageError("a request that cannot be read: files are no pairs of a path and a size")
+    for path, size in listed:
+        files[path] = body[at : at + size]
+        at += size
+    if at > len(body):
+        raise UsageError(f"a request that cannot be read: files of {at} bytes in a body of {len(body)}")
+    return files, body[at:]
+
+
+def read_run(head: bytes, body: bytes) -> dict[str, Any]:
+    """The arguments of a run."""
+    is_command, show_last, seconds, size = RUN.unpack(head) if len(head) == RUN.size else (False, False, 0.0, 0)
+    if not 0 < seconds < float("inf") or size > len(body):
+        raise UsageError(f"a request that cannot be read: a run of {seconds} s whose program has {size} bytes")
+    try:
+        program = json.loads(body[:size]) if is_command else body[:size].decode("utf-8", "surrogatepass")
+    except (ValueError, RecursionError):
+        raise UsageError("a request that cannot be read: its program is no text") from None
+    if is_command and not isinstance(program, list):
+        raise UsageError("a request that cannot be read: its command is no list of words")
+    return {"program": program, "timeout": seconds, "stdin": body[size:], "show_last": show_last}
+
+
+def pack_result(result: Result) -> bytes:
+    """A frame as a runner sends it."""
+    texts = [text.encode("utf-8", "replace") for text in (result.stdout, result.stderr, result.value or "")]
+    sizes = [len(texts[0]), len(texts[1]), -1 if result.value is None else len(texts[2])]
+    ended = [-1 if number is None else number for number in (result.exit_code, result.signal)]
+    flags = result.timed_out, result.oom, result.state_lost, LIMITED.index(result.limit_hit)
+    measured = result.stdout_bytes, result.stderr_bytes, result.duration_s, result.cpu_s, result.max_rss_bytes
+    return pack(RESULT.pack(*ended, *flags, *measured, *sizes), *texts)
