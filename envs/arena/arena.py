@@ -18,8 +18,8 @@ from enum import Enum
 from functools import partial
 
 from palaestra.envs.arena.playable import Playable
-from palaestra.envs.core.machine import Events, Reply
-from palaestra.envs.core.state import Seat
+from palaestra.envs.core.machine import Reply
+from palaestra.envs.core.state import Events, Seat
 from palaestra.envs.running.inbox import STALL_SHARE, Inbox, Stall
 from palaestra.envs.running.loop import Lag
 from palaestra.envs.running.runner import Runner

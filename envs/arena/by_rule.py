@@ -11,8 +11,8 @@ from hashlib import blake2b
 import numpy as np
 
 from palaestra import formats
-from palaestra.envs.core.machine import Events, Machine, Reply
-from palaestra.envs.core.state import Seat
+from palaestra.envs.core.machine import Machine, Reply
+from palaestra.envs.core.state import Events, Seat
 from palaestra.envs.running.work import Pending
 from palaestra.episode import Ending, Event, Message, Start, Task
 from palaestra.errors import EnvironmentDefect, UsageError

@@ -5,7 +5,8 @@ Left out: many machines at once (`arena`).
 
 import logging
 
-from palaestra.envs.core.machine import Events, Machine, Reply
+from palaestra.envs.core.machine import Machine, Reply
+from palaestra.envs.core.state import Events
 from palaestra.envs.running.inbox import Inbox
 from palaestra.envs.running.runner import shared_runner, wait_for
 from palaestra.envs.running.work import Pending

@@ -26,9 +26,9 @@ from gymnasium.spaces import Dict, Space, Text
 
 from palaestra.envs.core.calls import clip
 from palaestra.envs.core.ending import blame
-from palaestra.envs.core.machine import Events, Reply
+from palaestra.envs.core.machine import Reply
 from palaestra.envs.core.space import TextSpace
-from palaestra.envs.core.state import Dialogue, Seat
+from palaestra.envs.core.state import Dialogue, Events, Seat
 from palaestra.envs.running.work import Conditions, Mode, Pending, Work
 from palaestra.episode import Attempt, Ending, Event, Start, Task
 from palaestra.errors import Broken, EnvironmentDefect, UsageError

@@ -20,9 +20,9 @@ from palaestra.envs.arena.text_env import MODES, check_options
 from palaestra.envs.core import branches
 from palaestra.envs.core.author import ToolEnv
 from palaestra.envs.core.branches import Snapshot
-from palaestra.envs.core.machine import Events, Machine
+from palaestra.envs.core.machine import Machine
 from palaestra.envs.core.space import TextSpace
-from palaestra.envs.core.state import Dialogue, Seat
+from palaestra.envs.core.state import Dialogue, Events, Seat
 from palaestra.envs.core.transcript import fresh, joined, transcript
 from palaestra.episode import Ending, Event, Start
 from palaestra.errors import Broken, MissingExtra, UsageError

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from palaestra.envs.core.course import Course
-from palaestra.envs.core.machine import Events, Machine, episode_of
-from palaestra.envs.core.state import Dialogue, Seat, State
+from palaestra.envs.core.machine import Machine
+from palaestra.envs.core.state import Dialogue, Events, Seat, State, episode_of
 from palaestra.envs.core.toolkit import Toolkit
 from palaestra.episode import Task
 from palaestra.errors import Broken, UsageError
@@ -58,7 +58,7 @@ def take(machine: Machine) -> Snapshot:
         raise UsageError(f"snapshot: no episode of {name} runs; call reset (or open) first")
     if state.out:
         raise UsageError("snapshot in the middle of a turn; take it before a turn or after its results")
-    kits = [kit for _, kit in machine.kits or ()]
+    kits = [kit for _, kit in machine.kits.made or ()]
     _require_snapshots(name, kits)
     changed = _changed(machine, state)
     stand_ins = tuple(_StandIn() for _ in (state.play, *kits))
@@ -85,8 +85,7 @@ def put(machine: Machine, snapshot: Snapshot) -> Events:
         start = next(iter(snapshot.seats.values())).start
         course = snapshot.course.told_again(play, snapshot.seed, start.task)
     try:
-        made = machine.kits or machine.spec.make_kits()
-        kits = [kit for _, kit in made]
+        kits = [kit for _, kit in machine.kits.make()]
         memo: dict[int, Any] = {id(other): one for one, other in zip((play, *kits), snapshot._stand_ins, strict=True)}
         memo |= _themselves(machine, snapshot.problem)
         changed, states = copy.deepcopy(snapshot._copied, memo)
@@ -96,9 +95,8 @@ def put(machine: Machine, snapshot: Snapshot) -> Events:
         raise Broken(f"{machine.spec.name}: the snapshot was not restored: {type(error).__name__}: {error}") from error
     vars(play).update(changed)
     seats = {seat: one.copied() for seat, one in snapshot.seats.items()}
-    machine.kits = made or None
     machine.state = State(snapshot.problem, snapshot.seed, play, seats)
-    machine.state.course, machine.state.owners = course, machine.spec.owners(made)
+    machine.state.course, machine.state.owners = course, machine.kits.owners()
     return machine.asked
 
 

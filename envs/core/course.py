@@ -1,7 +1,7 @@
 """The course of a game: its rounds as the author's generator runs them, and what passed between them and the seats.
 
-A generator cannot be copied, so it is told again what it was sent, which is kept; no tool runs twice. Left out: whose turn it
-is, tools and rewards (`machine`).
+A generator cannot be copied, so it is told again what it was sent, which is kept; no tool runs twice. Left out: whose
+turn it is, tools and rewards (`machine`).
 """
 
 from collections.abc import Coroutine, Generator, Mapping
@@ -12,7 +12,6 @@ import numpy as np
 from palaestra.envs.core.author import Replies, ToolEnv
 from palaestra.episode import Task
 from palaestra.errors import EnvironmentDefect, UsageError
-
 
 _PLAIN = (int, float, str, bool, type(None))
 
@@ -59,8 +58,11 @@ class Course:
             asks: Any = self.rounds.send(replies)  # None begins it.
         except StopIteration as end:
             raise Finished(end.value) from None
-        if not isinstance(asks, Mapping) or not asks:
+        if not isinstance(asks, Mapping) or not asks or any(seat not in self.play.seats for seat in asks):
             raise EnvironmentDefect(f"{self.owner}.rounds yielded {asks!r}; expected {{seat: text}}")
+        for seat, text in asks.items():
+            if not isinstance(text, str) or not text:
+                raise EnvironmentDefect(f"{self.owner}.rounds asks {seat} {text!r}; expected some text")
         self.asks.append(dict(asks))
         return asks
 
@@ -96,7 +98,7 @@ class Course:
                 raise UsageError(
                     f"{type(play).__name__} did not come out the same when its rounds were told again: round "
                     f"{number + 1} asked {dict(asks)!r:.200} and then {dict(again)!r:.200}. Rounds know what was said, "
-                    "rng, `said.world`, and numbers and texts on self: let a Toolkit's final() declare what else changes"
+                    "rng, `said.world`, numbers and texts on self: let final() of a Toolkit declare what else changes"
                 )
         if len(self.asks) in self.noise:
             twin.reseed(self.noise[len(self.asks)])

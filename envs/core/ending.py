@@ -1,15 +1,24 @@
-"""How an episode comes out for each seat: whose doing its end was, what its rounds pay, what its state declares.
+"""How an episode comes out for each seat: whose doing its end was, what it declares of its state, what it is paid.
 
-Left out: parts and ranges of a reward (`scoring`).
+Left out: parts and ranges of a reward (`scoring`), and when all this happens (`machine`).
 """
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from inspect import isawaitable
 from typing import Any
 
-from palaestra.envs.core.state import Seat
-from palaestra.episode import Ending
-from palaestra.errors import EnvironmentDefect, UsageError
+from palaestra.envs.core.scoring import score
+from palaestra.envs.core.spec import Spec
+from palaestra.envs.core.state import Events, Seat, State
+from palaestra.envs.running.work import Mode, Work
+from palaestra.episode import Attempt, Ending, Event
+from palaestra.errors import Broken, EnvironmentDefect, UsageError
 from palaestra.plain import from_plain, to_plain
+
+Judged = tuple[Seat, Attempt, Any]
+"""A seat with what its reward comes to, or with the Work that finds out."""
 
 
 def blame(seat: Seat, culprit: Seat, ending: Ending, fault: str) -> tuple[Ending, str]:
@@ -48,3 +57,73 @@ def merged_final(owner: str, takers: Sequence[tuple[Seat, Any]], found: Sequence
             else:
                 merged[name] = plain
     return merged
+
+
+def judged(spec: Spec, state: State) -> list[Judged]:
+    """Every seat with its reward. What an author's reward raises is kept: it is raised again at the end."""
+    found: list[Judged] = []
+    try:
+        for seat in state.seats:
+            attempt = state.attempt(seat)
+            found.append((seat, attempt, _reward(spec, state, seat, attempt)))
+    except BaseException as error:
+        state.failure = error
+        return []
+    return found
+
+
+def last_events(spec: Spec, state: State, found: Iterable[Judged]) -> Events:
+    """The ending of every seat, once its reward is known; BROKEN where a judge did not answer."""
+    endings = state.endings
+    assert endings is not None
+    if state.broken:
+        return broken_events(spec, state)
+    events: Events = {}
+    try:
+        if state.failure is not None:
+            raise state.failure
+        for seat, attempt, reward in found:
+            if type(reward) is Work:
+                reward = _answer(reward)
+            total, parts = score(spec.owner, spec.parts, reward)
+            one, (ending, fault) = state.seats[seat], endings[seat]
+            schemas = spec.offers[seat].schemas
+            events[seat] = Event(one.slot, one.start, one.news(), schemas, ending, total, parts, attempt, fault)
+    except Broken as error:  # A judge's server that is gone, say.
+        state.break_off(f"{spec.name} slot {state.slot}: its reward could not be computed: {error}")
+        return broken_events(spec, state)
+    return events
+
+
+def broken_events(spec: Spec, state: State) -> Events:
+    """The ending of every seat of an episode that the infrastructure failed."""
+    return {
+        seat: Event(
+            one.slot, one.start, one.news(), spec.offers[seat].schemas, Ending.BROKEN, None, {}, state.attempt(seat),
+            state.fault,
+        )
+        for seat, one in state.seats.items()
+    }  # fmt: skip
+
+
+def _reward(spec: Spec, state: State, seat: Seat, attempt: Attempt) -> Any:
+    if spec.reward_waits:
+        return Work("reward", partial(state.play.reward, attempt), spec.conditions["reward", Mode.ASYNC])
+    if state.returned is not None:
+        return state.returned[seat]
+    found: Any = state.play.reward(attempt)
+    if type(found) is not float and isawaitable(found):
+        return Work("reward", lambda: found, spec.conditions["reward", Mode.ASYNC])
+    return found
+
+
+def _answer(work: Work) -> Any:
+    """What a reward that was waited for came to; Broken where its judge did not answer."""
+    if work.late:
+        raise Broken(f"it took longer than deadlines['reward'] = {work.conditions.seconds:g} s")
+    error = work.error
+    if isinstance(error, asyncio.CancelledError):
+        raise Broken(f"its judge was cancelled: {error}") from error
+    if isinstance(error, TimeoutError):  # A deadline of the judge's own.
+        raise Broken(f"its judge did not answer: TimeoutError: {error}") from error
+    return work.outcome()

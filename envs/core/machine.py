@@ -11,30 +11,21 @@ done in place. Left out: running works (`envs.running`), slots and seats' places
 agent's side), and any reward term that needs tokens.
 """
 
-import asyncio
-import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from inspect import isawaitable
 from typing import Any, NamedTuple
 
 from palaestra.authorship import foreign_line
-from palaestra.envs.core.author import ToolEnv
 from palaestra.envs.core.calls import Prepared, clip, prepare, refused
 from palaestra.envs.core.course import Course, Finished
-from palaestra.envs.core.ending import blame, merged_final, rewards_of_all
-from palaestra.envs.core.scoring import score
+from palaestra.envs.core.ending import blame, broken_events, judged, last_events, merged_final, rewards_of_all
+from palaestra.envs.core.kits import Kits
 from palaestra.envs.core.spec import Spec
-from palaestra.envs.core.state import NOTHING, Dialogue, Seat, State
-from palaestra.envs.core.toolkit import Toolkit, mode_of
+from palaestra.envs.core.state import NOTHING, Dialogue, Events, Seat, State, episode_of
 from palaestra.envs.running.work import Mode, Pending, Work
-from palaestra.episode import Attempt, Call, Ending, Event, Message, Start, Status, Task
+from palaestra.episode import Call, Ending, Event, Message, Start, Status, Task
 from palaestra.errors import Broken, EnvironmentDefect, MissingExtra, SandboxUnavailable, UsageError
 
-log = logging.getLogger("palaestra.envs")
-Events = dict[Seat, Event]
-"""What happened: seats that are asked for their turn, or every seat's ending at once. Empty where others are waited
-for."""
 Reply = Events | Pending
 _PERMANENT = (EnvironmentDefect, UsageError, MissingExtra, SandboxUnavailable)
 """What the next episode would meet again: somebody has to change the options, the environment or the machine."""
@@ -62,8 +53,7 @@ class Machine:
         self.spec = spec
         self.state: State | None = None
         """The episode that runs, or the last one."""
-        self.kits: list[tuple[Seat, Toolkit]] | None = None
-        """Made when the first episode begins, and kept for the next ones."""
+        self.kits = Kits(spec)
         self.aside: list[Pending] = []
         """Closings that nobody waits for: whoever drives the machine runs them and forgets them."""
         self.eager = True
@@ -106,7 +96,7 @@ class Machine:
         """Begin an episode; one that runs is discarded. The task index decides the problem, the seed only the
         environment's own randomness. A `problem` that is given is played in place of the task set's."""
         spec = self.spec
-        start = _agreed(spec, starts)
+        start = spec.start_of(starts)
         if problem is None:
             problem = spec.task(start.task)
         if self.state is not None:
@@ -123,9 +113,7 @@ class Machine:
         if not spec.has_kits:
             return self._begun(state)
         try:
-            if self.kits is None:
-                self.kits = spec.make_kits()
-            state.owners = spec.owners(self.kits)
+            state.owners = self.kits.owners()
         except Exception as error:
             return self._not_started(state, error)
         return self._start(state, 0)
@@ -174,11 +162,13 @@ class Machine:
             return {}
         state.out -= 1
         if role == "end":
-            judged, closings = expected.items
-            self._look_at_closings(closings)
-            return self._finish(state, judged)
+            found, closings = expected.items
+            self.kits.closed(self._where(), closings)
+            return last_events(self.spec, state, found)
         if state.endings is not None and role != "final":
             return {}
+        if state.stopping is not None and role != "calls":
+            return {} if state.out else self.stop(*state.stopping)
         if (late := pending.late) is not None:
             said = f"{late} gave no result in {late.conditions.seconds:g} s"
             if role == "start":
@@ -194,10 +184,10 @@ class Machine:
             error = pending.works[0].error
             return self._not_started(state, error) if error else self._start(state, expected.items + 1)
         try:
-            found = merged_final(self.spec.owner, expected.items, [_outcome(work) for work in pending.works])
+            declared = merged_final(self.spec.owner, expected.items, [work.outcome() for work in pending.works])
         except Broken as error:
             return self._break(state, f"{self._where()}: {error}")
-        return self._seen(state, role, found)
+        return self._seen(state, role, declared)
 
     def stop(self, ending: Ending, culprit: Seat = None, text: str = "", fault: str = "") -> Reply:
         """End the episode from outside; what the culprit had begun to say is recorded, never taken for an answer.
@@ -233,7 +223,7 @@ class Machine:
         if state.course is not None:
             state.course.rounds.close()
         if not state.closed or state.out:
-            self._close_kits(in_use=bool(state.out))
+            self._give_kits_up(in_use=bool(state.out))
 
     def close(self) -> None:
         """Release everything."""
@@ -243,26 +233,18 @@ class Machine:
 
     def _start(self, state: State, place: int) -> Reply:
         """Start toolkits one after the other, for they draw from one generator."""
-        assert self.kits is not None
-        for at in range(place, len(self.kits)):
-            kit = self.kits[at][1]
-            mode = mode_of(kit, "start")
-            run = partial(kit.start, state.problem, state.play.rng)
-            if mode is not Mode.INLINE or not self.eager:
-                if mode is not Mode.ASYNC:
-                    run = partial(self._start_or_close, state, kit, run)
-                return self._wait([self._work(kit, "start", mode, run)], Expected("start", state, None, at))
+        for at in range(place, len(self.kits.make())):
             try:
-                run()
+                work = self.kits.start(at, state, partial(self._dropped, state), self.eager)
             except Exception as error:
                 return self._not_started(state, error)
+            if work is not None:
+                return self._wait([work], Expected("start", state, None, at))
         return self._begun(state)
 
-    def _start_or_close(self, state: State, kit: Toolkit, start: Callable[[], None]) -> None:
-        """In a thread: start a toolkit. Where that took so long that nobody waits any more, it is closed once more."""
-        start()
-        if self.state is not state or state.endings is not None:
-            _close(kit)
+    def _dropped(self, state: State) -> bool:
+        """Whether nobody waits for an episode's start any more."""
+        return self.state is not state or state.endings is not None
 
     def _not_started(self, state: State, error: BaseException) -> Reply:
         """The agent has not acted yet: whatever failed, it was not the agent. What cannot heal is raised."""
@@ -326,10 +308,6 @@ class Machine:
         except Broken as error:  # A judge's server that is gone, say.
             return self._break(state, f"{self._where()}: {error}")
         for seat, text in asks.items():
-            if seat not in state.seats:
-                raise EnvironmentDefect(f"{self.spec.owner}.rounds yielded {dict(asks)!r}; expected {{seat: text}}")
-            if not isinstance(text, str) or not text:
-                raise EnvironmentDefect(f"{self.spec.owner}.rounds asks {seat} {text!r}; expected some text")
             one = state.seats[seat]
             one.hear(text)
             one.left = self.spec.max_turns
@@ -349,31 +327,27 @@ class Machine:
     def _end(self, state: State, endings: dict[Seat, tuple[Ending, str]]) -> Reply:
         """The episode is over; what it declares of its state is taken before it is judged."""
         state.endings = endings
-        if self.kits or self.spec.own_final:
+        if self.kits.made or self.spec.own_final:
             return self._declared(state, "final") or self._judge(state)
         return self._judge(state)
 
     def _break(self, state: State, fault: str) -> Reply:
-        """The infrastructure failed: a game breaks as a whole, so that all of it can be played again."""
-        state.endings, state.broken = dict.fromkeys(state.seats, (Ending.BROKEN, fault)), True
+        """The infrastructure failed."""
+        state.break_off(fault)
         return self._judge(state)
 
     def _declared(self, state: State, role: str) -> Reply | None:
         """Take what the environment and its toolkits declare of their state; None where none declares any."""
         takers: list[tuple[Seat, Any]] = [(None, state.play)] if self.spec.own_final else []
-        takers += [(seat, kit) for seat, kit in self.kits or () if type(kit).final is not Toolkit.final]
+        takers += self.kits.declaring()
         if not takers:
             return None
-        modes = [Mode.INLINE if one is state.play else mode_of(one, "final") for _, one in takers]
-        if self.eager and all(mode is Mode.INLINE for mode in modes):
-            try:
-                return self._seen(
-                    state, role, merged_final(self.spec.owner, takers, [one.final() for _, one in takers])
-                )
-            except Broken as error:
-                return self._break(state, f"{self._where()}: {error}")
-        works = [self._work(one, "final", mode, one.final) for (_, one), mode in zip(takers, modes, strict=True)]
-        return self._wait(works, Expected(role, state, None, takers))
+        if works := self.kits.finals(takers, self.eager):
+            return self._wait(works, Expected(role, state, None, takers))
+        try:
+            return self._seen(state, role, merged_final(self.spec.owner, takers, [one.final() for _, one in takers]))
+        except Broken as error:
+            return self._break(state, f"{self._where()}: {error}")
 
     def _seen(self, state: State, role: str, found: Mapping[str, Any]) -> Reply:
         state.final = found
@@ -381,115 +355,25 @@ class Machine:
 
     def _judge(self, state: State) -> Reply:
         """Compute the rewards, and close the toolkits: a reward sees the attempt alone, so they close beside it."""
-        assert state.endings is not None
-        judged: list[tuple[Seat, Attempt, Any]] = []
-        waits: list[Work] = []
-        if not state.broken:
-            try:
-                for seat in state.seats:
-                    attempt = state.attempt(seat)
-                    found = self._reward(state, seat, attempt)
-                    judged.append((seat, attempt, found))
-                    if type(found) is Work:
-                        waits.append(found)
-            except BaseException as error:  # Raised again once the toolkits are closed; only `Broken` ends the episode.
-                state.failure, waits = error, []
-        closings = self._closings() if self.kits else []
+        found = [] if state.broken else judged(self.spec, state)
+        waits = [reward for _, _, reward in found if type(reward) is Work]
+        closings = self.kits.close(self.eager) if self.kits.made else []
         state.closed = True
         if waits or closings:
-            return self._wait([*waits, *closings], Expected("end", state, None, (judged, closings)))
-        return self._finish(state, judged)
-
-    def _reward(self, state: State, seat: Seat, attempt: Attempt) -> Any:
-        """What a seat's reward comes to, or the work that finds out."""
-        spec = self.spec
-        if spec.reward_waits:
-            return Work("reward", partial(state.play.reward, attempt), spec.conditions["reward", Mode.ASYNC])
-        if state.returned is not None:
-            return state.returned[seat]
-        found: Any = state.play.reward(attempt)
-        if type(found) is not float and isawaitable(found):
-            return Work("reward", lambda: found, spec.conditions["reward", Mode.ASYNC])
-        return found
-
-    def _finish(self, state: State, judged: Iterable[tuple[Seat, Attempt, Any]]) -> Events:
-        """The last events, once rewards are known and toolkits closed."""
-        endings = state.endings
-        assert endings is not None
-        if state.broken:
-            return self._broken(state)
-        spec = self.spec
-        events: Events = {}
-        try:
-            if state.failure is not None:
-                raise state.failure
-            for seat, attempt, found in judged:
-                if type(found) is Work:
-                    found = _verdict(found)
-                reward, parts = score(spec.owner, spec.parts, found)
-                one, (ending, fault) = state.seats[seat], endings[seat]
-                schemas = spec.offers[seat].schemas
-                events[seat] = Event(one.slot, one.start, one.news(), schemas, ending, reward, parts, attempt, fault)
-        except Broken as error:  # A judge's server that is gone, say.
-            fault = f"{self._where()}: its reward could not be computed: {error}"
-            state.endings, state.broken = dict.fromkeys(state.seats, (Ending.BROKEN, fault)), True
-            return self._broken(state)
-        return events
+            return self._wait([*waits, *closings], Expected("end", state, None, (found, closings)))
+        return last_events(self.spec, state, found)
 
     def _lost(self, state: State, fault: str) -> Events:
         """Something passed its deadline, and may still use the toolkits: they close aside, and new ones are made."""
-        state.endings, state.broken = dict.fromkeys(state.seats, (Ending.BROKEN, fault)), True
+        state.break_off(fault)
         state.closed = True
-        self._close_kits(in_use=True)
-        return self._broken(state)
+        self._give_kits_up(in_use=True)
+        return broken_events(self.spec, state)
 
-    def _broken(self, state: State) -> Events:
-        """The last events of an episode that the infrastructure failed."""
-        assert state.endings is not None
-        return {
-            seat: Event(
-                one.slot, one.start, one.news(), self.spec.offers[seat].schemas, Ending.BROKEN, None, {},
-                state.attempt(seat), state.endings[seat][1],
-            )
-            for seat, one in state.seats.items()
-        }  # fmt: skip
-
-    # Inside: toolkits.
-
-    def _closings(self) -> list[Work]:
-        """Close in place what only computes; the works that close the others."""
-        works = []
-        for _, kit in self.kits or ():
-            mode = mode_of(kit, "close")
-            if mode is Mode.INLINE and self.eager:
-                _close(kit)
-            else:
-                works.append(self._work(kit, "close", mode, kit.close))
-        return works
-
-    def _close_kits(self, in_use: bool) -> None:
-        """Close the toolkits of an episode that nobody waits for."""
-        if not self.kits:
-            return
-        if not in_use and all(mode_of(kit, "close") is Mode.INLINE for _, kit in self.kits):
-            self._closings()
-            return
-        works = [self._work(kit, "close", mode_of(kit, "close"), kit.close) for _, kit in self.kits]
-        self.aside.append(Pending(works, Expected("closing", None)))
-        self.kits = None
-
-    def _look_at_closings(self, closings: Sequence[Work]) -> None:
-        """Toolkits that did not close in time are left to themselves, and the next episode makes new ones."""
-        for work in closings:
-            if work.late:
-                log.warning("%s: %s did not end within %g s", self._where(), work.label, work.conditions.seconds)
-                self.kits = None
-            elif work.error is not None:
-                log.warning("%s: %s failed: %s: %s", self._where(), work.label, type(work.error).__name__, work.error)
-
-    def _work(self, owner: Any, method: str, mode: Mode, run: Any) -> Work:
-        mode = Mode.BLOCKING if mode is Mode.INLINE else mode
-        return Work(f"{type(owner).__name__}.{method}", run, self.spec.conditions[method, mode])
+    def _give_kits_up(self, in_use: bool) -> None:
+        """Close the toolkits of an episode that nobody waits for, aside where that takes time."""
+        if works := self.kits.give_up(in_use):
+            self.aside.append(Pending(works, Expected("closing", None)))
 
     # Inside: small things.
 
@@ -503,57 +387,10 @@ class Machine:
 
     def _where(self) -> str:
         assert self.state is not None
-        return f"{self.spec.name} slot {next(iter(self.state.seats.values())).slot}"
+        return f"{self.spec.name} slot {self.state.slot}"
 
     def _closed(self, verb: str) -> UsageError:
         if self.state is None or self.state.endings is None:
             return UsageError(f"{verb} before an episode has begun; call reset (or begin) first")
         ending = next(iter(self.state.endings.values()))[0]
         return UsageError(f"{verb} on an episode that has ended ({ending}); call reset (or begin) first")
-
-
-def episode_of(author: ToolEnv, problem: Task, seed: int) -> ToolEnv:
-    """A shallow copy of an author's object for one episode."""
-    play: ToolEnv = object.__new__(type(author))
-    play.__dict__.update(author.__dict__)
-    play.problem, play._seed = problem, seed
-    return play
-
-
-def _agreed(spec: Spec, starts: Mapping[Seat, Start]) -> Start:
-    """Any of the starts, which agree in task and seed."""
-    if spec.solo and len(starts) == 1:
-        start = starts.get(None)
-        if start is None or start.seat is not None:
-            raise UsageError(f"{spec.name} has one seat; expected Start(seat=None), found seat={next(iter(starts))!r}")
-        return start
-    if set(starts) != set(spec.seats) or len({(start.task, start.seed) for start in starts.values()}) != 1:
-        seats = ", ".join(map(str, spec.seats))
-        raise UsageError(f"{spec.name}: expected one start for each of {seats}, of the same task and seed")
-    return next(iter(starts.values()))
-
-
-def _outcome(work: Work) -> Any:
-    if work.error is not None:
-        raise work.error
-    return work.value
-
-
-def _verdict(work: Work) -> Any:
-    """What a reward that was waited for came to; Broken where its judge did not answer."""
-    if work.late:
-        raise Broken(f"it took longer than deadlines['reward'] = {work.conditions.seconds:g} s")
-    error = work.error
-    if isinstance(error, asyncio.CancelledError):
-        raise Broken(f"its judge was cancelled: {error}") from error
-    if isinstance(error, TimeoutError):  # A deadline of the judge's own.
-        raise Broken(f"its judge did not answer: TimeoutError: {error}") from error
-    return _outcome(work)
-
-
-def _close(kit: Toolkit) -> None:
-    """Close a toolkit; one that fails to close changes nothing about the episode."""
-    try:
-        kit.close()
-    except Exception as error:
-        log.warning("toolkit %s did not close: %s: %s", type(kit).__name__, type(error).__name__, error)

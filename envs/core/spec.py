@@ -15,9 +15,9 @@ from palaestra.envs.core.declared import DEADLINES, check_values
 from palaestra.envs.core.state import Seat
 from palaestra.envs.core.tasks import check_task
 from palaestra.envs.core.tool import Tool
-from palaestra.envs.core.toolkit import Toolkit, check_toolkits, merge, tools_of
+from palaestra.envs.core.toolkit import check_toolkits, merge, tools_of
 from palaestra.envs.running.work import Conditions, Mode
-from palaestra.episode import Task
+from palaestra.episode import Start, Task
 from palaestra.errors import EnvironmentDefect, UsageError
 
 
@@ -96,22 +96,19 @@ class Spec:
             raise UsageError(f"task {index} does not exist; {self.name} has tasks 0 to {len(tasks) - 1}")
         return check_task(self.owner, tasks[index], f"{self.author.split}/{index}")
 
-    def make_kits(self) -> list[tuple[Seat, Toolkit]]:
-        """New toolkits, each with the seat that it belongs to; None where all seats share it."""
-        kits: list[tuple[Seat, Toolkit]] = []
-        for make in self.author.toolkits:
-            first = make()
-            kits.append((self.seats[0] if first.per_seat else None, first))
-            if first.per_seat:
-                kits += [(seat, make()) for seat in self.seats[1:]]
-        return kits
-
-    def owners(self, kits: Sequence[tuple[Seat, Toolkit]]) -> Mapping[Seat, Mapping[str, Any]]:
-        """For each seat, whose method a tool of a toolkit is."""
-        return {
-            seat: {name: kit for of, kit in kits if of is None or of == seat for name in kit.tools}
-            for seat in self.seats
-        }
+    def start_of(self, starts: Mapping[Seat, Start]) -> Start:
+        """Any of the starts of an episode, which agree in task and seed."""
+        if self.solo and len(starts) == 1:
+            start = starts.get(None)
+            if start is None or start.seat is not None:
+                raise UsageError(
+                    f"{self.name} has one seat; expected Start(seat=None), found seat={next(iter(starts))!r}"
+                )
+            return start
+        if set(starts) != set(self.seats) or len({(start.task, start.seed) for start in starts.values()}) != 1:
+            seats = ", ".join(map(str, self.seats))
+            raise UsageError(f"{self.name}: expected one start for each of {seats}, of the same task and seed")
+        return next(iter(starts.values()))
 
     def _tools_of(self, seat: Seat, tools: Mapping[str, Tool]) -> Iterable[Tool]:
         if self.solo:

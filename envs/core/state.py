@@ -9,11 +9,14 @@ from typing import Any
 from palaestra.envs.core.author import ToolEnv
 from palaestra.envs.core.calls import clean
 from palaestra.envs.core.course import Course
-from palaestra.episode import Attempt, Call, Ending, Message, Start, Task
+from palaestra.episode import Attempt, Call, Ending, Event, Message, Start, Task
 
 Seat = str | None
 """Who plays; None where there is one seat, which needs no name."""
 NOTHING: Mapping[str, Any] = {}
+Events = dict[Seat, Event]
+"""What happened: seats that are asked for their turn, or every seat's ending at once. Empty where others are waited
+for."""
 
 
 class Dialogue:
@@ -95,6 +98,20 @@ class State:
         self.problem, self.seed, self.play, self.seats = problem, seed, play, seats
         """`play` is the author's object as this episode has it."""
 
+    @property
+    def slot(self) -> int:
+        """The place of its first seat, for errors to name."""
+        return next(iter(self.seats.values())).slot
+
+    @property
+    def fault(self) -> str:
+        """What broke it."""
+        return "" if self.endings is None else next(iter(self.endings.values()))[1]
+
+    def break_off(self, fault: str) -> None:
+        """The infrastructure failed: a game breaks as a whole, so that all of it can be played again."""
+        self.endings, self.broken = dict.fromkeys(self.seats, (Ending.BROKEN, fault)), True
+
     def attempt(self, seat: Seat) -> Attempt:
         """What has happened in a seat so far. A thread that hangs in a tool may hold the lists: they are copied."""
         one = self.seats[seat]
@@ -102,3 +119,11 @@ class State:
         return Attempt(
             self.problem, tuple(one.messages), one.answer, tuple(one.calls), one.turns, self.final, seat, worlds
         )
+
+
+def episode_of(author: ToolEnv, problem: Task, seed: int) -> ToolEnv:
+    """A shallow copy of an author's object for one episode."""
+    play: ToolEnv = object.__new__(type(author))
+    play.__dict__.update(author.__dict__)
+    play.problem, play._seed = problem, seed
+    return play

@@ -109,6 +109,12 @@ class Work:
     def __str__(self) -> str:
         return f"{self.label}({shown(self.arguments)})"
 
+    def outcome(self) -> Any:
+        """The value, or the error, raised."""
+        if self.error is not None:
+            raise self.error
+        return self.value
+
     def perform(self) -> None:
         """Run it in this thread, as often as its conditions say."""
         assert not isinstance(self.run, InProcess)

@@ -1,0 +1,115 @@
+"""The toolkits of one machine: made when its first episode begins, kept for the next ones, given up while in use.
+
+Each method says what is to be done, in place or as Work. Left out: when (`machine`), and what a toolkit is (`toolkit`).
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from palaestra.envs.core.spec import Spec
+from palaestra.envs.core.state import Seat, State
+from palaestra.envs.core.toolkit import Toolkit, mode_of
+from palaestra.envs.running.work import Mode, Work
+
+log = logging.getLogger("palaestra.envs")
+
+
+class Kits:
+    """A machine's toolkits, each with the seat that it belongs to; None where all seats share it."""
+
+    __slots__ = ("made", "spec")
+
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+        self.made: list[tuple[Seat, Toolkit]] | None = None
+
+    def make(self) -> list[tuple[Seat, Toolkit]]:
+        """Those of this episode."""
+        if self.made is None:
+            made: list[tuple[Seat, Toolkit]] = []
+            for make in self.spec.author.toolkits:
+                first = make()
+                made.append((self.spec.seats[0] if first.per_seat else None, first))
+                if first.per_seat:
+                    made += [(seat, make()) for seat in self.spec.seats[1:]]
+            self.made = made
+        return self.made
+
+    def owners(self) -> Mapping[Seat, Mapping[str, Any]]:
+        """For each seat, whose method a tool of a toolkit is."""
+        return {
+            seat: {name: kit for of, kit in self.make() if of is None or of == seat for name in kit.tools}
+            for seat in self.spec.seats
+        }
+
+    def start(self, at: int, state: State, dropped: Callable[[], bool], eager: bool) -> Work | None:
+        """Start one toolkit, in place where it only computes. One that starts in a thread when nobody waits any more
+        is closed once more."""
+        _, kit = self.make()[at]
+        mode = mode_of(kit, "start")
+        run = partial(kit.start, state.problem, state.play.rng)
+        if mode is Mode.INLINE and eager:
+            run()
+            return None
+        return self._work(
+            kit, "start", mode, run if mode is Mode.ASYNC else partial(_start_or_close, kit, run, dropped)
+        )
+
+    def declaring(self) -> list[tuple[Seat, Any]]:
+        """Those that declare something of their final state."""
+        return [(seat, kit) for seat, kit in self.made or () if type(kit).final is not Toolkit.final]
+
+    def finals(self, takers: Sequence[tuple[Seat, Any]], eager: bool) -> list[Work]:
+        """The works that ask what these declare; none where that only computes."""
+        modes = [mode_of(one, "final") if isinstance(one, Toolkit) else Mode.INLINE for _, one in takers]
+        if eager and all(mode is Mode.INLINE for mode in modes):
+            return []
+        return [self._work(one, "final", mode, one.final) for (_, one), mode in zip(takers, modes, strict=True)]
+
+    def close(self, eager: bool) -> list[Work]:
+        """Close in place what only computes; the works that close the others."""
+        works = []
+        for _, kit in self.made or ():
+            mode = mode_of(kit, "close")
+            if mode is Mode.INLINE and eager:
+                _close(kit)
+            else:
+                works.append(self._work(kit, "close", mode, kit.close))
+        return works
+
+    def give_up(self, in_use: bool) -> list[Work]:
+        """Close those of an episode that nobody waits for. Works are run aside, and the next episode makes new ones."""
+        if not self.made or (not in_use and all(mode_of(kit, "close") is Mode.INLINE for _, kit in self.made)):
+            return self.close(eager=True)
+        works = self.close(eager=False)
+        self.made = None
+        return works
+
+    def closed(self, where: str, works: Sequence[Work]) -> None:
+        """Those that did not close in time are left to themselves, and the next episode makes new ones."""
+        for work in works:
+            if work.late:
+                log.warning("%s: %s did not end within %g s", where, work.label, work.conditions.seconds)
+                self.made = None
+            elif work.error is not None:
+                log.warning("%s: %s failed: %s: %s", where, work.label, type(work.error).__name__, work.error)
+
+    def _work(self, owner: Any, method: str, mode: Mode, run: Callable[[], Any]) -> Work:
+        mode = Mode.BLOCKING if mode is Mode.INLINE else mode
+        return Work(f"{type(owner).__name__}.{method}", run, self.spec.conditions[method, mode])
+
+
+def _start_or_close(kit: Toolkit, start: Callable[[], None], dropped: Callable[[], bool]) -> None:
+    start()
+    if dropped():
+        _close(kit)
+
+
+def _close(kit: Toolkit) -> None:
+    """Close a toolkit; one that fails to close changes nothing about the episode."""
+    try:
+        kit.close()
+    except Exception as error:
+        log.warning("toolkit %s did not close: %s: %s", type(kit).__name__, type(error).__name__, error)
