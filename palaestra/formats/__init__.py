@@ -5,7 +5,7 @@ and `render(calls, content="") -> str`, its inverse. What holds for all of them:
 
 - A fault names what is wrong and where, and shows the right form of its own dialect. A turn without calls and without
   faults is the answer; content is what is said outside calls and thinking.
-- A turn that ends in a call of an offered tool as another dialect writes it is a fault too (`stray`), not the answer.
+- A turn that calls an offered tool as another dialect writes it is a fault too (`stray`), not the answer.
 - Calls come in the order they are written, at most `scanning.MAX_CALLS` a turn. `<think>...</think>` is never read
   for calls, closed or not.
 - A last call without its closing tag counts if it is provably complete, as closed JSON is. What took leniency is
@@ -32,20 +32,10 @@ __all__ = ["DEFAULT", "FORMATS", "Fault", "Format", "Parsed", "ParsedCall", "det
 DEFAULT = "hermes"
 """What an environment reads where nobody has chosen, and what demonstrators write."""
 
-FORMATS = {
-    "hermes": "palaestra.formats.hermes",
-    "qwen3_coder": "palaestra.formats.qwen3_coder",
-    "llama3": "palaestra.formats.llama3",
-    "harmony": "palaestra.formats.harmony",
-    "mistral": "palaestra.formats.mistral",
-    "deepseek": "palaestra.formats.deepseek",
-    "glm": "palaestra.formats.glm",
-    "tags": "palaestra.formats.tags",
-    "fence": "palaestra.formats.fence",
-    "openai": "palaestra.formats.openai",
-    "auto": "palaestra.formats.auto",
-}
-"""Every format by the name that an environment's `format` gives."""
+FORMATS = (
+    "hermes", "qwen3_coder", "llama3", "harmony", "mistral", "deepseek", "glm", "tags", "fence", "openai", "auto"
+)  # fmt: skip
+"""Every format, by the name that an environment's `format` gives; each is a module of this package."""
 
 
 @cache
@@ -55,7 +45,7 @@ def get(name: str) -> Format:
         close = get_close_matches(name, FORMATS, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"known formats: {', '.join(sorted(FORMATS))}"
         raise ConfigError(f"no call format is named {name!r}; {hint}")
-    return cast(Format, import_module(FORMATS[name]))
+    return cast(Format, import_module(f"palaestra.formats.{name}"))
 
 
 def known(name: str) -> str:

@@ -14,16 +14,14 @@ goes unnoticed. Calls are written as hermes. Left out: turns in more than one di
 """
 
 import re
-from collections.abc import Iterable
 from operator import itemgetter
 from typing import Any
 
-from palaestra.formats import deepseek, fence, glm, harmony, hermes, llama3, mistral, openai, qwen3_coder, tags
+from palaestra.formats import deepseek, fence, glm, harmony, hermes, llama3, mistral, openai, qwen3_coder, stray, tags
 from palaestra.formats.parsed import Format, Parsed, ParsedCall, Schemas
 from palaestra.formats.scanning import NAME, THINK, first_said, said
-from palaestra.formats.stray import told
 
-EXAMPLE = hermes.EXAMPLE
+EXAMPLE, render = hermes.EXAMPLE, hermes.render
 
 _SURE: dict[str, tuple[Format, str]] = {
     "harmony": (harmony, rf"<\|(?:channel|message)\|>|\A\s*+(?:assistant\s*+)?to={NAME}"),
@@ -44,21 +42,16 @@ def parse(text: str, tools: Schemas = ()) -> Parsed:
     parsed = _first_with_calls(sure, text, tools)
     if parsed and parsed.calls:
         return parsed
+    tagged = (tags.parse_careful, tags.careful(text, tools))
     maybe = [
         (mark.start(), place, read)
-        for place, (read, markers) in enumerate(
-            [
-                (llama3.parse, llama3.MARKERS),
-                (tags.parse_careful, tags.careful(text, tools)),
-                (fence.parse, fence.MARKERS),
-            ]
-        )
-        for mark in first_said(text, markers)
+        for place, (read, marks) in enumerate(((llama3.parse, llama3.MARKERS), tagged, (fence.parse, fence.MARKERS)))
+        for mark in first_said(text, marks)
     ]
     return (
         _first_with_calls([read for *_, read in sorted(maybe, key=itemgetter(0, 1))], text, tools)
         or parsed
-        or told(said(text), text, EXAMPLE, tools)
+        or stray.check(said(text), text, EXAMPLE, tools)
     )
 
 
@@ -68,8 +61,3 @@ def _first_with_calls(readers: list[Any], text: str, tools: Schemas) -> Parsed |
     readable = [parsed for parsed in found if any(isinstance(call, ParsedCall) for call in parsed.calls)]
     faulty = [parsed for parsed in found if parsed.calls]
     return next(iter([*readable, *faulty, *found]), None)
-
-
-def render(calls: Iterable[ParsedCall], content: str = "") -> str:
-    """Write calls as hermes."""
-    return hermes.render(calls, content)

@@ -10,9 +10,9 @@ rendered. Left out: the DSML tags of V3.2 and later.
 import re
 from collections.abc import Iterable
 
+from palaestra.formats import stray
 from palaestra.formats.parsed import Parsed, ParsedCall, Schemas
-from palaestra.formats.scanning import NAME, THINK, Turn, before_calls, behind_fault, plain_name, read_turn, skip_blank
-from palaestra.formats.stray import told
+from palaestra.formats.scanning import NAME, THINK, Turn, before_calls, plain_name, read_turn, skip_blank
 from palaestra.formats.values import decode, dump, with_arguments
 
 EXAMPLE = (
@@ -28,7 +28,7 @@ _HEAD = re.compile(rf"\s*+({NAME})\s*+{_SEPARATOR}\s*+(?:({NAME})\s*+(?=[`{{]))?
 
 def parse(text: str, tools: Schemas = ()) -> Parsed:
     """Read a turn: its calls and faults in order, and the text around them."""
-    return told(read_turn(text, EXAMPLE, _MARKERS, _read), text, EXAMPLE, tools)
+    return stray.check(read_turn(text, EXAMPLE, _MARKERS, _read), text, EXAMPLE, tools)
 
 
 def render(calls: Iterable[ParsedCall], content: str = "") -> str:
@@ -46,18 +46,15 @@ def _read(turn: Turn, marker: "re.Match[str]") -> int:
         return position
     head = _HEAD.match(text, position)
     if head is None:
-        turn.unexpected(f"the tool's name and {_SEPARATOR}", position)
-        return behind_fault(text, position, _MARKERS, _CLOSE)
+        return turn.skip(turn.instead(f"the tool's name and {_SEPARATOR}", position), position, _MARKERS, _CLOSE)
     value, end, reason, lenient = decode(text, head.end())
     if reason:
-        turn.fault(reason, end)
-        return behind_fault(text, position, _MARKERS, _CLOSE)
+        return turn.skip(reason, end, _MARKERS, _CLOSE, position)
     end = skip_blank(text, end)
     if text.startswith(_FENCE, end):
         end = skip_blank(text, end + len(_FENCE))
     closed = text.startswith(_CLOSE, end)
     if not closed and end < len(text):
-        turn.unexpected(f"{_CLOSE} after the JSON", end)
-        return behind_fault(text, end, _MARKERS, _CLOSE)
+        return turn.skip(turn.instead(f"{_CLOSE} after the JSON", end), end, _MARKERS, _CLOSE)
     turn.add(with_arguments(head[2] or head[1], value, lenient or not closed), position)
     return end + len(_CLOSE) * closed

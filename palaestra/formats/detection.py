@@ -4,7 +4,9 @@ A dialect is known by what it writes and no other does, so the order below only 
 contain another's. Left out: running the template, and the dialects that are a matter of the prompt (tags, fence).
 """
 
-_COMMENT, _COMMENT_END = "{#", "#}"
+import re
+
+_COMMENT = re.compile(r"\{#.*?#\}", re.DOTALL)
 # The first row whose every mark is in the template names the format.
 _MARKS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("harmony", ("<|channel|>", "<|call|>")),
@@ -20,18 +22,5 @@ _MARKS: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 def detect(template: str) -> str | None:
     """The name of the format that a chat template writes calls in, or None where it writes none that we know."""
-    text = _without_comments(template)
+    text = _COMMENT.sub("", template)  # Comments often speak of other models.
     return next((name for name, marks in _MARKS if all(mark in text for mark in marks)), None)
-
-
-def _without_comments(template: str) -> str:
-    """What the template can write: its comments often speak of other models."""
-    kept = []
-    position = 0
-    while (begin := template.find(_COMMENT, position)) >= 0:
-        end = template.find(_COMMENT_END, begin + len(_COMMENT))
-        if end < 0:
-            break
-        kept.append(template[position:begin])
-        position = end + len(_COMMENT_END)
-    return "".join([*kept, template[position:]])

@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterable
 
 from palaestra.errors import UsageError
+from palaestra.formats import stray
 from palaestra.formats.parsed import Parsed, ParsedCall, Schemas
 from palaestra.formats.scanning import THINK, Turn, before_calls, read_turn
-from palaestra.formats.stray import told
 from palaestra.formats.values import code_tool
 
 EXAMPLE = "```python, the code on lines of its own, ``` on a line of its own"
@@ -34,7 +34,7 @@ def parse(text: str, tools: Schemas = ()) -> Parsed:
     """Read a turn: its blocks of Python as calls, and the text around them."""
     name = code_tool(tools) or "python"
     parsed = read_turn(text, EXAMPLE, MARKERS, lambda turn, marker: _read(turn, marker, name))
-    return told(parsed, text, EXAMPLE, tools)
+    return stray.check(parsed, text, EXAMPLE, tools)
 
 
 def render(calls: Iterable[ParsedCall], content: str = "") -> str:

@@ -14,25 +14,24 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from palaestra.errors import UsageError
+from palaestra.formats import stray
 from palaestra.formats.parsed import Parsed, ParsedCall, Schemas
-from palaestra.formats.scanning import NAME, THINK, Turn, before_calls, behind_fault, plain_name, read_turn, skip_blank
-from palaestra.formats.stray import told
-from palaestra.formats.values import Typing, bare
+from palaestra.formats.scanning import NAME, THINK, Turn, before_calls, plain_name, read_turn, skip_blank
+from palaestra.formats.values import BareText, Typing
 
 EXAMPLE = "<tool_call>tool<arg_key>argument</arg_key><arg_value>value</arg_value></tool_call>"
 
-_OPEN, _CLOSE, _END_VALUE = "<tool_call>", "</tool_call>", "</arg_value>"
+_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _MARKERS = re.compile(rf"</?tool_call>|{THINK}")
 _TOOL = re.compile(rf"\s*+({NAME})\s*+")
 _KEY = re.compile(rf"<arg_key>\s*+({NAME})\s*+</arg_key>\s*+<arg_value>")
-_VALUE_ENDS = re.compile(r"</arg_value>(?=[ \t\r\n]*+(?:<arg_key>|</tool_call>|\Z))")
+_VALUE = BareText("glm", "<arg_value>", "</arg_value>", "<arg_key>|</tool_call>")
 
 
 def parse(text: str, tools: Schemas = ()) -> Parsed:
     """Read a turn: its calls and faults in order, and the text around them."""
     parsed = read_turn(text, EXAMPLE, _MARKERS, lambda turn, marker: _read(turn, marker, tools))
-    return told(parsed, text, EXAMPLE, tools)
+    return stray.check(parsed, text, EXAMPLE, tools)
 
 
 def render(calls: Iterable[ParsedCall], content: str = "") -> str:
@@ -43,11 +42,7 @@ def render(calls: Iterable[ParsedCall], content: str = "") -> str:
 def _written(call: ParsedCall) -> str:
     lines = [_OPEN + plain_name(call.name, "glm")]
     for key, value in call.arguments.items():
-        text = bare(value)
-        ends = _VALUE_ENDS.search(text + _END_VALUE)
-        if ends is None or ends.start() != len(text):
-            raise UsageError(f"argument {key!r} contains {_END_VALUE}, which the glm format cannot write; use hermes")
-        lines += [f"<arg_key>{plain_name(key, 'glm')}</arg_key>", f"<arg_value>{text}{_END_VALUE}"]
+        lines += [f"<arg_key>{plain_name(key, 'glm')}</arg_key>", f"<arg_value>{_VALUE.written(key, value)}"]
     return "\n".join([*lines, _CLOSE])
 
 
@@ -58,20 +53,19 @@ def _read(turn: Turn, marker: "re.Match[str]", tools: Schemas) -> int:
         return marker.end()
     tool = _TOOL.match(text, marker.end())
     if tool is None:
-        turn.unexpected(f"the tool's name after {_OPEN}", marker.end())
-        return behind_fault(text, marker.end(), _MARKERS, _CLOSE)
+        reason = turn.instead(f"the tool's name after {_OPEN}", marker.end())
+        return turn.skip(reason, marker.end(), _MARKERS, _CLOSE)
     typing = Typing(tools, tool[1])
     arguments: dict[str, Any] = {}
     position, wanted = tool.end(), f"<arg_key> or {_CLOSE}"
     while key := _KEY.match(text, position):
-        ends = _VALUE_ENDS.search(text, key.end())
-        if ends is None:
-            wanted = f"{_END_VALUE} after the value of {key[1]}"
+        value = _VALUE.read(text, key.end())
+        if value is None:
+            position, wanted = key.end(), f"{_VALUE.closer} after the value of {key[1]}"
             break
-        arguments[key[1]] = typing.read(key[1], text[key.end() : ends.start()])
-        position = skip_blank(text, ends.end())
+        arguments[key[1]] = typing.read(key[1], value[0])
+        position = skip_blank(text, value[1])
     if text.startswith(_CLOSE, position):
         turn.add(ParsedCall(tool[1], arguments), begin)
         return position + len(_CLOSE)
-    turn.unexpected(wanted, position)
-    return behind_fault(text, position, _MARKERS, _CLOSE)
+    return turn.skip(turn.instead(wanted, position), position, _MARKERS, _CLOSE)

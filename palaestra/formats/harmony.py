@@ -11,9 +11,9 @@ takes bare code. Left out: the other built-in tools' own argument forms.
 import re
 from collections.abc import Iterable
 
+from palaestra.formats import stray
 from palaestra.formats.parsed import Parsed, ParsedCall, Schemas
 from palaestra.formats.scanning import NAME, THINK, Turn, before_calls, plain_name, read_turn, said, skip_blank
-from palaestra.formats.stray import told
 from palaestra.formats.values import decode, dump, with_arguments
 
 EXAMPLE = '<|channel|>commentary to=functions.tool <|constrain|>json<|message|>{"argument": "value"}<|call|>'
@@ -37,7 +37,7 @@ def parse(text: str, tools: Schemas = ()) -> Parsed:
     """Read a turn: its calls and faults in order, and what was said aloud."""
     final: list[str] = []
     parsed = read_turn(text, EXAMPLE, _MARKERS, lambda turn, marker: _read(turn, marker, final))
-    return Parsed("".join(final).strip(), parsed.calls) if final else told(parsed, text, EXAMPLE, tools)
+    return Parsed("".join(final).strip(), parsed.calls) if final else stray.check(parsed, text, EXAMPLE, tools)
 
 
 def render(calls: Iterable[ParsedCall], content: str = "") -> str:
@@ -83,10 +83,13 @@ def _call(turn: Turn, recipient: str, position: int) -> int:
     closes, behind = _end(text, position if reason else end)
     if reason and recipient == "python" and begin < len(text):
         turn.add(ParsedCall(recipient, {"code": text[position:closes]}), position)
+    elif begin == closes < behind:  # An empty body that is closed: no arguments. Without its end it may have been cut.
+        turn.add(with_arguments(recipient.removeprefix("functions."), None), begin)
     elif reason:
         turn.fault(reason, end)
     elif skip_blank(text, end) != closes:
-        turn.unexpected("<|call|> after the JSON", skip_blank(text, end))
+        end = skip_blank(text, end)
+        turn.fault(turn.instead("<|call|> after the JSON", end), end)
     else:  # The end of the turn is exact: <|call|> stops the generation and is often stripped.
         unclosed = closes == behind < len(text)
         turn.add(with_arguments(recipient.removeprefix("functions."), value, lenient or unclosed), begin)
@@ -95,5 +98,4 @@ def _call(turn: Turn, recipient: str, position: int) -> int:
 
 def _end(text: str, position: int) -> tuple[int, int]:
     """Where a message ends, and where its closing token does."""
-    found = _ENDS.search(text, position)
-    return found.span() if found else (len(text), len(text))
+    return next(_ENDS.finditer(text, position)).span()

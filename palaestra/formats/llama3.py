@@ -1,26 +1,28 @@
 """The llama3 call format: `{"name": ..., "parameters": {...}}`, bare or behind `<|python_tag|>`, `;` between calls.
 
-Written by Llama 3.1 to 3.3. With no tag around it, an object counts as a call only where it begins a line (or follows
-`;`), its first key is one that calls have, and it has no key that calls do not have: any other JSON is an answer. Left
-out: `<|python_tag|>` before code, for the tools that the model brings along itself.
+Written by Llama 3.1 to 3.3. With no tag around it, an object counts as a call only where it begins a line or stands
+directly behind another call, its first key is one that calls have, it has no key that calls do not have, and it has
+arguments or names a tool that is offered: any other JSON is an answer. Left out: `<|python_tag|>` before code, for the
+tools that the model brings along itself.
 """
 
 import re
 from collections.abc import Iterable
 from typing import Any
 
+from palaestra.formats import stray
 from palaestra.formats.parsed import Parsed, ParsedCall, Schemas
-from palaestra.formats.scanning import THINK, Turn, before_calls, behind_fault, read_turn, skip_blank
-from palaestra.formats.stray import told
-from palaestra.formats.values import Typing, as_call, decode, dump
+from palaestra.formats.scanning import BLANKS, THINK, Turn, before_calls, read_turn, skip_blank
+from palaestra.formats.values import SPELLINGS, Typing, as_call, decode, dump, tool_names
 
 EXAMPLE = '{"name": "tool", "parameters": {"argument": "value"}}'
 
 _TAG = "<|python_tag|>"
-_KEYS = frozenset({"type", "id", "name", "parameters", "arguments", "args"})
+_KEYS = frozenset({"type", "id", "name", *SPELLINGS})
 MARKERS = re.compile(
     r"<\|python_tag\|>|<\|eo[tm]_id\|>"
-    r"|(?:^|;|(?<=\})|(?<=</think>))[ \t]*+(?=\{[ \t\r\n]*+\"(?:type|name|parameters)\"[ \t\r\n]*+:)"
+    rf"|(?:^|(?P<behind>[;,]{BLANKS}|(?<=\}}))|(?<=</think>))[ \t]*+"
+    rf"(?=\{{{BLANKS}\"(?:{'|'.join(sorted(_KEYS))})\"{BLANKS}:)"
     rf"|{THINK}",
     re.MULTILINE,
 )
@@ -29,8 +31,9 @@ MARKERS = re.compile(
 
 def parse(text: str, tools: Schemas = ()) -> Parsed:
     """Read a turn: its calls and faults in order, and the text around them."""
-    parsed = read_turn(text, EXAMPLE, MARKERS, lambda turn, marker: _read(turn, marker, tools))
-    return told(parsed, text, EXAMPLE, tools)
+    ends = [-1]  # Behind the last call or fault and the blanks there.
+    parsed = read_turn(text, EXAMPLE, MARKERS, lambda turn, marker: _read(turn, marker, tools, ends))
+    return stray.check(parsed, text, EXAMPLE, tools)
 
 
 def render(calls: Iterable[ParsedCall], content: str = "") -> str:
@@ -39,27 +42,35 @@ def render(calls: Iterable[ParsedCall], content: str = "") -> str:
     return before_calls(content, "; ".join(written))
 
 
-def _read(turn: Turn, marker: "re.Match[str]", tools: Schemas) -> int:
+def _read(turn: Turn, marker: "re.Match[str]", tools: Schemas, ends: list[int]) -> int:
     text, tagged = turn.text, marker[0] == _TAG
     if marker[0].startswith("<") and not tagged:  # The end of the turn or message, which decoding has kept.
         return marker.end()
+    if marker["behind"] is not None and marker.start() > ends[-1]:  # Behind other text: nothing says that it is a call.
+        end = max(marker.end(), marker.start() + 1)  # A marker may be empty.
+        turn.content.append(text[marker.start() : end])
+        return end
     begin = skip_blank(text, marker.end())
     if tagged and not text.startswith("{", begin):
-        turn.unexpected(f"a JSON object after {_TAG}", begin)
-        return behind_fault(text, begin, MARKERS)
+        ends.append(turn.skip(turn.instead(f"a JSON object after {_TAG}", begin), begin, MARKERS))
+        return ends[-1]
     value, end, reason, lenient = decode(text, begin)
     if reason:
-        turn.fault(reason, end)
-        return behind_fault(text, max(end, begin + 1), MARKERS)
-    if not tagged and not _is_call(value):
+        ends.append(turn.skip(reason, end, MARKERS, begin=max(end, begin + 1)))
+        return ends[-1]
+    if not tagged and not _is_call(value, tools):
         turn.content.append(text[marker.start() : end])
         return end
     call = as_call(value, lenient, "parameters")
     # The smaller of these models write every value as a string.
     turn.add(Typing(tools, call.name).nested(call) if isinstance(call, ParsedCall) else call, begin)
+    ends.append(skip_blank(text, end))
     return end
 
 
-def _is_call(value: Any) -> bool:
-    """Nothing marks a call without its tag, so that an answer in JSON has to be told apart by its keys."""
-    return "name" in value and _KEYS.issuperset(value)
+def _is_call(value: dict[str, Any], tools: Schemas) -> bool:
+    """Nothing marks a call without its tag, so that an answer in JSON is known by its keys, and by the tools."""
+    if "name" not in value or not _KEYS.issuperset(value):
+        return False
+    given = not value.keys().isdisjoint(SPELLINGS)
+    return given or value.get("type") == "function" or value["name"] in tool_names(tools)

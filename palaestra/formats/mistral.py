@@ -9,19 +9,9 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from palaestra.formats import stray
 from palaestra.formats.parsed import Parsed, ParsedCall, Schemas
-from palaestra.formats.scanning import (
-    MAX_CALLS,
-    NAME,
-    THINK,
-    Turn,
-    before_calls,
-    behind_fault,
-    plain_name,
-    read_turn,
-    skip_blank,
-)
-from palaestra.formats.stray import told
+from palaestra.formats.scanning import NAME, THINK, Turn, before_calls, plain_name, read_turn, skip_blank
 from palaestra.formats.values import as_call, decode, dump, with_arguments
 
 EXAMPLE = '[TOOL_CALLS]tool[ARGS]{"argument": "value"}'
@@ -33,7 +23,7 @@ _HEAD = re.compile(rf"({NAME})\s*+(?:\[CALL_ID\]\s*+{NAME}\s*+)?(\[ARGS\])?\s*+"
 
 def parse(text: str, tools: Schemas = ()) -> Parsed:
     """Read a turn: its calls and faults in order, and the text around them."""
-    return told(read_turn(text, EXAMPLE, _MARKERS, _read), text, EXAMPLE, tools)
+    return stray.check(read_turn(text, EXAMPLE, _MARKERS, _read), text, EXAMPLE, tools)
 
 
 def render(calls: Iterable[ParsedCall], content: str = "") -> str:
@@ -49,16 +39,13 @@ def _read(turn: Turn, marker: "re.Match[str]") -> int:
         if not reason:
             _add_list(turn, value, lenient, begin)
             return end
-        turn.fault(reason, end)
-        return behind_fault(text, marker.end(), _MARKERS)
+        return turn.skip(reason, end, _MARKERS, begin=marker.end())
     head = _HEAD.match(text, begin)
     if head is None:
-        turn.unexpected(f"the tool's name after {_OPEN}", begin)
-        return behind_fault(text, marker.end(), _MARKERS)
+        return turn.skip(turn.instead(f"the tool's name after {_OPEN}", begin), begin, _MARKERS, begin=marker.end())
     value, end, reason, lenient = decode(text, head.end())
     if reason:
-        turn.fault(reason, end)
-        return behind_fault(text, marker.end(), _MARKERS)
+        return turn.skip(reason, end, _MARKERS, begin=marker.end())
     turn.add(with_arguments(head[1], value, lenient or head[2] is None), begin)
     return end
 
@@ -68,8 +55,4 @@ def _add_list(turn: Turn, value: Any, lenient: bool, position: int) -> None:
     found = value if isinstance(value, list) else [value]
     if not found:
         turn.fault("the list of calls is empty", position)
-    room = MAX_CALLS - len(turn.calls)
-    for item in found[:room]:
-        turn.add(as_call(item, lenient or found is not value), position)
-    if len(found) > room:
-        turn.fault(f"more than {MAX_CALLS} calls in one turn; the rest was not read", position)
+    turn.add_all([as_call(item, lenient or found is not value) for item in found], position)

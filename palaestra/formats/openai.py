@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from palaestra.formats import stray
 from palaestra.formats.parsed import Format, Parsed, ParsedCall, Schemas
-from palaestra.formats.scanning import MAX_CALLS, THINK, Turn, read_turn, said
-from palaestra.formats.stray import told
+from palaestra.formats.scanning import THINK, Turn, read_turn, said
 from palaestra.formats.values import as_call, decode, dump
 
 EXAMPLE = (
@@ -28,7 +28,7 @@ _MARKERS = re.compile(rf"{MARK}|{THINK}")
 
 def parse(text: str, tools: Schemas = ()) -> Parsed:
     """Read a message written as JSON; any other text is content."""
-    return told(read_turn(text, EXAMPLE, _MARKERS, _read), text, EXAMPLE, tools)
+    return stray.check(read_turn(text, EXAMPLE, _MARKERS, _read), text, EXAMPLE, tools)
 
 
 def render(calls: Iterable[ParsedCall], content: str = "") -> str:
@@ -51,14 +51,8 @@ def parse_message(message: Any, text_format: Format | None = None, tools: Schema
 def render_message(calls: Iterable[ParsedCall], content: str = "") -> dict[str, Any]:
     """A message as such a server sends it."""
     message: dict[str, Any] = {"role": "assistant", "content": content}
-    found = [
-        {
-            "id": f"call_{index}",
-            "type": "function",
-            "function": {"name": call.name, "arguments": dump(call.arguments)},
-        }
-        for index, call in enumerate(calls)
-    ]
+    functions = [{"name": call.name, "arguments": dump(call.arguments)} for call in calls]
+    found = [{"id": f"call_{i}", "type": "function", "function": function} for i, function in enumerate(functions)]
     return message | {"tool_calls": found} if found else message
 
 
@@ -81,19 +75,20 @@ def _read(turn: Turn, marker: "re.Match[str]") -> int:
 
 def _add(turn: Turn, found: Any, position: int) -> None:
     """The calls of a message."""
-    if not isinstance(found, list):
+    if isinstance(found, list):
+        turn.add_all([_call(item) for item in found], position)
+    else:
         turn.fault('"tool_calls" must be a list', position)
-        return
-    for item in found[:MAX_CALLS]:
-        function = item.get("function") if isinstance(item, dict) else None
-        if isinstance(function, dict) and function.get("arguments") == "":
-            function = function | {"arguments": "{}"}
-        call = as_call(function)
-        if isinstance(call, ParsedCall) and isinstance(function, dict):  # In this dialect a string is the exact form.
-            call = ParsedCall(call.name, call.arguments, not isinstance(function.get("arguments"), str))
-        turn.add('an item of "tool_calls" has no "function"' if function is None else call, position)
-    if len(found) > MAX_CALLS:
-        turn.fault(f"more than {MAX_CALLS} calls in one turn; the rest was not read", position)
+
+
+def _call(item: Any) -> ParsedCall | str:
+    """The call that an item means, or why it is none."""
+    function = item.get("function") if isinstance(item, dict) else None
+    if function is None:
+        return 'an item of "tool_calls" has no "function"'
+    exact = isinstance(function, dict) and isinstance(function.get("arguments"), str)  # Here JSON in a string is.
+    call = as_call(function | {"arguments": "{}"} if exact and function["arguments"] == "" else function)
+    return ParsedCall(call.name, call.arguments, not exact) if isinstance(call, ParsedCall) else call
 
 
 def _text(content: Any) -> str:

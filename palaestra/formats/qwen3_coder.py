@@ -18,35 +18,25 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from palaestra.errors import UsageError
+from palaestra.formats import stray
 from palaestra.formats.parsed import Parsed, ParsedCall, Schemas
-from palaestra.formats.scanning import (
-    NAME,
-    THINK,
-    Turn,
-    before_calls,
-    behind_fault,
-    plain_name,
-    read_turn,
-    skip_blank,
-)
-from palaestra.formats.stray import told
-from palaestra.formats.values import Typing, bare
+from palaestra.formats.scanning import NAME, THINK, Turn, before_calls, plain_name, read_turn, skip_blank
+from palaestra.formats.values import BareText, Typing, bare
 
 EXAMPLE = "<tool_call><function=tool><parameter=argument>value</parameter></function></tool_call>"
 
-_OPEN, _CLOSE, _END, _END_VALUE = "<tool_call>", "</tool_call>", "</function>", "</parameter>"
+_OPEN, _CLOSE, _END = "<tool_call>", "</tool_call>", "</function>"
 _FUNCTION_OPEN = "<function="
 _MARKERS = re.compile(rf"</?tool_call>|{_FUNCTION_OPEN}|{THINK}")
 _FUNCTION = re.compile(rf"{_FUNCTION_OPEN}({NAME})>")
 _KEY = re.compile(rf"<parameter=({NAME})>\n?")
-_VALUE_ENDS = re.compile(r"\n?</parameter>(?=[ \t\r\n]*+(?:<parameter=|</function>|</tool_call>|\Z))")
+_VALUE = BareText("qwen3_coder", "<parameter=", "</parameter>", "<parameter=|</function>|</tool_call>")
 
 
 def parse(text: str, tools: Schemas = ()) -> Parsed:
     """Read a turn: its calls and faults in order, and the text around them."""
     parsed = read_turn(text, EXAMPLE, _MARKERS, lambda turn, marker: _read(turn, marker, tools))
-    return told(parsed, text, EXAMPLE, tools)
+    return stray.check(parsed, text, EXAMPLE, tools)
 
 
 def render(calls: Iterable[ParsedCall], content: str = "") -> str:
@@ -57,13 +47,8 @@ def render(calls: Iterable[ParsedCall], content: str = "") -> str:
 def _written(call: ParsedCall) -> str:
     lines = [f"{_OPEN}\n<function={plain_name(call.name, 'qwen3_coder')}>"]
     for key, value in call.arguments.items():
-        text = bare(value)
-        ends = _VALUE_ENDS.search(f"{text}\n{_END_VALUE}")
-        if ends is None or ends.start() != len(text):
-            raise UsageError(
-                f"argument {key!r} contains {_END_VALUE}, which the qwen3_coder format cannot write; use hermes"
-            )
-        lines.append(f"<parameter={plain_name(key, 'qwen3_coder')}>\n{text}\n{_END_VALUE}")
+        written = _VALUE.written(key, bare(value) + "\n")
+        lines.append(f"<parameter={plain_name(key, 'qwen3_coder')}>\n{written}")
     return "\n".join([*lines, _END, _CLOSE])
 
 
@@ -76,20 +61,17 @@ def _read(turn: Turn, marker: "re.Match[str]", tools: Schemas) -> int:
     position = skip_blank(text, marker.end()) if wrapped else begin
     function = _FUNCTION.match(text, position)
     if function is None:
-        turn.unexpected("<function=NAME>", position)
-        begun = len(_FUNCTION_OPEN) if text.startswith(_FUNCTION_OPEN, position) else 0
-        return behind_fault(text, position + begun, _MARKERS, _CLOSE)
+        begin = position + len(_FUNCTION_OPEN) * text.startswith(_FUNCTION_OPEN, position)
+        return turn.skip(turn.instead("<function=NAME>", position), position, _MARKERS, _CLOSE, begin)
     arguments, position, reason = _arguments(text, function.end(), Typing(tools, function[1]))
     if not reason and not text.startswith(_END, position):
         reason = f"a <parameter=...> or {_END}"
     if reason:
-        turn.unexpected(reason, position)
-        return behind_fault(text, position, _MARKERS, _CLOSE)
+        return turn.skip(turn.instead(reason, position), position, _MARKERS, _CLOSE)
     position = skip_blank(text, position + len(_END))
     closed = text.startswith(_CLOSE, position)
     if wrapped and not closed and position < len(text) and not text.startswith(_FUNCTION_OPEN, position):
-        turn.unexpected(f"{_CLOSE} after {_END}", position)
-        return behind_fault(text, position, _MARKERS, _CLOSE)
+        return turn.skip(turn.instead(f"{_CLOSE} after {_END}", position), position, _MARKERS, _CLOSE)
     turn.add(ParsedCall(function[1], arguments, not (wrapped and closed)), begin)
     return position + len(_CLOSE) * closed
 
@@ -99,9 +81,9 @@ def _arguments(text: str, position: int, typing: Typing) -> tuple[dict[str, Any]
     arguments: dict[str, Any] = {}
     position = skip_blank(text, position)
     while key := _KEY.match(text, position):
-        ends = _VALUE_ENDS.search(text, key.end() - key[0].endswith("\n"))
-        if ends is None:
-            return arguments, position, f"{_END_VALUE} after <parameter={key[1]}>"
-        arguments[key[1]] = typing.read(key[1], text[key.end() : ends.start()])
-        position = skip_blank(text, ends.end())
+        value = _VALUE.read(text, key.end())
+        if value is None:
+            return arguments, key.end(), f"{_VALUE.closer} after <parameter={key[1]}>"
+        arguments[key[1]] = typing.read(key[1], value[0].removesuffix("\n"))
+        position = skip_blank(text, value[1])
     return arguments, position, ""

@@ -14,6 +14,7 @@ from palaestra.formats.parsed import Fault, Parsed, ParsedCall
 MAX_CALLS = 64
 """Calls read in one turn. A degenerate sample repeats an opening tag thousands of times; the cap also keeps the time
 linear, since one unclosed string can make a decoder look at the rest of the turn."""
+TOO_MANY = f"more than {MAX_CALLS} calls in one turn; the rest was not read"
 MAX_NAME = 128
 """Characters in the name of a tool or argument, where it is not a JSON string."""
 MAX_QUOTED = 20
@@ -29,7 +30,6 @@ NAME = rf"[^\s<>{{}}\[\]`|｜]{{1,{MAX_NAME}}}"
 _NAME = re.compile(NAME)
 _THINKING = {"<think>": "</think>", "[THINK]": "[/THINK]"}
 _UNTHINKING = frozenset(_THINKING.values())
-_THINK_TAGS = frozenset((*_THINKING, *_UNTHINKING))
 _THINK = re.compile(THINK)
 _BLANK = " \t\r\n"
 _BLANKS = re.compile(BLANKS)
@@ -53,15 +53,40 @@ class Turn:
         else:
             self.calls.append(call)
 
+    def add_all(self, found: "list[ParsedCall | str]", position: int) -> None:
+        """Record what a list of calls holds, as far as there is room."""
+        room = MAX_CALLS - len(self.calls)
+        for call in found[:room]:
+            self.add(call, position)
+        if len(found) > room:
+            self.fault(TOO_MANY, position)
+
     def fault(self, reason: str, position: int) -> None:
         """Record what is wrong, where, and how it is written rightly."""
         said = f"malformed call at character {position}: {reason}. Write it like {self.example}"
         self.calls.append(Fault(said, position))
 
-    def unexpected(self, wanted: str, position: int) -> None:
-        """Record that something else stands where `wanted` should."""
+    def instead(self, wanted: str, position: int) -> str:
+        """The reason of a fault where something else stands than `wanted`."""
         found = repr(self.text[position : position + MAX_QUOTED]) if position < len(self.text) else "the end"
-        self.fault(f"expected {wanted}, found {found}", position)
+        return f"expected {wanted}, found {found}"
+
+    def skip(self, reason: str, position: int, markers: "re.Pattern[str]", closer: str = "", begin: int = -1) -> int:
+        """Record a fault, and give back where reading goes on: behind the closing tag of the faulty block that begins
+        there (or at `begin`), or at the next marker if it has none.
+
+        Thinking in between is passed over; a `</think>` that nothing opened is not: the block may have been a thought.
+        """
+        self.fault(reason, position)
+        position = position if begin < 0 else begin
+        unclosed = False
+        while marker := markers.search(self.text, position):
+            if marker[0] not in _THINKING:
+                return marker.end() if marker[0] == closer else marker.start()
+            end = -1 if unclosed else self.text.find(_THINKING[marker[0]], marker.end())
+            unclosed = end < 0
+            position = marker.end() if unclosed else end + len(_THINKING[marker[0]])
+        return len(self.text)
 
 
 Reader = Callable[[Turn, "re.Match[str]"], int]
@@ -80,23 +105,23 @@ def read_turn(text: str, example: str, markers: "re.Pattern[str]", read: Reader)
     while marker is not None:
         content.append(text[position : marker.start()])
         found = marker[0]
-        if found not in _THINK_TAGS and len(calls) < MAX_CALLS:
-            position = read(turn, marker)
-        elif found in _THINKING:
+        if closer := _THINKING.get(found):
             thought = True
-            end = text.find(_THINKING[found], marker.end())
+            end = text.find(closer, marker.end())
             if end < 0:  # Thinking that never ended: nothing after it was said aloud.
                 break
-            position = end + len(_THINKING[found])
+            position = end + len(closer)
         elif found in _UNTHINKING:
             if not thought:  # Some chat templates write the opening tag themselves, so the turn began as thinking.
                 content.clear()
                 calls.clear()
             thought = True
             position = marker.end()
+        elif len(calls) < MAX_CALLS:
+            position = read(turn, marker)
         else:
             del calls[MAX_CALLS:]
-            turn.fault(f"more than {MAX_CALLS} calls in one turn; the rest was not read", marker.start())
+            turn.fault(TOO_MANY, marker.start())
             break
         marker = markers.search(text, position) if position < len(text) else None
     else:
@@ -113,22 +138,14 @@ def first_said(text: str, markers: "re.Pattern[str]") -> list["re.Match[str]"]:
     """The first marker outside thinking; and where a `</think>` that nothing opened follows, the first behind that as
     well: the tag may have ended thinking, or may stand inside a call."""
     found: list[re.Match[str]] = []
-    room = 1
-    thought = False
-    position = 0
-    while marker := markers.search(text, position):
-        position = max(marker.end(), position + 1)
-        if marker[0] in _THINKING:
-            thought = True
-            position = text.find(_THINKING[marker[0]], position)
-            if position < 0:
-                break
-            position += len(_THINKING[marker[0]])
-        elif marker[0] in _UNTHINKING:
-            room = len(found) + 1 if not thought else room
-            thought = True
-        elif len(found) < room:
+
+    def read(turn: Turn, marker: "re.Match[str]") -> int:
+        if not turn.calls:  # None yet, or forgotten behind a `</think>`.
+            turn.fault("", 0)
             found.append(marker)
+        return max(marker.end(), marker.start() + 1)
+
+    read_turn(text, "", markers, read)
     return found
 
 
@@ -138,21 +155,6 @@ def skip_blank(text: str, position: int) -> int:
         return position
     blanks = _BLANKS.match(text, position)
     return blanks.end() if blanks else position
-
-
-def behind_fault(text: str, position: int, markers: "re.Pattern[str]", closer: str = "") -> int:
-    """Where reading goes on after a faulty block: behind its closing tag, or at the next marker if it has none.
-
-    Thinking in between is passed over; a `</think>` that nothing opened is not: the block may have been a thought.
-    """
-    unclosed = False
-    while marker := markers.search(text, position):
-        if marker[0] not in _THINKING:
-            return marker.end() if marker[0] == closer else marker.start()
-        end = -1 if unclosed else text.find(_THINKING[marker[0]], marker.end())
-        unclosed = end < 0
-        position = marker.end() if unclosed else end + len(_THINKING[marker[0]])
-    return len(text)
 
 
 def plain_name(name: str, dialect: str) -> str:

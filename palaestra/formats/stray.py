@@ -1,14 +1,16 @@
 """A call in a form that the turn's dialect does not read: a fault, where it would have become the answer unnoticed.
 
 Small models leave the tags around a call out, or write those of another family. So what a turn without calls says is
-looked at once more, and it is told the right form where it ends in a call of a tool that is offered:
+looked at once more. It is a fault where a tool that is offered is called in one of these forms:
 
-- JSON with the tool's name and arguments, bare, in a list, in a fence, in any tags, or as a server's message has it;
-- the name behind one of the `_MARKS` of a dialect, then its arguments in JSON or the closing tag;
-- `[tool(argument=value)]`.
+- between the marks of any dialect (`_MARKS`), known or not: a tag or a special token whose own name speaks of a tool, a
+  function or a call, then the name, then another such tag; or the name and its arguments in brackets;
+- in JSON with the tool's name and arguments, bare, in a list, in a fence, in any tags, or as a server's message has it;
+- `[tool(argument=value)]`, or a tag of the tool's name around its argument.
 
-Everything else stays the answer: JSON that calls nothing that is offered, or is only part of other JSON, a call with
-text behind it, code, and what stands in `<answer>`. Left out: running such a call.
+Such a call ends the turn, or begins a line outside fences and is closed by a mark. Everything else stays the answer:
+a call that prose quotes, JSON that calls nothing that is offered or is only part of other JSON, code, and a turn with
+an `<answer>`. Left out: running such a call.
 """
 
 import re
@@ -21,29 +23,54 @@ from palaestra.formats.scanning import MAX_CALLS, MAX_QUOTED, Turn
 from palaestra.formats.values import SPELLINGS, decode
 
 MAX_BETWEEN = 60
-"""Characters between a name behind a mark and its arguments."""
+"""Characters between a mark and the name, and between the name and its arguments."""
+MAX_ENDING = 200
+"""Characters at the end of a turn in which its last closing mark is looked for."""
 
-_LAST = frozenset("}]>`")
-"""What such a call can end with: a plain answer is known by its last character."""
-_KEYS = frozenset({"type", "id", "name", "function", *SPELLINGS})
-_OBJECT = re.compile(
-    r"(?:\[\s*+)?\{\s*+\"(?:id|type|name|role|content|function|function_call|tool_calls|parameters|arguments)\"\s*+:"
+_LAST = frozenset("}])>`")
+"""What such a call can end with: a plain answer is known by its last character, and by having no tag."""
+_NAMES = ("name", "function", "tool_name", "tool", "action")
+_ARGUMENTS = (*SPELLINGS, "action_input")
+_KEYS = frozenset({"type", "id", "tool_call_id", *_NAMES, *_ARGUMENTS})
+_OBJECT = re.compile(rf"(?:\[\s*+)?\{{\s*+\"(?:role|content|function_call|tool_calls|{'|'.join(sorted(_KEYS))})\"\s*+:")
+_TAG = (
+    r"(?:<[/|｜]*+[\w:|｜.▁-]{0,30}?(?<![a-zA-Z])"
+    r"(?:tools?|TOOLS?|functions?|invoke|actions?|ACTION|plugin|python(?=_)|recipient)(?![a-z])"
+    r"[\w:|｜▁-]{0,30}+(?:[=>]|\s\w+[=>])|<\|(?:open|close)\|>(?:call|tools)\b)"
 )
-_REST = re.compile(r"(?:[\s;]|</(?!answer>)\w{1,40}>|<[|｜]/?[\w▁]{1,40}[|｜]>|`{3})*+\Z")
-"""What may stand behind a call that ends a turn: closing tags, special tokens and the end of a fence."""
-_MARKS = r"<function=|<tool_call>|\bto=|<[|｜]tool[▁_](?:call[▁_]begin|sep)[|｜]>|\[TOOL_CALLS\]"
-_CLOSERS = ("</function>", "</tool_call>")
+"""A tag or special token by which any family opens, divides or closes a call: `<tool_call>`, `<|tool_call_start|>`,
+`<minimax:tool_call>`, `<｜DSML｜invoke name=`, `<function=`, `<|START_ACTION|>`, `<end_function_call>`."""
+_MARKS = {
+    "tag": rf"{_TAG}[^<]{{0,{MAX_BETWEEN}}}?|^```tool_(?:code|call)s?\n[^\n]{{0,{MAX_BETWEEN}}}?",  # Gemma 3: fences.
+    "word": r"\[TOOL_CALLS\]"  # Mistral
+    r"|\bto=(?:functions\.)?"  # Harmony, its special tokens lost
+    r"|\bfunctions\.(?=[\w.-]+:\d)"  # Kimi K2, likewise
+    r"|\bcall:"  # Gemma 4, likewise
+    r"|^\**Action:\**[ \t]*+"  # ReAct
+    r"|✿FUNCTION✿:[ \t]*+"  # Qwen-Agent
+    r"|^>>>(?=[\w.-]+\n\{)",  # Functionary
+}
+"""What stands before the name of a tool that is called."""
+_CLOSER = re.compile(rf"{_TAG}|^\**Action Input:", re.MULTILINE)
+_BEHIND = r"(?:[\s;]|<(?!/answer>)[^\s<>]{1,40}>|\[unused\d+\]|`{3})*+\Z"
+"""What may stand behind a call that ends a turn: tags, special tokens and the end of a fence."""
+_REST = re.compile(_BEHIND)
+_ENDING = re.compile(rf"(?:(?P<tag>{_TAG})|[)}}])[])]*+{_BEHIND}")
 
 
-def told(parsed: Parsed, text: str, example: str, tools: Schemas) -> Parsed:
-    """The turn with a fault, if it has no call and ends in one of these tools in another form; else as it is."""
+def check(parsed: Parsed, text: str, example: str, tools: Schemas) -> Parsed:
+    """The turn with a fault, if it has no call but one of these tools in another form; else as it is."""
     content = parsed.content
-    if parsed.calls or not content or content[-1] not in _LAST:
+    if parsed.calls or not content:
         return parsed
-    if content[-1] == "}" and '"' not in content and not content.endswith("{}"):  # \boxed{42}
-        return parsed
+    if "<" not in content:
+        if content[-1] not in _LAST:
+            if ":" not in content or "Action Input:" not in content:
+                return parsed
+        elif content[-1] == "}" and ":" not in content and not content.endswith("{}"):  # \\boxed{42}
+            return parsed
     names = [name for tool in tools if (name := tool["function"]["name"]) in content]
-    found = (_object(content, names) or _marked(content, names)) if names else None
+    found = (_object(content, names) or _marked(content, names)) if names and "<answer>" not in content else None
     if found is None:
         return parsed
     name, begin = found
@@ -82,35 +109,51 @@ def _name(item: Any, names: Sequence[str]) -> str:
     if not isinstance(item, dict):
         return ""
     inner = next((item[key] for key in ("function_call", "function") if isinstance(item.get(key), dict)), item)
-    given = any(isinstance(inner.get(key), dict | str) for key in SPELLINGS)
-    name = inner.get("name", inner.get("function"))
+    given = any(isinstance(inner.get(key), dict | str) for key in _ARGUMENTS)
+    name = next((inner[key] for key in _NAMES if key in inner), None)
     return name if given and _KEYS.issuperset(inner) and isinstance(name, str) and name in names else ""
 
 
 def _marked(content: str, names: Sequence[str]) -> tuple[str, int] | None:
-    """The tool that stands behind a mark at the end, and where the mark is."""
+    """The first tool that stands between marks, or behind one and before its arguments, and where the mark is."""
     position = 0
     pattern = _pattern(tuple(names))
     for _ in range(MAX_CALLS):
         mark = pattern.search(content, position)
         if mark is None:
             break
-        if mark["listed"] or content.endswith(_CLOSERS):
-            return mark["listed"] or mark["name"], mark.start()
+        name = mark["name"] or mark["listed"] or mark["own"]
+        ending = _ENDING.search(content, max(mark.end(), len(content) - MAX_ENDING))
+        if (
+            mark["listed"]
+            or (mark["own"] and content.endswith(f"</{name}>"))
+            or (ending and (mark["bracket"] == "{" or (mark["bracket"] and mark["tag"] is not None)))
+            or (_CLOSER.search(content, mark.end()) and ((ending and ending["tag"]) or _apart(content, mark.start())))
+        ):
+            return name, mark.start()
         position = mark.end()
         if mark["object"]:
+            position += len(mark["object"])
             _, end, reason, _ = decode(content, position - 1)
             if not reason and _REST.match(content, end):
-                return mark["name"], mark.start()
+                return name, mark.start()
             position = position if reason else end
     return None
+
+
+def _apart(content: str, begin: int) -> bool:
+    """True for what begins a line, or stands behind other tags there, outside fences."""
+    before = content[content.rfind("\n", 0, begin) + 1 : begin].lstrip()
+    return before[:1] in ("", "<", "]") and content.count("```", 0, begin) % 2 == 0
 
 
 @lru_cache(maxsize=256)
 def _pattern(names: tuple[str, ...]) -> "re.Pattern[str]":
     called = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
     return re.compile(
-        rf"(?:{_MARKS})\s*+(?:functions\.)?(?P<name>{called})(?![\w.-])(?P<object>[^{{]{{0,{MAX_BETWEEN}}}+\{{)?"
-        rf"|^\[(?P<listed>{called})\((?=\w+=[^=]|\)\])[^\n]*(?<=\)\])\Z",
+        rf"(?:(?P<tag>{_MARKS['tag']})|{_MARKS['word']})(?<![\w-])(?P<name>{called})(?![\w-])"
+        rf"(?=(?:\.call)?(?P<bracket>[({{])?)(?=(?P<object>[^{{]{{0,{MAX_BETWEEN}}}+\{{)?)"
+        rf"|^\[(?P<listed>{called})\((?=\w+=[^=]|\)\])[^\n]*(?<=\)\])\Z"
+        rf"|^<(?P<own>{called})>",
         re.MULTILINE,
     )

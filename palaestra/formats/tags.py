@@ -14,9 +14,9 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
+from palaestra.formats import stray
 from palaestra.formats.parsed import Parsed, ParsedCall, Schemas
-from palaestra.formats.scanning import THINK, Turn, before_calls, behind_fault, plain_name, read_turn, skip_blank
-from palaestra.formats.stray import told
+from palaestra.formats.scanning import THINK, Turn, before_calls, plain_name, read_turn, skip_blank
 from palaestra.formats.values import Typing, code_tool, decode, dump, tool_names, with_arguments
 
 EXAMPLE = "<search>what to look for</search>"
@@ -27,20 +27,17 @@ _CODE = "code"
 _FENCE = re.compile(r"```\w*+[ \t]*+\n(.*)\n```\Z", re.DOTALL)
 
 
-def parse(text: str, tools: Schemas = ()) -> Parsed:
-    """Read a turn: its calls and faults in order, and the answer or the text around them."""
-    return _parsed(text, tools, _markers(tool_names(tools), bool(code_tool(tools))))
+def parse(text: str, tools: Schemas = (), found: "re.Pattern[str] | None" = None) -> Parsed:
+    """Read a turn: its calls and faults in order, and the answer or the text around them. `found` finds the tags."""
+    marks = found or _markers(tool_names(tools), bool(code_tool(tools)))
+    answers: list[str] = []
+    parsed = read_turn(text, EXAMPLE, marks, lambda turn, marker: _read(turn, marker, marks, tools, answers))
+    return Parsed("\n".join(answers).strip(), parsed.calls) if answers else stray.check(parsed, text, EXAMPLE, tools)
 
 
 def parse_careful(text: str, tools: Schemas = ()) -> Parsed:
     """Read a turn in which tags may as well be prose; see `careful`."""
-    return _parsed(text, tools, careful(text, tools))
-
-
-def _parsed(text: str, tools: Schemas, found: "re.Pattern[str]") -> Parsed:
-    answers: list[str] = []
-    parsed = read_turn(text, EXAMPLE, found, lambda turn, marker: _read(turn, marker, found, tools, answers))
-    return Parsed("\n".join(answers).strip(), parsed.calls) if answers else told(parsed, text, EXAMPLE, tools)
+    return parse(text, tools, careful(text, tools))
 
 
 def render(calls: Iterable[ParsedCall], content: str = "") -> str:
@@ -111,8 +108,7 @@ def _read(turn: Turn, marker: "re.Match[str]", around: "re.Pattern[str]", tools:
             turn.add(with_arguments(typing.name, value, lenient or not closed), begin)
             return behind + len(closer) * closed
     if end < 0:
-        turn.fault(f"<{tag}> has no {closer}", position)
-        return behind_fault(text, position, around, closer)
+        return turn.skip(f"<{tag}> has no {closer}", position, around, closer)
     again = text.rfind(marker[0], position, end) if typing.name != code_tool(tools) else -1
     if again >= 0:
         turn.content.append(text[marker.start() : again])

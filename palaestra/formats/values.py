@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from palaestra.errors import UsageError
 from palaestra.formats.parsed import ParsedCall, Schemas
 from palaestra.formats.scanning import skip_blank
 
@@ -126,6 +127,36 @@ def dump(value: Any) -> str:
 def bare(value: Any) -> str:
     """A value as bare text: strings as they are, everything else as JSON."""
     return value if isinstance(value, str) else dump(value)
+
+
+class BareText:
+    """How a dialect without escapes writes a value: as it is, between two tags.
+
+    A value ends at the first closing tag that another argument, the end of the call or the end of the turn follows. One
+    in which another value is opened and not closed has no end: its own closing tag is missing, and it would swallow the
+    arguments behind it.
+    """
+
+    def __init__(self, dialect: str, opener: str, closer: str, followers: str) -> None:
+        self.dialect, self.opener, self.closer = dialect, opener, closer
+        self._end = re.compile(rf"{closer}(?=[ \t\r\n]*+(?:{followers}|\Z))")
+
+    def read(self, text: str, position: int) -> tuple[str, int] | None:
+        """The value that begins at `position`, and the place behind its closing tag; None where it has no end."""
+        found = self._end.search(text, position)
+        value = text[position : found.start()] if found else ""
+        return (value, found.end()) if found and value.count(self.opener) <= value.count(self.closer) else None
+
+    def written(self, key: str, value: Any) -> str:
+        """A value with its closing tag; a UsageError where it would not be read back as it is."""
+        text = bare(value)
+        whole = text + self.closer
+        if self.read(whole, 0) != (text, len(whole)):
+            raise UsageError(
+                f"argument {key!r} contains {self.opener} or {self.closer}, "
+                f"which the {self.dialect} format cannot write; use hermes"
+            )
+        return whole
 
 
 def tool_names(tools: Schemas) -> tuple[str, ...]:

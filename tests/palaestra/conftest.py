@@ -1,6 +1,6 @@
-"""The tests of the endpoint share `fake_server` with those of the agents."""
+"""The tests of the endpoint share `fake_server` with the agents' tests; those of formats share `format_helpers`."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "agents"))
+sys.path[:0] = [str(Path(__file__).parents[1] / "agents"), str(Path(__file__).parent)]
