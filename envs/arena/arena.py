@@ -13,13 +13,12 @@ What only computes is done in `begin` and `send`; all else runs beside it, and i
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from enum import Enum
 from functools import partial
 
 from palaestra.envs.arena.playable import Playable
+from palaestra.envs.arena.tables import Gathering, Standing, Table
 from palaestra.envs.core.machine import Reply
-from palaestra.envs.core.state import Events, Seat
+from palaestra.envs.core.state import Seat
 from palaestra.envs.running.inbox import STALL_SHARE, Inbox, Stall
 from palaestra.envs.running.loop import Lag
 from palaestra.envs.running.runner import Runner
@@ -38,32 +37,6 @@ often stands in the way of the threads that bring the results."""
 _BREATH = 50e-6
 """Seconds in which we leave the interpreter to those who were just woken: they would otherwise wait for it until we had
 read on for 5 ms."""
-_PAUSE = 0.005
-"""Seconds to rest where nothing can come before another seat is begun."""
-
-
-class Standing(Enum):
-    """Where a slot stands."""
-
-    FREE = "free: no episode runs there; begin one (with step: pass None for it, or reset it by options['reset_mask'])"
-    ASKED = "waiting for the agent"
-    BUSY = "busy: its event has not been received yet, or other seats of its game are at it; call recv"
-    CLOSED = "closed with its environment; make a new one"
-
-
-class Table:
-    """A machine and who sits at it."""
-
-    machine: Playable | None = None
-    """From the moment when its last seat is taken until its endings are reported."""
-    endings: Events = {}  # noqa: RUF012  (Replaced, never changed.)
-    """How it ended, until that is reported."""
-    began = 0.0
-    """When its first seat was taken, where it waits for others."""
-
-    def __init__(self, seat: Seat, slot: int, start: Start) -> None:
-        self.slots, self.starts = {seat: slot}, {seat: start}
-        self.out: list[Pending] = []
 
 
 class Arena:
@@ -85,7 +58,7 @@ class Arena:
         repeat."""
         if not timeout > 0:
             raise UsageError(f"timeout is {timeout!r}; expected a positive number of seconds")
-        self._make, self.name, self._timeout, self._hint = make, name, timeout, hint
+        self._make, self.name, self._hint = make, name, hint
         first = make()
         self._idle: list[Playable] = [first]
         self._seats = tuple(first.seats)
@@ -108,7 +81,7 @@ class Arena:
         self._aside: set[Pending] = set()
         self._ready: dict[int, Event] = {}
         self._errors: list[BaseException] = []
-        self._gathering: dict[tuple[int, int], list[Table]] = {}
+        self._gathering = Gathering(name, self._seats, timeout)
 
     @property
     def slots(self) -> int:
@@ -142,7 +115,7 @@ class Arena:
         self._require_slot(slot)
         seat = self._seat_of(start)
         self._vacate(slot)
-        table = Table(seat, slot, start) if len(self._seats) == 1 else self._gathered(seat, slot, start)
+        table = Table(seat, slot, start) if len(self._seats) == 1 else self._gathering.seated(seat, slot, start)
         self._tables[slot], self._seat[slot], self._standing[slot] = table, seat, Standing.BUSY
         if len(table.slots) == len(self._seats):
             machine = table.machine = self._idle.pop() if self._idle else self._make()
@@ -205,7 +178,7 @@ class Arena:
         if self._errors:  # An author's mistake; what else has happened is kept.
             raise self._errors.pop(0)
         if not self._ready and not self._out and self._gathering and Standing.ASKED not in self._standing:
-            self._rest(timeout)
+            self._gathering.rest(Standing.FREE not in self._standing, timeout)
         ready, self._ready = self._ready, {}
         events = [ready[slot] for slot in sorted(ready)]
         for event in events:
@@ -358,7 +331,7 @@ class Arena:
             if self._tables[slot] in (table, None):
                 self._tables[slot], self._standing[slot] = None, Standing.FREE
                 self._ready.pop(slot, None)
-        self._ungather(table)
+        self._gathering.leave(table)
         if table.machine is None:
             return
         in_use = bool(table.out)
@@ -384,45 +357,7 @@ class Arena:
             self._aside.add(pending)
             self._runner.start((pending,), self._inbox)
 
-    # Inside: seats of a game find each other.
-
-    def _gathered(self, seat: Seat, slot: int, start: Start) -> Table:
-        """The table at which a seat is taken: one that lacks it, or a new one."""
-        tables = self._gathering.setdefault((start.task, start.seed), [])
-        found = next((table for table in tables if seat not in table.slots), None)
-        if found is None:
-            found = Table(seat, slot, start)
-            found.began = time.monotonic()
-            tables.append(found)
-        found.slots[seat], found.starts[seat] = slot, start
-        if len(found.slots) == len(self._seats):
-            self._ungather(found)
-        return found
-
-    def _ungather(self, table: Table) -> None:
-        """A table no longer waits for seats."""
-        for key, games in list(self._gathering.items()):
-            with suppress(ValueError):
-                games.remove(table)
-                if not games:
-                    del self._gathering[key]
-
-    def _rest(self, timeout: float | None) -> None:
-        """Nothing can come until a seat is begun; an error where none can be, or none was for long."""
-        tables = [table for tables in self._gathering.values() for table in tables]
-        full = Standing.FREE not in self._standing
-        late = [table for table in tables if full or time.monotonic() - table.began > self._timeout]
-        if late or timeout is None:
-            table = (late or tables)[0]
-            missing = ", ".join(str(seat) for seat in self._seats if seat not in table.slots)
-            start = next(iter(table.starts.values()))
-            why = "every slot is taken" if full else f"{self._timeout:g} s have passed" if late else "recv would wait"
-            raise UsageError(
-                f"{self.name}: the game of task {start.task}, seed {start.seed} waits for {missing}, and {why}; "
-                "begin every seat of a game, one game after the other, with the same task and seed"
-            )
-        if timeout:
-            time.sleep(min(timeout, _PAUSE))
+    # Inside: refusals.
 
     def _seat_of(self, start: Start) -> Seat:
         if start.seat in self._seats:

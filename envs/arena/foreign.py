@@ -22,12 +22,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from gymnasium.spaces import Dict, Space, Text
+from gymnasium.spaces import Space, Text
 
+from palaestra.envs.arena.foreign_text import limits, read, require_text, shaped, wrapped
 from palaestra.envs.core.calls import clip
 from palaestra.envs.core.ending import blame
 from palaestra.envs.core.machine import Reply
-from palaestra.envs.core.space import TextSpace
 from palaestra.envs.core.state import Dialogue, Events, Seat
 from palaestra.envs.running.work import Conditions, Mode, Pending, Work
 from palaestra.episode import Attempt, Ending, Event, Start, Task
@@ -97,7 +97,7 @@ class Foreign:
             self._refused[seat] += 1
             if self._refused[seat] > _MAX_REFUSED:
                 return self.stop(Ending.TURN_LIMIT, seat, fault=f"{seat} wrote nothing that is legal")
-            return {seat: self._told(seat, _limits(space))}
+            return {seat: self._told(seat, limits(space))}
         return self._do("step", partial(self._acted, seat, text))
 
     def resume(self, pending: Pending) -> Reply:
@@ -350,57 +350,3 @@ class ParallelMachine(_Zoo):
         if not self.env.agents:
             return self._over()
         return {agent: self._ask(agent, observations[agent], infos.get(agent, {})) for agent in self.env.agents}
-
-
-def is_text(space: Any) -> bool:
-    """Text, or a dict of one text."""
-    if isinstance(space, Dict):
-        return len(space) == 1 and all(is_text(inner) for inner in space.values())
-    return isinstance(space, Text | TextSpace)
-
-
-def require_text(name: str, seat: Seat, observation: Any, action: Any) -> None:
-    """Refuse what an agent that speaks cannot play."""
-    if not (is_text(observation) and is_text(action)):
-        who = f"{name}, {seat}," if seat else name
-        raise UsageError(
-            f"{who} observes {observation} and acts {action}; expected text in both (gymnasium.spaces.Text or "
-            "palaestra.envs.TextSpace, or a Dict of one): put it into words with a wrapper, and register that"
-        )
-
-
-def read(observation: Any) -> str:
-    """The text of an observation."""
-    if isinstance(observation, Mapping):
-        observation = next(iter(observation.values()), "")
-    if not isinstance(observation, str):
-        raise EnvironmentDefect(f"an observation is {str(observation)[:100]!r}; its space promises text")
-    return observation
-
-
-_SHAPES = {"reset": "observation, info", "step": "observation, reward, terminated, truncated, info"}
-
-
-def shaped(name: str, verb: str, returned: Any, by_seat: bool = False) -> Sequence[Any]:
-    """What `reset` or `step` returned, if it has the shape of its API: no turn of an agent's can change that."""
-    places = len(_SHAPES[verb].split(", "))
-    if not isinstance(returned, Sequence) or isinstance(returned, str) or len(returned) != places:
-        found = f"{len(returned)} values" if isinstance(returned, tuple | list) else type(returned).__name__
-        raise EnvironmentDefect(f"{name}.{verb} returned {found}; expected {_SHAPES[verb]}")
-    for value in returned if by_seat else returned[-1:]:
-        if not isinstance(value, Mapping):
-            expected = f"a dict by seat for each of {_SHAPES[verb]}" if by_seat else "a dict as info"
-            raise EnvironmentDefect(f"{name}.{verb} returned {str(value)[:100]!r}; expected {expected}")
-    return returned
-
-
-def wrapped(space: Any, text: str) -> Any:
-    """A text as the action space wants it."""
-    return {next(iter(space)): wrapped(next(iter(space.values())), text)} if isinstance(space, Dict) else text
-
-
-def _limits(space: Text) -> str:
-    letters = "".join(sorted(space.character_set))
-    return (
-        f"Error: this turn is not legal here; write {space.min_length} to {space.max_length} characters of {letters!r}"
-    )

@@ -28,6 +28,14 @@ def blame(seat: Seat, culprit: Seat, ending: Ending, fault: str) -> tuple[Ending
     return Ending.TURN_LIMIT, fault or f"{culprit} could not go on: {ending}"
 
 
+def stopped(spec: Spec, state: State, ending: Ending, culprit: Seat, fault: str) -> dict[Seat, tuple[Ending, str]]:
+    """Every seat's ending where one could not go on; a game says what each gets then."""
+    if not spec.solo and not spec.judged:
+        forfeit = state.play.forfeit(culprit) if culprit is not None else {}
+        state.returned = {seat: forfeit.get(str(seat), {"success": 0.0}) for seat in state.seats}
+    return {seat: blame(seat, culprit, ending, fault) for seat in state.seats}
+
+
 def rewards_of_all(owner: str, seats: Sequence[Seat], returned: Any) -> Mapping[Seat, Any]:
     """What rounds returned, if it is the reward of every seat."""
     if not isinstance(returned, Mapping) or set(returned) != set(seats):

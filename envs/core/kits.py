@@ -8,12 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from palaestra.authorship import foreign_line
 from palaestra.envs.core.spec import Spec
 from palaestra.envs.core.state import Seat, State
 from palaestra.envs.core.toolkit import Toolkit, mode_of
 from palaestra.envs.running.work import Mode, Work
+from palaestra.errors import EnvironmentDefect, MissingExtra, SandboxUnavailable, UsageError
 
 log = logging.getLogger("palaestra.envs")
+_PERMANENT = (EnvironmentDefect, UsageError, MissingExtra, SandboxUnavailable)
+"""Somebody has to change the options, the environment or the machine."""
 
 
 class Kits:
@@ -113,3 +117,11 @@ def _close(kit: Toolkit) -> None:
         kit.close()
     except Exception as error:
         log.warning("toolkit %s did not close: %s: %s", type(kit).__name__, type(error).__name__, error)
+
+
+def start_fault(error: BaseException) -> str:
+    """What to say of a start that failed. What the next episode would meet too is raised."""
+    if isinstance(error, _PERMANENT) or not isinstance(error, Exception):
+        raise error
+    place = foreign_line(error)
+    return f"a toolkit did not start: {type(error).__name__}: {error}" + (f" ({place})" if place else "")

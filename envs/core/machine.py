@@ -15,20 +15,17 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from palaestra.authorship import foreign_line
 from palaestra.envs.core.calls import Prepared, clip, prepare, refused
 from palaestra.envs.core.course import Course, Finished
-from palaestra.envs.core.ending import blame, broken_events, judged, last_events, merged_final, rewards_of_all
-from palaestra.envs.core.kits import Kits
+from palaestra.envs.core.ending import broken_events, judged, last_events, merged_final, rewards_of_all, stopped
+from palaestra.envs.core.kits import Kits, start_fault
 from palaestra.envs.core.spec import Spec
-from palaestra.envs.core.state import NOTHING, Dialogue, Events, Seat, State, episode_of
+from palaestra.envs.core.state import NOTHING, Dialogue, Events, Seat, State, episode_of, not_open
 from palaestra.envs.running.work import Mode, Pending, Work
 from palaestra.episode import Call, Ending, Event, Message, Start, Status, Task
-from palaestra.errors import Broken, EnvironmentDefect, MissingExtra, SandboxUnavailable, UsageError
+from palaestra.errors import Broken, UsageError
 
 Reply = Events | Pending
-_PERMANENT = (EnvironmentDefect, UsageError, MissingExtra, SandboxUnavailable)
-"""What the next episode would meet again: somebody has to change the options, the environment or the machine."""
 _NOWHERE: Mapping[Seat, int] = {}
 
 
@@ -122,7 +119,7 @@ class Machine:
         """Take a turn of a seat that is asked. A turn without a call is its answer."""
         state = self.state
         if state is None or state.endings is not None:
-            raise self._closed("step")
+            raise not_open(state, "step")
         if not isinstance(text, str):
             raise UsageError(f"an action is {type(text).__name__}; expected str, the agent's whole turn")
         spec, one = self.spec, state.seats.get(seat)
@@ -196,7 +193,7 @@ class Machine:
         """
         state = self.state
         if state is None or state.endings is not None:
-            raise self._closed("finish")
+            raise not_open(state, "finish")
         if ending is Ending.ANSWERED:
             raise UsageError("finish(ANSWERED): an answer is a turn without a call, given with step or send")
         if state.out:
@@ -209,11 +206,7 @@ class Machine:
                 one.say(text)
         if ending is Ending.BROKEN:
             return self._break(state, fault or f"{self._where()}: closed from outside")
-        if not self.spec.solo and not self.spec.judged:
-            forfeit = state.play.forfeit(culprit) if culprit is not None else {}
-            state.returned = {seat: forfeit.get(str(seat), {"success": 0.0}) for seat in state.seats}
-        endings = {seat: blame(seat, culprit, Ending(ending), fault) for seat in state.seats}
-        return self._end(state, endings)
+        return self._end(state, stopped(self.spec, state, Ending(ending), culprit, fault))
 
     def discard(self) -> None:
         """Drop what runs without a reward. Toolkits that may wait, or that may be in use, close aside."""
@@ -247,12 +240,8 @@ class Machine:
         return self.state is not state or state.endings is not None
 
     def _not_started(self, state: State, error: BaseException) -> Reply:
-        """The agent has not acted yet: whatever failed, it was not the agent. What cannot heal is raised."""
-        if isinstance(error, _PERMANENT) or not isinstance(error, Exception):
-            raise error
-        place = foreign_line(error)
-        fault = f"{self._where()}: a toolkit did not start: {type(error).__name__}: {error}"
-        return self._break(state, f"{fault} ({place})" if place else fault)
+        """The agent has not acted yet: whatever failed, it was not the agent."""
+        return self._break(state, f"{self._where()}: {start_fault(error)}")
 
     def _begun(self, state: State) -> Reply:
         """The first events, once toolkits have started."""
@@ -388,9 +377,3 @@ class Machine:
     def _where(self) -> str:
         assert self.state is not None
         return f"{self.spec.name} slot {self.state.slot}"
-
-    def _closed(self, verb: str) -> UsageError:
-        if self.state is None or self.state.endings is None:
-            return UsageError(f"{verb} before an episode has begun; call reset (or begin) first")
-        ending = next(iter(self.state.endings.values()))[0]
-        return UsageError(f"{verb} on an episode that has ended ({ending}); call reset (or begin) first")

@@ -10,6 +10,7 @@ from palaestra.envs.core.author import ToolEnv
 from palaestra.envs.core.calls import clean
 from palaestra.envs.core.course import Course
 from palaestra.episode import Attempt, Call, Ending, Event, Message, Start, Task
+from palaestra.errors import UsageError
 
 Seat = str | None
 """Who plays; None where there is one seat, which needs no name."""
@@ -127,3 +128,11 @@ def episode_of(author: ToolEnv, problem: Task, seed: int) -> ToolEnv:
     play.__dict__.update(author.__dict__)
     play.problem, play._seed = problem, seed
     return play
+
+
+def not_open(state: State | None, verb: str) -> UsageError:
+    """What to say where no episode runs."""
+    if state is None or state.endings is None:
+        return UsageError(f"{verb} before an episode has begun; call reset (or begin) first")
+    ending = next(iter(state.endings.values()))[0]
+    return UsageError(f"{verb} on an episode that has ended ({ending}); call reset (or begin) first")

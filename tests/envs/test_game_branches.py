@@ -137,7 +137,9 @@ def test_what_has_no_snapshot_is_refused_with_the_reason():
     game = begun(Careless())
     act(game, COUNT)
     act(game, "on")
-    with pytest.raises(UsageError, match=r"did not come out the same.*round 2 asked .*final\(\) declare"):
+    with pytest.raises(
+        UsageError, match=r"did not come out the same.*round 2 asked .*let final\(\) of a Toolkit declare"
+    ):
         put(game, take(game))
     with pytest.raises(UsageError, match="expected a Snapshot of Dice"):
         put(Machine(spec_of(Dice())), take(begun(Careless())))

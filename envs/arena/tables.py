@@ -1,0 +1,93 @@
+"""Who sits where in an arena: slots, tables, and seats of a game that wait for each other.
+
+Left out: what is played at a table (`arena`).
+"""
+
+import time
+from collections.abc import Sequence
+from enum import Enum
+
+from palaestra.envs.arena.playable import Playable
+from palaestra.envs.core.state import Events, Seat
+from palaestra.envs.running.work import Pending
+from palaestra.episode import Start
+from palaestra.errors import UsageError
+
+_PAUSE = 0.005
+"""Seconds to rest where nothing can come before another seat is begun."""
+
+
+class Standing(Enum):
+    """Where a slot stands."""
+
+    FREE = "free: no episode runs there; begin one (with step: pass None for it, or reset it by options['reset_mask'])"
+    ASKED = "waiting for the agent"
+    BUSY = "busy: its event has not been received yet, or other seats of its game are at it; call recv"
+    CLOSED = "closed with its environment; make a new one"
+
+
+class Table:
+    """A machine and who sits at it."""
+
+    machine: Playable | None = None
+    """From the moment when its last seat is taken until its endings are reported."""
+    endings: Events = {}  # noqa: RUF012  (Replaced, never changed.)
+    """How it ended, until that is reported."""
+    began = 0.0
+    """When its first seat was taken, where it waits for others."""
+
+    def __init__(self, seat: Seat, slot: int, start: Start) -> None:
+        self.slots, self.starts = {seat: slot}, {seat: start}
+        self.out: list[Pending] = []
+
+
+class Gathering:
+    """Tables that wait for their other seats. Those whose starts agree in task and seed sit at one."""
+
+    def __init__(self, name: str, seats: Sequence[Seat], timeout: float) -> None:
+        self._name, self._seats, self._timeout = name, seats, timeout
+        self._tables: dict[tuple[int, int], list[Table]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._tables)
+
+    def seated(self, seat: Seat, slot: int, start: Start) -> Table:
+        """The table at which a seat is taken: one that lacks it, or a new one."""
+        tables = self._tables.setdefault((start.task, start.seed), [])
+        found = next((table for table in tables if seat not in table.slots), None)
+        if found is None:
+            found = Table(seat, slot, start)
+            found.began = time.monotonic()
+            tables.append(found)
+        found.slots[seat], found.starts[seat] = slot, start
+        if len(found.slots) == len(self._seats):
+            self.leave(found)
+        return found
+
+    def leave(self, table: Table) -> None:
+        """A table no longer waits."""
+        for key, tables in list(self._tables.items()):
+            if table in tables:
+                tables.remove(table)
+            if not tables:
+                del self._tables[key]
+
+    def clear(self) -> None:
+        """Forget all that wait."""
+        self._tables.clear()
+
+    def rest(self, full: bool, timeout: float | None) -> None:
+        """Nothing can come until a seat is begun; an error where none can be (`full`), or none was for long."""
+        tables = [table for tables in self._tables.values() for table in tables]
+        late = [table for table in tables if full or time.monotonic() - table.began > self._timeout]
+        if late or timeout is None:
+            table = (late or tables)[0]
+            missing = ", ".join(str(seat) for seat in self._seats if seat not in table.slots)
+            start = next(iter(table.starts.values()))
+            why = "every slot is taken" if full else f"{self._timeout:g} s have passed" if late else "recv would wait"
+            raise UsageError(
+                f"{self._name}: the game of task {start.task}, seed {start.seed} waits for {missing}, and {why}; "
+                "begin every seat of a game, one game after the other, with the same task and seed"
+            )
+        if timeout:
+            time.sleep(min(timeout, _PAUSE))
