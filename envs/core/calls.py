@@ -13,7 +13,7 @@ from typing import Any
 
 from palaestra.envs.core.result import Done
 from palaestra.envs.core.tool import Tool, make
-from palaestra.envs.running.process_child import module_of
+from palaestra.envs.running.process_child import main_file, module_of
 from palaestra.envs.running.work import InProcess, Mode, Work
 from palaestra.episode import Call, Status
 from palaestra.errors import Broken, EnvironmentDefect, ToolError
@@ -62,7 +62,7 @@ class Prepared:
                     "attribute": tool.attribute,
                     "owner": type(self.owner).__name__,
                     "arguments": self.arguments if self.written is None else self.written,
-                    "main": _main_file(),
+                    "main": main_file(),
                 },
             )
         else:
@@ -154,12 +154,6 @@ def load_call(data: Mapping[str, Any]) -> Callable[[float], Sequence[Any]]:
         return [call.status, clip(call.text, _MAX_TEXT), call.answer, work.seconds]
 
     return begin
-
-
-def _main_file() -> str | None:
-    import __main__
-
-    return getattr(__main__, "__file__", None)
 
 
 def _unknown(name: str, tools: Sequence[str]) -> str:

@@ -5,9 +5,10 @@
 
 There are three kinds of tests (`code_tests`). A program that reads stdin runs once a case, afresh, and what it printed
 is compared here. A function is called in a session of the program's own, and what it returned, a plain value by then,
-is compared here. Tests in Python run in a second session, and each call they make is carried over (`crossing`).
-What was expected is never where the program could look, and a program that dies, stalls or lies fails its case. Only
-the sandbox itself, or tests that do not run before the program is first asked, is Broken. `why` tells a person what the
+is compared here. Tests in Python run in a second session, and each call they make is sent to the program
+(`remote_calls`). What was expected is never where the program could look, and a program that dies, stalls or lies fails
+its case. Time is that of the processor, so that a machine which is busy with others makes no program wrong. Only the
+sandbox itself, or tests that do not run before the program is first asked, is Broken. `why` says to a person what the
 first failed test gave, expected and got; so no agent may read it. Left out: special judges.
 """
 
@@ -17,11 +18,12 @@ import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from inspect import getsource
 from typing import Any
 
-from palaestra.envs.rewards import crossing
+from palaestra import tagged
+from palaestra.envs.rewards import remote_calls
 from palaestra.envs.rewards.code_checker import (
     FORGED,
     called,
@@ -48,6 +50,8 @@ GRADING = Limits(
 """Wider than what tools get: tests may be large, and a program prints its answers."""
 COMPILE_SECONDS = 20.0
 """For compiling a program, which counts for nothing else: a machine that is busy must not make a program wrong."""
+PATIENCE = 3.0
+"""Seconds by the clock for each second of the processor that a program is allowed: others use the machine as well."""
 MAX_CALLS = 5000
 """Calls that tests in Python may make."""
 _SLACK_CHARS = 4096
@@ -92,7 +96,7 @@ def _blocks(text: str) -> Iterator[tuple[str, str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What a program may use."""
+    """What a program may use. Seconds are of the processor; by the clock it has PATIENCE times as many."""
 
     seconds: float = 6.0
     """For one case, or one call."""
@@ -163,7 +167,9 @@ class _Grading:
             return Grade(why=f"the program does not compile: {_ended(compiled)}")
         passed = []
         for case in self.tests.cases:
-            result = await self._spend(self.sandbox.arun_once, self.program, stdin=case.given.encode())
+            most = min(self._allowed(), self.sandbox.limits.cpu_seconds) or 1.0
+            limits = replace(self.sandbox.limits, cpu_seconds=most)
+            result = await self._spend(self.sandbox.arun_once, self.program, stdin=case.given.encode(), limits=limits)
             good = result.ok and not result.truncated
             wanted = [same_output(result.stdout, one, self.allowance.tolerance) for one in case.accepted if good]
             passed.append(any(wanted))
@@ -183,7 +189,7 @@ class _Grading:
                     begun = time.monotonic()
                     session, fault = await self._load()
                     if passed:  # The first time is free; a program that ended its session pays for another one.
-                        self.left -= time.monotonic() - begun
+                        self.left -= (time.monotonic() - begun) / PATIENCE
                     if fault:
                         return Grade(why=fault)
                     await self._define(session)
@@ -205,28 +211,29 @@ class _Grading:
         return Grade(True, tuple(passed), self.why)
 
     async def by_assertions(self) -> Grade:
-        """Two sessions; calls are carried from the tests to the program, and plain values back."""
+        """Two sessions; calls are sent from the tests to the program, and plain values back."""
         player, fault = await self._load()
         try:
             if fault:
                 return Grade(why=fault)
             judge = await self.sandbox.astart()
             try:
-                passed = await self._proceed(judge, player)
+                passed = await self._run_tests(judge, player)
             finally:
                 await judge.aclose()
         finally:
             await player.aclose()
         return Grade(True, (passed,), self.why)
 
-    async def _proceed(self, judge: Session, player: Session) -> bool:
+    async def _run_tests(self, judge: Session, player: Session) -> bool:
         """Ask and answer until the tests are over. The program does not run before they have asked once."""
         token = secrets.token_hex(16)
         given = (self.tests.context, self.tests.code, self.tests.function, token)
-        step = f"{_HARNESS}\nproceeding = Proceeding{given!r}\nproceeding.proceed()"
+        step = f"{_HARNESS}\ntests = Tests{given!r}\ntests.go_on()"
         asked, reply = "", None
         for calls in range(MAX_CALLS):
-            result = await self._spend(judge.arun, step, timeout=self.allowance.seconds)
+            result = await judge.arun(step, timeout=PATIENCE * self.allowance.seconds)
+            self._count(result)
             said = _said(result, token)
             found = json.loads(said) if said else {"passed": False, "why": f"the tests ended: {_ended(result)}"}
             if "passed" in found and not calls:  # Nothing of the program has been near them.
@@ -244,7 +251,7 @@ class _Grading:
             if reply is None:
                 self._failed(f"a hidden test failed: {ended}", given=called(self.tests.function, asked))
                 return False
-            step = f"proceeding.proceed({reply!r})"
+            step = f"tests.go_on({reply!r})"
         self._failed(f"the tests call the program more than {MAX_CALLS} times")
         return False
 
@@ -261,16 +268,16 @@ class _Grading:
         return session, "" if _said(result) == "true" else f"the program does not compile: {_ended(result)}"
 
     async def _define(self, session: Session) -> None:
-        self.loaded = await self._spend(session.arun, "program.run()")
+        self.loaded = await self._spend(session.arun, f"program.run({self._allowed()})")
 
     async def _call(self, session: Session, arguments: str) -> tuple[str | None, str]:
         """What the program answers to a call, as the JSON it claims; None where it died or took too long, and why."""
-        result = await self._spend(session.arun, f"program.answer({arguments!r})")
+        result = await self._spend(session.arun, f"program.answer({arguments!r}, {self._allowed()})")
         reply = None if _gone(result) else _said(result)
         return reply, "" if reply is not None else _ended(self.loaded if _gone(self.loaded) else result)
 
     def _right(self, reply: str, case: Case) -> bool:
-        longest = max(len(json.dumps(one)) for one in case.accepted)
+        longest = max(len(json.dumps(remote_calls.packed(one))) for one in case.accepted)
         if len(reply) > 4 * longest + _SLACK_CHARS:  # Nothing equal is so long, and reading it takes time.
             return False
         try:
@@ -280,15 +287,21 @@ class _Grading:
             return False
 
     async def _spend(self, run: Callable[..., Awaitable[Result]], program: str, **options: Any) -> Result:
-        """Run something within what is left of the time; with a `timeout` of its own it runs in any case."""
-        if self.left <= 0 and "timeout" not in options:
+        """Run something of the program's within what is left of the time."""
+        if self.left <= 0:
             return _NO_TIME
-        options = {"timeout": min(self.allowance.seconds, self.left), **options}
-        result = await run(program, **options)
-        self.left -= result.duration_s
-        return result
+        allowed = self._allowed()
+        result = await run(program, timeout=PATIENCE * allowed, **options)
+        self._count(result)
+        return replace(result, timed_out=True) if result.cpu_s > allowed else result
 
-    # What a person is told.
+    def _allowed(self) -> float:
+        return max(min(self.allowance.seconds, self.left), 0.0)
+
+    def _count(self, result: Result) -> None:
+        self.left -= max(result.cpu_s, result.duration_s / PATIENCE)
+
+    # What a person reads.
 
     def _numbered(self, number: int, ended: str) -> str:
         return f"hidden test {number} of {len(self.tests.cases)} failed{': ' if ended else ''}{ended}"
@@ -303,17 +316,17 @@ class _Grading:
         return clipped("".join(self.tests.code.splitlines()[number - 1 : number]).strip()) if number else ""
 
 
-_HARNESS = getsource(crossing)
+_HARNESS = "\n".join(re.sub(r"(?m)^from palaestra.*\n", "", getsource(one)) for one in (tagged, remote_calls))
 _NO_TIME = Result(exit_code=None, timed_out=True, limit_hit="seconds")
 
 
 def _arguments(given: Any) -> str:
-    return json.dumps({"args": crossing.pack(given), "kwargs": {}})
+    return json.dumps({"args": remote_calls.packed(given), "kwargs": {}})
 
 
 def _said(result: Result, token: str = "") -> str | None:
     """The JSON text behind the last mark that a run printed."""
-    _, mark, text = result.stdout.rpartition(crossing.MARK + token)
+    _, mark, text = result.stdout.rpartition(remote_calls.MARK + token)
     return text.strip() if mark else None
 
 
@@ -326,8 +339,8 @@ def _ended(result: Result) -> str:
     """How a run ended that did not end well, in one line."""
     if result is _NO_TIME:
         return "no time was left for it"
-    if result.timed_out:
-        return f"out of time after {result.duration_s:.1f} s"
+    if result.timed_out or result.limit_hit == "cpu_seconds":
+        return f"out of time after {result.duration_s:.1f} s, {result.cpu_s:.1f} s of them on the processor"
     limit = f"at its limit of {result.limit_hit}" if result.limit_hit else ""
     said = [limit, *result.stderr[-_SLACK_CHARS:].strip().splitlines()[-1:]]
     return clipped(": ".join(filter(None, said)) or f"it ended with status {result.exit_code}")

@@ -1,8 +1,8 @@
 """Tests in Python as they are read: which function they ask for, whether they can fail, whether they can be judged.
 
-Tests and program run in two sessions, so that values cross between them and nothing else. Refused is what could not be
-judged so, and would be paid wrongly: a function that is handed to the program, and an assertion about an argument
-after the call. Both are looked for in the text. Left out: what only running them would show.
+Tests and program run in two sessions, and values alone are sent between them. Refused is what could not be judged so,
+and would be paid wrongly: a function that is handed to the program, and an assertion about an argument after the call.
+Both are looked for in the text. Left out: what only running them would show.
 """
 
 import ast
@@ -10,19 +10,50 @@ import builtins
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from palaestra.envs.rewards.crossing import PLAIN_TYPES
+from palaestra.envs.rewards.remote_calls import PLAIN_TYPES
 
 _HOLDS = ast.List | ast.Tuple | ast.Set | ast.Dict | ast.Starred | ast.IfExp
 _BINDS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
-def split_setup(source: str) -> tuple[str, str]:
-    """What a set-up defines, for both sessions, and the rest of it, which the program could read an answer from."""
+def split_setup(source: str, function: str = "", shown: str = "") -> tuple[str, str]:
+    """What of a set-up both sessions get, and what the tests alone get: values and functions, which may be the answer.
+
+    Both get imports, classes, and the functions that the agent was `shown` already. A ValueError where a class is the
+    answer itself, or uses what the program does not get.
+    """
     body = _tree(source, "its set-up is").body
-    defines = [node for node in body if isinstance(node, _BINDS | ast.Import | ast.ImportFrom)]
-    parts = (defines, [node for node in body if node not in defines])
-    first, second = ("".join(f"{ast.unparse(node)}\n" for node in part) for part in parts)
+    both = [
+        node
+        for node in body
+        if isinstance(node, ast.ClassDef | ast.Import | ast.ImportFrom)
+        or (isinstance(node, _BINDS) and (ast.get_source_segment(source, node) or " ") in shown)
+    ]
+    rest = [node for node in body if node not in both]
+    kept = _bound([one for node in rest for one in _own(node)])
+    for node in both:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        inner = list(ast.walk(node))
+        if any(isinstance(one, _BINDS) and one.name == function for one in inner):
+            raise ValueError(f"the class {node.name} of its set-up defines {function}, which the program is to define")
+        used = {one.id for one in inner if isinstance(one, ast.Name)} & (kept - _bound(inner))
+        if used:
+            raise ValueError(
+                f"the class {node.name} of its set-up uses {', '.join(sorted(used))}, which the program does not get, "
+                "since it could be the answer; make it part of the class"
+            )
+    rest = [node for node in rest if not (isinstance(node, _BINDS) and node.name == function)]
+    first, second = ("".join(f"{ast.unparse(node)}\n" for node in part) for part in (both, rest))
     return first, second
+
+
+def _own(node: ast.AST) -> Iterator[ast.AST]:
+    """The node and what is in it, but for the inside of a function."""
+    yield node
+    if not isinstance(node, _BINDS):
+        for child in ast.iter_child_nodes(node):
+            yield from _own(child)
 
 
 def function_of(assertions: str, context: str, setup: str = "") -> str:
@@ -64,7 +95,7 @@ def _can_fail(node: ast.AST) -> bool:
 
 
 def judgeable(code: str, function: str, context: str = "") -> None:
-    """A ValueError where a right program would fail, since what the tests look at does not cross."""
+    """A ValueError where a right program would fail, since what the tests look at is not sent."""
     nodes = parsed(code)
     checks = [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == "check" and node.args.args]
     names = {function, *(node.args.args[0].arg for node in checks)}
@@ -75,8 +106,8 @@ def judgeable(code: str, function: str, context: str = "") -> None:
         for given in _handed(call):
             if isinstance(given, ast.Lambda) or (isinstance(given, ast.Name) and given.id in functions):
                 raise ValueError(
-                    f"`{_text(code, call)}` hands a function to the program, and only values cross between the tests "
-                    "and it: a right program would fail"
+                    f"`{_text(code, call)}` hands a function to the program, and only values are sent between the "
+                    "tests and it: a right program would fail"
                 )
     if about := _looks_at_argument(nodes, names):
         raise ValueError(
@@ -86,7 +117,7 @@ def judgeable(code: str, function: str, context: str = "") -> None:
 
 
 def shapes(code: str, function: str) -> list[tuple[int, tuple[str, ...]] | None]:
-    """How each call of a function is given its arguments: how many there are, and who has a name. None: not told."""
+    """How each call of a function is given its arguments: how many there are, and who has a name. None: unknown."""
     calls = _calls(parsed(code), {function})
     return [
         None

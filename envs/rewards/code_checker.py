@@ -13,10 +13,10 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-from palaestra.envs.rewards.crossing import unpack
+from palaestra.envs.rewards.remote_calls import packed, unpacked
 
 MAX_SHOWN_CHARS = 300
-"""Of an input, of what was expected and of what came, in what a person is told of a failed test."""
+"""Of an input, of what was expected and of what came, in the explanation of a failed test."""
 MAX_READ_CHARS = 3000
 """Longest call or answer that is read to be shown as Python writes it: whatever it holds, that costs little."""
 
@@ -91,15 +91,19 @@ def listed(value: Any) -> Any:
         return listed(value["of"])
     if value["$"] == "dict":
         return {str(key): listed(one) for key, one in value["of"] if isinstance(key, str | int)}
-    if value["$"] in ("Fraction", "Decimal"):
-        return unpack(value)
+    if value["$"] in ("int", "Fraction", "Decimal") or (value["$"] == "array" and value["of"][1] == []):
+        found = unpacked(value)
+        return found.item() if hasattr(found, "item") else found
     return Unlike()
 
 
 def clipped(value: Any, written: Callable[[Any], str] = str) -> str:
     """The head of a value as it is written, and how much there is of it. A text is cut before: it may be megabytes."""
     size = len(value) if isinstance(value, str) else 0
-    text = written(value[:MAX_SHOWN_CHARS] if size else value)
+    try:
+        text = written(value[:MAX_SHOWN_CHARS] if size else value)
+    except ValueError:  # An integer of more digits than Python writes.
+        text = json.dumps(packed(value))
     if max(size, len(text)) <= MAX_SHOWN_CHARS:
         return text
     return f"{text[:MAX_SHOWN_CHARS]}... ({max(size, len(text)):,} characters)"
@@ -116,11 +120,11 @@ def differing(printed: str, wanted: str, tolerance: float = 0.0) -> dict[str, st
 
 
 def called(function: str, arguments: str) -> str:
-    """A call as Python writes it, of the arguments that were carried over."""
+    """A call as Python writes it, of the arguments that were sent."""
 
     def written(found: Any) -> str:
-        named = [f"{name}={unpack(value)!r}" for name, value in found["kwargs"].items()]
-        return f"{function}({', '.join([*(repr(unpack(value)) for value in found['args']), *named])})"
+        named = [f"{name}={unpacked(value)!r}" for name, value in found["kwargs"].items()]
+        return f"{function}({', '.join([*(repr(unpacked(value)) for value in found['args']), *named])})"
 
     return _read(arguments, written)
 
@@ -131,13 +135,13 @@ def replied(reply: str | None) -> str:
     def written(found: Any) -> str:
         if "raised" in found:
             return f"raised {found['raised']}: {found['said']}".removesuffix(": ")
-        return repr(unpack(found["value"]))
+        return repr(unpacked(found["value"]))
 
     return _read(reply or "", written)
 
 
 def _read(text: str, written: Callable[[Any], str]) -> str:
-    """What was carried over, as people read it; where it is long, or no such thing, as it came."""
+    """What was sent, as people read it; where it is long, or no such thing, as it came."""
     try:
         return clipped(written(json.loads(text)) if len(text) <= MAX_READ_CHARS else text)
     except FORGED:

@@ -15,9 +15,11 @@ import binascii
 import json
 import keyword
 import pickletools
+import re
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 from palaestra.envs.rewards.code_assertions import function_of, judgeable, shapes, split_setup
@@ -27,6 +29,7 @@ MAX_TEST_BYTES = 256 * 2**20
 """Size of a problem's tests once they are unpacked."""
 MAX_CASES = 1000
 _PICKLED_TEXT = {"PROTO", "FRAME", "MEMOIZE", "BINPUT", "LONG_BINPUT", "PUT", "STOP"}
+_LONG_INTEGER = re.compile(r"\d{4300}")
 _TEXT = {"SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", "UNICODE"}
 
 
@@ -50,36 +53,40 @@ class HiddenTests:
     code: str = ""
     """Tests in Python: they define check(candidate), or call `function` as they run."""
     context: str = ""
-    """Runs before the program and before the tests: imports, functions that a problem gives."""
+    """Runs before the program and before the tests: imports, classes, functions that the agent was shown."""
 
     def asked(self) -> str:
         """What to define, in words; "" for a program that reads stdin."""
         if not self.function:
             return ""
         given = shapes(self.code, self.function) if self.code else [(len(case.given), ()) for case in self.cases]
-        told = [one for one in given if one is not None]
-        counts = sorted({count for count, _ in told})
-        names = sorted({name for _, named in told for name in named})
-        if not counts or len(told) < len(given):
+        known = [one for one in given if one is not None]
+        counts = sorted({count for count, _ in known})
+        names = sorted({name for _, named in known for name in named})
+        if not counts or len(known) < len(given):
             return f"Define a function `{self.function}`."
         many = f"{' or '.join(map(str, counts))} argument{'' if counts == [1] else 's'}"
         by_name = f"; given by name: {', '.join(f'`{name}`' for name in names)}" if names else ""
         return f"Define a function `{self.function}` of {many}{by_name}."
 
 
-def read_tests(columns: Mapping[str, Any], answer: Any = None) -> HiddenTests:
-    """The tests of a problem; a ValueError says what is wrong. `answer` is looked at where no column helps."""
+def read_tests(columns: Mapping[str, Any], answer: Any = None, shown: str = "") -> HiddenTests:
+    """The tests of a problem; a ValueError says what is wrong. `answer` is looked at where no column helps.
+
+    `shown` is what the agent is asked: functions of a set-up that stand in it may be handed to the program.
+    """
     if not isinstance(columns, Mapping):
         raise UsageError(f"columns is {str(columns)[:40]!r}; expected a mapping of names to what stands there")
     if "private_test_cases" in columns or "public_test_cases" in columns:
         return _livecodebench(columns)
     if isinstance(columns.get("test"), str) and isinstance(columns.get("entry_point"), str):
-        code, context = columns["test"], str(columns.get("context") or "")
-        judgeable(code, _named(columns["entry_point"]), context)
-        return HiddenTests(code=code, function=columns["entry_point"], context=context)
+        name = _named(columns["entry_point"])
+        context, made = split_setup(str(columns.get("context") or ""), name, shown)
+        judgeable(made + columns["test"], name, context)
+        return HiddenTests(code=made + columns["test"], function=name, context=context)
     if columns.get("test_list"):
-        imports, setup = (_lines(columns.get(name) or "") for name in ("test_imports", "test_setup_code"))
-        return _assertions(_listed(columns["test_list"]), imports, setup)
+        setup = "\n".join(_lines(columns.get(name) or "") for name in ("test_imports", "test_setup_code"))
+        return _assertions(_listed(columns["test_list"]), setup, shown)
     for name in ("input_output", "tests", "verification_info"):
         if columns.get(name):
             return _any(_json(columns[name], name))
@@ -176,12 +183,11 @@ def _function_of_case(case: Mapping[str, Any]) -> Any:
     return case.get("fn_name") or (metadata.get("func_name") if isinstance(metadata, Mapping) else None)
 
 
-def _assertions(listed: Sequence[Any], imports: str = "", setup: str = "") -> HiddenTests:
-    """What a set-up defines stands in both sessions; the values that it makes are with the tests alone."""
+def _assertions(listed: Sequence[Any], setup: str = "", shown: str = "") -> HiddenTests:
+    """Of a set-up the values and the functions are with the tests alone."""
     code = "\n".join(map(str, listed))
-    defined, made = split_setup(setup)
-    context = "\n".join(filter(None, (imports, defined)))
-    name = function_of(code, context, made)
+    name = function_of(code, *split_setup(setup, "", shown))
+    context, made = split_setup(setup, name, shown)
     judgeable(made + code, name, context)
     return HiddenTests(code=made + code, function=name, context=context)
 
@@ -205,7 +211,8 @@ def _named(name: Any) -> str:
 def _checked(tests: HiddenTests) -> HiddenTests:
     if not tests.cases:
         raise ValueError("it has no test case")
-    if all(str("" if case.accepted[0] is None else case.accepted[0]).strip() == "" for case in tests.cases):
+    wanted = [case.accepted[0] for case in tests.cases]
+    if all(one is None or (isinstance(one, str) and not one.strip()) for one in wanted):
         raise ValueError("none of its test cases expects any output, so a program that does nothing would pass them")
     if len(tests.cases) > MAX_CASES:
         raise ValueError(f"it has {len(tests.cases)} test cases; at most MAX_CASES, {MAX_CASES}, are run")
@@ -216,6 +223,8 @@ def _json(value: Any, name: str) -> Any:
     if not isinstance(value, str):
         return value
     try:
+        if _LONG_INTEGER.search(value):  # Python reads no decimal integer of more than 4,300 digits by itself.
+            return json.loads(value, parse_int=lambda digits: int(Decimal(digits)))
         return json.loads(value)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{name} is no JSON: {str(error)[:80]}") from None

@@ -1,4 +1,4 @@
-"""math-verify in processes that can be killed (`killable`), since what it compares was written by an agent.
+"""math-verify in processes that can be killed (`limited_processes`), since what it compares was written by an agent.
 
 An answer that takes it too long, or too much memory, is different. There are two lines, so that what others wrote
 costs nobody a verdict, and a flood of hard answers is no way out of one. Answers that are quick by their text
@@ -11,10 +11,8 @@ import json
 from functools import cache
 from importlib.util import find_spec
 
-from palaestra.envs.core.tool import tool
 from palaestra.envs.rewards import structure
-from palaestra.envs.rewards.killable import Killable
-from palaestra.envs.running.processes import START_SECONDS
+from palaestra.envs.rewards.limited_processes import LimitedProcesses
 from palaestra.errors import MissingExtra
 
 SECONDS = 2.0
@@ -53,8 +51,8 @@ def _require() -> None:
 class Comparison:
     """What the processes run."""
 
-    @tool(process=True, timeout=START_SECONDS)
-    def load(self, setting: str) -> str:
+    @staticmethod
+    def load(setting: str) -> str:
         """Load math-verify, and all that it loads when it is first used."""
         import logging
 
@@ -64,8 +62,8 @@ class Comparison:
         math_verify.verify(math_verify.parse("1", parsing_timeout=None), [], timeout_seconds=None)
         return f"{setting} is ready"
 
-    @tool(process=True, timeout=SECONDS)
-    def answer(self, setting: str, question: str) -> str:
+    @staticmethod
+    def answer(setting: str, question: str) -> str:
         """Compare; its own time-outs use signals and run out late, so ours is the only one."""
         from math_verify import parse, verify
 
@@ -73,4 +71,4 @@ class Comparison:
         return str(bool(wanted and found) and verify(wanted, found, timeout_seconds=None))
 
 
-_light, _others = Killable(Comparison, SECONDS, MEGABYTES), Killable(Comparison, SECONDS, MEGABYTES)
+_light, _others = LimitedProcesses(Comparison, SECONDS, MEGABYTES), LimitedProcesses(Comparison, SECONDS, MEGABYTES)

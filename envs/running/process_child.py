@@ -50,6 +50,11 @@ def serve(connection: socket.socket, request: dict[str, Any]) -> None:
     write(connection, {"value": begin(request["seconds"])})
 
 
+def main_file() -> str | None:
+    """In the parent: the file of its own program."""
+    return getattr(sys.modules.get("__main__"), "__file__", None)
+
+
 def module_of(name: str, main_file: str | None) -> Any:
     """A module by name; the parent's own program is loaded from its file, under another name, and not run again."""
     if name != "__main__":

@@ -18,7 +18,7 @@ class Limits:
     seconds: float = 5.0
     """Wall time of one run, where the run does not give its own."""
     cpu_seconds: float = 60.0
-    """CPU time of one process, over the life of the session."""
+    """CPU time of the session's processes together: what computes more is ended, and the next run begins with none."""
     memory_bytes: int = 512 * 2**20
     """Memory of the whole tree, files on the scratch folders included."""
     processes: int = 32

@@ -53,7 +53,7 @@ class CodeContest(ToolEnv):
     )
     parts = {"success": RewardPart(weight=0.0), "compiles": RewardPart(weight=0.5), "passed": RewardPart(weight=0.5)}  # noqa: RUF012
     ceiling = 0.5  # What a program is paid that solves nothing.
-    deadlines = {"reward": 300.0}  # noqa: RUF012
+    deadlines = {"reward": 600.0}  # noqa: RUF012
 
     def __init__(
         self,
@@ -63,14 +63,13 @@ class CodeContest(ToolEnv):
         tolerance: float = 0.0,
         sandbox: Where = "local",
     ) -> None:
-        """`seconds` is what a test may take (ten times as much all of them), `tolerance` how far numbers may be off.
-
-        `sandbox` is where programs run.
+        """`seconds` of the processor is what a test may take (ten times as much all of them), `tolerance` how far
+        numbers may be off. `sandbox` is where programs run.
         """
         super().__init__(split, tasks)
         seconds, tolerance = _number("seconds", seconds), _number("tolerance", tolerance)
-        if not seconds or 10 * seconds > self.deadlines["reward"] / 2:
-            most = self.deadlines["reward"] / 20
+        most = self.deadlines["reward"] / 40  # By the clock all tests may take PATIENCE times ten times as long.
+        if not 0 < seconds <= most:
             raise UsageError(f"seconds is {seconds:g}; expected more than 0 and at most {most:g}, so that grading ends")
         self.allowance = Allowance(seconds, 10 * seconds, tolerance)
         self.sandbox = sandbox
@@ -104,8 +103,9 @@ async def graded(attempt: Attempt, allowance: Allowance, sandbox: Where) -> Grad
     program = program_of(attempt.answer)
     if program is None:
         return Grade(why="there is no program")
-    tests = await asyncio.to_thread(read_tests, attempt.task.data, attempt.task.answer)  # Some are megabytes, packed.
-    if tests.function and not attempt.task.data.get("context"):  # HumanEval's own brings the imports it wants.
+    task = attempt.task
+    tests = await asyncio.to_thread(read_tests, task.data, task.answer, task.prompt)  # Some are megabytes, packed.
+    if tests.function and not task.data.get("context"):  # HumanEval's own brings the imports it wants.
         tests = replace(tests, context=PRELUDE + tests.context)
     return await grade_program(program, tests, allowance=allowance, sandbox=sandbox)
 
@@ -117,7 +117,7 @@ def scored(grade: Grade) -> dict[str, float]:
 
 def with_tests(task: Task) -> Task:
     """A task whose tests can be read, with its starter code under the question, or the name it has to define."""
-    tests = read_tests(task.data, task.answer)
+    tests = read_tests(task.data, task.answer, task.prompt)
     starter: Any = task.data.get("starter_code")
     if isinstance(starter, str) and starter.strip():
         task = replace(task, prompt=f"{task.prompt}\n\nBegin with this code:\n```python\n{starter.rstrip()}\n```")

@@ -4,7 +4,7 @@ Some verifiers pay for nonsense, some hand what the agent wrote to `eval`. So a 
 (the same number must give the same item, its own answer must be right; nonsense, the answers of other items and several
 answers at once must not), a few are refused with a reason, and where a verifier evaluates text it is shown only what
 cannot run: a literal, plain arithmetic, or words that are no expression. What an agent wrote meets a verifier in a
-process that is killed when it takes too long (`killable`). Left out: the episode (`reasoning`).
+process that is killed when it takes too long (`limited_processes`). Left out: the episode (`reasoning`).
 """
 
 import ast
@@ -21,8 +21,7 @@ from difflib import get_close_matches
 from functools import cached_property, lru_cache
 from typing import Any
 
-from palaestra.envs.core.tool import tool
-from palaestra.envs.rewards.killable import Killable
+from palaestra.envs.rewards.limited_processes import LimitedProcesses
 from palaestra.errors import MissingExtra, UsageError
 
 _NO_ANSWER = "its items have no reference answer"
@@ -181,20 +180,20 @@ class Items:
 class _Verifier:
     """What a process does that may be killed: score an agent's answer to an item that it is handed."""
 
-    @tool(process=True, timeout=SECONDS)
-    def load(self, setting: str) -> str:
+    @staticmethod
+    def load(setting: str) -> str:
         """Load a generator, which was looked at by the process that asks."""
         _unchecked(setting)
         return "loaded"
 
-    @tool(process=True, timeout=SECONDS)
-    def answer(self, setting: str, question: str) -> str:
+    @staticmethod
+    def answer(setting: str, question: str) -> str:
         """Score. The item comes from the generator in the process that asks: no agent wrote what is unpickled."""
         text, item = json.loads(question)
         return repr(_unchecked(setting).score(text, pickle.loads(base64.b64decode(item))))
 
 
-_verifiers = Killable(_Verifier, SECONDS, MEGABYTES)
+_verifiers = LimitedProcesses(_Verifier, SECONDS, MEGABYTES)
 
 
 @lru_cache(maxsize=16)

@@ -31,6 +31,10 @@ for line in iter(lines.readline, b""):
 """
 
 
+LIBRARIES = False
+"""Whether programs find what is installed, which takes longer to start."""
+
+
 class BareSession(Session):
     limits = Limits()
 
@@ -40,7 +44,7 @@ class BareSession(Session):
     async def _run(self, asked, blocking):
         program, timeout, stdin, *_ = asked
         if self._process is None:
-            command = [sys.executable, "-I", "-S", "-c", _CHILD]
+            command = [sys.executable, "-I", *["-S"] * (not LIBRARIES), "-c", _CHILD]
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         begun = time.monotonic()
         self._process.stdin.write(json.dumps({"program": program, "stdin": stdin.decode()}).encode() + b"\n")

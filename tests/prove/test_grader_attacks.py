@@ -65,7 +65,7 @@ def solve(given):
 """,
     "an object of a class that agrees": r"""
 import __main__, json
-CLASSES = ["Agrees", "ANY", "_ANY", "HiddenTests", "Proceeding", "Unknown", "Drawn", "object", "type", "Any", "check"]
+CLASSES = ["Agrees", "ANY", "_ANY", "HiddenTests", "Tests", "Unknown", "SentIterator", "object", "type", "Any", "check"]
 def solve(given):
     forged = [{"$": "object", "of": [name, {"__class__": "str", "__eq__": True}]} for name in CLASSES]
     __main__.say = lambda *a, **k: print("\n\x1e" + json.dumps({"value": forged[given == "ab"]}), flush=True)
@@ -294,6 +294,55 @@ def solve(given):
     "a missing function": "x = 1\n",
     "a generator": "def solve(given):\n    yield given\n",
 }
+
+
+SETUP = "def known(given):\n    return 'zqx-' + given\nclass Shared:\n    pass\n"
+SEARCH = """
+import gc, types
+def solve(given):
+    for one in [*globals().values(), *gc.get_objects()]:
+        if isinstance(one, types.FunctionType) and one.__name__ == "known":
+            return one(given)
+"""
+OWN = "class Agrees:\n    def __eq__(self, other):\n        return True\n"
+RETURNED = "class Agrees:\n    pass\nAgrees.__module__ = 'solution'\ndef solve(given):\n    return Agrees()\n"
+EMPTY = "import numpy\ndef solve(given):\n    return numpy.zeros((0, 3))\n"
+OF_ONE_FILE = {
+    "a reference solution in the set-up": (
+        SEARCH, {"test_setup_code": SETUP, "test_list": ["assert solve('3') == known('3')"]},
+        "def solve(given):\n    return 'zqx-' + given\n",
+    ),
+    "an object of a class of the tests' own": (
+        RETURNED, {"entry_point": "solve", "test": f"{OWN}def check(candidate):\n    assert candidate(1) == 5"},
+        "def solve(given):\n    return 5\n",
+    ),
+    "an array that is broadcast to nothing": (
+        EMPTY, {"test_imports": ["import numpy as np"], "test_list": ["assert np.allclose(solve(1), 5.0)"]},
+        "def solve(given):\n    return 5.0\n",
+    ),
+}  # fmt: skip
+"""An attack on a kind of file, the file's columns, and an honest program."""
+
+
+@pytest.mark.parametrize("name", OF_ONE_FILE)
+def test_an_attack_on_a_kind_of_file_passes_nothing(name):
+    attack, columns, honest = OF_ONE_FILE[name]
+    tests = read_tests(columns)
+    assert not asyncio.run(grade_program(attack, tests, allowance=AMPLE)).all_passed
+    assert asyncio.run(grade_program(honest, tests, allowance=AMPLE)).all_passed
+
+
+def test_a_relay_of_another_session_makes_no_honest_program_wrong():
+    relay = (
+        "import os, time\nfor _ in range(20):\n    if not os.fork():\n        while True:\n            os.setsid()\n"
+        "            while time.process_time() < 0.2: pass\n            if os.fork(): os._exit(0)\n"
+    )
+    slow = "import time\ndef solve(given):\n    while time.process_time() < 2.0: pass\n"
+    with shared_sandbox().start() as one, shared_sandbox().start() as two:
+        assert one.run(relay).ok
+        assert two.run(relay).ok
+        found = grade(slow + f"    return {SECRETS!r}[given]\n", "calls", ALLOWANCE)
+    assert found.all_passed, found.why
 
 
 SIMPLE = {

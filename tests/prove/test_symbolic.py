@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from palaestra.envs.rewards import killable, symbolic
+from palaestra.envs.rewards import limited_processes, symbolic
 from palaestra.envs.rewards.mathematics import same
 
 pytestmark = pytest.mark.prove
@@ -77,8 +77,8 @@ def test_many_hostile_expressions_at_once_are_compared_in_as_many_processes_as_t
     monkeypatch.setattr(symbolic._others, "_answered", counted)
     begun = time.monotonic()
     assert not any(asyncio.run(all_of_them()))
-    assert most == killable.PROCESSES
-    assert time.monotonic() - begun < 8 / killable.PROCESSES * MOST_SECONDS
+    assert most == limited_processes.PROCESSES
+    assert time.monotonic() - begun < 8 / limited_processes.PROCESSES * MOST_SECONDS
 
 
 @pytest.mark.usefixtures("ample")

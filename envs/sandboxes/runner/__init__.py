@@ -12,5 +12,5 @@ import anything but the standard library and its siblings. The trainer's half is
     zygote               a warm interpreter that is forked for every cell; the init of a cell that stays
     console, orders      runs the agent's code inside its cell; what it is told and answers
     wire, output, files, preload                                       frames, capped output, files, warm imports
-    cell, root, seccomp, landlock, rlimits, cgroups, watching, strays, syscalls, probe  the walls
+    cell, root, seccomp, landlock, rlimits, cgroups, watching, syscalls, probe  the walls
 """

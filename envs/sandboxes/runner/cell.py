@@ -2,7 +2,7 @@
 
     enter_zygote     namespaces, a root folder of its own        once, before anything is imported for the agent
     fork_session     a child that is PID 1 of a new pid namespace
-    enter_session    its own /proc and scratch folders           still privileged: an init may fork the console after it
+    enter_session    its own /proc, network, scratch folders     still privileged: an init may fork the console after it
     settle_init      what is left to an init                     reaps, runs nothing
     confine          everything given up                         the agent's code may run after it
     enter_branch     a forked console leaves the old folder
@@ -121,7 +121,7 @@ def enter_session(limits: Mapping[str, Any], slot: int, settings: Settings) -> i
     """
     scratch = _scratch(settings)
     if _has_namespaces(settings):
-        unshare(CLONE_NEWNS)
+        unshare(CLONE_NEWNS | CLONE_NEWNET)  # names of abstract sockets belong to a network
         mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, "subset=pid")
         inodes = limits["scratch_files"] + _OWN_INODES
         options = f"size={limits['scratch_bytes']},nr_inodes={inodes},mode=755"
@@ -192,7 +192,8 @@ def enter_branch(folder: str, settings: Settings) -> None:
 
 
 def _filter(settings: Settings) -> dict[str, bool]:
-    return {"memfd": bool(settings.get("memory_tree")), "unix_sockets": landlock.version() >= 6}
+    apart = _has_namespaces(settings) or landlock.version() >= 6
+    return {"memfd": bool(settings.get("memory_tree")), "unix_sockets": apart}
 
 
 def _has_namespaces(settings: Settings) -> bool:

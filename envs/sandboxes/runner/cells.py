@@ -229,6 +229,13 @@ class Place:
         self._expected.append(process)
         self.tell({"op": "adopt", "pid": pid})
 
+    def sweep(self, group: Group | None) -> None:
+        """End every process of a session but the init; a session that shares this place has its group alone."""
+        if self.seats == 1:
+            self.tell({"op": "sweep"})
+        elif group is not None:
+            group.kill()
+
     def tell(self, order: Message, *descriptors: int) -> None:
         with contextlib.suppress(OSError):
             child.send(self.channel, order, *descriptors)

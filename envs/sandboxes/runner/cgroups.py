@@ -1,4 +1,4 @@
-"""Control groups: memory and number of processes of a whole tree, counted by the kernel. Version 1 and version 2.
+"""Control groups: memory, processes and CPU time of a whole tree, counted by the kernel. Version 1 and version 2.
 
 An owner (the supervisor) has one folder, and a group for each session below it. The folder's name says whose it is
 (pid namespace, pid, start time), so that groups of an owner that was killed can be told and swept by the next one. The
@@ -19,7 +19,6 @@ from typing import Any
 from . import hierarchies
 from .hierarchies import remove, write
 
-_NEEDED = hierarchies.NEEDED
 _REMOVE_SECONDS = 0.2
 _KILL_ROUNDS = 200
 _MOST_IDLE = 16
@@ -31,10 +30,13 @@ _LEFT_SHARE = 64
 class Group:
     """One session's group: a folder in version 2, one for each controller in version 1."""
 
-    def __init__(self, memory: Path, pids: Path) -> None:
+    def __init__(self, memory: Path, pids: Path, *shares: Path) -> None:
+        """`shares`: of version 1, one that gives a session its share of the processor and one that counts the use."""
         self._memory, self._pids = memory, pids
-        self._folders = list(dict.fromkeys((memory, pids)))
-        self._unified = len(self._folders) == 1
+        self._folders = list(dict.fromkeys((memory, pids, *shares)))
+        self._unified = memory == pids
+        counted = memory / "cpu.stat" if self._unified else [*shares, memory][-1] / "cpuacct.usage"
+        self._used = _Counter(counted, b"usage_usec")
         self._kills = _Counter(memory / ("memory.events" if self._unified else "memory.oom_control"), b"oom_kill")
         self._refusals = _Counter(pids / "pids.events", b"max")
         self._current = _Counter(pids / "pids.current", b"")
@@ -42,6 +44,7 @@ class Group:
         self._killed = False
         self.bounds: tuple[int, ...] = ()
         """Its limits, where it may serve another session after this one."""
+        self.most_processes: int | str = "max"
 
     def join_descriptors(self) -> list[int]:
         """Opened files through which a process joins by itself: `join(descriptors)`.
@@ -71,6 +74,13 @@ class Group:
         """How often a fork was refused here."""
         return self._refusals.value()
 
+    def cpu_seconds(self) -> float | None:
+        """What processes computed here, those that have ended too; None where nobody counts it."""
+        words = self._used.text().split()
+        if self._unified:
+            return int(words[1]) / 1e6 if words[:1] == [b"usage_usec"] else None
+        return int(words[0]) / 1e9 if words else None
+
     def alone(self) -> bool:
         """At most one process with one thread is here."""
         return self._current.text() in (b"0\n", b"1\n")
@@ -81,13 +91,6 @@ class Group:
             return False
         held = self._held.text().strip()
         return held.isdigit() and int(held) * _LEFT_SHARE < self.bounds[0]
-
-    def memory_peak(self) -> int:
-        """Most bytes ever held, 0 where the kernel does not keep it."""
-        name = "memory.peak" if self._unified else "memory.max_usage_in_bytes"
-        with contextlib.suppress(OSError, ValueError):
-            return int((self._memory / name).read_text())
-        return 0
 
     def kill(self) -> None:
         """SIGKILL to all, and to what they fork meanwhile."""
@@ -103,12 +106,14 @@ class Group:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             if not alive:
+                with contextlib.suppress(OSError):
+                    write(self._pids / "pids.max", self.most_processes)
                 return
             time.sleep(0.001)
 
     def remove(self, seconds: float = _REMOVE_SECONDS) -> bool:
         """Take the group away; False while processes are still dying in it: call again later."""
-        for counter in (self._kills, self._refusals, self._current, self._held):
+        for counter in (self._kills, self._refusals, self._current, self._held, self._used):
             counter.close()
         outcomes = [remove(folder, seconds) for folder in self._folders]
         return all(outcomes)
@@ -203,17 +208,18 @@ class Cgroups:
 
     def create(self, name: str, limits: Mapping[str, Any]) -> Group:
         """A group with `limits["memory_bytes"]` and `limits["processes"]`, and one more: the session's init."""
-        memory, pids = (self._folders[controller] / name for controller in _NEEDED)
-        group = Group(memory, pids)
+        memory, pids, *shares = (folder / name for folder in self._folders.values())
+        group = Group(memory, pids, *shares)
+        group.most_processes = limits["processes"] + 1
         try:
-            for folder in dict.fromkeys((memory, pids)):
+            for folder in dict.fromkeys((memory, pids, *shares)):
                 os.mkdir(folder)
             unified = memory == pids
             write(memory / ("memory.max" if unified else "memory.limit_in_bytes"), limits["memory_bytes"])
             swap, most = ("memory.swap.max", 0) if unified else ("memory.memsw.limit_in_bytes", limits["memory_bytes"])
             with contextlib.suppress(FileNotFoundError):  # a kernel that does not count swap has no such file
                 write(memory / swap, most)
-            write(pids / "pids.max", limits["processes"] + 1)
+            write(pids / "pids.max", group.most_processes)
         except OSError:
             group.remove(0)
             raise

@@ -19,11 +19,11 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType, TracebackType
 from typing import Any, NoReturn
 
-from . import cell, orders, rlimits
+from . import cell, files, orders, rlimits
 from .orders import DONE, FORKED, READY, Order
 from .output import shortened
 
@@ -188,7 +188,11 @@ class Console:
         """Become two. The branch is an orphan, so that the session's init looks after it; its files are a copy."""
         _flush()
         dice = random.getstate()  # `random` draws a new seed in every child; a branch is to go on as this one would
-        middle = os.fork()
+        try:
+            middle = os.fork()
+        except OSError:  # the program's own processes are as many as it may have; this one goes on
+            channel.close()
+            return
         if middle:
             os.waitpid(middle, 0)
             channel.close()
@@ -202,7 +206,11 @@ class Console:
             os.dup2(self._null, descriptor)
         self._channel, self._pid = channel, os.getpid()
         folder = os.path.join(self._scratch, area, "0")
-        _copy(self._folder, folder)
+        try:
+            _copy(self._folder, folder)
+        except OSError:
+            files.empty(folder)  # or the original would be short of room
+            raise
         cell.enter_branch(area, self._settings)
         os.chdir(folder)
         self._folder = folder
@@ -291,16 +299,32 @@ def _flush() -> None:
 
 def _copy(source: str, target: str) -> None:
     """Copy what a folder holds: folders, regular files and links; the rest is left behind."""
-    with os.scandir(source) as entries:
+    with _readable(source), os.scandir(source) as entries:
         for entry in entries:
             new = os.path.join(target, entry.name)
             if entry.is_symlink():
                 os.symlink(os.readlink(entry.path), new)
-            elif entry.is_dir():
+                continue
+            if entry.is_dir():
                 os.mkdir(new)
                 _copy(entry.path, new)
             elif entry.is_file():
-                with open(entry.path, "rb") as reading, open(new, "wb") as writing:
+                with _readable(entry.path), open(entry.path, "rb") as reading, open(new, "wb") as writing:
                     while data := reading.read(_COPY_CHUNK):
                         writing.write(data)
-                os.chmod(new, entry.stat().st_mode & 0o7777)
+            else:
+                continue
+            os.chmod(new, entry.stat().st_mode & 0o7777)
+
+
+@contextlib.contextmanager
+def _readable(path: str) -> Iterator[None]:
+    """The program may have locked itself out of what is its own."""
+    mode = os.stat(path).st_mode & 0o7777
+    if mode & 0o500 != 0o500:
+        os.chmod(path, mode | 0o500)
+    try:
+        yield
+    finally:
+        if mode & 0o500 != 0o500:
+            os.chmod(path, mode)

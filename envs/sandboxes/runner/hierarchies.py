@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 NEEDED = ("memory", "pids")
+WANTED = ("cpu", "cpuacct")
+"""A share of the processor, and a count of what was used of it; version 2 counts it in any group."""
 _PREFIX = "palaestra"
 _MEMBERS = f"{_PREFIX}-members"  # the leaf
 _MOST_FOLDERS_SWEPT = 20_000
@@ -41,17 +43,19 @@ def owner_name() -> str:
 def _look_in_version_1(mounts: dict[str, tuple[Path, str]], groups: dict[str, str]) -> Found | str:
     of_controller = {name: path for names, path in groups.items() for name in names.split(",")}
     folders: dict[str, Path] = {}
-    for name in NEEDED:
+    for name in (*NEEDED, *(name for name in WANTED if name in mounts)):
         base = _own_folder(*mounts[name], of_controller.get(name, "/"))
         try:
-            folders[name] = base / owner_name()
             with contextlib.suppress(FileExistsError):
-                os.mkdir(folders[name])
+                os.mkdir(base / owner_name())
         except OSError as error:
+            if name in WANTED:
+                continue
             for made in folders.values():
                 remove(made, 0)
             return f"no group can be made in {base} ({error.strerror}); run as root, or on a machine with cgroup v2"
-    return folders, [mounts[name][0] for name in NEEDED]
+        folders[name] = base / owner_name()
+    return folders, [mounts[name][0] for name in folders]
 
 
 def _look_in_version_2(mount: Path, mounted_root: str, own: str) -> Found | str:
@@ -80,7 +84,7 @@ def _made_in_version_2(base: Path, mount: Path) -> Found:
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder)
     try:
-        write(folder / "cgroup.subtree_control", " ".join(f"+{name}" for name in NEEDED))
+        _hand_out(folder)
     except OSError:
         remove(folder, 0)
         raise
@@ -100,10 +104,19 @@ def _delegate(group: Path) -> None:
                     write(leaf / "cgroup.procs", pid)
             if not members:
                 break
-        write(group / "cgroup.subtree_control", " ".join(f"+{name}" for name in NEEDED))
+        _hand_out(group)
     except OSError:
         remove(leaf, 0)
         raise
+
+
+def _hand_out(group: Path) -> None:
+    """What is needed, and shares of the processor where they can be had."""
+    wanted = [*NEEDED, *(name for name in WANTED if name in words(group / "cgroup.controllers"))]
+    try:
+        write(group / "cgroup.subtree_control", " ".join(f"+{name}" for name in wanted))
+    except OSError:
+        write(group / "cgroup.subtree_control", " ".join(f"+{name}" for name in NEEDED))
 
 
 def _hands_out(folder: Path) -> bool:

@@ -5,9 +5,10 @@ import signal
 import time
 from collections.abc import Callable
 
-from .cells import Message, Process
+from .cells import Message, Place, Process
 from .cgroups import Group
 from .output import MARK_BYTES, Outputs
+from .watching import cpu_seconds, tree
 from .wire import LIMITED, RESULT
 
 SHORT_SECONDS = 0.0005
@@ -22,6 +23,8 @@ class Meters:
         self._group: Group | None = None
         self._cpu_seconds = cpu_seconds
         self._cpu = 0.0
+        self._before = 0.0
+        """What the session computed before its allowance began: an earlier user of the group, or what was killed."""
         self._held = 0
         self._kills = self._refusals = 0
 
@@ -30,6 +33,17 @@ class Meters:
         self._group = group
         if group is not None:
             self._kills, self._refusals = group.oom_kills(), group.pids_hits()
+            self._before = group.cpu_seconds() or 0.0
+
+    def spent(self, place: Place) -> bool:
+        """Whether the session's processes have computed more together than they may; what comes then begins anew."""
+        found = self._group.cpu_seconds() if self._group is not None else None
+        if found is None:
+            found = cpu_seconds(tree(place.first.pid))
+        beyond = found - self._before > self._cpu_seconds
+        if beyond:
+            self._before = found
+        return beyond
 
     def begin(self, process: Process) -> None:
         self._cpu = cpu_of(process.pid)
@@ -72,8 +86,9 @@ class Meters:
         kills, refusals = self._kills, self._refusals
         if self._group is not None:
             self._kills, self._refusals = self._group.oom_kills(), self._group.pids_hits()
-        oom = self._kills > kills or bool(died and died.get("watched"))
-        limit = "memory" if oom else ""
+        beyond = str(died.get("beyond", "")) if died else ""
+        oom = self._kills > kills or beyond == "memory"
+        limit = "memory" if oom else beyond
         if not limit and number >= 0:
             spent = number == signal.SIGKILL and cpu >= self._cpu_seconds
             limit = "cpu_seconds" if spent or number == signal.SIGXCPU else ""
@@ -84,6 +99,18 @@ class Meters:
         if self._refusals > refusals:
             return oom, "processes"
         return oom, "scratch" if full else "output" if cut else ""
+
+
+def refusal(size: int) -> bytes:
+    """The fields of a Result of what was not run: its state is lost, and stderr has so many bytes that say why."""
+    none = -1
+    return RESULT.pack(1, none, False, False, True, 0, 0, size, 0.0, 0.0, 0, 0, size, none)
+
+
+def is_full(place: Place) -> bool:
+    """Whether its scratch folders are full, in bytes or in files."""
+    found = os.statvfs(place.folder)
+    return found.f_bavail == 0 or found.f_favail == 0
 
 
 def cpu_of(pid: int) -> float:

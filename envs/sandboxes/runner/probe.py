@@ -79,7 +79,10 @@ def _memory(mode: str) -> tuple[str, list[str]]:
     answer = _in_child(_try_groups)  # a child's groups are its own: those of sessions that are alive stay untouched
     if "missing" not in answer:
         return "tree", []
-    weaker = "memory of a session is watched several times a second, and its processes are killed, instead of bounded"
+    weaker = (
+        "memory and CPU time of a session are watched, and its processes are killed, instead of bounded; and sessions "
+        "have no equal shares of the processors"
+    )
     return "watched", [f"{weaker}: {answer['missing']}"]
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 from . import orders, wire
 from .cells import Loop, Message, Place, Process, Waiter
 from .cgroups import Group
-from .measures import Meters
+from .measures import Meters, is_full
 from .output import Outputs, Pipe
 from .watching import tree, watched_memory
 from .zygotes import Zygote
@@ -28,6 +28,8 @@ UNREAD_SECONDS = 0.005
 """Before what a program prints is read: a flood waits that long at its beginning."""
 WATCH_SECONDS = 0.1
 """How often memory is looked at where no control group counts it."""
+LOOK_SECONDS = 0.5
+"""How often what a session has computed is looked at."""
 
 Reply = tuple[wire.Head, tuple[bytes, ...]]
 Steps = Generator[float, None, Any]
@@ -51,6 +53,7 @@ class Host(Loop, Protocol):
     def place(self, zygote: Zygote, kind: str, limits: Message, waiter: Waiter, group: Group | None) -> Place: ...
     def group(self, limits: Message) -> Group | None: ...
     def bury(self, group: Group | None, over: bool) -> None: ...
+    def look_after(self, session: Any) -> None: ...
 
 
 class Asked(NamedTuple):
@@ -85,6 +88,8 @@ class Run:
     def __init__(self, host: Host, place: Place, process: Process, group: Group | None, meters: Meters) -> None:
         self._host, self._place, self._process, self._group = host, place, process, group
         self._limits, self._meters = place.limits, meters
+        self.leaves_nothing = False
+        """Once it is over: its process, where that goes on, has one thread and no company."""
 
     def go(self, wanted: Asked, number: int = 0, lost: bool = False) -> Generator[float, None, Reply]:
         """To its end, or to the end of its time. `lost`: variables of the session are gone already."""
@@ -113,7 +118,7 @@ class Run:
             # Nobody else holds them, unless another branch of the same agent opened them by name: so nothing of others
             # can come into them before the next run begins.
             intact = process.died is None and process.reply[len(process.awaited) + 1 :][:1] == b"\1"
-            reusable = intact and self._group is not None and self._group.alone()
+            reusable = self.leaves_nothing = intact and self._group is not None and self._group.alone()
             outputs.drain()
             lost = lost or (stays and process.died is not None)
             return self._meters.result(process, not ended, lost, duration, outputs, self._full)
@@ -149,18 +154,23 @@ class Run:
         return kind == orders.RUN
 
     def _waited(self, deadline: float) -> Generator[float, None, bool]:
-        """Wait for the end of a run; where nobody counts memory, look at it now and then."""
-        if self._group is not None or not self._host.namespaces:
-            return (yield from until(self._process.done, deadline))
-        while not (yield from until(self._process.done, min(deadline, time.monotonic() + WATCH_SECONDS))):
+        """Wait for the end of a run; look now and then at what it has computed and, where nobody counts that, holds."""
+        process, place = self._process, self._place
+        if not self._host.namespaces:
+            return (yield from until(process.done, deadline))
+        pause = LOOK_SECONDS if self._group is not None else WATCH_SECONDS
+        while not (yield from until(process.done, min(deadline, time.monotonic() + pause))):
             if time.monotonic() >= deadline:
                 return False
-            if watched_memory(tree(self._place.first.pid)) > int(self._limits["memory_bytes"]):
-                self._process.kill()
-                self._place.tell({"op": "sweep"})
-                yield from until(lambda: self._process.died is not None, time.monotonic() + DEATH_SECONDS)
-                if self._process.died is not None:
-                    self._process.died["watched"] = True
+            beyond = "cpu_seconds" if self._meters.spent(place) else ""
+            if self._group is None and watched_memory(tree(place.first.pid)) > int(self._limits["memory_bytes"]):
+                beyond = "memory"
+            if beyond:
+                process.kill()
+                place.sweep(self._group)
+                yield from until(lambda: process.died is not None, time.monotonic() + DEATH_SECONDS)
+                if process.died is not None:
+                    process.died["beyond"] = beyond
         return True
 
     def _stop(self, command: bool) -> Steps:
@@ -185,11 +195,7 @@ class Run:
         return False
 
     def _full(self) -> bool:
-        """The scratch folders are full, in bytes or in files."""
-        if self._place.folder < 0 or self._host.mode == "fork_only":
-            return False
-        found = os.statvfs(self._place.folder)
-        return found.f_bavail == 0 or found.f_favail == 0
+        return self._place.folder >= 0 and self._host.mode != "fork_only" and is_full(self._place)
 
 
 def _reader(host: Host, pipe: Pipe) -> Callable[[], None]:

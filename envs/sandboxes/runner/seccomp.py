@@ -11,36 +11,13 @@ import functools
 import struct
 
 from .syscalls import NEW_NAMESPACES, PR_SET_SECCOMP, machine, number, prctl
-
-REFUSED = (
-    # mounts and roots
-    "mount", "umount2", "pivot_root", "chroot", "fsopen", "fsconfig", "fsmount", "fspick", "open_tree", "move_mount",
-    "mount_setattr", "name_to_handle_at", "open_by_handle_at", "quotactl", "quotactl_fd", "swapon", "swapoff",
-    "fanotify_init", "fanotify_mark", "nfsservctl", "ustat", "sysfs",
-    # namespaces and identity of the machine
-    "unshare", "setns", "sethostname", "setdomainname", "personality",
-    # the kernel itself
-    "bpf", "perf_event_open", "init_module", "finit_module", "delete_module", "create_module", "query_module",
-    "get_kernel_syms", "kexec_load", "kexec_file_load", "reboot", "syslog", "acct", "lookup_dcookie", "seccomp",
-    "_sysctl", "afs_syscall", "tuxcall", "security", "vserver", "getpmsg", "putpmsg", "uselib",
-    # hardware and clocks
-    "iopl", "ioperm", "modify_ldt", "vhangup", "adjtimex", "clock_adjtime", "clock_settime", "settimeofday",
-    # other processes' memory
-    "ptrace", "process_vm_readv", "process_vm_writev", "process_madvise", "process_mrelease", "pidfd_getfd", "kcmp",
-    "userfaultfd", "memfd_secret", "move_pages", "migrate_pages", "mbind", "set_mempolicy", "get_mempolicy",
-    "set_mempolicy_home_node",
-    # ways round: queues that run calls for one, and memory that outlives its process
-    "io_uring_setup", "io_uring_enter", "io_uring_register", "io_setup", "io_submit", "io_cancel", "io_destroy",
-    "io_getevents", "io_pgetevents", "add_key", "request_key", "keyctl", "shmget", "shmat", "shmctl", "shmdt",
-    "semget", "semop", "semctl", "semtimedop", "msgget", "msgsnd", "msgrcv", "msgctl", "mq_open", "mq_unlink",
-    "mq_timedsend", "mq_timedreceive", "mq_notify", "mq_getsetattr",
-)  # fmt: skip
+from .syscalls import REFUSED as REFUSED
 
 _AUDIT_ARCHITECTURE = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _FIRST_X32 = 0x40000000
 _FIRST_UNKNOWN = 457  # after futex_requeue
 _MODE_FILTER = 2
-_AF_UNIX, _TIOCSTI, _TIOCLINUX = 1, 0x5412, 0x541C
+_AF_UNIX, _TIOCSTI, _TIOCLINUX, _F_SETLEASE, _F_NOTIFY = 1, 0x5412, 0x541C, 1024, 1026
 
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _REFUSE, _ABSENT = _ERRNO | errno.EPERM, _ERRNO | errno.ENOSYS
@@ -90,12 +67,9 @@ def _verdicts(memfd: bool, unix_sockets: bool) -> dict[int, Code]:
     family = [(_LOAD, 0, 0, _FIRST_ARGUMENT), (_EQUAL, 1, 0, _AF_UNIX), *_refuse_else_allow()]
     named["socketpair"] = family
     named["socket"] = family if unix_sockets else [(_RETURN, 0, 0, _REFUSE)]
-    named["ioctl"] = [
-        (_LOAD, 0, 0, _SECOND_ARGUMENT),
-        (_EQUAL, 1, 0, _TIOCSTI),
-        (_EQUAL, 0, 1, _TIOCLINUX),
-        *_refuse_else_allow(),
-    ]
+    for name, one, other in (("ioctl", _TIOCSTI, _TIOCLINUX), ("fcntl", _F_SETLEASE, _F_NOTIFY)):
+        code = [(_LOAD, 0, 0, _SECOND_ARGUMENT), (_EQUAL, 1, 0, one), (_EQUAL, 0, 1, other)]
+        named[name] = [*code, *_refuse_else_allow()]
     # Of oneself only: another process of the same user, an init say, has limits too. Of arguments the low half is seen.
     named["prlimit64"] = [(_LOAD, 0, 0, _FIRST_ARGUMENT), (_EQUAL, 1, 0, 0), *_refuse_else_allow()]
     if not memfd:

@@ -12,13 +12,15 @@ from collections.abc import Generator, Iterator
 from . import files, orders, preload
 from .cells import Message, Place, Process, Waiter
 from .cgroups import Group
-from .measures import Meters
+from .measures import Meters, refusal
 from .orders import FORKED
 from .runs import DEATH_SECONDS, Asked, Failure, Host, Reply, Run, Steps, until
+from .watching import tree
 
 START_SECONDS = 30.0
 """For a cell to be there; the first one waits for its zygote to be warm."""
 FORK_SECONDS = 10.0
+_NOTICE = "This session is to be a copy of one whose program keeps it from being copied"
 
 
 class Session:
@@ -36,6 +38,8 @@ class Session:
         self._console: Process | None = None
         self._runs = 0
         self._meters = Meters(float(limits["cpu_seconds"]))
+        self._notice = ""
+        """What the next run is answered with in place of being run."""
         self.busy = False
 
     # --- a session that stays
@@ -48,6 +52,9 @@ class Session:
 
     def run(self, wanted: Asked) -> Generator[float, None, Reply]:
         place = self._living()
+        if self._notice:
+            notice, self._notice = self._notice.encode(), ""
+            return refusal(len(notice)), (b"", notice, b"")
         self.busy = True
         try:
             if wanted.command:
@@ -59,12 +66,28 @@ class Session:
                 self._console = yield from self._spawned()
             console = self._console
             self._runs += 1
-            reply = yield from self._ready(place, console).go(wanted, self._runs, lost)
+            run = self._ready(place, console)
+            reply = yield from run.go(wanted, self._runs, lost)
             if console.died is not None:
                 self._lose_console()
+            elif not run.leaves_nothing:
+                self._host.look_after(self)
             return reply
         finally:
             self.busy = False
+
+    def computes(self) -> bool:
+        """Whether something of it may go on after a run; what has computed more than it may is ended."""
+        place = self.place
+        if place is None or place.dead or place.broken:
+            return False
+        if self.busy:
+            return True
+        if self._meters.spent(place):
+            if self._console is not None:
+                self._console.kill()
+            place.sweep(self._group)
+        return len(tree(place.first.pid)) > 1 + place.seats if self._group is None else not self._group.alone()
 
     def _command(self, place: Place, wanted: Asked) -> Generator[float, None, Reply]:
         process = yield from self._spawned()
@@ -74,6 +97,7 @@ class Session:
             if process.died is None:
                 process.kill()
             process.close()
+            self._host.look_after(self)
 
     def _lose_console(self) -> None:
         """It is dead: what it left running goes as well."""
@@ -81,19 +105,33 @@ class Session:
         if console is not None:
             console.drop_outputs()
             console.close()
-        if self._host.namespaces and self.place is not None and self.place.seats == 1:
-            self.place.tell({"op": "sweep"})
-        elif self._group is not None:
-            self._group.kill()
+        if self._host.namespaces and self.place is not None:
+            self.place.sweep(self._group)
 
     def fork(self, original: "Session") -> Steps:
-        """Become a second session with the variables and a copy of the files of another one."""
+        """Become a second session with the variables and a copy of the files of another one.
+
+        Where that one's program keeps it from being copied, this session begins anew, and its first run says so.
+        """
         place = original._living()
         if not self._host.namespaces:
             raise Failure("usage", "this backend cannot fork a session; see Capabilities.forks")
         if original.busy:
             raise Failure("usage", "a session cannot be forked while it runs")
+        self._notice = original._notice
         self._take_group()
+        try:
+            yield from self._copy(original, place)
+        except (OSError, Failure) as error:
+            if isinstance(error, Failure) and error.kind != "os":
+                raise
+            self.leave()
+            self._area = ""
+            yield from self.start([])
+            why = getattr(error, "strerror", None) or error
+            self._notice = f"{_NOTICE}: {why}. It begins anew, without variables and files, and nothing was run.\n"
+
+    def _copy(self, original: "Session", place: Place) -> Steps:
         self.place = place
         place.seats += 1
         self._area, place.branches = f"{original._area}/{place.branches}".lstrip("/"), place.branches + 1
@@ -111,13 +149,15 @@ class Session:
         far.close()
         deadline = time.monotonic() + FORK_SECONDS
         yield from until(lambda: branch.reply or branch.hung_up or original._gone(), deadline)
+        if place.broken:
+            raise Failure("broken", place.broken)
         word = branch.reply
         if not word[1:12].isdigit():
-            raise Failure("os", "the session's program did not fork: its process is busy, dead or was changed", 11)
+            raise Failure("os", "its files do not fit twice, or its process is busy, dead or was changed")
         place.adopt(branch, int(word[1:12]))
         yield from until(lambda: branch.pid or branch.died or place.broken, deadline)
         if branch.died is not None or not branch.pid:
-            raise Failure("os", "the session's program did not live through its fork", 11)
+            raise Failure("os", "it did not live through its fork")
         if self._group is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._group.add(branch.pid)
@@ -153,7 +193,7 @@ class Session:
 
     def reset(self) -> Steps:
         yield from self.close()
-        self._area, self._runs = "", 0
+        self._area, self._runs, self._notice = "", 0, ""
         yield from self.start([])
 
     # --- one program

@@ -6,6 +6,7 @@ they do (`sessions`).
 """
 
 import contextlib
+import itertools
 import json
 import os
 import resource
@@ -17,12 +18,12 @@ import time
 from collections.abc import Callable
 from typing import NoReturn
 
-from . import cgroups, probe, strays, wire
+from . import cgroups, probe, watching, wire
 from .cell import user_of
 from .cells import Message, Place, Waiter
 from .cgroups import Cgroups, Group
 from .connections import Connection
-from .runs import Failure
+from .runs import LOOK_SECONDS, Failure
 from .sessions import Session
 from .syscalls import PR_SET_DUMPABLE, Unavailable, prctl
 from .zygotes import Zygote
@@ -30,6 +31,8 @@ from .zygotes import Zygote
 SPARE_DESCRIPTORS = 64
 """Left free: a session needs about ten, and one that cannot be had must still be answered."""
 _BURIAL_SECONDS = 0.02
+_LOOKS = 64
+"""Sessions that are looked at together: each costs some reading in /proc where no control group counts."""
 _FAREWELL_SECONDS = 5.0
 _PRIORITY = -10
 
@@ -59,6 +62,9 @@ class Supervisor:
         self._slots_used = 0
         self._count = 0
         self._graves: list[Group] = []
+        self._computing: dict[Session, None] = {}
+        """Sessions of which something may go on between runs, the one that was looked at last at the end."""
+        self._look_at = float("inf")
         self._most_descriptors = _raise_descriptors()
         self.capabilities: Message = {}
         self.over = False
@@ -72,8 +78,15 @@ class Supervisor:
                 handler = self._handlers.get(descriptor)
                 if handler is not None:
                     handler()
-            if time.monotonic() >= self._alarm:
+            now = time.monotonic()
+            if now >= self._alarm:
                 self._ring()
+            if now >= self._look_at:
+                for session in [*itertools.islice(self._computing, _LOOKS)]:
+                    del self._computing[session]
+                    if session.computes():
+                        self._computing[session] = None
+                self._look_at = now + LOOK_SECONDS if self._computing else float("inf")
             while self._woken:
                 woken, self._woken = self._woken, {}
                 for connection in woken:
@@ -90,11 +103,10 @@ class Supervisor:
     def _pause(self) -> float:
         if self._woken:
             return 0.0
-        if self._alarm == float("inf") and not self._graves:
-            return -1.0
-        now = time.monotonic()
-        nearest = min(self._alarm, now + _BURIAL_SECONDS) if self._graves else self._alarm
-        return max(nearest - now, 0.0)
+        nearest, now = min(self._alarm, self._look_at), time.monotonic()
+        if self._graves:
+            nearest = min(nearest, now + _BURIAL_SECONDS)
+        return -1.0 if nearest == float("inf") else max(nearest - now, 0.0)
 
     def watch(self, descriptor: int, handler: Callable[[], None]) -> None:
         self._handlers[descriptor] = handler
@@ -170,6 +182,12 @@ class Supervisor:
         if not group.remove(0):
             self._graves.append(group)
 
+    def look_after(self, session: Session) -> None:
+        """See that what is left of a run does not compute for ever. In a container the engine's bound must do."""
+        if self.namespaces:
+            self._computing.setdefault(session)
+            self._look_at = min(self._look_at, time.monotonic() + LOOK_SECONDS)
+
     def _check_room(self) -> None:
         probe_descriptor = os.dup(0)  # the lowest that is free
         os.close(probe_descriptor)
@@ -220,7 +238,7 @@ class Supervisor:
         """Without a pid namespace: what a session has left running. One session is served at a time then."""
         if self.mode != "container" or any(zygote.places for zygote in self._zygotes.values()):
             return
-        strays.end({os.getpid(), *(zygote.pid for zygote in self._zygotes.values())})
+        watching.end_all_but({os.getpid(), *(zygote.pid for zygote in self._zygotes.values())})
 
     def farewell(self) -> None:
         """End everything, and see it gone."""

@@ -31,38 +31,49 @@ _NO_CAPABILITIES = (ctypes.c_uint32 * 6)()
 _CAPSET = LIBC.capset  # looked up here, since a fork that is the first to look pays for it in page faults
 
 # name: (x86_64, aarch64). From asm/unistd_64.h and asm-generic/unistd.h; None where a processor has no such call.
-NUMBERS: dict[str, tuple[int | None, int | None]] = {
-    "_sysctl": (156, None), "acct": (163, 89), "add_key": (248, 217), "adjtimex": (159, 171),
-    "afs_syscall": (183, None), "bpf": (321, 280), "chroot": (161, 51), "clock_adjtime": (305, 266),
-    "clock_settime": (227, 112), "clone": (56, 220), "clone3": (435, 435), "close_range": (436, 436),
-    "create_module": (174, None), "delete_module": (176, 106), "fanotify_init": (300, 262),
-    "fanotify_mark": (301, 263), "finit_module": (313, 273), "fsconfig": (431, 431), "fsmount": (432, 432),
-    "fsopen": (430, 430), "fspick": (433, 433), "get_kernel_syms": (177, None), "get_mempolicy": (239, 236),
-    "getpmsg": (181, None), "init_module": (175, 105), "io_cancel": (210, 3), "io_destroy": (207, 1),
-    "io_getevents": (208, 4), "io_pgetevents": (333, 292), "io_setup": (206, 0), "io_submit": (209, 2),
-    "io_uring_enter": (426, 426), "io_uring_register": (427, 427), "io_uring_setup": (425, 425), "ioctl": (16, 29),
-    "ioperm": (173, None), "iopl": (172, None), "kcmp": (312, 272), "kexec_file_load": (320, 294),
-    "kexec_load": (246, 104), "keyctl": (250, 219), "landlock_add_rule": (445, 445),
-    "landlock_create_ruleset": (444, 444), "landlock_restrict_self": (446, 446), "lookup_dcookie": (212, 18),
-    "mbind": (237, 235), "memfd_create": (319, 279), "memfd_secret": (447, 447), "migrate_pages": (256, 238),
-    "modify_ldt": (154, None), "mount": (165, 40), "mount_setattr": (442, 442), "move_mount": (429, 429),
-    "move_pages": (279, 239), "mq_getsetattr": (245, 185), "mq_notify": (244, 184), "mq_open": (240, 180),
-    "mq_timedreceive": (243, 183), "mq_timedsend": (242, 182), "mq_unlink": (241, 181), "msgctl": (71, 187),
-    "msgget": (68, 186), "msgrcv": (70, 188), "msgsnd": (69, 189), "name_to_handle_at": (303, 264),
-    "nfsservctl": (180, 42), "open_by_handle_at": (304, 265), "open_tree": (428, 428),
-    "perf_event_open": (298, 241), "personality": (135, 92), "pidfd_getfd": (438, 438), "pivot_root": (155, 41),
-    "prlimit64": (302, 261), "process_madvise": (440, 440), "process_mrelease": (448, 448),
-    "process_vm_readv": (310, 270),
-    "process_vm_writev": (311, 271), "ptrace": (101, 117), "putpmsg": (182, None), "query_module": (178, None),
-    "quotactl": (179, 60), "quotactl_fd": (443, 443), "reboot": (169, 142), "request_key": (249, 218),
-    "seccomp": (317, 277), "security": (185, None), "semctl": (66, 191), "semget": (64, 190), "semop": (65, 193),
-    "semtimedop": (220, 192), "set_mempolicy": (238, 237), "set_mempolicy_home_node": (450, 450),
-    "setdomainname": (171, 162), "sethostname": (170, 161), "setns": (308, 268), "settimeofday": (164, 170),
-    "shmat": (30, 196), "shmctl": (31, 195), "shmdt": (67, 197), "shmget": (29, 194), "socket": (41, 198),
-    "socketpair": (53, 199), "swapoff": (168, 225), "swapon": (167, 224), "sysfs": (139, None),
-    "syslog": (103, 116), "tuxcall": (184, None), "umount2": (166, 39), "unshare": (272, 97),
-    "uselib": (134, None), "userfaultfd": (323, 282), "ustat": (136, None), "vhangup": (153, 58),
-    "vserver": (236, None),
+REFUSED: dict[str, tuple[int | None, int | None]] = {
+    # mounts and roots
+    "mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41), "chroot": (161, 51), "fsopen": (430, 430),
+    "fsconfig": (431, 431), "fsmount": (432, 432), "fspick": (433, 433), "open_tree": (428, 428),
+    "move_mount": (429, 429), "mount_setattr": (442, 442), "name_to_handle_at": (303, 264),
+    "open_by_handle_at": (304, 265), "quotactl": (179, 60), "quotactl_fd": (443, 443), "swapon": (167, 224),
+    "swapoff": (168, 225), "fanotify_init": (300, 262), "fanotify_mark": (301, 263), "nfsservctl": (180, 42),
+    "ustat": (136, None), "sysfs": (139, None),
+    # namespaces and identity of the machine
+    "unshare": (272, 97), "setns": (308, 268), "sethostname": (170, 161), "setdomainname": (171, 162),
+    "personality": (135, 92),
+    # files that others use too: a lock, or a word of what happens to them
+    "flock": (73, 32),
+    # the kernel itself
+    "bpf": (321, 280), "perf_event_open": (298, 241), "init_module": (175, 105), "finit_module": (313, 273),
+    "delete_module": (176, 106), "create_module": (174, None), "query_module": (178, None),
+    "get_kernel_syms": (177, None), "kexec_load": (246, 104), "kexec_file_load": (320, 294), "reboot": (169, 142),
+    "syslog": (103, 116), "acct": (163, 89), "lookup_dcookie": (212, 18), "seccomp": (317, 277), "_sysctl": (156, None),
+    "afs_syscall": (183, None), "tuxcall": (184, None), "security": (185, None), "vserver": (236, None),
+    "getpmsg": (181, None), "putpmsg": (182, None), "uselib": (134, None),
+    # hardware and clocks
+    "iopl": (172, None), "ioperm": (173, None), "modify_ldt": (154, None), "vhangup": (153, 58), "adjtimex": (159, 171),
+    "clock_adjtime": (305, 266), "clock_settime": (227, 112), "settimeofday": (164, 170),
+    # other processes' memory
+    "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
+    "process_madvise": (440, 440), "process_mrelease": (448, 448), "pidfd_getfd": (438, 438), "kcmp": (312, 272),
+    "userfaultfd": (323, 282), "memfd_secret": (447, 447), "move_pages": (279, 239), "migrate_pages": (256, 238),
+    "mbind": (237, 235), "set_mempolicy": (238, 237), "get_mempolicy": (239, 236),
+    "set_mempolicy_home_node": (450, 450),
+    # ways round: queues that run calls for one, and memory that outlives its process
+    "io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427), "io_setup": (206, 0),
+    "io_submit": (209, 2), "io_cancel": (210, 3), "io_destroy": (207, 1), "io_getevents": (208, 4),
+    "io_pgetevents": (333, 292), "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219),
+    "shmget": (29, 194), "shmat": (30, 196), "shmctl": (31, 195), "shmdt": (67, 197), "semget": (64, 190),
+    "semop": (65, 193), "semctl": (66, 191), "semtimedop": (220, 192), "msgget": (68, 186), "msgsnd": (69, 189),
+    "msgrcv": (70, 188), "msgctl": (71, 187), "mq_open": (240, 180), "mq_unlink": (241, 181),
+    "mq_timedsend": (242, 182), "mq_timedreceive": (243, 183), "mq_notify": (244, 184), "mq_getsetattr": (245, 185),
+}  # fmt: skip
+"""What no program may ask of the kernel."""
+NUMBERS = REFUSED | {
+    "clone": (56, 220), "clone3": (435, 435), "close_range": (436, 436), "fcntl": (72, 25), "ioctl": (16, 29),
+    "landlock_add_rule": (445, 445), "landlock_create_ruleset": (444, 444), "landlock_restrict_self": (446, 446),
+    "memfd_create": (319, 279), "prlimit64": (302, 261), "socket": (41, 198), "socketpair": (53, 199),
 }  # fmt: skip
 
 

@@ -30,6 +30,7 @@ class Zygote:
         # Not -I: it would not listen to the hash seed. Nothing else is in this environment.
         words = [sys.executable, "-s", "-S", "-P", "-B", script, "zygote"]
         environment = {"PYTHONHASHSEED": "0", "PYTHONUTF8": "1", "LANG": "C.UTF-8", **dict.fromkeys(_THREADS, "1")}
+        environment["PYTHONINTMAXSTRDIGITS"] = "0"  # a program may print an integer of any length
         with open(os.devnull, "r+b", buffering=0) as null:
             moves = [(os.POSIX_SPAWN_DUP2, null.fileno(), 0), (os.POSIX_SPAWN_DUP2, null.fileno(), 1)]
             moves.append((os.POSIX_SPAWN_DUP2, far.fileno(), child.CHANNEL))

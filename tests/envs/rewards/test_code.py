@@ -3,6 +3,8 @@
 import asyncio
 import json
 import re
+import subprocess
+import sys
 import time
 from dataclasses import replace
 
@@ -95,6 +97,23 @@ def test_a_function_out_of_time_fails_and_all_stop_when_the_time_is_spent():
     assert (len(found.passed), found.fraction) == (300, 0)
 
 
+@pytest.mark.parametrize("tests", [ADDS, DOUBLES, CHECKS], ids=["stdin", "calls", "assertions"])
+def test_time_is_that_of_the_processor_so_that_a_busy_machine_makes_no_program_wrong(tests, monkeypatch):
+    run, cost, waited = BareSession.run, {"duration_s": 15.0}, []
+
+    def costly(session, source, *, timeout=None, **options):
+        waited.append(timeout)
+        return replace(run(session, source, timeout=60.0, **options), **cost)
+
+    monkeypatch.setattr(BareSession, "run", costly)
+    program = "def scale(x, by=2):\n    return x * by\ndouble = lambda x: x + x\n"
+    program += "try: print(sum(map(int, input().split())))\nexcept Exception: pass"
+    assert grade(program, tests, seconds=5.0).all_passed
+    assert 15.0 in waited
+    cost["cpu_s"] = 5.1
+    assert not any(grade(program, tests, seconds=5.0).passed)
+
+
 def test_starting_a_program_again_uses_up_its_time(monkeypatch):
     load, loaded = code._Grading._load, []
 
@@ -105,7 +124,7 @@ def test_starting_a_program_again_uses_up_its_time(monkeypatch):
 
     monkeypatch.setattr(code._Grading, "_load", slowly)
     program = "import os\ndef double(x):\n    os._exit(0)"
-    assert len(grade(program, HiddenTests(DOUBLES.cases * 20, "double"), total_seconds=0.5).passed) == 60
+    assert len(grade(program, HiddenTests(DOUBLES.cases * 20, "double"), total_seconds=0.2).passed) == 60
     assert len(loaded) <= 4
 
 
@@ -193,14 +212,79 @@ def test_objects_that_a_set_up_makes_reach_the_program_and_come_back():
     assert not grade("def grown(node):\n    return object()", tests).all_passed
 
 
+ANSWERS = "def known(x):\n    return x * 7\nclass Pair:\n    def __init__(self, a):\n        self.a = a\n"
+TAKEN = "def f(x):\n    return [one(x) for one in globals().values() if type(one) is type(f) and one is not f][0]"
+
+
+@pytest.mark.parametrize("where", ["test_setup_code", "test_imports"])
+def test_a_reference_solution_in_a_set_up_is_not_handed_to_the_program(where):
+    tests = asserted("assert f(6) == known(6)", **{where: ANSWERS})
+    assert not grade(TAKEN, tests).all_passed
+    assert grade("def f(x):\n    return Pair(x).a * 7", tests).all_passed
+    whole = {
+        "test": "def check(candidate):\n    assert candidate(6) == known(6)",
+        "entry_point": "f",
+        "context": ANSWERS,
+    }
+    assert not grade(TAKEN, read_tests(whole)).all_passed
+    assert grade("def f(x):\n    return known(x)", read_tests(whole, shown=ANSWERS)).all_passed, (
+        "the agent was shown it"
+    )
+
+
+def test_an_object_that_comes_back_is_of_no_class_of_the_tests_own():
+    agrees = "class Agrees:\n    def __eq__(self, other):\n        return True\n"
+    tests = HiddenTests(code=f"{agrees}assert f(1) == 5", function="f", context="class Shared:\n    pass\n")
+    claimed = "class Agrees:\n    pass\nAgrees.__module__ = 'solution'\ndef f(x):\n    return Agrees()"
+    assert not grade(claimed, tests).all_passed
+
+
+COMPARED = """
+import numpy as np
+def fails(text):
+    try: return (value := eval(text)) is not None and not np.all(value)
+    except AssertionError: return True
+_tell_empty_arrays_apart()
+for empty in ("np.zeros((0, 3))", "np.array([])", "[]"):
+    for other in ("5.0", "[5.0]", "[[1, 2, 3]]"):
+        for name in ("np.allclose", "np.array_equiv", "np.isclose", "np.testing.assert_allclose",
+                     "np.testing.assert_equal", "np.testing.assert_array_almost_equal", "np.testing.assert_array_less"):
+            assert fails(f"{name}({empty}, {other})"), (name, other)
+            assert fails(f"{name}({other}, {empty})"), (name, other)
+assert np.allclose([], np.array([])) and np.allclose(b=[5.0], a=5) and not np.allclose(a=[], b=5)
+np.testing.assert_equal([[1], [2, 3]], [[1], [2, 3]])
+np.testing.assert_allclose([], [])
+np.testing.assert_raises(AssertionError, np.testing.assert_equal, [], 5)
+"""
+
+
+def test_an_empty_array_is_close_to_nothing_but_another_one(monkeypatch):
+    found = subprocess.run([sys.executable, "-c", code._HARNESS + COMPARED], capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+    monkeypatch.setattr("bare_sandbox.LIBRARIES", True)
+    tests = asserted("from numpy import allclose", "assert allclose(f(1), 5.0)")
+    assert grade("def f(x):\n    return 5.0", tests).all_passed
+    assert not grade("def f(x):\n    return []", tests).all_passed
+
+
+def test_integers_of_thousands_of_digits_are_answers_as_any_other():
+    column = f'{{"fn_name": "f", "inputs": [[5000], [4]], "outputs": [{"1" * 5000}, 1111]}}'
+    tests = read_tests({"input_output": column})
+    assert grade("def f(n):\n    return 10**n // 9", tests).all_passed
+    assert grade("def f(n):\n    return 10**n // 9 + (n > 9)", tests).passed == (False, True)
+    assert grade(
+        "def f(n):\n    return n // 9", read_tests({"test_list": ["assert f(10**5000) == 10**5000 // 9"]})
+    ).all_passed
+
+
 def test_a_function_that_the_context_defines_is_not_the_programs():
     tests = asserted("assert gcd(4, 6) == 2", test_imports=["from math import *"])
     assert not grade("pass", tests).all_passed
     assert grade("import math\ndef gcd(a, b):\n    return math.gcd(a, b)", tests).all_passed
 
 
-def test_tests_that_first_hand_over_what_cannot_cross_are_broken():
-    with pytest.raises(Broken, match="cannot cross to the program"):
+def test_tests_that_first_hand_over_what_cannot_be_sent_are_broken():
+    with pytest.raises(Broken, match="cannot be sent to the program"):
         grade("def f(x):\n    return 1", asserted("import operator", "assert f(operator.add) == 1"))
 
 

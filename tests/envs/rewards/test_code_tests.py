@@ -153,6 +153,26 @@ def test_a_set_up_is_run_and_the_values_it_makes_stay_with_the_tests():
     assert "root = Node()\nexpected = 7\n" in tests.code
 
 
+@pytest.mark.parametrize(("setup", "complaint"), [
+    ("def known(x):\n    return x\nclass Node:\n    def size(self):\n        return known(1)", "Node .* uses known"),
+    ("SIZE = 4\nclass Node:\n    size = SIZE", "Node .* uses SIZE"),
+    ("class Solution:\n    def f(self, x):\n        return x", "Solution .* defines f, which the program is to define"),
+])  # fmt: skip
+def test_a_class_of_a_set_up_that_holds_the_answer_or_needs_what_the_program_lacks_is_refused(setup, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        read_tests(
+            {"context": setup, "entry_point": "f", "test": "def check(candidate):\n    assert candidate(1) == 1"}
+        )
+
+
+def test_functions_of_a_set_up_stay_with_the_tests_unless_the_agent_was_shown_them():
+    setup = "import math\ndef near(a, b):\n    return abs(a - b) < 1"
+    for shown, handed in (("", False), (f"Use:\n{setup}", True)):
+        tests = read_tests({"test_setup_code": setup, "test_list": ["assert near(f(1), 1)"]}, shown=shown)
+        assert ("def near" in tests.context, "def near" in tests.code) == (handed, not handed)
+        assert (tests.function, "import math" in tests.context) == ("f", True)
+
+
 @pytest.mark.parametrize(("tests", "asked"), [
     ({"test_list": ["assert f(1, [2, 3]) == 2"]}, "Define a function `f` of 2 arguments."),
     ({"test_list": ["assert f(1) == 2", "assert f(1, 2)"]}, "Define a function `f` of 1 or 2 arguments."),

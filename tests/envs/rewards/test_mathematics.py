@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palaestra.envs.rewards import killable, mathematics, symbolic
-from palaestra.envs.rewards.killable import Killable
+from palaestra.envs.rewards import limited_processes, mathematics, symbolic
+from palaestra.envs.rewards.limited_processes import LimitedProcesses
 from palaestra.envs.rewards.mathematics import boxed, matches, number_matches, same, settled, strictly_matches
 from palaestra.errors import Broken, UsageError
 
@@ -222,9 +222,11 @@ def test_slow_answers_of_others_cost_a_quick_one_nothing_and_none_waits_for_long
     now = [0.0]
 
     async def all_of_them():
-        line = [asyncio.ensure_future(symbolic.equal(f"{SLOW}{n}", "x")) for n in range(5 * killable.PROCESSES)]
+        line = [
+            asyncio.ensure_future(symbolic.equal(f"{SLOW}{n}", "x")) for n in range(5 * limited_processes.PROCESSES)
+        ]
         until = time.monotonic() + 60
-        while len(Pretended.slow) < killable.PROCESSES and time.monotonic() < until:
+        while len(Pretended.slow) < limited_processes.PROCESSES and time.monotonic() < until:
             await asyncio.sleep(0.005)
         quick = await symbolic.equal("x+1", "x")
         now[0] += symbolic.QUEUE_SECONDS + 1
@@ -234,14 +236,14 @@ def test_slow_answers_of_others_cost_a_quick_one_nothing_and_none_waits_for_long
     Pretended.over.clear()
     Pretended.slow.clear()
     for name in ("_light", "_others"):
-        monkeypatch.setattr(symbolic, name, Killable(symbolic.Comparison, 2.0, 100))
-    monkeypatch.setattr(killable, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(killable, "_Worker", Pretended)
+        monkeypatch.setattr(symbolic, name, LimitedProcesses(symbolic.Comparison, 2.0, 100))
+    monkeypatch.setattr(limited_processes, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(limited_processes, "_Worker", Pretended)
     quick, verdicts, alone = asyncio.run(all_of_them())
     symbolic.close()
     assert quick, "while all processes of the others are busy"
-    assert verdicts == [True] * killable.PROCESSES + [False] * 4 * killable.PROCESSES
-    assert len(Pretended.slow) == killable.PROCESSES + 1, "a late one is not looked at"
+    assert verdicts == [True] * limited_processes.PROCESSES + [False] * 4 * limited_processes.PROCESSES
+    assert len(Pretended.slow) == limited_processes.PROCESSES + 1, "a late one is not looked at"
     assert alone, "what was not looked at is not remembered as wrong"
 
 
@@ -259,6 +261,6 @@ def test_processes_that_cannot_be_started_are_broken_and_not_a_wrong_answer(monk
         raise OSError("no process left")
 
     symbolic.close()
-    monkeypatch.setattr(killable, "Child", refuse)
+    monkeypatch.setattr(limited_processes, "Child", refuse)
     with pytest.raises(Broken, match="no process left"):
         asyncio.run(same("x+1", f"y+{random.random()}"))

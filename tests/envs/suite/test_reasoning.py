@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from palaestra.envs.rewards import killable
+from palaestra.envs.rewards import limited_processes
 from palaestra.envs.suite import reasoning_items
 from palaestra.envs.suite.reasoning import Reasoning, answer_of
 from palaestra.envs.suite.reasoning_items import DENIED, harmless, open_items
@@ -29,7 +29,7 @@ SECONDS = 60.0
 def one_process():
     """Each takes a second or two to start."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(killable, "PROCESSES", 1)
+        patch.setattr(limited_processes, "PROCESSES", 1)
         patch.setattr(reasoning_items._verifiers, "seconds", SECONDS)
         reasoning_items._verifiers.close()
         yield
@@ -250,7 +250,7 @@ def test_a_process_that_cannot_start_is_broken_and_not_wrong(monkeypatch):
         raise OSError("no more processes")
 
     reasoning_items._verifiers.close()
-    monkeypatch.setattr(killable, "Child", refuse)
+    monkeypatch.setattr(limited_processes, "Child", refuse)
     with pytest.raises(Broken, match="no process could be started"):
         credit("countdown", "1 + 2 + 3")
 

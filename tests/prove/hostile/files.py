@@ -134,6 +134,21 @@ def devices(given):
             print(path, error)
 
 
+@hostile("syscalls")
+def lock_a_file_of_the_host(given):
+    """A lock on the library, which would hold up a program of the host that wants one; and a lease."""
+    import fcntl
+    import os
+
+    with open(os.__file__) as file:
+        for lock in (lambda: fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB), lambda: fcntl.fcntl(file, 1026, 1)):
+            try:
+                lock()
+                print(given["token"])
+            except OSError as error:
+                print(error)
+
+
 @hostile("files")
 def handle_by_inode(given):
     """A file of the host by its handle, past every path."""

@@ -30,7 +30,7 @@ def judge_once(sandbox: Sandbox, setting: Setting, program: Program) -> list[str
     result = sandbox.run_once(program.code(setting.given), timeout=program.seconds, limits=limits)
     took = time.monotonic() - began
     complaints = [
-        *_told(setting, program, result, took),
+        *_got_out(setting, program, result, took),
         *_flags(program, result),
         *_left(setting),
     ]
@@ -49,7 +49,7 @@ def judge_session(sandbox: Sandbox, setting: Setting, program: Program) -> list[
         }  # Code and answers pass by it, and what comes from there is not believed.
         result = session.run(program.code(given), timeout=program.seconds)
         took = time.monotonic() - began
-        complaints = _told(setting, program, result, took)
+        complaints = _got_out(setting, program, result, took)
         after = session.run("print(6 * 7, 'kept' in globals())", timeout=NEXT)
         wanted = f"42 {not result.state_lost}"
         if after.stdout.strip() != wanted:
@@ -93,7 +93,7 @@ def _limits(sandbox: Sandbox, program: Program) -> Limits | None:
     return replace(sandbox.limits, **program.limits) if program.limits else None
 
 
-def _told(setting: Setting, program: Program, result: Result, took: float) -> list[str]:
+def _got_out(setting: Setting, program: Program, result: Result, took: float) -> list[str]:
     complaints = [
         f"it got through: its output holds {name}: {result.stdout[:600]!r}"
         for name, text in (("a secret", setting.secret), ("its token", setting.token))

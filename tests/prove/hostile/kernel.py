@@ -118,7 +118,7 @@ def io_uring(given):
 
 @hostile("syscalls", control="root")
 def faulty_calls(given):
-    """The calls whose faults have given root away: programs for the kernel, its counters, its keys, its page faults."""
+    """Programs for the kernel, its counters, keys and page faults, swap, the log, ports: what says if it might."""
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
@@ -134,6 +134,11 @@ def faulty_calls(given):
         "quotactl": (179, 0x80000100, None, 0, None),
         "finit_module": (313, -1, b"", 0),
         "kexec_load": (246, 0, 0, None, 0),
+        "syslog": (103, 10, None, 0),
+        "swapoff": (168, b"/nowhere"),
+        "acct": (163, b"/nowhere"),
+        "iopl": (172, 0),
+        "adjtimex": (159, ctypes.create_string_buffer(512)),
     }
     for name, (number, *arguments) in calls.items():
         done = libc.syscall(number, *arguments)
@@ -174,12 +179,20 @@ def kernel_settings(given):
 
 
 @hostile("syscalls", control="root")
-def rename_machine(given):
-    """The machine's name."""
+def name_and_clock(given):
+    """The machine's name, and its clock."""
     import socket
+    import time
 
-    socket.sethostname(socket.gethostname() if given["bare"] else "hostile")
-    print(given["token"])
+    for change in (
+        lambda: socket.sethostname(socket.gethostname() if given["bare"] else "hostile"),
+        lambda: time.clock_settime(time.CLOCK_REALTIME, time.time() if given["bare"] else 0.0),
+    ):
+        try:
+            change()
+            print(given["token"])
+        except OSError as error:
+            print(error)
 
 
 @hostile("syscalls", control="root")
@@ -219,15 +232,6 @@ def real_time_priority(given):
             print(error)
 
 
-@hostile("syscalls", control="root")
-def set_clock(given):
-    """The machine's clock."""
-    import time
-
-    time.clock_settime(time.CLOCK_REALTIME, time.time() if given["bare"] else 0.0)
-    print(given["token"])
-
-
 def killed_by_filter(result: Result) -> str:
     """SIGSYS in the child is seen by its parent, which prints it; nothing came back from the call."""
     return "" if "signal 31" in result.stdout else f"not killed for it: {result.stdout!r}"
@@ -254,16 +258,3 @@ def calls_of_other_machines(given):
             os._exit(0)
         status = os.waitpid(pid, 0)[1]
         print("signal", os.WTERMSIG(status) if os.WIFSIGNALED(status) else None)
-
-
-@hostile("syscalls", control="root")
-def machine_state(given):
-    """Swap, accounting, the log, ports, a restart: what only tells whether it might."""
-    import ctypes
-
-    libc = ctypes.CDLL(None, use_errno=True)
-    for name, arguments in {"syslog": (103, 10, None, 0), "swapoff": (168, b"/nowhere"), "acct": (163, b"/nowhere"),
-                            "iopl": (172, 0), "adjtimex": (159, ctypes.create_string_buffer(512))}.items():  # fmt: skip
-        done = libc.syscall(*arguments)
-        refused = done < 0 and ctypes.get_errno() in (1, 13, 38)
-        print(given["token"] * (not refused), name, done, ctypes.get_errno())

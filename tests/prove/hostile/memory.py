@@ -25,15 +25,6 @@ def memory_of_one(given):
     print(given["token"])
 
 
-@hostile("memory", check=stopped_for_memory)
-def memory_in_small_pieces(given):
-    """A gigabyte, a little at a time."""
-    pieces = []
-    for _ in range(2**10):
-        pieces.append(b"x" * 2**20)
-    print(given["token"])
-
-
 @hostile("memory", check=killed_for_memory)
 def memory_of_many(given):
     """A gigabyte among four children, each of which has less than it may."""
@@ -64,27 +55,13 @@ def memory_of_many(given):
 
 
 @hostile("files")
-def fill_scratch(given):
-    """More bytes than the scratch folders hold, in files that are each allowed."""
-    written = 0
-    try:
-        for number in range(100):
-            with open(f"part{number}", "wb") as file:
-                written += file.write(bytes(2**21))
-    except OSError as error:
-        print(error)
-    if written > 100 * 2**20:
-        print(given["token"])
-
-
-@hostile("files")
-def fill_temporary(given):
-    """The same in the folder for temporary files, and in the shared memory."""
+def fill_folders(given):
+    """More bytes than the scratch folders hold, in files that are each allowed: here, and in every folder for such."""
     import os
     import shutil
 
     written = 0
-    for folder in ("/tmp", "/dev/shm", "/var/tmp", "/run/lock", "/run"):
+    for folder in (".", "/tmp", "/dev/shm", "/var/tmp", "/run/lock", "/run"):
         place = f"{folder}/{given['mark']}"
         try:
             os.mkdir(place)

@@ -13,16 +13,6 @@ def tcp_loopback(given):
 
 
 @hostile("network")
-def tcp_by_another_name(given):
-    """The same by the names that a search for `import socket` overlooks."""
-    inner = getattr(__import__("_so" + "cket"), "so" + "cket")
-    client = inner(2, 1)
-    client.settimeout(20)
-    client.connect(("127.0.0.1", given["port"]))
-    print(given["token"], client.recv(100))
-
-
-@hostile("network")
 def tcp_by_system_call(given):
     """The same past Python, by the numbers of system calls."""
     import ctypes

@@ -67,49 +67,31 @@ def fork_bomb(given):
 
 
 @hostile("processes", control="outlives", expected={"exit_code": 0, "timed_out": False})
-def daemonize(given):
-    """A child of a child, in a session of its own, that goes on when the program has ended."""
-    import os
-    import time
-
-    if not os.fork():
-        os.setsid()
-        if not os.fork():
-            for number in (0, 1, 2):
-                os.close(number)
-            time.sleep(600)
-        os._exit(0)
-
-
-@hostile("processes", control="outlives", expected={"exit_code": 0, "timed_out": False})
-def daemon_that_holds_stdout(given):
-    """The same, with the output left open: whoever reads it to its end waits."""
-    import os
-    import time
-
-    if not os.fork():
-        os.setsid()
-        time.sleep(600)
-    os._exit(0)
-
-
-@hostile("processes", control="outlives", expected={"exit_code": 0, "timed_out": False})
-def daemon_that_ignores_all(given):
-    """The same, deaf to every signal it may be deaf to, and busy."""
+def daemons(given):
+    """Children in sessions of their own that go on when the program has ended: one holds the output, so that whoever
+    reads it to its end waits; one has closed it; one is deaf to all signals, and busy.
+    """
     import os
     import signal
+    import time
 
-    if not os.fork():
+    for kind in ("holds", "closed", "deaf"):
+        if os.fork():
+            continue
         os.setsid()
         if os.fork():
             os._exit(0)
-        for number in signal.valid_signals():
+        if kind == "closed":
+            os.closerange(0, 3)
+        for number in signal.valid_signals() if kind == "deaf" else ():
             try:
                 signal.signal(number, signal.SIG_IGN)
             except (OSError, ValueError):
                 continue
-        while True:
+        while kind == "deaf":
             pass
+        time.sleep(600)
+    os._exit(0)
 
 
 @hostile("processes", control="user", check=lambda result: "" if "left 20" in result.stdout else "it did not end")

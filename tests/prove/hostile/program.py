@@ -22,7 +22,7 @@ class Program:
     """One hostile program."""
 
     name: str
-    tells: str
+    purpose: str
     source: str
     guard: str
     """The capability that stops it; where that is absent it may get through. Empty: every sandbox must."""
@@ -54,10 +54,10 @@ def hostile(guard: str, *, control: str = "user", **rest: Any) -> Callable[[Call
         definition = tree.body[0]
         assert isinstance(definition, ast.FunctionDef)
         definition.decorator_list = []
-        tells = (function.__doc__ or "").strip()
-        assert tells, f"{function.__name__} does not say what it tries"
+        purpose = (function.__doc__ or "").strip()
+        assert purpose, f"{function.__name__} does not say what it tries"
         assert function.__name__ not in PROGRAMS, function.__name__
-        program = Program(function.__name__, tells, ast.unparse(tree), guard, control, **rest)
+        program = Program(function.__name__, purpose, ast.unparse(tree), guard, control, **rest)
         PROGRAMS[program.name] = program
         return function
 

@@ -50,30 +50,6 @@ def segmentation_fault(given):
     ctypes.string_at(0)
 
 
-@hostile("", control="crashes", expected={"exit_code": None, "signal": (6, 11)})
-def abort(given):
-    """The end of a program whose invariants broke."""
-    import os
-
-    os.abort()
-
-
-@hostile("", control="user", expected={"exit_code": 0})
-def quit_early(given):
-    """Success, said before anything was done."""
-    print(given["token"] * given["bare"])
-    raise SystemExit(0)
-
-
-@hostile("files")
-def attributes(given):
-    """The way from any object to the operating system, which a list of forbidden words does not close."""
-    kinds = ().__class__.__base__.__subclasses__()
-    (wrapper,) = [kind for kind in kinds if kind.__name__ == "_wrap_close"][:1]
-    names = wrapper.__init__.__globals__
-    print(names["popen"](f"cat {given['tmp_secret']}").read())
-
-
 @hostile("files")
 def frames_of_the_caller(given):
     """The code that runs it: its frames, its objects, its open files."""

@@ -1,15 +1,17 @@
 """Files put, read and listed from outside; one session beside another."""
 
+import asyncio
 import contextlib
 import statistics
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from palaestra.envs.sandboxes import Sandbox
 from palaestra.errors import UsageError
 
-from .scene import marked, refused, scene
+from .scene import marked, refused, scene, until
 from .setting import Setting
 
 # Files from outside.
@@ -122,9 +124,14 @@ def sessions_do_not_see_each_other(sandbox: Sandbox, setting: Setting, backend: 
         )
         if seen.stdout.strip() != "1 3.14 False [] False":
             complaints.append(f"the second session saw {seen.stdout!r} {seen.stderr[-300:]!r}")
-        met = two.run("import socket\nclient = socket.socket(socket.AF_UNIX)\nclient.connect('\\0meet')\nprint('met')")
-        if "met" in met.stdout:
-            complaints.append("the sessions can talk through an abstract socket")
+        names = (
+            "import socket\nprint('met' if 'meet' in open('/proc/self/net/unix').read() else 'none')\n"
+            "for attempt in ('bind', 'connect'):\n try: getattr(socket.socket(socket.AF_UNIX), attempt)('\\0meet')\n"
+            " except OSError as error: print('met' if error.errno == 98 else error)\n else: print(attempt)"
+        )
+        met = two.run(names)
+        if "met" in met.stdout or "connect" in met.stdout:
+            complaints.append(f"the sessions meet by the name of an abstract socket: {met.stdout!r}")
         two.run("import os\nfor pid in range(2, 300):\n try: os.kill(pid, 9)\n except OSError: pass\nos.kill(-1, 9)")
         kept = one.run("print(secret)")
         if kept.stdout != "5\n":
@@ -153,6 +160,50 @@ def libraries_are_fresh_in_every_run(sandbox: Sandbox, setting: Setting, backend
     for column, name in enumerate(("random", "numpy", "uuid")):
         if len({line.split()[column] for line in drawn if line}) != 3:
             complaints.append(f"{name} draws the same numbers in every run")
+    return complaints
+
+
+@scene
+def children_that_relay_each_other_end(sandbox: Sandbox, setting: Setting, backend: str) -> list[str] | None:
+    """A chain of children, each in a session of its own, has the CPU time of one session; nobody waits for it."""
+    if backend != "local":
+        return None  # The engine bounds what a container computes.
+    relay = (
+        "import os, time\nif not os.fork():\n for _ in range(10_000):\n  os.setsid()\n"
+        "  while time.process_time() < 0.2: pass\n  if os.fork(): os._exit(0)"
+    )
+    with sandbox.start(limits=replace(sandbox.limits, cpu_seconds=2.0)) as session:
+        began = session.run(marked(setting, relay))
+        complaints = [] if began.ok else [f"it did not begin: {began}"]
+        if not asyncio.run(until(lambda: not setting.left_running())):
+            complaints.append("the children relay each other for ever")
+    return complaints
+
+
+@scene
+def what_keeps_a_session_from_being_forked_is_its_own_failure(
+    sandbox: Sandbox, setting: Setting, backend: str
+) -> list[str] | None:
+    """The branch says so; it is neither an error of the caller's nor of the sandbox's, and the original goes on."""
+    if not sandbox.capabilities().forks:
+        return None
+    complaints = []
+    for program in (
+        "for n in range(9): open(f'f{n}', 'wb').write(bytes(5 << 20))",
+        "try:\n for n in range(10**6): open(f'f{n}', 'w').close()\nexcept OSError: pass",
+        "import os\nopen('f', 'w').close(); os.mkdir('d')\nfor name in 'fd.': os.chmod(name, 0)",
+        "import os\nos.closerange(3, 1024)",
+        "import os, signal\ntry:\n while os.fork(): pass\n signal.pause()\nexcept OSError: pass",
+    ):
+        with sandbox.start() as session:
+            session.run("kept = 41")
+            session.run(program)
+            with session.fork() as branch:
+                first, second = branch.run("print(kept + 1)"), branch.run("print(6 * 7)")
+            if "42" not in (first.stdout + second.stdout) or (not first.ok and not first.stderr):
+                complaints.append(f"after {program!r} the branch answers {first}, then {second}")
+            if not session.run("print(1)", timeout=60.0).ok and "closerange" not in program:
+                complaints.append(f"after {program!r} the original is gone")
     return complaints
 
 

@@ -15,29 +15,6 @@ from .setting import Setting
 
 
 @scene
-def a_late_run_keeps_the_state_where_it_listens(sandbox: Sandbox, setting: Setting, backend: str) -> list[str]:
-    """KeyboardInterrupt where that helps; else the process is lost, its files are not, and both are said."""
-    complaints = []
-    with sandbox.start() as session:
-        session.run("x = 5")
-        late = session.run("while True: pass", timeout=3.0)  # it has begun by then, or could not be interrupted
-        after = session.run("print(x)")
-        if not late.timed_out or late.state_lost or late.limit_hit != "seconds" or after.stdout != "5\n":
-            complaints.append(f"a loop: {late}, then {after}")
-        session.put("kept", b"1")
-        deaf = "import signal\nsignal.signal(2, signal.SIG_IGN)\nwhile True: pass"
-        began = time.monotonic()
-        late = session.run(deaf, timeout=3.0)
-        took = time.monotonic() - began
-        after = session.run("print('x' in globals(), open('kept').read())")
-        if not late.timed_out or not late.state_lost or after.stdout != "False 1\n" or after.state_lost:
-            complaints.append(f"a deaf loop: {late}, then {after}")
-        if took > 20.0:
-            complaints.append(f"a deaf loop returned after {took:.1f} s of 3")
-    return complaints
-
-
-@scene
 def a_dead_process_is_replaced(sandbox: Sandbox, setting: Setting, backend: str) -> list[str]:
     """However it died: the result says so, the next run has a new one, and the files are there."""
     ends = {

@@ -13,19 +13,6 @@ def environment_secret(given):
     print(dict(os.environ), open("/proc/self/environ").read())
 
 
-@hostile("processes", control="root")
-def environments_in_proc(given):
-    """The environment of every process in sight, the first one's among them."""
-    import os
-
-    for pid in os.listdir("/proc"):
-        try:
-            if pid.isdigit():
-                print(open(f"/proc/{pid}/environ").read().count(given["secret_name"]) * given["token"])
-        except OSError:
-            continue
-
-
 @hostile("files")
 def descriptor_leak(given):
     """Whatever descriptor was left open."""
@@ -48,31 +35,24 @@ def descriptor_leak(given):
             print(error)
 
 
-@hostile("processes")
-def host_processes(given):
-    """Who else is running on this machine."""
-    import os
-
-    for pid in os.listdir("/proc"):
-        try:
-            if given["marker"].encode() in open(f"/proc/{pid}/cmdline", "rb").read():
-                print(given["token"], pid)
-        except OSError:
-            continue
-
-
 @hostile("processes", control="root")
-def memory_of_others(given):
-    """The memory of every process in sight, through /proc."""
+def processes_of_the_host(given):
+    """What /proc tells of every process in sight: its words, its environment, its memory."""
     import os
 
     for pid in os.listdir("/proc"):
-        if pid.isdigit() and int(pid) != os.getpid():
+        if not pid.isdigit() or int(pid) == os.getpid():
+            continue
+        for name, word in (("cmdline", given["marker"]), ("environ", given["secret_name"])):
             try:
-                os.close(os.open(f"/proc/{pid}/mem", os.O_RDWR))
-                print(given["token"], pid)
+                print(open(f"/proc/{pid}/{name}").read().count(word) * given["token"])
             except OSError:
                 continue
+        try:
+            os.close(os.open(f"/proc/{pid}/mem", os.O_RDWR))
+            print(given["token"], pid)
+        except OSError:
+            continue
 
 
 @hostile("files")

@@ -1,28 +1,27 @@
-"""Killable: a question that takes too much has no answer, and the next one has."""
+"""LimitedProcesses: a question that takes too much has no answer, and the next one has."""
 
 import asyncio
 import os
 
 import pytest
 
-from palaestra.envs.core.tool import tool
-from palaestra.envs.rewards import killable
-from palaestra.envs.rewards.killable import Killable
+from palaestra.envs.rewards import limited_processes
+from palaestra.envs.rewards.limited_processes import LimitedProcesses
 from palaestra.errors import Broken
 
 
 class Power:
     """Nines, as many as are asked for, which C code works out without looking up."""
 
-    @tool(process=True)
-    def load(self, setting: str) -> str:
+    @staticmethod
+    def load(setting: str) -> str:
         """Refuse one setting."""
         if setting == "missing":
             raise ImportError("no such library")
         return "loaded"
 
-    @tool(process=True)
-    def answer(self, setting: str, question: str) -> str:
+    @staticmethod
+    def answer(setting: str, question: str) -> str:
         """Answer with the size of a number, the process, or its death."""
         if question == "die":
             os._exit(3)
@@ -40,14 +39,14 @@ ENDLESS = "1" + "0" * 9
 @pytest.fixture
 def asked(monkeypatch):
     """Ask questions at once, of one process: half a second for what has no end, a minute for the others."""
-    answer = killable._Worker.answer
+    answer = limited_processes._Worker.answer
 
     def patient(worker, setting, question, seconds):
         return answer(worker, setting, question, seconds if question == ENDLESS else 60.0)
 
-    monkeypatch.setattr(killable._Worker, "answer", patient)
-    monkeypatch.setattr(killable, "PROCESSES", 1)
-    made = Killable(Power, 0.5, 1024)
+    monkeypatch.setattr(limited_processes._Worker, "answer", patient)
+    monkeypatch.setattr(limited_processes, "PROCESSES", 1)
+    made = LimitedProcesses(Power, 0.5, 1024)
 
     def ask(*questions, setting="x"):
         async def all_of_them():
@@ -55,7 +54,7 @@ def asked(monkeypatch):
 
         return asyncio.run(all_of_them())
 
-    ask.killable = made
+    ask.processes = made
     yield ask
     made.close()
 
@@ -66,8 +65,8 @@ def refuse():
 
 def test_what_takes_too_much_has_no_answer_and_the_next_has(asked, monkeypatch):
     assert asked("10", ENDLESS, "11") == ["x32", None, "x35"]
-    asked.killable.close()
-    monkeypatch.setattr(killable, "Child", refuse)
+    asked.processes.close()
+    monkeypatch.setattr(limited_processes, "Child", refuse)
     assert asked(ENDLESS) == [None], "an answer is kept, and so is that there is none"
 
 
@@ -79,7 +78,7 @@ def test_a_process_that_dies_of_a_question_or_lacks_memory_is_replaced(asked):
 @pytest.mark.prove
 def test_a_process_that_died_while_it_was_idle_is_started_again(asked):
     (process,) = asked("who")
-    for worker in asked.killable._workers.values():
+    for worker in asked.processes._workers.values():
         worker.child.kill()
     assert asked("10") == ["x32"]
     assert not os.path.exists(f"/proc/{process}")
@@ -87,11 +86,11 @@ def test_a_process_that_died_while_it_was_idle_is_started_again(asked):
 
 @pytest.mark.prove
 def test_what_cannot_load_is_broken(asked):
-    with pytest.raises(Broken, match="cannot load: Error: ImportError: no such library"):
+    with pytest.raises(Broken, match="cannot load: ImportError: no such library"):
         asked("10", setting="missing")
 
 
 def test_what_cannot_start_is_broken(asked, monkeypatch):
-    monkeypatch.setattr(killable, "Child", refuse)
+    monkeypatch.setattr(limited_processes, "Child", refuse)
     with pytest.raises(Broken, match="no process could be started for Power"):
         asked("10")

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from palaestra.envs.rewards.code_checker import FORGED, listed, replied
-from palaestra.envs.rewards.crossing import Drawn, Unknown, pack, unpack
+from palaestra.envs.rewards.remote_calls import SentIterator, Unknown, packed, unpacked
 
 leaves = (
     st.none() | st.booleans() | st.integers() | st.text() | st.binary() | st.floats(allow_nan=False)
@@ -33,7 +33,7 @@ values = st.recursive(
 
 
 def crossed(value):
-    return unpack(json.loads(json.dumps(pack(value))))
+    return unpacked(json.loads(json.dumps(packed(value))))
 
 
 @given(values)
@@ -73,18 +73,18 @@ def test_an_equality_of_the_agents_own_does_not_cross(liar):
 def test_objects_arrive_as_something_that_equals_nothing():
     loop = []
     loop.append(loop)
-    for value in (object(), len, lambda: 1, json, Unknown, np.array(["x"]), np.array([{}])):
+    for value in (object(), len, lambda: 1, json, Unknown, np.array([{}])):
         arrived = crossed(value)
         assert isinstance(arrived, Unknown)
         assert arrived is not value
         assert arrived != crossed(value)
-    assert "deeply" in json.dumps(pack(loop))
+    assert "deeply" in json.dumps(packed(loop))
 
 
 def test_an_iterator_arrives_as_what_it_gives_and_then_ends_as_it_did():
     for value in (map(abs, [-1, 2]), iter([1, 2]), (n for n in (1, 2)), reversed((2, 1)), zip((1, 2))):
         arrived = crossed(value)
-        assert isinstance(arrived, Drawn)
+        assert isinstance(arrived, SentIterator)
         assert arrived != [1, 2]
         assert [one[0] if isinstance(one, tuple) else one for one in arrived] == [1, 2]
         assert list(arrived) == []
@@ -117,9 +117,9 @@ def test_what_holds_values_arrives_with_its_type():
 
 @pytest.mark.parametrize("array", [
     np.arange(6).reshape(2, 3), np.array([]), np.zeros((0, 3)), np.array([1 + 2j]), np.array([[True], [False]]),
-    np.array([0.5, np.inf], dtype=np.float32), np.array([], dtype=np.uint8),
+    np.array([0.5, np.inf], dtype=np.float32), np.array([], dtype=np.uint8), np.array(["x", "long"]),
 ], ids=str)  # fmt: skip
-def test_an_array_of_numbers_arrives_as_such(array):
+def test_an_array_of_numbers_or_texts_arrives_as_such(array):
     arrived = crossed(array)
     assert (arrived.dtype, arrived.shape) == (array.dtype, array.shape)
     assert np.array_equal(arrived, array)
@@ -138,13 +138,13 @@ class Point:
 
 
 def test_an_object_is_made_anew_of_the_class_that_the_other_end_defines():
-    sent = json.loads(json.dumps(pack([Point(Point((1, 2)))])))
+    sent = json.loads(json.dumps(packed([Point(Point((1, 2)))])))
     theirs = type("Point", (), {"__module__": "solution", "__init__": None})
-    arrived = unpack(sent, {"__name__": "solution", "Point": theirs})[0]
+    arrived = unpacked(sent, {"__name__": "solution", "Point": theirs})[0]
     assert (type(arrived), arrived.x.x) == (theirs, (1, 2))
-    assert unpack(sent, {"__name__": "tests", "Point": Point}) == [Point(Point((1, 2)))]
+    assert unpacked(sent, {"__name__": "tests", "Point": Point}) == [Point(Point((1, 2)))]
     for classes in (None, {}, {"__name__": "tests"}, {"__name__": "tests", "Point": len}):
-        assert isinstance(unpack(sent, classes)[0], Unknown)
+        assert isinstance(unpacked(sent, classes)[0], Unknown)
 
 
 def test_no_object_is_made_of_a_class_that_the_tests_only_imported():
@@ -153,7 +153,7 @@ def test_no_object_is_made_of_a_class_that_the_tests_only_imported():
             return True
 
     forged = {"$": "object", "of": ["Agrees", {}]}
-    assert isinstance(unpack(forged, {"__name__": "tests", "Agrees": Agrees}), Unknown)
+    assert isinstance(unpacked(forged, {"__name__": "tests", "Agrees": Agrees}), Unknown)
 
 
 def test_an_object_brings_no_methods_of_its_own():
@@ -166,8 +166,8 @@ def test_an_object_brings_no_methods_of_its_own():
     classes = {"__name__": "tests", "Node": Node}
     Node.__module__ = "tests"
     with pytest.raises(ValueError, match="in place of methods"):
-        unpack({"$": "object", "of": ["Node", {"equals": {"$": "type", "of": "bool"}}]}, classes)
-    assert unpack({"$": "object", "of": ["Node", {"default": 3}]}, classes).default == 3
+        unpacked({"$": "object", "of": ["Node", {"equals": {"$": "type", "of": "bool"}}]}, classes)
+    assert unpacked({"$": "object", "of": ["Node", {"default": 3}]}, classes).default == 3
 
 
 def tagged(kind, content):
@@ -192,7 +192,7 @@ def test_what_nobody_packed_costs_no_more_than_its_text_and_raises_what_is_known
     tracemalloc.start()
     begun = time.thread_time()
     for value in (forged, [forged], {"k": forged}):
-        for read in (unpack, listed):
+        for read in (unpacked, listed):
             with suppress(FORGED):
                 read(value)
         assert isinstance(replied(json.dumps({"value": value})), str)
@@ -202,6 +202,6 @@ def test_what_nobody_packed_costs_no_more_than_its_text_and_raises_what_is_known
 
 
 def test_exact_numbers_are_numbers_to_tests_in_json_and_arrays_and_iterators_are_nothing():
-    assert listed(pack([Fraction(4, 2), Decimal("0.5"), (1,)])) == [2, 0.5, [1]]
+    assert listed(packed([Fraction(4, 2), Decimal("0.5"), (1,)])) == [2, 0.5, [1]]
     for value in (np.array([1]), iter([1]), range(1), deque([1]), {1}):
-        assert listed(pack(value)) != [1]
+        assert listed(packed(value)) != [1]

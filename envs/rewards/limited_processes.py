@@ -1,7 +1,7 @@
 """Questions whose answers may take for ever, asked in processes that are killed when they do.
 
 What a grader computes on was written by an agent: one C call may hold a process for hours, whatever its signals and
-threads. So a kind of question (a class with two process tools, `load` and `answer`) has a few processes, each with a
+threads. So a kind of question (a class with two static methods, `load` and `answer`) has a few processes, each with a
 hard limit of time and one of memory; one that passes either is killed and replaced, and its question has no answer.
 That is the agent's doing and never Broken; a process that cannot start, or cannot load what it needs, is. Answers are
 kept, since the attempts of a group often repeat each other. Left out: what no answer is worth, and a sandbox: the
@@ -14,21 +14,21 @@ import os
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial, reduce
 from typing import Any
 
-from palaestra.envs.core.tool import tool
 from palaestra.envs.running.lifetime import close_at_exit
-from palaestra.envs.running.process_child import STARTED
+from palaestra.envs.running.process_child import STARTED, main_file, module_of
 from palaestra.envs.running.processes import START_SECONDS, Child
-from palaestra.episode import Status
 from palaestra.errors import Broken
 
 PROCESSES = min(4, os.cpu_count() or 1)
 KEPT_ANSWERS = 4096
 
 
-class Killable:
+class LimitedProcesses:
     """The processes of one kind of question."""
 
     def __init__(self, kind: type, seconds: float, megabytes: int) -> None:
@@ -137,8 +137,8 @@ class _Worker:
             self._begin(kind, name, arguments)
             try:
                 found = self.child.message(time.monotonic() + START_SECONDS)
-                failure = "" if found.get("status") == Status.OK else f"cannot load: {found.get('text')}"
-            except (OSError, EOFError, ValueError):
+                failure = f"cannot load: {found['value'][1]}" if found["value"][0] else ""
+            except (OSError, EOFError, ValueError, KeyError):
                 failure = f"{self.child.ended()} as it loaded"
             if failure and self.ready:  # What it was asked before may have worn it out.
                 raise _Lost(failure)
@@ -151,9 +151,10 @@ class _Worker:
         self._begin(self.kind, "answer", {"setting": setting, "question": question})
         try:
             found = self.child.message(time.monotonic() + seconds)
-        except (OSError, EOFError, ValueError):  # TimeoutError is an OSError.
+            failed, text = found["value"]
+        except (OSError, EOFError, ValueError, KeyError):  # TimeoutError is an OSError.
             return None
-        return str(found.get("text")) if found.get("status") == Status.OK else None
+        return None if failed else str(text)
 
     def end(self) -> None:
         """Make sure that it is gone."""
@@ -162,15 +163,13 @@ class _Worker:
 
     def _begin(self, kind: type, name: str, arguments: dict[str, Any]) -> None:
         """Send a request, up to the point where its work begins."""
-        request = {
-            "module": kind.__module__, "function": f"{kind.__qualname__}.{name}", "attribute": name,
-            "owner": kind.__name__, "name": name, "arguments": arguments,
-        }  # fmt: skip
+        data = {"module": kind.__module__, "function": f"{kind.__qualname__}.{name}", "main": main_file()}
+        request = {"function": f"{__name__}:begin", "data": {**data, "arguments": arguments}, "seconds": START_SECONDS}
         until = time.monotonic() + START_SECONDS
         try:
             self.child.send(request, START_SECONDS)
             if self.child.receive(1, until) != STARTED:
-                raise Broken(f"the process of {kind.__name__} cannot begin: {self.child.message(until).get('text')}")
+                raise Broken(f"the process of {kind.__name__} cannot begin: {self.child.message(until).get('fault')}")
         except (OSError, EOFError, ValueError) as error:
             raise _Lost(self.child.ended()) from error
 
@@ -178,8 +177,8 @@ class _Worker:
 class _Bounds:
     """What every process is told once it has loaded."""
 
-    @tool(process=True, timeout=START_SECONDS)
-    def bound(self, megabytes: int) -> str:
+    @staticmethod
+    def bound(megabytes: int) -> str:
         """Bound the memory, and let libraries grumble to nobody."""
         import logging
         import resource
@@ -190,3 +189,16 @@ class _Bounds:
         _, most = resource.getrlimit(resource.RLIMIT_AS)
         resource.setrlimit(resource.RLIMIT_AS, (megabytes * 2**20, most))
         return "bounded"
+
+
+def begin(data: Mapping[str, Any]) -> Callable[[float], tuple[bool, str]]:
+    """In the process: what runs a kind's method; whether it failed, and what it says."""
+    function = reduce(getattr, data["function"].split("."), module_of(data["module"], data["main"]))
+    return partial(_run, partial(function, **data["arguments"]))
+
+
+def _run(function: Callable[[], str], seconds: float) -> tuple[bool, str]:
+    try:
+        return False, str(function())
+    except Exception as error:
+        return True, f"{type(error).__name__}: {error}"
