@@ -51,9 +51,9 @@ bench-episodes: setup  ## episodes a second: written, read, scored anew, replaye
 docs: setup  ## write docs/configuration.md anew from the source
 	@$(PY) scripts/reference.py
 
-bench-envs: setup  ## a step of an environment, beside other suites, which it installs
-	@$(PY) scripts/peers.py
-	@$(PY) benchmarks/envs.py
+bench-envs: setup  ## a step of an environment, beside other suites, which it installs; BESIDE=FOLDER: another checkout
+	@$(if $(BESIDE),true,$(PY) scripts/peers.py)
+	@$(PY) $(if $(BESIDE),benchmarks/beside.py $(BESIDE),benchmarks/envs.py)
 
 bench-sandbox: setup  ## a program in the sandbox, beside a bare process and others' tools, which it installs
 	@$(PY) scripts/peers.py

@@ -4,7 +4,6 @@ One cold start for each depth and seed, without second attempts: the step at whi
 seconds until the pupil was ready. The default depth in `trainers.cold_start` is chosen from this table.
 """
 
-import json
 import os
 import sys
 import time
@@ -17,11 +16,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 import tyro
+from peers.findings import Report
 
 import palaestra
 from palaestra.agents import TokenLimits
 from palaestra.trainers.cold_start import ColdStartConfig, cold_start
-from palaestra.trainers.run import versions
 
 
 @dataclass(frozen=True)
@@ -77,6 +76,7 @@ def start(env_id: str, layers: int, seed: int, patience: int) -> Outcome:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, write JSON."""
     options = tyro.cli(Options, args=arguments)
+    report = Report(options)
     jobs = [(layers, seed) for seed in range(options.seeds) for layers in options.layers]
     outcomes = []
     with ProcessPoolExecutor(options.workers) as pool:
@@ -89,10 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         passed = [outcome for outcome in mine if outcome.passed_at is not None]
         seconds = sum(outcome.cpu_seconds for outcome in mine) / max(1, len(passed))
         print(f"{layers} layers: {len(passed)} of {len(mine)} passed, {seconds:.0f} CPU s a pupil, restarts included")
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    record = {"env_id": options.env_id, "outcomes": [asdict(o) for o in outcomes], "versions": versions()}
-    options.out.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-    return 0
+    return report.conclude({"outcomes": [asdict(outcome) for outcome in outcomes]})
 
 
 if __name__ == "__main__":

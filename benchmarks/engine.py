@@ -17,14 +17,12 @@ prompt of its own, `full width` the engine whose decode steps are always as wide
 target is missed.
 """
 
-import json
 import os
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -34,11 +32,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import torch
 import tyro
+from peers.findings import Report, target
 from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 
 from palaestra import Request, Start
 from palaestra.agents.engines.torch_engine import TorchEngine
-from palaestra.trainers.run import versions
 
 RESULTS = Path(__file__).parent / "results"
 TARGETS = {64: 2.0, 256: 3.0}
@@ -218,7 +216,6 @@ def measure(model: Any, options: Options, prompt_tokens: int) -> dict[str, Any]:
         "prompt_tokens": prompt_tokens,
         "sampled_tokens": work.tokens,
         "ratio": _ratio(by_name["generate"], by_name["engine"]),
-        "target": TARGETS.get(prompt_tokens),
         "ratio_equal_turns": _ratio(by_name["generate, equal turns"], by_name["engine, equal turns"]),
         "gain_of_shared_prompt": _ratio(by_name["engine, no shared prompt"], by_name["engine"]),
         "gain_of_width": _ratio(by_name["engine, full width"], by_name["engine"]),
@@ -242,12 +239,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, write JSON."""
     options = tyro.cli(Options, args=arguments)
     torch.set_num_threads(1)
-    model = build(options)
+    report, model = Report(options), build(options)
     warm = draw(Options(prompts=1, rollouts=2, turns=1, longest_turn=16, vocabulary=options.vocabulary), 16)
     play_generate(model, warm)
     play_engine(TorchEngine(model, (), slots=2), warm)
-    figures = [measure(model, options, length) for length in options.prompt_tokens]
-    missed = []
+    figures, targets = [measure(model, options, length) for length in options.prompt_tokens], []
     for figure in figures:
         print(f"\nprompts of {figure['prompt_tokens']} tokens, {figure['sampled_tokens']} sampled tokens")
         for name, side in figure["sides"].items():
@@ -255,23 +251,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 f"  {name:<26}{side['cpu_seconds']:>8.2f} CPU s{side['wall_seconds']:>8.2f} s"
                 f"{side['tokens_per_cpu_second']:>8,} tokens/CPU s"
             )
-        target = f" (target {figure['target']})" if figure["target"] else ""
-        print(f"  engine / generate {figure['ratio']}{target}, with equal turns {figure['ratio_equal_turns']}")
         print(f"  gained by shared prompts {figure['gain_of_shared_prompt']}, by width {figure['gain_of_width']}")
-        if figure["target"] and figure["ratio"] < figure["target"]:
-            missed.append(f"{figure['prompt_tokens']} tokens: {figure['ratio']} < {figure['target']}")
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    record = {
-        "figures": figures,
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "options": {**asdict(options), "out": str(options.out.name)},
-        "date": datetime.now(UTC).date().isoformat(),
-        "versions": versions(),
-    }
-    options.out.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-    if missed:
-        print("target missed: " + "; ".join(missed), file=sys.stderr)
-    return 1 if missed and options.targets else 0
+        name = f"prompts of {figure['prompt_tokens']} tokens: tokens per CPU second, by generate's"
+        targets.append(target(name, figure["ratio"], least=TARGETS.get(figure["prompt_tokens"])))
+        targets.append(target(f"{name}, equal turns", figure["ratio_equal_turns"]))
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    return report.conclude({"figures": figures, "parameters": parameters}, targets)
 
 
 if __name__ == "__main__":

@@ -15,33 +15,25 @@ target is missed, or could not be judged because its peer is not there.
 Left out: verifiers and TRL, which cannot be stepped without a model.
 """
 
-import os
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import tyro
-from peers.findings import brief, show_targets, start_sides, target, write
-from peers.sides import Lost, Measured, Side, around, ratio
-
-from palaestra.trainers.run import versions
+from peers.findings import Report, brief, show, start_sides, target
+from peers.sides import Figures, Lost, Measured, Side, around, ratio
 
 HERE = Path(__file__).resolve().parent
 DRIVERS, INSTALLED = HERE / "peers", HERE.parent / ".peers"
 OURS = "palaestra"
 PEERS = ("gem", "skyrl", "gymnasium", "textarena", "openenv")
-CPU_RATIO = 1.5
-"""Most CPU a step, by gem's, tools that only compute."""
-IN_FLIGHT = {(64, 0.05): 0.88, (1024, 0.05): 0.65, (1024, 0.25): 0.9}
+IN_FLIGHT = {(64, 0.05): 0.88}
 """Least share of the calls that could be in flight, by environments and seconds of a call."""
 WAITING_CPU_RATIO = 0.5
 """Most CPU a step of an asynchronous tool, by that of the cheapest peer that has a thread for each environment."""
-BLOCKING_RATIO = 1.0
-"""Least calls in flight of a blocking tool, by those of the best peer with as many threads."""
 IDLE_BYTES = 6 * 1024
 OPEN_SECONDS = 0.2
 ASYNC = ((OURS, "async step"), (OURS, "async free"))
@@ -119,122 +111,76 @@ def cases(options: Options) -> Iterator[Case]:
         yield Case(name, options.uneven_envs, options.latency, turns, ways)
 
 
-def ask_all(
-    sides: dict[str, Side], ways: Sequence[tuple[str, str]], rounds: int, ask: Callable[[Side, str], dict[str, float]]
-) -> Measured:
-    """Ask around. A peer that fails is left out; palaestra must not fail."""
-    found = around(sides, ways, rounds, ask)
-    for (name, _), figures in found.items():
-        if name == OURS and figures.lost:
-            raise Lost(figures.lost)
-    return found
-
-
 def measure(sides: dict[str, Side], case: Case, options: Options) -> Measured:
-    """One case: a first batch each that is not counted, then the rounds."""
+    """One case: those that are slow once, the others in rounds."""
 
-    def play(seconds: float) -> Callable[[Side, str], dict[str, float]]:
+    def play(side: Side, way: str) -> dict[str, float]:
         setting = {"envs": case.envs, "latency": case.latency, "turns": case.turns}
-        return lambda side, way: side.ask("play", way=way, seconds=seconds, **setting)
+        return side.ask("play", way=way, seconds=options.seconds, **setting)
 
-    found = ask_all(sides, (*case.ways, *case.once), 1, play(0.0))
-    fit = [way for way in case.ways if way in found and not found[way].lost]
-    once = [way for way in case.once if way in found and not found[way].lost]
-    found |= ask_all(sides, once, 1, play(0.0)) | ask_all(sides, fit, options.rounds, play(options.seconds))
-    ask_all(sides, [(name, "") for name in sides], 1, lambda side, way: side.ask("forget"))
+    found = around(sides, case.ways, options.rounds, play, (OURS,)) | around(sides, case.once, 1, play, (OURS,))
+    around(sides, [(name, "") for name in sides], 1, lambda side, way: side.ask("forget"))
     return found
 
 
 def judge(timed: dict[Case, Measured], opened: Measured, idle: Measured, options: Options) -> Iterator[dict[str, Any]]:
-    """Every target that was measured: what was found, what was wanted."""
-
+    """What was found, and what was wanted where there is a target."""
     for case, found in timed.items():
-        peers = [found[way] for way in THREADS if way in found]
         if not case.latency and case.envs == 256:
             gem = [found[way] for way in (("gem", "sync"),) if way in found]
-            value = ratio(found[OURS, "step"], gem, "cpu_us", min)
-            yield target(f"{case.name}: CPU a step, by gem's", value, most=CPU_RATIO)
-        if case.turns == 3 and (case.envs, case.latency) in IN_FLIGHT and (OURS, "async step") in found:
-            share = found[OURS, "async step"].median("in_flight") / case.envs
-            least = IN_FLIGHT[case.envs, case.latency]
-            yield target(f"{case.name}: share of calls in flight", share, least=least)
-            if case.latency == options.latency:
-                value = ratio(found[OURS, "blocking step"], peers, "in_flight", max)
-                yield target(f"{case.name}: blocking calls in flight, by the best peer's", value, least=BLOCKING_RATIO)
-                if case.envs == 1024:
-                    value = ratio(found[OURS, "async step"], peers, "cpu_us", min)
-                    name = f"{case.name}: CPU a step, by the cheapest peer's with a thread each"
-                    yield target(name, value, most=WAITING_CPU_RATIO)
+            yield target(f"{case.name}: CPU a step, by gem's", ratio(found[OURS, "step"], gem, "cpu_us", min))
+        if case.turns != 3 or (OURS, "async step") not in found:
+            continue
+        share = found[OURS, "async step"].median("in_flight") / case.envs
+        yield target(f"{case.name}: share of calls in flight", share, least=IN_FLIGHT.get((case.envs, case.latency)))
+        if (OURS, "blocking step") in found:
+            peers = [found[way] for way in THREADS if way in found]
+            value = ratio(found[OURS, "blocking step"], peers, "in_flight", max)
+            yield target(f"{case.name}: blocking calls in flight, by the best peer's", value)
+            if case.envs == 1024:
+                value = ratio(found[OURS, "async step"], peers, "cpu_us", min)
+                name = f"{case.name}: CPU a step, by the cheapest peer's with a thread each"
+                yield target(name, value, most=WAITING_CPU_RATIO)
     if options.opened == 1024:
         yield target("CPU seconds to make 1024", opened[OURS, "step"].median("cpu_s"), most=OPEN_SECONDS)
     yield target("bytes of an idle environment", idle[OURS, "step"].median("bytes"), most=IDLE_BYTES)
 
 
-def weigh(sides: dict[str, Side], options: Options) -> Measured:
-    """Bytes of an idle environment, before anything else has filled a process."""
-    ways = ((OURS, "step"), *LOOPS)
-    return ask_all(sides, ways, 1, lambda side, way: side.ask("weigh", way=way, envs=options.idle))
-
-
-def opening(sides: dict[str, Side], options: Options) -> Measured:
-    """CPU seconds to make environments."""
-    ways = ((OURS, "step"), *LOOPS)
-    return ask_all(sides, ways, options.rounds, lambda side, way: side.ask("open", way=way, envs=options.opened))
-
-
-def show(case: Case, found: Measured) -> None:
-    """The rows of one case."""
-    columns = ["CPU us a step", "us a step"]
-    columns += ["s a batch", "least", "in flight", "share"] if case.latency else ["steps a s"]
-    print(f"\n{case.name}\n  {'':<34}" + "".join(f"{name:>15}" for name in columns))
-    for (name, way), figures in found.items():
-        label = f"{name}, {way}"
-        if figures.lost:
-            print(f"  {label:<34} not measured: {figures.lost}")
-            continue
-        cpu, wall, flight, batch, least = map(figures.median, ("cpu_us", "wall_us", "in_flight", "batch_s", "least_s"))
-        cells = [f"{cpu:.1f}", f"{wall:.1f}"]
-        if case.latency:
-            cells += [f"{batch:.3f}", f"{least:.3f}", f"{flight:.1f}", f"{flight / case.envs:.2f}"]
-        else:
-            cells.append(f"{1e6 / wall:,.0f}")
-        print(f"  {label:<34}" + "".join(f"{cell:>15}" for cell in cells), flush=True)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, write JSON."""
     options = tyro.cli(Options, args=arguments)
-    load, began = os.getloadavg(), time.monotonic()
-    timed: dict[Case, Measured] = {}
+    report, timed = Report(options), dict[Case, Measured]()
+    columns: dict[str, Callable[[Figures], str]] = {
+        "CPU us a step": lambda figures: f"{figures.median('cpu_us'):.1f}",
+        "us a step": lambda figures: f"{figures.median('wall_us'):.1f}",
+        "s a batch": lambda figures: f"{figures.median('batch_s'):.3f}",
+        "least": lambda figures: f"{figures.median('least_s'):.3f}",
+        "in flight": lambda figures: f"{figures.median('in_flight'):.1f}",
+    }
     try:
         with ExitStack() as stack:
             sides, missing = start_sides((OURS, *options.peers), (OURS,), DRIVERS, "side", INSTALLED, stack)
-            idle, opened = weigh(sides, options), opening(sides, options)
+
+            def ask(verb: str, envs: int) -> Callable[[Side, str], dict[str, float]]:
+                return lambda side, way: side.ask(verb, way=way, envs=envs)
+
+            ways = ((OURS, "step"), *LOOPS)  # Weighed before anything else has filled a process.
+            idle = around(sides, ways, 1, ask("weigh", options.idle), (OURS,))
+            opened = around(sides, ways, options.rounds, ask("open", options.opened), (OURS,))
             for case in cases(options):
                 timed[case] = measure(sides, case, options)
-                show(case, timed[case])
+                show(case.name, timed[case], columns if case.latency else dict(list(columns.items())[:2]))
     except Lost as error:
         print(f"palaestra itself cannot be measured: {error}", file=sys.stderr)
         return 1
-    print(f"\n{'':<36}{'bytes, idle':>15}{f'CPU s, {options.opened} made':>20}")
-    for (name, way), figures in idle.items():
-        if not figures.lost and not opened[name, way].lost:
-            cells = [f"{figures.median('bytes'):,.0f}", f"{opened[name, way].median('cpu_s'):.4f}"]
-            print(f"  {f'{name}, {way}':<34}{cells[0]:>15}{cells[1]:>20}")
-    targets = list(judge(timed, opened, idle, options))
-    show_targets(targets, missing)
-    record = {
-        "targets": targets,
+    show("held, nothing played", idle, {"bytes": lambda figures: f"{figures.median('bytes'):,.0f}"})
+    show(f"{options.opened} made", opened, {"CPU s": lambda figures: f"{figures.median('cpu_s'):.4f}"})
+    found = {
         "cases": {case.name: brief(found, "cpu_us") for case, found in timed.items()},
         "idle": brief(idle, "cpu_us"),
         "opened": brief(opened, "cpu_us"),
-        "missing": missing,
-        "seconds": round(time.monotonic() - began),
-        "options": {**asdict(options), "out": options.out.name},
-        "versions": versions() | {name: side.versions for name, side in sides.items()},
     }
-    write(options.out, record, load)
-    return 1 if options.targets and not all(one["met"] for one in targets) else 0
+    return report.conclude(found, list(judge(timed, opened, idle, options)), missing, sides)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ Demonstrations of TwoHop with token rows of a training run's length, in a tempor
 rounds that take turns. Exit status 1 when rescoring misses its target.
 """
 
-import json
 import statistics
 import sys
 import tempfile
@@ -12,11 +11,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 import tyro
+from peers.findings import Report, target
 
 import palaestra
 from palaestra.agents import Agent, ScriptedPolicy, play
@@ -24,7 +23,6 @@ from palaestra.envs.records.replay import Stage, replay
 from palaestra.envs.records.rescore import find_scorer, rescore
 from palaestra.episode import Start, TokenRow
 from palaestra.record import Record, read, write
-from palaestra.trainers.run import versions
 
 ENV = "palaestra/TwoHop-v0"
 TARGET = 1000
@@ -89,20 +87,11 @@ def measure(options: Options) -> dict[str, float]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, write JSON; 1 when the target is missed."""
     options = tyro.cli(Options, args=arguments)
-    rates = measure(options)
+    report, rates = Report(options), measure(options)
     for name, rate in rates.items():
         print(f"{name:<10}{rate:>8,} episodes a second of CPU")
-    figures = {
-        "episodes_per_cpu_second": rates,
-        "target_rescored": TARGET,
-        "episodes": options.episodes,
-        "row_tokens": options.row_tokens,
-        "date": datetime.now(UTC).date().isoformat(),
-        "versions": versions(),
-    }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
-    return 0 if rates["rescored"] >= TARGET else 1
+    wanted = target("read and scored anew, episodes a second of CPU", rates["rescored"], least=TARGET)
+    return report.conclude({"episodes_per_cpu_second": rates}, [wanted])
 
 
 if __name__ == "__main__":

@@ -7,18 +7,17 @@ alone. The weights have the type that is asked for, engine and trainer alike; a 
 On a machine without a GPU it says so and stops; small shapes run with `--device cpu`.
 """
 
-import json
 import statistics
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
 import tyro
+from peers.findings import Report
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 import palaestra
@@ -27,7 +26,6 @@ from palaestra.agents.policies.tiny import tiny_tokenizer
 from palaestra.trainers.config import GRPOConfig
 from palaestra.trainers.grpo import train
 from palaestra.trainers.learner import Learner
-from palaestra.trainers.run import versions
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -130,9 +128,6 @@ def measure(shape: Shape) -> dict[str, Any]:
         "generation_tokens_per_second": round(statistics.median(rate for rate, _ in counted)),
         "training_tokens_per_second": round(statistics.median(rate for _, rate in counted)),
         "peak_memory_gib": round(torch.cuda.max_memory_allocated() / 2**30, 1) if device.type == "cuda" else None,
-        "shape": {**asdict(shape), "out": str(shape.out)},
-        "date": datetime.now(UTC).date().isoformat(),
-        "versions": versions(),
     }
 
 
@@ -142,18 +137,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if shape.device == "cuda" and not torch.cuda.is_available():
         print("torch sees no GPU here; a small shape can be measured with --device cpu", file=sys.stderr)
         return 2
-    figures = measure(shape)
-    shape.out.parent.mkdir(parents=True, exist_ok=True)
-    shape.out.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
-    for name in (
-        "device",
-        "parameters",
-        "generation_tokens_per_second",
-        "training_tokens_per_second",
-        "peak_memory_gib",
-    ):
-        print(f"{name:<30}{figures[name]}")
-    return 0
+    report, figures = Report(shape), measure(shape)
+    for name, figure in figures.items():
+        print(f"{name:<30}{figure}")
+    return report.conclude(figures)
 
 
 if __name__ == "__main__":

@@ -12,18 +12,16 @@ Left out: peers whose sandbox is a service of somebody else.
 
 import os
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import tyro
-from peers.findings import brief, show_targets, start_sides, target, write
-from peers.sides import Lost, Measured, Side, around, ratio
-
-from palaestra.trainers.run import versions
+from peers.findings import Report, brief, show, start_sides, target
+from peers.sides import Figures, Lost, Measured, Side, around, ratio
 
 HERE = Path(__file__).resolve().parent
 DRIVERS, INSTALLED = HERE / "peers", HERE.parent / ".peers"
@@ -139,11 +137,7 @@ def measure(sides: dict[str, Side], case: Case, options: Options) -> Measured:
     def ask(side: Side, way: str) -> dict[str, float]:
         return side.ask("time", way=way, program=case.program, seconds=options.seconds, workers=case.workers)
 
-    found = around(sides, case.ways, options.rounds, ask)
-    for (name, _), figures in found.items():
-        if name in (OURS, BARE) and figures.lost:
-            raise Lost(figures.lost)
-    return found
+    return around(sides, case.ways, options.rounds, ask, (OURS, BARE))
 
 
 def measure_alone(ours: Side, options: Options) -> dict[str, dict[str, float]]:
@@ -163,24 +157,12 @@ def measure_alone(ours: Side, options: Options) -> dict[str, dict[str, float]]:
     return found
 
 
-def show(case: Case, found: Measured) -> None:
-    """The rows of one case."""
-    columns = ("CPU ms a run", "ms a run", "least ms", "runs a s")
-    print(f"\n{case.name}\n  {'':<34}" + "".join(f"{name:>15}" for name in columns))
-    for (name, way), figures in found.items():
-        label = f"{name}, {way}"
-        if figures.lost:
-            print(f"  {label:<34} not measured: {figures.lost}")
-            continue
-        cells = [f"{figures.median(key):.2f}" for key in ("cpu_ms", "wall_ms", "least_ms", "runs_s")]
-        print(f"  {label:<34}" + "".join(f"{cell:>15}" for cell in cells), flush=True)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, write JSON."""
     options = tyro.cli(Options, args=arguments)
-    load, began = os.getloadavg(), time.monotonic()
-    timed: dict[Case, Measured] = {}
+    report, timed = Report(options), dict[Case, Measured]()
+    keys = {"CPU ms a run": "cpu_ms", "ms a run": "wall_ms", "least ms": "least_ms", "runs a s": "runs_s"}
+    columns = {name: partial(_median, key) for name, key in keys.items()}
     try:
         with ExitStack() as stack:
             # The first `python` on everybody's path is the one that runs this.
@@ -189,26 +171,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sides, missing = start_sides(names, names[:2], DRIVERS, "programs", INSTALLED, stack)
             for case in cases():
                 timed[case] = measure(sides, case, options)
-                show(case, timed[case])
+                show(case.name, timed[case], columns)
             alone = measure_alone(sides[OURS], options)
     except Lost as error:
         print(f"palaestra itself cannot be measured: {error}", file=sys.stderr)
         return 1
     for name, row in alone.items():
         print(f"{name}: " + ", ".join(f"{key} {value:,.4g}" for key, value in row.items()))
-    targets = list(judge(timed, alone, options))
-    show_targets(targets, missing)
-    record = {
-        "targets": targets,
-        "cases": {case.name: brief(found, "cpu_ms") for case, found in timed.items()},
-        "alone": alone,
-        "missing": missing,
-        "seconds": round(time.monotonic() - began),
-        "options": {**asdict(options), "out": options.out.name},
-        "versions": versions() | {name: side.versions for name, side in sides.items()},
-    }
-    write(options.out, record, load)
-    return 1 if options.targets and not all(one["met"] for one in targets) else 0
+    found = {"cases": {case.name: brief(found, "cpu_ms") for case, found in timed.items()}, "alone": alone}
+    return report.conclude(found, list(judge(timed, alone, options)), missing, sides)
+
+
+def _median(key: str, figures: Figures) -> str:
+    return f"{figures.median(key):.2f}"
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import operator
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -26,6 +26,8 @@ from line import answer_requests
 PROBLEMS = tuple((17 + index, 23 + 7 * index % 61) for index in range(64))
 """The factors of environment `index % 64`."""
 WARM_ENVS = 64
+WARM_SHARE = 0.3
+"""How long a new batch is played before it is measured, by the length of the measurement; at least once."""
 _evaluated = count()
 TAG = re.compile(r"<calculator>(.*?)</calculator>", re.DOTALL)
 """A call as a suite's author writes and reads it where the suite itself reads none."""
@@ -113,46 +115,61 @@ def _value(node: ast.expr) -> int:
     raise ValueError(type(node).__name__)
 
 
-class Loop:
-    """Environments that are played one after the other, or by a pool of threads: for suites that batch nothing."""
+class Lockstep:
+    """One whole turn of every environment after the other, as the suites' users play."""
 
-    def __init__(self, setting: Setting, make: Callable[[int], Any], threads: int = 0) -> None:
-        """What `make` returns has `begin()` and `step(text)`, which is 1.0 where the text was the right answer."""
-        self._envs = [make(index) for index in range(setting.envs)]
-        self._turns = scripts(setting, tag)
-        self._pool = ThreadPoolExecutor(threads) if threads else None
-
-    def begin(self) -> None:
-        """In turn: nothing waits here."""
-        for env in self._envs:
-            env.begin()
+    def __init__(
+        self,
+        setting: Setting,
+        begin: Callable[[], Any],
+        step: Callable[[list[str]], Iterable[float]],
+        close: Callable[[], Any] = lambda: None,
+        call: Callable[[str], str] = tag,
+    ) -> None:
+        """`step` takes the turns of all and returns their rewards, 1.0 for the right answer."""
+        self.begin, self.close = begin, close
+        self.processes: list[int] = []
+        self._step, self._turns = step, scripts(setting, call)
 
     def play(self) -> int:
-        """In lockstep, as the suites' users do."""
+        """One episode each."""
         self.begin()
-        rewards: list[float] = []
+        rewards: Iterable[float] = ()
         for turn in self._turns:
-            if self._pool is None:
-                rewards = [env.step(text) for env, text in zip(self._envs, turn, strict=True)]
-            else:
-                rewards = list(self._pool.map(_step, self._envs, turn))
-        return round(sum(rewards))
+            rewards = self._step(turn)
+        return round(sum(map(float, rewards)))
 
-    def close(self) -> None:
-        """The threads with them."""
-        if self._pool is not None:
-            self._pool.shutdown()
+
+def looped(setting: Setting, make: Callable[[int], Any], threads: int = 0) -> Lockstep:
+    """One after the other, or by a pool of threads: for suites that batch nothing.
+
+    What `make` returns has `begin()` and `step(text)`, which is 1.0 where the text was the right answer.
+    """
+    envs = [make(index) for index in range(setting.envs)]
+    pool = ThreadPoolExecutor(threads) if threads else None
+    run: Callable[..., Iterable[float]] = pool.map if pool is not None else map
+
+    def begin() -> None:
+        for env in envs:  # In turn: nothing waits here.
+            env.begin()
+
+    def step(turn: list[str]) -> list[float]:
+        return list(run(_step, envs, turn))
+
+    return Lockstep(setting, begin, step, pool.shutdown if pool is not None else lambda: None)
 
 
 def _step(env: Any, text: str) -> float:
     return float(env.step(text))
 
 
-def serve(packages: tuple[str, ...], ways: Mapping[str, Callable[[Setting], Batch]]) -> None:
-    """Answer requests until the benchmark closes the line."""
+def serve(
+    packages: tuple[str, ...], ways: Mapping[str, Callable[[Setting], Batch]], **more: Callable[..., Any]
+) -> None:
+    """Answer requests until the benchmark closes the line; `more` are verbs that only this side has."""
     kept: dict[Setting, Batch] = {}
     try:
-        answer_requests(packages, {verb: partial(do, ways, kept) for verb, do in _VERBS.items()}, ways=list(ways))
+        answer_requests(packages, {verb: partial(do, ways, kept) for verb, do in _VERBS.items()} | more)
     finally:
         _forget(ways, kept)
 
@@ -168,10 +185,14 @@ def _forget(ways: Mapping[str, Callable[[Setting], Batch]], kept: dict[Setting, 
 def _play(
     ways: Mapping[str, Callable[[Setting], Batch]], kept: dict[Setting, Batch], seconds: float, **asked: Any
 ) -> dict[str, Any]:
-    """Whole batches for at least `seconds`. The environments are kept for the next round."""
+    """Whole batches for at least `seconds`. The environments are kept for the next round, and warm for the first."""
     setting = Setting(**asked)
     if setting not in kept:
         kept[setting] = ways[setting.way](setting)
+        warm = time.perf_counter()
+        kept[setting].play()
+        while time.perf_counter() - warm < seconds * WARM_SHARE:
+            kept[setting].play()
     batch, batches = kept[setting], 0
     processes = getattr(batch, "processes", ())
     gc.collect()
@@ -188,7 +209,7 @@ def _play(
     cpu = time.process_time() + _cpu_of(processes) - cpu
     steps, calls = batches * setting.envs * setting.turns, batches * setting.envs * (setting.turns - 1)
     seen = next(_evaluated) - seen - 1
-    if seen != calls and not processes:  # A process counts its own.
+    if seen != calls and getattr(batch, "counted", not processes):  # A process counts its own.
         raise RuntimeError(f"{seen} calls were run; expected {calls}")
     waited = getattr(batch, "waited", None)  # Seconds of one batch's calls, where they differ.
     in_flight = (batches * waited if waited is not None else calls * setting.latency) / wall

@@ -1,15 +1,23 @@
-"""From sides to a verdict, for benchmarks beside peers: start them, judge targets, show and write what was found."""
+"""From figures to a verdict, for all benchmarks: start sides, judge targets, show and write what was found."""
 
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from peers.sides import Lost, Measured, Side
+from peers.sides import Figures, Lost, Measured, Side
+
+from palaestra.trainers.run import versions
+
+WIDTH = 200
+"""Characters of a value that still stands on one line of JSON."""
+LIMITS = (("most", "at most"), ("least", "at least"))
 
 
 def start_sides(
@@ -35,19 +43,18 @@ def start_sides(
 
 
 def target(name: str, found: float | None, *, most: float | None = None, least: float | None = None) -> dict[str, Any]:
-    """What was found and what was wanted. A target that could not be judged is missed."""
+    """What was found and what was wanted. A target that could not be judged is missed; a figure without one is not."""
+    free = most is None and least is None
     met = found is not None and (most is None or found <= most) and (least is None or found >= least)
-    return {"name": name, "found": found, "most": most, "least": least, "met": met}
+    return {"name": name, "found": found, "most": most, "least": least, "met": free or met}
 
 
-def show_targets(targets: Iterable[Mapping[str, Any]], missing: Mapping[str, str]) -> None:
-    """A line for each, and for each peer that was not there."""
-    for one in targets:
-        found = "not measured" if one["found"] is None else f"{one['found']:.3g}"
-        limit = f"at most {one['most']:.3g}" if one["most"] is not None else f"at least {one['least']:g}"
-        print(f"{'met   ' if one['met'] else 'MISSED'} {one['name']}: {found} ({limit})")
-    for name, reason in missing.items():
-        print(f"{name} was not measured: {reason}")
+def show(title: str, found: Measured, columns: Mapping[str, Callable[[Figures], str]]) -> None:
+    """The rows of one case."""
+    print(f"\n{title}\n  {'':<34}" + "".join(f"{name:>15}" for name in columns))
+    for (name, way), figures in found.items():
+        cells = "".join(f"{cell(figures):>15}" for cell in columns.values()) if not figures.lost else ""
+        print(f"  {f'{name}, {way}':<34}{cells or f' not measured: {figures.lost}'}", flush=True)
 
 
 def brief(found: Measured, cpu: str) -> dict[str, Any]:
@@ -61,9 +68,54 @@ def brief(found: Measured, cpu: str) -> dict[str, Any]:
     return rows
 
 
-def write(out: Path, record: Mapping[str, Any], load: tuple[float, float, float]) -> None:
-    """As JSON, with the date and what else the machine did."""
-    around = {"load": {"before": load, "after": os.getloadavg(), "cores": os.cpu_count()}}
-    out.parent.mkdir(parents=True, exist_ok=True)
-    dated = {**record, **around, "date": datetime.now(UTC).date().isoformat()}
-    out.write_text(json.dumps(dated, indent=2) + "\n", encoding="utf-8")
+def laid_out(value: Any, margin: str = "\n") -> str:
+    """JSON with as many lines as it takes for none to be long."""
+    text = json.dumps(value)
+    if len(text) + len(margin) <= WIDTH or not isinstance(value, Mapping | list | tuple):
+        return text
+    inner = f"{margin}  "
+    if isinstance(value, Mapping):
+        rows = [f"{json.dumps(str(key))}: {laid_out(one, inner)}" for key, one in value.items()]
+        return "{" + inner + f",{inner}".join(rows) + margin + "}"
+    return "[" + inner + f",{inner}".join(laid_out(one, inner) for one in value) + margin + "]"
+
+
+@dataclass(frozen=True)
+class Report:
+    """Made before anything is measured; `conclude` prints the targets and writes everything down."""
+
+    options: Any
+    """A dataclass with `out`, where the figures go; where its `targets` is False, none of them can fail."""
+    load: tuple[float, float, float] = field(default_factory=os.getloadavg)
+    began: float = field(default_factory=time.monotonic)
+
+    def conclude(
+        self,
+        found: Mapping[str, Any],
+        targets: Sequence[Mapping[str, Any]] = (),
+        missing: Mapping[str, str] | None = None,
+        sides: Mapping[str, Side] | None = None,
+    ) -> int:
+        """The exit status: 1 when a target is missed."""
+        for one in targets:
+            value = "not measured" if one["found"] is None else f"{one['found']:.3g}"
+            limits = [f"{word} {one[key]:.3g}" for key, word in LIMITS if one[key] is not None]
+            verdict = "figure" if not limits else "met   " if one["met"] else "MISSED"
+            print(f"{verdict} {one['name']}: {value}" + "".join(f" ({limit})" for limit in limits))
+        for name, reason in (missing or {}).items():
+            print(f"{name} was not measured: {reason}")
+        record = {
+            "targets": targets,
+            **found,
+            "missing": missing or {},
+            "seconds": round(time.monotonic() - self.began),
+            # Files by their names alone: where they lie says nothing to others.
+            "options": {key: getattr(value, "name", value) for key, value in asdict(self.options).items()},
+            "versions": versions() | {name: side.versions for name, side in (sides or {}).items()},
+            "load": {"before": self.load, "after": os.getloadavg(), "cores": os.cpu_count()},
+            "date": datetime.now(UTC).date().isoformat(),
+        }
+        self.options.out.parent.mkdir(parents=True, exist_ok=True)
+        self.options.out.write_text(laid_out(record) + "\n", encoding="utf-8")
+        missed = not all(one["met"] for one in targets)
+        return 1 if missed and getattr(self.options, "targets", True) else 0

@@ -3,10 +3,10 @@
 GEM resets an environment in the step that ends its episode, so a batch begins none of its own.
 """
 
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
-from drive import TAG, Setting, answer, question, scripts, serve, tag, wait_and_evaluate
+from drive import TAG, Lockstep, Setting, answer, question, serve, wait_and_evaluate
 from gem.core import Env
 from gem.tools.base_tool import BaseTool
 from gem.tools.tool_env_wrapper import ToolEnvWrapper
@@ -51,33 +51,18 @@ class Calculator(BaseTool):
         return True, False, f"<result>{wait_and_evaluate(found[1], self._latency)}</result>", action[: found.end()]
 
 
-class Vector:
-    """GEM's vector environment, stepped."""
-
-    def __init__(self, setting: Setting, threads: bool) -> None:
-        tool = Calculator(setting.latency)
-        makers = [lambda index=index: ToolEnvWrapper(Question(index), [tool]) for index in range(setting.envs)]
-        self._vector = (AsyncVectorEnv if threads else SyncVectorEnv)([f"q{n}" for n in range(setting.envs)], makers)
-        self._turns = scripts(setting, tag)
-        self._begun = False
-
-    def begin(self) -> None:
-        """Needed once."""
-        self._vector.reset()
-        self._begun = True
-
-    def play(self) -> int:
-        """One episode each."""
-        if not self._begun:
-            self.begin()
-        for turn in self._turns:
-            _, rewards, *_ = self._vector.step(turn)
-        return round(float(rewards.sum()))
-
-    def close(self) -> None:
-        """Only threads need it."""
-        if isinstance(self._vector, AsyncVectorEnv):
-            self._vector.thread_pool_executer.shutdown()
+def opened(setting: Setting, threads: bool = False) -> Lockstep:
+    """GEM's vector environment; only its threads need to be closed."""
+    tool = Calculator(setting.latency)
+    makers = [lambda index=index: ToolEnvWrapper(Question(index), [tool]) for index in range(setting.envs)]
+    vector = (AsyncVectorEnv if threads else SyncVectorEnv)([f"q{n}" for n in range(setting.envs)], makers)
+    begin = cache(vector.reset)  # Needed once.
+    return Lockstep(
+        setting,
+        begin,
+        lambda turn: vector.step(turn)[1],
+        vector.thread_pool_executer.shutdown if threads else lambda: None,
+    )
 
 
-serve(("gem-llm",), {"sync": partial(Vector, threads=False), "threads": partial(Vector, threads=True)})
+serve(("gem-llm",), {"sync": opened, "threads": partial(opened, threads=True)})

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import gymnasium
-from drive import TAG, Setting, answer, question, scripts, serve, tag, wait_and_evaluate
+from drive import TAG, Lockstep, Setting, answer, question, serve, wait_and_evaluate
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 
@@ -54,34 +54,17 @@ class Calculator(gymnasium.Env):
         return f"<result>{wait_and_evaluate(found[1], self._latency)}</result>", 0.0, False, False, {}
 
 
-class Vector:
+def opened(setting: Setting, processes: bool = False) -> Lockstep:
     """A vector environment that resets when it is told."""
-
-    def __init__(self, setting: Setting, processes: bool) -> None:
-        makers = [partial(Calculator, index, setting.latency) for index in range(setting.envs)]
-        options: dict[str, Any] = {"autoreset_mode": AutoresetMode.DISABLED}
-        if processes:
-            self._vector: Any = AsyncVectorEnv(makers, shared_memory=False, **options)
-            self.processes = [process.pid for process in self._vector.processes]
-        else:
-            self._vector = SyncVectorEnv(makers, **options)
-        self._turns = scripts(setting, tag)
-
-    def begin(self) -> None:
-        """All of them."""
-        self._vector.reset()
-
-    def play(self) -> int:
-        """One episode each."""
-        self.begin()
-        for turn in self._turns:
-            _, rewards, *_ = self._vector.step(turn)
-        return round(float(rewards.sum()))
-
-    def close(self) -> None:
-        """Processes end with it."""
-        self._vector.close()
+    makers = [partial(Calculator, index, setting.latency) for index in range(setting.envs)]
+    options: dict[str, Any] = {"autoreset_mode": AutoresetMode.DISABLED}
+    vector: Any = (
+        AsyncVectorEnv(makers, shared_memory=False, **options) if processes else SyncVectorEnv(makers, **options)
+    )
+    found = Lockstep(setting, vector.reset, lambda turn: vector.step(turn)[1], vector.close)
+    found.processes = [process.pid for process in vector.processes] if processes else []
+    return found
 
 
 if __name__ == "__main__":
-    serve(("gymnasium",), {"sync": partial(Vector, processes=False), "processes": partial(Vector, processes=True)})
+    serve(("gymnasium",), {"sync": opened, "processes": partial(opened, processes=True)})

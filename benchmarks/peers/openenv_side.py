@@ -11,9 +11,10 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Awaitable, Iterable
 from typing import Any
 
-from drive import TAG, Setting, answer, question, scripts, serve, tag, wait_and_evaluate
+from drive import TAG, Lockstep, Setting, answer, question, serve, wait_and_evaluate
 from openenv.core.env_server.http_server import create_fastapi_app
 from openenv.core.env_server.interfaces import Environment
 from openenv.core.env_server.types import Action, Observation, State
@@ -75,7 +76,6 @@ class Sessions:
         self._server = subprocess.Popen(command, stdin=subprocess.PIPE)
         self.processes = [self._server.pid]
         self._loop = asyncio.new_event_loop()
-        self._turns = scripts(setting, tag)
         self._clients = [GenericEnvClient(f"ws://127.0.0.1:{port}") for _ in range(setting.envs)]
         self._loop.run_until_complete(self._connect(port))
 
@@ -95,28 +95,22 @@ class Sessions:
 
     def begin(self) -> None:
         """All of them at once."""
-        self._loop.run_until_complete(self._begin())
+        self._together(client.reset(seed=index) for index, client in enumerate(self._clients))
 
-    async def _begin(self) -> None:
-        await asyncio.gather(*(client.reset(seed=index) for index, client in enumerate(self._clients)))
+    def step(self, turn: list[str]) -> list[float]:
+        """The rewards."""
+        steps = (client.step({"text": text}) for client, text in zip(self._clients, turn, strict=True))
+        return [result.reward or 0.0 for result in self._together(steps)]
 
-    def play(self) -> int:
-        """In lockstep."""
-        return self._loop.run_until_complete(self._play())
+    def _together(self, asked: Iterable[Awaitable[Any]]) -> list[Any]:
+        async def all_of_them() -> list[Any]:
+            return await asyncio.gather(*asked)
 
-    async def _play(self) -> int:
-        await self._begin()
-        for turn in self._turns:
-            steps = (client.step({"text": text}) for client, text in zip(self._clients, turn, strict=True))
-            results = await asyncio.gather(*steps)
-        return round(sum(result.reward or 0.0 for result in results))
-
-    async def _disconnect(self) -> None:
-        await asyncio.gather(*(client.disconnect() for client in self._clients))
+        return self._loop.run_until_complete(all_of_them())
 
     def close(self) -> None:
         """The server ends with its line."""
-        self._loop.run_until_complete(self._disconnect())
+        self._together(client.disconnect() for client in self._clients)
         self._server.stdin.close()
         try:
             self._server.wait(timeout=5)
@@ -124,6 +118,14 @@ class Sessions:
             self._server.kill()
             self._server.wait()
         self._loop.close()
+
+
+def opened(setting: Setting) -> Lockstep:
+    """Clients, and the server that they need."""
+    sessions = Sessions(setting)
+    found = Lockstep(setting, sessions.begin, sessions.step, sessions.close)
+    found.processes = sessions.processes
+    return found
 
 
 def run_server(port: int, sessions: int, latency: float) -> None:
@@ -139,4 +141,4 @@ def run_server(port: int, sessions: int, latency: float) -> None:
 if len(sys.argv) > 1:
     run_server(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]))
 else:
-    serve(("openenv-core",), {"server": Sessions})
+    serve(("openenv-core",), {"server": opened})

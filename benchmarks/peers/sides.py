@@ -27,7 +27,11 @@ class Lost(Exception):
 class Side:
     """One suite: its driver, run by its own interpreter, asked line by line."""
 
-    def __init__(self, name: str, python: Path, driver: Path, seconds: float = ANSWER_SECONDS) -> None:
+    def __init__(
+        self, name: str, python: Path, driver: Path, seconds: float = ANSWER_SECONDS, code: Path | None = None
+    ) -> None:
+        """`code` is a checkout whose palaestra is imported, whichever is installed."""
+        path = {} if code is None else {"PYTHONPATH": str(code)}
         self.name = name
         self._seconds = seconds
         self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115  (closed with the side)
@@ -41,7 +45,7 @@ class Side:
                 stderr=self._said,
                 bufsize=0,
                 pass_fds=(writer,),
-                env={**os.environ, "OMP_NUM_THREADS": "1", ANSWERS: str(writer)},
+                env={**os.environ, **path, "OMP_NUM_THREADS": "1", ANSWERS: str(writer)},
             )
         finally:
             os.close(writer)  # Its other end is the driver's alone, so that we notice when it dies.
@@ -116,8 +120,9 @@ def around(
     ways: Sequence[tuple[str, str]],
     rounds: int,
     ask: Callable[[Side, str], dict[str, float]],
+    must: Sequence[str] = (),
 ) -> Measured:
-    """Ask every side in turn, round after round. Whoever fails is left out from then on."""
+    """Ask every side in turn, round after round. Whoever fails is left out from then on; those in `must` may not."""
     found: Measured = {way: Figures() for way in ways if way[0] in sides}
     for _ in range(rounds):
         for (name, way), figures in found.items():
@@ -126,6 +131,8 @@ def around(
             try:
                 figures.rounds.append(ask(sides[name], way))
             except Lost as error:
+                if name in must:
+                    raise
                 figures.lost = str(error)
     return found
 

@@ -6,7 +6,7 @@ Environments are kept between episodes, which SkyRL's trainer does not do; so th
 
 from typing import Any
 
-from drive import TAG, Loop, Setting, answer, question, serve, wait_and_evaluate
+from drive import TAG, Lockstep, Setting, answer, looped, question, serve, wait_and_evaluate
 from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
 from skyrl_gym.tools.core import ToolGroup, tool
 
@@ -61,7 +61,7 @@ class Calculator(BaseTextEnv):
 
 
 class Played:
-    """One environment, as `Loop` wants it."""
+    """One environment, as `looped` wants it."""
 
     def __init__(self, env: Calculator) -> None:
         self.begin = env.begin
@@ -72,10 +72,10 @@ class Played:
         return float(self._env.step(text)["reward"])
 
 
-def opened(setting: Setting, threads: int = 0) -> Loop:
+def opened(setting: Setting, threads: int = 0) -> Lockstep:
     """All environments, with one group of tools."""
     group = CalculatorGroup(setting.latency)
-    return Loop(setting, lambda index: Played(Calculator(index, group)), threads)
+    return looped(setting, lambda index: Played(Calculator(index, group)), threads)
 
 
 serve(

@@ -4,7 +4,7 @@ Its LLMObservationWrapper is left out: it never clears what it has seen, so that
 """
 
 import textarena
-from drive import TAG, Loop, Setting, answer, question, serve, wait_and_evaluate
+from drive import TAG, Lockstep, Setting, answer, looped, question, serve, wait_and_evaluate
 from textarena import ObservationType, SinglePlayerState
 
 
@@ -38,7 +38,7 @@ class Calculator(textarena.Env):
 
 
 class Played:
-    """One environment, as `Loop` wants it: what is new is read each turn, the reward at the end."""
+    """One environment, as `looped` wants it: what is new is read each turn, the reward at the end."""
 
     def __init__(self, env: Calculator) -> None:
         self._env = env
@@ -58,9 +58,9 @@ class Played:
         return float(rewards[0])
 
 
-def opened(setting: Setting, threads: int = 0) -> Loop:
+def opened(setting: Setting, threads: int = 0) -> Lockstep:
     """All environments."""
-    return Loop(setting, lambda index: Played(Calculator(index, setting.latency)), threads)
+    return looped(setting, lambda index: Played(Calculator(index, setting.latency)), threads)
 
 
 serve(("textarena",), {"loop": opened, "threads": lambda setting: opened(setting, setting.envs)})

@@ -1,0 +1,66 @@
+"""The benchmarks of one process, in miniature: they measure, write it down, and fail when a target is missed."""
+
+import json
+
+import pytest
+
+ENGINE = (
+    "--prompts 2 --rollouts 3 --turns 2 --shortest-turn 2 --longest-turn 6 --result-tokens 3 --hidden 32 --layers 1 "
+    "--vocabulary 64 --rounds 1 --prompt-tokens 9 20"
+)
+GPU = (
+    "--hidden 32 --layers 2 --heads 4 --kv-heads 2 --head-dim 8 --intermediate 64 --vocabulary 512 --num-prompts 2 "
+    "--num-generations 2 --turn-tokens 8 --slots 4 --steps 2 --device cpu --dtype"
+)
+FIGURES = [
+    ("engine.py", ENGINE, lambda found: [figure["ratio"] for figure in found["figures"]]),
+    ("episodes.py", "--episodes 20 --rounds 1", lambda found: list(found["episodes_per_cpu_second"].values())),
+    ("gpu.py", f"{GPU} float32", lambda found: [found["generation_tokens_per_second"]]),
+    ("gpu.py", f"{GPU} bfloat16", lambda found: [found["training_tokens_per_second"]]),
+]
+
+
+@pytest.mark.parametrize(("name", "flags", "figures"), FIGURES)
+def test_it_measures_and_writes_down_what_it_found_and_with_what(load, tmp_path, name, flags, figures):
+    out = tmp_path / "results" / "found.json"
+    assert load(name)["main"]([*flags.split(), "--out", str(out)]) in (0, 1)
+    record = json.loads(out.read_text())
+    assert all(figure > 0 for figure in figures(record))
+    assert record["versions"]["torch"]
+    assert record["options"]["out"] == "found.json"
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "limit", "status"),
+    [
+        ("engine.py", ENGINE, ("TARGETS", {9: 1e9}), 1),
+        ("engine.py", f"{ENGINE} --no-targets", ("TARGETS", {9: 1e9}), 0),
+        ("episodes.py", "--episodes 4 --rounds 1", ("TARGET", 10**9), 1),
+    ],
+)
+def test_a_missed_target_is_an_error_unless_none_was_asked_for(
+    load, tmp_path, capsys, monkeypatch, name, flags, limit, status
+):
+    main = load(name)["main"]
+    monkeypatch.setitem(main.__globals__, *limit)
+    assert main([*flags.split(), "--out", str(tmp_path / "found.json")]) == status
+    assert "MISSED" in capsys.readouterr().out
+
+
+def test_both_sides_of_the_engine_sample_what_the_work_says_and_keep_what_it_gives(load):
+    script = load("engine.py")
+    options = script["Options"](prompts=2, rollouts=3, turns=3, longest_turn=20, hidden=32, layers=1, vocabulary=64)
+    model, work = script["build"](options), script["draw"](options, 12)
+    assert len({tuple(prompt) for prompt in work.prompts}) == 2
+    engine = script["TorchEngine"](model, (), slots=4)
+    for rows in (script["play_generate"](model, work), script["play_engine"](engine, work)):
+        for row, ids in enumerate(rows):
+            place = 12
+            assert ids[:place] == work.prompts[row]
+            for turn, lengths in enumerate(work.lengths):
+                place += lengths[row]
+                if turn < 2:
+                    assert ids[place : place + 32] == work.results[turn][row]
+                    place += 32
+            assert len(ids) == place
+    assert work.tokens == sum(work.lengths[turn][row] for turn in range(3) for row in range(6))
