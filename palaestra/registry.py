@@ -97,25 +97,17 @@ def games() -> list[str]:
     return sorted(_games)
 
 
-def game_class(game_id: str) -> Any:
-    """The `Game` that was registered under an id; the module before one is imported first."""
-    module = game_id.rpartition(":")[0]
-    if module:
-        import_author(module)
-    return load_author(registered_game(game_id)[0], f"{game_id}: its class")
+def author_class(env_id: str) -> Any:
+    """The class that was registered under an id of ours; the module before an id is imported first."""
+    found = _ours(env_id)
+    if found is None:
+        raise UnknownId(env_id, [*registered(), *games()])
+    return found[0]
 
 
 def is_game(env_id: str) -> bool:
     """Whether `palaestra.register_game` wrote this id; a module before it does not matter."""
     return _game_id(env_id.rpartition(":")[2]) in _games
-
-
-def registered_game(game_id: str) -> tuple[str, Mapping[str, Any]]:
-    """A game's class as "module:Class", and the options that it was registered with."""
-    known = _game_id(game_id.rpartition(":")[2])
-    if known not in _games:
-        raise UnknownId(game_id, games())
-    return _games[known].entry_point, _games[known].options
 
 
 def registered() -> list[str]:

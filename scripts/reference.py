@@ -13,16 +13,13 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
-import gymnasium
-
 from palaestra.agents.play import TokenLimits
 from palaestra.cli.agents import AgentOptions
 from palaestra.endpoint import EndpointConfig
-from palaestra.envs.core.authored import Authored
-from palaestra.envs.core.env import ToolEnv
+from palaestra.envs.core.author import ToolEnv
 from palaestra.envs.sandboxes import Limits
 from palaestra.envs.suite.reasoning_items import DENIED
-from palaestra.registry import load_author, registered
+from palaestra.registry import author_class, registered
 from palaestra.trainers.cold_start import ColdStartConfig
 from palaestra.trainers.config import GRPOConfig, tiny_config
 from palaestra.trainers.recipes import RECIPES, Recipe
@@ -51,7 +48,7 @@ GENERATORS = """\
 `generator` is one of reasoning-gym's, and `config={"max_numbers": 5}` has settings of its own. Refused are these, and
 with your settings any that fails the same look at its items:
 """
-_COMMON = ("self", "split", "render_mode", "format")
+_COMMON = ("self", "split", "format")
 
 
 def main() -> None:
@@ -78,8 +75,8 @@ def page() -> str:
         section(
             "What an environment sets: attributes of its class",
             "A subclass has others, as in `class Short(TwoHop): max_turns = 3`.",
-            Authored,
-            {"default": {name: getattr(Authored, name) for name in declared(Authored)}},
+            ToolEnv,
+            {"default": {name: getattr(ToolEnv, name, MISSING) for name in declared(ToolEnv)}},
             said="",
         ),
         section(
@@ -95,10 +92,9 @@ def environments() -> str:
     """What each environment of the suite takes, by the signature of its class and the words below it."""
     rows = [["`palaestra/...`", "options", "what they are"], ["---"] * 3]
     for env_id in registered():
-        entry_point = gymnasium.spec(env_id).entry_point
-        if not env_id.startswith("palaestra/") or not isinstance(entry_point, str):
+        if not env_id.startswith("palaestra/"):
             continue
-        made = load_author(entry_point, env_id).__init__
+        made = author_class(env_id).__init__
         options = [
             f"`{name}={one.default!r}`"
             for name, one in inspect.signature(made).parameters.items()
@@ -141,6 +137,8 @@ def declared(kind: type) -> dict[str, tuple[str, str]]:
     found: dict[str, tuple[str, str]] = {}
     for statement, following in zip(body.body, [*body.body[1:], None], strict=True):
         if not (isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)):
+            continue
+        if statement.target.id.startswith("_"):
             continue
         words = ""
         if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):

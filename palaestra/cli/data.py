@@ -9,23 +9,26 @@ import json
 import logging
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
 
-import gymnasium
 import tyro
 
+from palaestra import formats
 from palaestra.cli.ids import resolve
-from palaestra.envs.core.env import ToolEnv
+from palaestra.envs.arena.driving import release, settle
+from palaestra.envs.arena.opening import open_machine
+from palaestra.envs.checks.cheats import arguments
+from palaestra.envs.core.machine import Machine
 from palaestra.envs.core.transcript import transcript, visible
 from palaestra.envs.data.task_files import TaskFile, read_tasks
-from palaestra.episode import Start, Task
+from palaestra.episode import Ending, Start, Task
 from palaestra.errors import PalaestraError, TaskFileError, UsageError
-from palaestra.registry import check_options
+from palaestra.registry import check_options, registered_author
 
 PROBED = 3
 """Tasks of a split that are opened with --env."""
@@ -78,15 +81,12 @@ def _read_by(env_id: str, path: str) -> TaskFile:
     refused: dict[str, TaskFileError] = {}
     empty: list[UsageError] = []
     for split in ("train", "eval"):
-        env = _open(env_id, path, split)
         try:
-            found[split] = env.tasks
+            found[split] = _open(env_id, path, split).spec.tasks
         except TaskFileError as error:
             refused[split] = error
         except UsageError as error:  # The file has nothing for this split.
             empty.append(error)
-        finally:
-            env.close()
     if refused:
         faults = tuple(dict.fromkeys(fault for error in refused.values() for fault in error.faults))
         summaries = {error.summary for error in refused.values()}
@@ -205,7 +205,7 @@ def _missed(file: TaskFile, env_id: str) -> Iterator[str]:
         tasks = [task for task, where in zip(file.tasks, file.splits, strict=True) if where == split][:PROBED]
         if not tasks:
             continue
-        env = _open(env_id, file.path, split)
+        machine = _open(env_id, file.path, split)
         watched = [_Watched(task.data) for task in tasks]
         found: dict[str, str] = {}
         for data in watched:
@@ -213,10 +213,10 @@ def _missed(file: TaskFile, env_id: str) -> Iterator[str]:
         with _quiet():
             try:
                 for index, (task, data) in enumerate(zip(tasks, watched, strict=True)):
-                    for fault in _probe(env, index, replace(task, data=data)):
+                    for fault in _probe(machine, index, replace(task, data=data)):
                         found.setdefault(fault, task.id)
             finally:
-                env.close()
+                release(machine)
         missing = sorted(set().union(*(data.missing for data in watched)))
         for name in missing:
             columns = ", ".join(map(repr, file.columns))
@@ -225,52 +225,38 @@ def _missed(file: TaskFile, env_id: str) -> Iterator[str]:
         return
 
 
-def _open(env_id: str, path: str, split: str) -> ToolEnv:
+def _open(env_id: str, path: str, split: str) -> Machine:
     try:
         check_options(env_id, ("tasks",))
     except UsageError as error:
         raise UsageError(f"{env_id} takes no file of tasks") from error
-    try:
-        env = gymnasium.make(env_id, tasks=path, split=split).unwrapped
-    except TypeError as error:  # Somebody else's.
-        raise UsageError(f"{env_id} takes no file of tasks: {error}") from error
-    if not isinstance(env, ToolEnv):
-        raise UsageError(f"{env_id} is a {type(env).__name__}; only a ToolEnv takes tasks from a file")
-    return env
+    if registered_author(env_id) is None:
+        raise UsageError(f"{env_id} takes no file of tasks: it is no ToolEnv")
+    return open_machine(env_id, {"tasks": path, "split": split})
 
 
-def _probe(env: ToolEnv, index: int, task: Task) -> Iterator[str]:
+def _probe(machine: Machine, index: int, task: Task) -> Iterator[str]:
     """Open a task, call every tool once, answer nothing; what went wrong, in words."""
+    spec, called = machine.spec, set[str]()
+    render = formats.get(spec.author.format).render
     try:
-        event = env.begin(Start(task=index, seed=index), task)
-        if event.ending is not None:
-            yield f"it does not begin: {event.fault}"
-            return
+        events = settle(machine, machine.open({seat: Start(index, index, seat=seat) for seat in spec.seats}, task))
         if index == 0:
-            print("\nAs the agent is asked\n" + transcript(event.messages))
-        calls = [env.call(schema["function"]["name"], **_stand_ins(schema["function"])) for schema in event.tools]
-        if calls and env.max_turns > 1:
-            env.step("".join(calls[: env.max_turn_calls]))
-        if env.is_open:
-            env.step("")
+            print("\nAs the agent is asked\n" + transcript(next(iter(events.values())).messages))
+        while machine.is_open:
+            seat, event = next(iter(machine.asked.items()))
+            new = [schema for schema in event.tools if schema["function"]["name"] not in called]
+            calls = [formats.ParsedCall(schema["function"]["name"], arguments(schema)) for schema in new]
+            called.update(call.name for call in calls)
+            text = render(calls[: spec.max_turn_calls]) if calls and spec.max_turns > 1 else ""
+            events = settle(machine, machine.act(seat, text))
+        broken = next((event.fault for event in events.values() if event.ending is Ending.BROKEN), "")
+        if broken:
+            yield f"it breaks: {broken}"
     except PalaestraError as error:
         yield str(error)
     except Exception as error:  # The author's reward or toolkit; whatever it was, the file's owner has to know.
         yield f"{type(error).__name__}: {error}"
-
-
-def _stand_ins(function: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of the right types, good enough to enter a tool."""
-    parameters = function.get("parameters", {})
-    described = parameters.get("properties", {})
-    return {name: _stand_in(described.get(name, {})) for name in parameters.get("required", ())}
-
-
-def _stand_in(schema: Mapping[str, Any]) -> Any:
-    if schema.get("enum"):
-        return schema["enum"][0]
-    kinds: dict[str, Any] = {"integer": 1, "number": 1.0, "boolean": True, "array": [], "object": {}, "null": None}
-    return kinds.get(str(schema.get("type")), "1")
 
 
 @contextmanager

@@ -4,7 +4,7 @@ import json
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import gymnasium
 import tyro
@@ -14,7 +14,7 @@ from palaestra.cli.display import show_line, table
 from palaestra.cli.ids import resolve, short_names
 from palaestra.errors import PalaestraError
 from palaestra.options import options_of
-from palaestra.registry import game_class, games, is_game, load_author, registered, registered_game
+from palaestra.registry import author_class, games, is_game, registered, registered_author
 
 _UNKNOWN = "?"
 """Stands for the tools of an environment that cannot be opened."""
@@ -57,8 +57,8 @@ def _show_one(env_id: str, console: Console) -> None:
     _show_row(env_id, _row(env_id, faults), console)
     for text in faults.values():
         show_line(console, f"  {text}")
-    registered_with = registered_game(env_id)[1] if is_game(env_id) else gymnasium.spec(env_id).kwargs
-    takes = options_of(_class(env_id)) | ({"seat": repr(None)} if is_game(env_id) else {})
+    _, registered_with = registered_author(env_id) or ("", {})
+    takes = options_of(author_class(env_id)) | ({"seat": repr(None)} if is_game(env_id) else {})
     takes |= {name: repr(value) for name, value in registered_with.items()}
     show_line(console, "  options:")
     for name, default in takes.items():
@@ -79,7 +79,7 @@ def _row(env_id: str, faults: dict[str, str]) -> tuple[str, str]:
     """Its tools or seats, and the first line of its class's docstring; why it cannot be opened goes to `faults`."""
     about = ""
     try:
-        author = _class(env_id)
+        author = author_class(env_id)
         about = ((author.__doc__ or "").strip().splitlines() or [""])[0]
         if is_game(env_id):
             return f"seats: {', '.join(author.seats)}", about
@@ -87,15 +87,6 @@ def _row(env_id: str, faults: dict[str, str]) -> tuple[str, str]:
     except PalaestraError as error:  # One environment that lacks a library must not hide the others.
         faults[env_id] = str(error)
         return _UNKNOWN, about
-
-
-def _class(env_id: str) -> Any:
-    """Its class; one that cannot be loaded is explained here, where Gymnasium would only raise."""
-    if is_game(env_id):
-        return game_class(env_id)
-    entry = gymnasium.spec(env_id).entry_point
-    assert isinstance(entry, str), "palaestra.register takes entry points as strings"
-    return load_author(entry, f"{env_id}: its class")
 
 
 def _tools(env_id: str) -> list[str]:

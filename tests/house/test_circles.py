@@ -59,8 +59,8 @@ def test_a_circle_is_seen_however_it_is_imported() -> None:
     assert circles({"a": "b", "b": "c", "c": "ad", "d": "e", "e": "d", "f": "a"}) == {("a", "b", "c"), ("d", "e")}
     for source in (
         "from palaestra.envs import ToolEnv",
-        "def f():\n    from palaestra.envs.core.env import ToolEnv",
-        "if TYPE_CHECKING:\n    from ..core.env import ToolEnv",
+        "def f():\n    from palaestra.envs.core.author import ToolEnv",
+        "if TYPE_CHECKING:\n    from ..core.author import ToolEnv",
     ):
         (one,) = imports_of(ast.parse(source), "palaestra.envs.data.rows")
-        assert origin(one) == "palaestra.envs.core.env"
+        assert origin(one) == "palaestra.envs.core.author"

@@ -32,7 +32,7 @@ def measured(agent):
 
 
 def test_two_seats_learn_at_once():
-    assert palaestra.registry.game_class(GAME) is relay_world.Relay
+    assert palaestra.registry.author_class(GAME) is relay_world.Relay
     local = result_of(raise_tiny(CONFIG, ColdStartConfig(demonstrations=4000, first_gate=150, decay_steps=100))).local
     before = measured(local.agent)
     assert before[SCOUT].success <= 0.55

@@ -2,7 +2,7 @@
 
     enter_zygote     namespaces, a root folder of its own        once, before anything is imported for the agent
     fork_session     a child that is PID 1 of a new pid namespace
-    enter_session    its own /proc, network, scratch folders     still privileged: an init may fork the console after it
+    enter_session    its own /proc and scratch folders           still privileged: an init may fork the console after it
     settle_init      what is left to an init                     reaps, runs nothing
     confine          everything given up                         the agent's code may run after it
     enter_branch     a forked console leaves the old folder
@@ -99,7 +99,10 @@ def enter_zygote(settings: Settings) -> None:
 
 
 def fork_session(settings: Settings) -> int:
-    """A fork whose child is PID 1 of a new pid namespace. A raw clone would skip what libraries do at a fork."""
+    """A fork whose child is PID 1 of a pid namespace, alone in a network.
+
+    A raw clone would skip what libraries do at a fork.
+    """
     global _mapped
     _mapped = rlimits.mapped()
     if not _has_namespaces(settings):
@@ -111,6 +114,8 @@ def fork_session(settings: Settings) -> int:
     finally:
         if pid:
             enter_namespace(_own_pid_namespace, CLONE_NEWPID)  # or the next unshare would be refused
+    if pid:
+        unshare(CLONE_NEWNET)  # for the next one, while this one begins: names of abstract sockets belong to a network
     return pid
 
 
@@ -121,7 +126,7 @@ def enter_session(limits: Mapping[str, Any], slot: int, settings: Settings) -> i
     """
     scratch = _scratch(settings)
     if _has_namespaces(settings):
-        unshare(CLONE_NEWNS | CLONE_NEWNET)  # names of abstract sockets belong to a network
+        unshare(CLONE_NEWNS)
         mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, "subset=pid")
         inodes = limits["scratch_files"] + _OWN_INODES
         options = f"size={limits['scratch_bytes']},nr_inodes={inodes},mode=755"
