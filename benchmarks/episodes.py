@@ -19,7 +19,7 @@ from peers.findings import Report, target
 
 import palaestra
 from palaestra.agents import Agent, ScriptedPolicy, play
-from palaestra.envs.records.replay import Stage, replay
+from palaestra.envs.records.gathering import Stage
 from palaestra.envs.records.rescore import find_scorer, rescore
 from palaestra.episode import Start, TokenRow
 from palaestra.record import Record, read, write
@@ -74,7 +74,7 @@ def measure(options: Options) -> dict[str, float]:
             "written": lambda: iter([write(file, played)]),
             "read": lambda: read(file),
             "rescored": lambda: (rescore(one, scorer) for one in read(file)),
-            "replayed": lambda: (replay(stage.env(one), one.episode) for one in read(file)),
+            "replayed": lambda: (stage.replay([one]) for one in read(file)),
         }
         for _ in range(options.rounds):
             for name, begin in work.items():

@@ -11,7 +11,7 @@ import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -215,6 +215,11 @@ def _record_out(record: Record) -> dict[str, Any]:
             }
             for call in attempt.calls
         ],
+        **{
+            name: to_plain(value, f"Attempt.{name}")
+            for name, value in (("final", attempt.final), ("seat", attempt.seat), ("worlds", list(attempt.worlds)))
+            if value
+        },
         "turns": attempt.turns,
         "ending": str(episode.ending),
         "reward": episode.reward,
@@ -239,23 +244,21 @@ def _record_out(record: Record) -> dict[str, Any]:
 
 def _record_in(content: Mapping[str, Any]) -> Record:
     start, task, rows = content["start"], content["task"], tuple(_row_in(row) for row in content["rows"])
+    options, messages = from_plain(content["options"]), from_plain(content["messages"])
+    calls = [_call_in(call) for call in content["calls"]]
+    if content["ending"] == Ending.ANSWERED and messages and messages[-1]["role"] == "tool":
+        ends = [place for place, call in enumerate(calls) if call.text == content["answer"]]
+        if ends and all(call.answer is None for call in calls):  # Old files do not say which call was the last.
+            calls[ends[-1]] = replace(calls[ends[-1]], answer=content["answer"])
     attempt = Attempt(
         task=Task(task["prompt"], from_plain(task["answer"]), task["id"], from_plain(task["data"])),
-        messages=tuple(from_plain(content["messages"])),
+        messages=tuple(messages),
         answer=content["answer"],
-        calls=tuple(
-            Call(
-                call["name"],
-                from_plain(call["arguments"]),
-                call["text"],
-                Status(call["status"]),
-                call["seconds"],
-                from_plain(call.get("written")),
-                call.get("answer"),
-            )
-            for call in content["calls"]
-        ),
+        calls=tuple(calls),
         turns=content["turns"],
+        final=from_plain(content.get("final", {})),
+        seat=content.get("seat", start["seat"] or options.get("seat")),  # Old files say it in one of these.
+        worlds=tuple(from_plain(content.get("worlds", []))),
     )
     episode = Episode(
         start=Start(start["task"], start["seed"], start["group"], start["seat"], tuple(from_plain(start["prefix"]))),
@@ -272,7 +275,19 @@ def _record_in(content: Mapping[str, Any]) -> Record:
     if lesson is not None:
         said = tuple(_spread(row.sampled, one) for row, one in zip(rows, lesson["trainer_logprobs"], strict=False))
         lesson = Lesson(lesson["step"], lesson["terms"], lesson["advantage"], said, lesson["updates"])
-    return Record(content["env_id"], episode, from_plain(content["options"]), content["agent"], lesson)
+    return Record(content["env_id"], episode, options, content["agent"], lesson)
+
+
+def _call_in(content: Mapping[str, Any]) -> Call:
+    return Call(
+        content["name"],
+        from_plain(content["arguments"]),
+        content["text"],
+        Status(content["status"]),
+        content["seconds"],
+        from_plain(content.get("written")),
+        content.get("answer"),
+    )
 
 
 def _row_out(row: TokenRow) -> dict[str, Any]:

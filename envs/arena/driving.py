@@ -5,6 +5,7 @@ Left out: many machines at once (`arena`).
 
 import logging
 
+from palaestra.envs.arena.playable import Playable
 from palaestra.envs.core.machine import Machine, Reply
 from palaestra.envs.core.state import Events
 from palaestra.envs.running.inbox import Inbox
@@ -14,22 +15,26 @@ from palaestra.envs.running.work import Pending
 log = logging.getLogger("palaestra.envs")
 
 
-def settle(machine: Machine, reply: Reply) -> Events:
+def settle(machine: Playable, reply: Reply) -> Events:
     """The events of a reply, once all that it waits for is done."""
     while isinstance(reply, Pending):
-        wait_for(reply, machine.spec.name)
+        wait_for(reply, _name(machine))
         reply = machine.resume(reply)
     while machine.aside:  # What hangs must not be waited for.
-        shared_runner().start((machine.aside.pop(),), Inbox(machine.spec.name))
+        shared_runner().start((machine.aside.pop(),), Inbox(_name(machine)))
     return reply
 
 
-def release(machine: Machine) -> None:
+def release(machine: Playable) -> None:
     """Drop what runs, and close its toolkits within the time that they have."""
     machine.discard()
     while machine.aside:
         pending = machine.aside.pop()
-        wait_for(pending, machine.spec.name)
+        wait_for(pending, _name(machine))
         for work in pending.works:
             if work.late:
-                log.warning("%s: %s did not end within %g s", machine.spec.name, work.label, work.conditions.seconds)
+                log.warning("%s: %s did not end within %g s", _name(machine), work.label, work.conditions.seconds)
+
+
+def _name(machine: Playable) -> str:
+    return machine.spec.name if isinstance(machine, Machine) else str(getattr(machine, "name", ""))

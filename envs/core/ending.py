@@ -92,7 +92,7 @@ def last_events(spec: Spec, state: State, found: Iterable[Judged]) -> Events:
             raise state.failure
         for seat, attempt, reward in found:
             if type(reward) is Work:
-                reward = _answer(reward)
+                reward = verdict(reward)
             total, parts = score(spec.owner, spec.parts, reward)
             one, (ending, fault) = state.seats[seat], endings[seat]
             schemas = spec.offers[seat].schemas
@@ -125,7 +125,7 @@ def _reward(spec: Spec, state: State, seat: Seat, attempt: Attempt) -> Any:
     return found
 
 
-def _answer(work: Work) -> Any:
+def verdict(work: Work) -> Any:
     """What a reward that was waited for came to; Broken where its judge did not answer."""
     if work.late:
         raise Broken(f"it took longer than deadlines['reward'] = {work.conditions.seconds:g} s")

@@ -1,146 +1,237 @@
 """Recorded episodes run again: the environment's own rules over recorded outcomes, without tools, network or model.
 
-A turn goes through the same parser, checks, clipping and reward as when it was played; only what a tool said is taken
-from the record. So a replay that comes out identical proves that the record is whole, that the environment still is
-what it was, and that its reward depends on nothing but the Attempt. A reward that asks a judge asks again: that needs
-the judge, and comes out identical only if it says the same. Left out: games (`games`), and reading files
-(`palaestra.record`).
+A turn goes through the same parser, checks, clipping and reward as when it was played; what tools answered, and what
+toolkits declared of their state, is taken from the record. So a replay that comes out identical proves that the record
+is whole, that the environment still is what it was, and that its reward depends on nothing but the Attempt. A reward
+that asks a judge asks again: that needs the judge, and comes out identical only if it says the same.
+
+A game is run with all of its seats. Where one was played against demonstrators (`seat=NAME`), those play again, with
+their tools: they depend on task, seed and turn alone, unless the recorded seat changed a toolkit that they share. Left
+out: environments that others wrote, whose inside is closed, and which records are one game (`gathering`).
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from palaestra.envs.arena.by_rule import Rule, spoken
+from palaestra.envs.arena.driving import release, settle
 from palaestra.envs.core.calls import Prepared
-from palaestra.envs.core.env import ToolEnv
-from palaestra.envs.core.opening import open_env
-from palaestra.episode import Call, Ending, Episode, Event, Status
-from palaestra.record import Record
+from palaestra.envs.core.machine import Expected, Machine, Reply
+from palaestra.envs.core.state import Events, Seat
+from palaestra.envs.running.runner import wait_for
+from palaestra.envs.running.work import Pending
+from palaestra.episode import Attempt, Call, Ending, Episode, Start, Status
+
+MAX_BY_RULE = 10_000
+"""Turns of demonstrators in a row: one that never lets anybody else speak must not hang a replay."""
+_SHOWN = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(Exception):
     """Where a replay left its record."""
 
-    where: str
-    recorded: Any
-    replayed: Any
-
-    def __str__(self) -> str:
-        return f"{self.where}: recorded {_short(self.recorded)}, replayed {_short(self.replayed)}"
+    def __init__(self, where: str, recorded: Any, replayed: Any) -> None:
+        self.where, self.recorded, self.replayed = where, recorded, replayed
+        super().__init__(f"{where}: recorded {_short(recorded)}, replayed {_short(replayed)}")
 
 
-class Diverged(Exception):
-    """A recorded turn cannot be taken: the environment asks for other calls than were recorded."""
+def replay(machine: Machine, episodes: Mapping[Seat, Episode], rule: Rule | None = None) -> Difference | None:
+    """Run an episode again, or all seats of a game; the first difference to its record, None when there is none.
 
-    def __init__(self, difference: Difference) -> None:
-        super().__init__(str(difference))
-        self.difference = difference
-
-
-class Unfinished(Diverged):
-    """There is no outcome left: the call was never recorded, as when it broke the episode."""
-
-
-class Stage:
-    """Environments to replay in, one for each id and its options, made when first needed."""
-
-    def __init__(self) -> None:
-        self._made: dict[str, ToolEnv] = {}
-
-    def env(self, record: Record) -> ToolEnv:
-        """The environment of a record."""
-        # A file of tasks is not needed: the record holds its own task.
-        options = {name: value for name, value in record.options.items() if name != "tasks"}
-        key = f"{record.env_id} {options!r}"
-        if key not in self._made:
-            self._made[key] = open_env(record.env_id, options)
-        return self._made[key]
-
-
-def replay(env: ToolEnv, episode: Episode) -> Difference | None:
-    """Run an episode again; the first difference to its record, or None when it came out identical.
-
-    A BROKEN episode is run as far as it got; it has no reward to compare.
+    `rule` plays the seats that were not recorded. A BROKEN episode is run as far as it got; there is no reward then.
     """
-    attempt = episode.attempt
-    opening = env.reopen(episode.start, attempt.task).messages
     try:
-        same("opening message", attempt.messages[: len(opening)], opening)
-        event = _run(env, episode, len(opening))
-        _compare(episode, event)
-    except Diverged as diverged:
-        return diverged.difference
-    except Exception as error:  # Whatever an author's reward raises, the record says that it once did not.
-        return Difference("reward", episode.reward, f"{type(error).__name__}: {error}")
+        events = lead(machine, episodes, rule)
+        for seat, episode in episodes.items():
+            if episode.ending is not Ending.BROKEN:
+                who, event = _of(seat), events[seat]
+                if event.ending is Ending.BROKEN:
+                    raise Difference(f"ending{who}", episode.ending, event.fault)
+                for name in ("calls", "answer", "turns", "final", "worlds"):
+                    same(name + who, getattr(episode.attempt, name), getattr(event.attempt, name))
+                for name in ("ending", "fault", "reward", "parts"):
+                    same(name + who, getattr(episode, name), getattr(event, name))
+    except Difference as difference:
+        return difference
+    except Exception as error:  # Whatever an author's code raises, the record says that it once did not.
+        said = f"{type(error).__name__}: {error}"
+        if machine.spec.solo:
+            return Difference("reward", episodes[None].reward, said)
+        return Difference("rounds", "a game that ended", said)
+    finally:
+        drop(machine, rule is not None)
     return None
 
 
-def _run(env: ToolEnv, episode: Episode, opening: int) -> Event:
-    """Every turn of the record, and its ending."""
-    attempt, outcomes = episode.attempt, iter(episode.attempt.calls)
-    from_outside = episode.ending in (Ending.LENGTH_LIMIT, Ending.BROKEN)
-    for place, message in enumerate(attempt.messages[opening:], start=opening):
-        if message["role"] != "assistant":
-            continue
-        last = place == len(attempt.messages) - 1
-        if last and from_outside:  # What had been said when the episode was closed.
-            return env.finish(episode.ending, message["content"])
-        event = take_turn(env, message["content"], outcomes)
-        if event.ending is not None:
-            same("messages", attempt.messages, event.attempt.messages if event.attempt else ())
-            return event
-    if not from_outside:
-        raise Diverged(Difference("ending", episode.ending, "the episode goes on"))
-    return env.finish(episode.ending)
+def lead(machine: Machine, episodes: Mapping[Seat, Episode], rule: Rule | None = None) -> Events:
+    """Play what was recorded to its end, or as far as a BROKEN one got. A Difference where a seat hears other words."""
+    first = next(iter(episodes.values()))
+    broken = first.ending is Ending.BROKEN
+    outcomes = Outcomes({seat: one.attempt for seat, one in episodes.items()}, rule is not None, broken)
+    machine.eager = False
+    events = outcomes.settle(machine, machine.open(starts_of(machine, episodes), first.attempt.task))
+    for seat, text in turns(machine, episodes, rule):
+        events = outcomes.settle(machine, machine.act(seat, text))
+    if machine.is_open and (reply := _cut_off(machine, episodes)) is not None:
+        events = outcomes.settle(machine, reply)
+    assert machine.state is not None
+    for seat, episode in episodes.items():
+        found, recorded = machine.state.seats[seat].messages, episode.attempt.messages
+        # Where one seat broke a game, another may have spoken before, or not.
+        heard = recorded[: len(found)] if broken or machine.is_open else recorded
+        same(f"message{_of(seat)}", heard, tuple(found))
+    if machine.is_open:
+        asked = (
+            "the episode goes on"
+            if machine.spec.solo
+            else f"the game goes on, and asks {', '.join(map(str, machine.asked))}"
+        )
+        raise Difference("ending", ", ".join(str(one.ending) for one in episodes.values()), asked)
+    return events
 
 
-def _compare(episode: Episode, event: Event) -> None:
-    recorded, found = episode.attempt, event.attempt
-    assert found is not None, "an ending carries the attempt"
-    same("message", recorded.messages, found.messages)
-    if episode.ending is Ending.BROKEN:
+def starts_of(machine: Machine, episodes: Mapping[Seat, Episode]) -> dict[Seat, Start]:
+    """A start for every seat; those that were not recorded had no prefix."""
+    first = next(iter(episodes.values())).start
+    return {
+        seat: replace(episodes[seat].start, seat=seat) if seat in episodes else replace(first, seat=seat, prefix=())
+        for seat in machine.seats
+    }
+
+
+def turns(machine: Machine, episodes: Mapping[Seat, Episode], rule: Rule | None) -> Iterator[tuple[Seat, str]]:
+    """Turn after turn, as long as the machine takes them: recorded ones, or by rule of seats that were not recorded."""
+    ruled, first = 0, next(iter(episodes.values()))
+    while machine.state is not None and machine.is_open:
+        turn: tuple[Seat, str] | None = None
+        for seat, one in machine.state.seats.items():
+            if one.left and seat not in episodes and rule is not None and ruled < MAX_BY_RULE:
+                turn, ruled = (seat, spoken(rule, machine, seat, first.start)), ruled + 1
+                break
+            if one.left and turn is None and seat in episodes:
+                at, said = len(one.messages), episodes[seat].attempt.messages
+                if at < len(said) - _is_cut(seat, episodes[seat]) and said[at]["role"] == "assistant":
+                    turn, ruled = (seat, said[at]["content"]), 0
+        if turn is None:
+            return
+        yield turn
+
+
+class Outcomes:
+    """What works came to when they were recorded. Rewards alone are computed again."""
+
+    def __init__(self, attempts: Mapping[Seat, Attempt], live: bool = False, broken: bool = False) -> None:
+        """With `live`, toolkits really start and close. A `broken` episode ends where its outcomes end."""
+        self.attempts, self.live, self.broken = attempts, live, broken
+
+    def settle(self, machine: Machine, reply: Reply) -> Events:
+        """The events of a reply, its works answered from the record. The machine is not `eager`."""
+        while isinstance(reply, Pending):
+            reply = machine.resume(self._answered(reply, reply.about))
+        if not self.live:
+            machine.aside.clear()
+        return settle(machine, reply)
+
+    def _answered(self, pending: Pending, expected: Expected) -> Pending:
+        """The same, with outcomes."""
+        state, works, any_seat = expected.state, pending.works, next(iter(self.attempts.values()))
+        assert state is not None
+        if expected.role == "calls" and expected.seat in self.attempts:
+            calls = self.attempts[expected.seat].calls[len(state.seats[expected.seat].calls) :]
+            if len(calls) < len(expected.items):
+                return self._none_left(pending, "calls", "no further call", _said(expected.items[len(calls)]))
+            items = [_outcome(item, call) for item, call in zip(expected.items, calls, strict=False)]
+            return Pending((), expected._replace(items=items))
+        if expected.role in ("world", "final"):
+            works[0].value = any_seat.final
+            if expected.role == "world" and state.course is not None:
+                if len(any_seat.worlds) == len(state.course.worlds):
+                    return self._none_left(pending, "worlds", "no further one", "another round")
+                works[0].value = any_seat.worlds[len(state.course.worlds)]
+            return Pending(works[:1], expected._replace(items=[(None, state.play)]))
+        if expected.role == "end" and not self.live:
+            judged, closings = expected.items
+            pending = Pending(works[: len(works) - len(closings)], expected._replace(items=(judged, ())))
+        if pending.works and (self.live or expected.role != "start"):
+            wait_for(pending)
+        return pending
+
+    def _none_left(self, pending: Pending, where: str, recorded: str, replayed: str) -> Pending:
+        """What was asked for gave no result and broke the episode, or it was never asked for."""
+        if not self.broken:
+            raise Difference(where, recorded, replayed)
+        pending.works[0].late = True
+        return pending
+
+
+def drop(machine: Machine, live: bool = False) -> None:
+    """Forget what was replayed."""
+    machine.eager = True
+    if live:
+        release(machine)
         return
-    for name in ("calls", "answer", "turns"):
-        same(name, getattr(recorded, name), getattr(found, name))
-    if event.fault:
-        raise Diverged(Difference("ending", episode.ending, event.fault))
-    for name in ("ending", "reward", "parts"):
-        same(name, getattr(episode, name), getattr(event, name))
+    if machine.is_open:
+        machine.kits.made = None  # They never started, and are not closed.
+    machine.discard()
+    machine.aside.clear()
 
 
 def same(where: str, recorded: Any, replayed: Any) -> None:
-    """Raise Diverged where two values differ; of sequences, at their first different place."""
+    """Refuse values that differ; of sequences, at their first different place."""
     if recorded == replayed:
         return
     if isinstance(recorded, Sequence) and isinstance(replayed, Sequence) and not isinstance(recorded, str):
         for place, (one, other) in enumerate(zip(recorded, replayed, strict=False)):
             if one != other:
-                raise Diverged(Difference(f"{where} {place}", one, other))
+                raise Difference(f"{where} {place}", one, other)
         recorded, replayed = f"{len(recorded)} of them", f"{len(replayed)} of them"
-    raise Diverged(Difference(where, recorded, replayed))
+    raise Difference(where, recorded, replayed)
 
 
-def take_turn(env: ToolEnv, text: str, outcomes: Iterator[Call]) -> Event:
-    """Take one turn in which every call that the environment would run has its recorded outcome."""
-    return env.close_turn([outcome(prepared, outcomes) for prepared in env.open_turn(text)])
-
-
-def outcome(prepared: Prepared, outcomes: Iterator[Call]) -> Call:
-    """What came of a call when it was recorded: the next of the outcomes, which must be that call's."""
-    recorded = next(outcomes, None)
-    if recorded is None:
-        raise Unfinished(Difference("calls", "no further call", f"{prepared.name}({dict(prepared.arguments)})"))
-    if prepared.call is not None:
-        if prepared.call != recorded:
-            raise Diverged(Difference("a refused call", recorded, prepared.call))
-    elif (recorded.name, recorded.arguments) != (prepared.name, prepared.arguments):
-        raise Diverged(Difference("a call", recorded, f"{prepared.name}({dict(prepared.arguments)})"))
-    elif recorded.status is Status.BAD_CALL:
-        raise Diverged(Difference("a call", recorded, "the environment now accepts it"))
+def _outcome(item: Prepared | Call, recorded: Call) -> Call:
+    """The recorded call, if it is the one that is asked for. Old records hold only what the agent wrote."""
+    if isinstance(item, Call):
+        same("a refused call", recorded, item)
+        return recorded
+    asked = (item.tool.name, item.arguments, item.arguments if item.written is None else item.written)
+    if recorded.written is not None:
+        fits = (recorded.name, recorded.arguments, recorded.written) == asked
+    else:
+        fits = (recorded.name, recorded.arguments) == (asked[0], asked[2])
+    if not fits:
+        raise Difference("a call", recorded, _said(item))
+    if recorded.status is Status.BAD_CALL:
+        raise Difference("a call", recorded, "the environment now accepts it")
     return recorded
+
+
+def _said(item: Prepared | Call) -> str:
+    return f"{item.name if isinstance(item, Call) else item.tool.name}({dict(item.arguments)})"
+
+
+def _is_cut(seat: Seat, episode: Episode) -> bool:
+    """Whether this seat was closed from outside: what it had said of its turn then stands last, and is no turn."""
+    ending = episode.ending
+    return (ending is Ending.LENGTH_LIMIT and not episode.fault) or (ending is Ending.BROKEN and seat is None)
+
+
+def _cut_off(machine: Machine, episodes: Mapping[Seat, Episode]) -> Reply | None:
+    """End what has no further turn as it was ended; None where it was not ended from outside."""
+    for seat, episode in episodes.items():
+        if _is_cut(seat, episode):
+            last = episode.attempt.messages[-1]
+            text = last["content"] if last["role"] == "assistant" else ""
+            return machine.stop(episode.ending, seat, text, episode.fault)
+        if episode.ending is Ending.BROKEN:
+            return machine.stop(Ending.BROKEN, None, "", episode.fault)
+    return None
+
+
+def _of(seat: Seat) -> str:
+    return "" if seat is None else f" of {seat}"
 
 
 def _short(value: Any) -> str:
     text = value if isinstance(value, str) else repr(value)
-    return text if len(text) <= 200 else f"{text[:200]}..."
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

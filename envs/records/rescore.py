@@ -3,33 +3,37 @@
 A reward is named as an environment's id (its `reward` and declared parts), or as a function "module:name" that takes an
 Attempt and gives what the `reward` of an environment may give. It is held to the same: success lies from 0 to 1, and
 other parts are declared, by an attribute `parts` of the function. One that asks a judge (`async def`) is waited for,
-episode by episode; an episode whose judge does not answer becomes BROKEN. Left out: rewards that need tokens or
-training state (shaping).
+episode by episode; an episode whose judge does not answer becomes BROKEN. A game whose rounds decide the rewards is led
+through again (`rescore_game`). Left out: rewards that need tokens or training state (shaping).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
+from inspect import isawaitable
 from typing import Any
 
-import gymnasium
-
-from palaestra.envs.core.authored import Authored
-from palaestra.envs.core.opening import open_env
+from palaestra.envs.core.declared import DEADLINES
+from palaestra.envs.core.ending import verdict
 from palaestra.envs.core.scoring import RewardPart, check_declared, score
-from palaestra.envs.core.verdict import complete
-from palaestra.episode import Attempt, Ending
+from palaestra.envs.core.spec import Spec
+from palaestra.envs.records.gathering import Placed, Stage, episodes_of
+from palaestra.envs.records.replay import Difference, drop, lead
+from palaestra.envs.running.runner import wait_for
+from palaestra.envs.running.work import Conditions, Mode, Pending, Work
+from palaestra.episode import Attempt, Ending, Event
 from palaestra.errors import Broken, EnvironmentDefect, PalaestraError, UnknownId, UsageError
 from palaestra.record import Record
-from palaestra.registry import registered
+from palaestra.registry import demonstrator, is_game, registered, registered_author
 
 Scorer = Callable[[Attempt], tuple[float, Mapping[str, float]]]
 
 
 def find_scorer(name: str) -> Scorer:
     """The reward of that name: of an environment, or a function of an Attempt."""
-    if name.rpartition(":")[2] in gymnasium.registry:
-        return _of_environment(name)
+    if registered_author(name.rpartition(":")[2]) is not None:
+        return partial(judge, Stage().machine(name, {}).spec)
     module, colon, function = name.partition(":")
     if not colon:
         raise UnknownId(name, registered())
@@ -44,25 +48,65 @@ def find_scorer(name: str) -> Scorer:
 
 def rescore(record: Record, scorer: Scorer) -> Record:
     """The same episode with another reward. A BROKEN one stays without; a lesson, which compared the old, goes."""
-    episode = record.episode
-    if episode.reward is None:
+    if record.episode.reward is None:
         return replace(record, lesson=None)
     try:
-        reward, parts = scorer(episode.attempt)
+        reward, parts = scorer(record.episode.attempt)
     except Broken as error:
-        broken = replace(episode, reward=None, parts={}, ending=Ending.BROKEN, fault=f"no reward: {error}")
-        return replace(record, episode=broken, lesson=None)
-    return replace(record, episode=replace(episode, reward=reward, parts=parts), lesson=None)
+        return _rewarded(record, None, {}, str(error))
+    return _rewarded(record, reward, parts)
 
 
-def _of_environment(env_id: str) -> Scorer:
-    env = open_env(env_id, {})
+def rescore_game(whole: Sequence[Placed], game_id: str, stage: Stage) -> list[Record]:
+    """The seats of a game with the rewards that the rounds of another game give for it. A BROKEN one stays without."""
+    (place, first), records = whole[0], [record for _, record in whole]
+    if first.episode.reward is None:
+        return [replace(record, lesson=None) for record in records]
+    if not is_game(first.env_id):
+        raise UsageError(f"{place} is of {first.env_id}; {game_id} is a game, and rewards games alone")
+    machine, episodes = stage.machine(game_id, first.options), episodes_of(records)
+    by_rule = "seat" in first.options
+    if not set(episodes) <= set(machine.seats) or not (by_rule or len(episodes) == len(machine.seats)):
+        raise UsageError(f"{place} is of {first.env_id}, whose seats are not those of {game_id}: {machine.seats}")
+    try:
+        events = lead(machine, episodes, demonstrator(first.env_id) if by_rule else None)
+    except Difference as error:
+        raise UsageError(f"{place} cannot be rewarded as {game_id}, which asks for other turns: {error}") from error
+    finally:
+        drop(machine, by_rule)
+    ends: list[Event] = [events[seat] for seat in episodes]
+    return [_rewarded(one, end.reward, end.parts, end.fault) for one, end in zip(records, ends, strict=True)]
 
-    def scorer(attempt: Attempt) -> tuple[float, Mapping[str, float]]:
-        env.problem = attempt.task
-        return env.judge(attempt)
 
-    return scorer
+def judge(spec: Spec, attempt: Attempt) -> tuple[float, Mapping[str, float]]:
+    """What an author's object, which has played nothing, says of an attempt."""
+    if attempt.seat not in spec.seats:
+        raise UsageError(f"the attempt is of the seat {attempt.seat!r}; the seats of {spec.name} are {spec.seats}")
+    try:
+        returned = complete(spec.author.reward(attempt), {**DEADLINES, **spec.author.deadlines}["reward"])
+    except AttributeError as error:
+        if error.name != "problem" or error.obj is not spec.author:
+            raise
+        raise EnvironmentDefect(
+            f"{spec.owner}.reward reads self.problem, which no recorded attempt has; read attempt.task instead"
+        ) from error
+    return score(spec.owner, spec.author.parts, returned)
+
+
+def complete(returned: Any, seconds: float) -> Any:
+    """What a reward or an explanation returned, waited for where it is awaitable. A deadline that passes is Broken."""
+    if not isawaitable(returned):
+        return returned
+    work = Work("reward", lambda: returned, Conditions(Mode.ASYNC, seconds))
+    wait_for(Pending((work,)))
+    return verdict(work)
+
+
+def _rewarded(record: Record, reward: float | None, parts: Mapping[str, float], fault: str = "") -> Record:
+    episode = replace(record.episode, reward=reward, parts=parts)
+    if reward is None:
+        episode = replace(episode, ending=Ending.BROKEN, fault=f"no reward: {fault}")
+    return replace(record, episode=episode, lesson=None)
 
 
 def _of_function(name: str, function: Callable[[Attempt], Any]) -> Scorer:
@@ -72,7 +116,7 @@ def _of_function(name: str, function: Callable[[Attempt], Any]) -> Scorer:
 
     def scorer(attempt: Attempt) -> tuple[float, Mapping[str, float]]:
         try:
-            returned = complete(function(attempt), Authored.reward_timeout)
+            returned = complete(function(attempt), DEADLINES["reward"])
         except PalaestraError:
             raise
         except Exception as error:

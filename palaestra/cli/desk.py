@@ -1,72 +1,124 @@
-"""What `palaestra play` answers: turns and the questions that start with a slash."""
+"""What `palaestra play` answers: turns of whoever is asked, one seat or several, and questions that start with a slash.
+
+Left out: reading lines (`play`), and the parts of a question that know no episode (`asking`).
+"""
 
 import inspect
 import json
-from itertools import islice
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from textwrap import indent
+from typing import Any
 
 from rich.console import Console
 
-from palaestra.cli.asking import Asking, Schemas, number_in
-from palaestra.envs.core.transcript import visible
-from palaestra.envs.core.verdict import complete
+from palaestra import formats
+from palaestra.cli.asking import described, number_in, turn_of_file
+from palaestra.envs.core.declared import DEADLINES
+from palaestra.envs.core.machine import Machine
+from palaestra.envs.core.state import Seat
+from palaestra.envs.core.transcript import transcript, visible
 from palaestra.envs.records.by_hand import ByHand
-from palaestra.episode import Ending, Event
-from palaestra.errors import Broken, UsageError
+from palaestra.envs.records.gathering import Gathering
+from palaestra.envs.records.rescore import complete
+from palaestra.episode import Attempt, Ending, Event, Message
+from palaestra.errors import UsageError
 from palaestra.plain import to_plain
 from palaestra.record import Recorder, read
 
 HELP = """\
-TEXT            your whole turn; a turn without a call is the answer
+TEXT            the whole turn of who is asked; a turn without a call is the answer, or what a game's seat says
                 a ``` fence, or lines of three quotes, hold a turn of several lines
 /call NAME K=V  a turn that calls a tool: /call search query="Deka born"
+/script         let the demonstrator take this turn
 /file PATH      the text of a file as your turn; a .py file is handed in as a fenced program
 /tools          the tools: names, arguments, what they do
 /raw            the new messages exactly, as JSON; /raw TEXT sends TEXT as it stands, a slash included
-/show           the whole transcript
+/show [SEAT]    the whole transcript; of a game, that of the seat that is asked or named
 /task           the task with its answer and data, which no agent sees
-/reward         every part of the reward, and what it was computed from
+/reward         every part of the reward, of each seat, and what it was computed from
 /tokens [MODEL] what a model would see, token by token
 /undo [N]       take back the last turn, or N
 /reset [SEED]   another episode
-/save FILE      add the episode to an episode file, for replay, rescore and view
+/save FILE      add the episode, of all seats, to an episode file, for replay, rescore and view
 /quit           leave"""
 
+_HINT = "/reward says why, /undo takes it back, /reset begins another"
 
-class Desk(Asking):
-    """One episode on the table, and a console to speak through."""
 
-    help = HELP
+class Desk:
+    """One episode on the table, and a console to speak through; a method `_do_NAME` for each question /NAME."""
 
     def __init__(self, hand: ByHand, console: Console, model: str | None, typed: bool) -> None:
-        """`typed` turns stand on the terminal already; others are shown."""
-        super().__init__(console, typed)
-        self.hand, self.model = hand, model
+        """`typed` turns stand on the terminal already; others are shown. `model` is whose tokens /tokens shows."""
+        self.hand, self.console, self.model, self.typed = hand, console, model, typed
+        self.broken = False
+        self._commands: Mapping[str, Callable[[str], None]] = {
+            name.removeprefix("_do_"): getattr(self, name) for name in dir(self) if name.startswith("_do_")
+        }
 
     def open(self, seed: int | None, task: int | None) -> None:
         """Begin an episode and show it."""
-        event = self.hand.open(seed, task)
-        start = event.start
+        start = self.hand.open(seed, task)
         self._say(f"{self.hand.env_id}, task {start.task}, seed {start.seed}", style="dim")
-        self._show(event.messages)
-        if event.tools:
-            self._say(f"tools: {', '.join(tool['function']['name'] for tool in event.tools)}", style="dim")
+        self._now()
+        if self.hand.event.tools:
+            self._say(f"tools: {', '.join(self._tools())}", style="dim")
 
     def load(self, path: Path, number: int) -> None:
-        """Stand at the end of a recorded episode."""
-        if number < 1:
-            raise UsageError(f"episode {number} does not exist; they are counted from 1")
-        record = next(islice(read(path), number - 1, None), None)
-        if record is None:
-            raise UsageError(f"{path} has fewer than {number} episodes")
-        if record.env_id.rpartition(":")[2] != self.hand.env_id.rpartition(":")[2]:
-            raise UsageError(f"episode {number} of {path} is of {record.env_id}, not of {self.hand.env_id}")
-        event = self.hand.load(record)
-        self._show(self.hand.env.attempt.messages)
-        self._ended(event)
+        """Stand at the end of a recorded episode; of a game, with the other seats that the file has of it."""
+        gathering, wanted, env_id = Gathering(), f"episode {number} of {path}", self.hand.env_id
+        for place, record in enumerate(read(path), start=1):
+            if place == number and record.env_id.rpartition(":")[2] != env_id.rpartition(":")[2]:
+                raise UsageError(f"{wanted} is of {record.env_id}, not of {env_id}")
+            whole = gathering.add("", str(place), record)
+            if whole is not None and any(where == str(number) for where, _ in whole):
+                self.hand.load([one for _, one in whole])
+                for seat in self.hand.playable.seats:
+                    self._do_show(seat or "")
+                self._ended()
+                return
+        raise UsageError(f"{wanted} does not exist, or the file lacks other seats of its game")
+
+    def take(self, text: str) -> bool:
+        """Answer one input; False when it was the last."""
+        if not text.startswith("/"):
+            self._turn(text, echo=not self.typed)
+            return True
+        name, _, rest = text[1:].partition(" ")
+        if name in ("quit", "exit", "q"):
+            return False
+        if name not in self._commands:
+            raise UsageError(f"there is no /{name}; /help lists what there is, and /raw sends a text as it stands")
+        self._commands[name](rest.strip())
+        return True
 
     # The questions.
+
+    def _do_help(self, rest: str) -> None:
+        self._say(HELP)
+
+    def _do_call(self, rest: str) -> None:
+        machine = self.hand.playable
+        if not isinstance(machine, Machine):
+            raise UsageError(f"{self.hand.env_id} is somebody else's environment and hears text alone; write your turn")
+        from palaestra.agents.policies.human import typed_call
+
+        call = typed_call(rest, self.hand.event.tools)
+        self._turn(formats.get(machine.spec.author.format).render([call]), echo=True)
+
+    def _do_script(self, rest: str) -> None:
+        self._turn(self.hand.script(), echo=True)
+
+    def _do_file(self, rest: str) -> None:
+        self._turn(turn_of_file(rest), echo=True)
+
+    def _do_tools(self, rest: str) -> None:
+        for signature, description in described(self._tools()):
+            self._say(signature, style="bold")
+            self._say(f"    {description}")
+        if not self._tools():
+            self._say("there are no tools here; a turn is the answer")
 
     def _do_raw(self, rest: str) -> None:
         if rest:
@@ -76,38 +128,27 @@ class Desk(Asking):
             self._say(json.dumps(to_plain(message), ensure_ascii=True))
 
     def _do_show(self, rest: str) -> None:
-        self._show(self.hand.env.attempt.messages)
+        seat = rest or self.hand.seat
+        if seat not in self.hand.playable.seats:
+            seats = ", ".join(map(str, self.hand.playable.seats))
+            raise UsageError(
+                f"there is no seat {seat!r}; {'the seats are ' + seats if self.hand.seat else 'it has one'}"
+            )
+        self._name(seat)
+        self._show(self.hand.messages(seat))
 
     def _do_task(self, rest: str) -> None:
-        task = self.hand.env.problem
+        task = self.hand.attempt(self.hand.seat).task
         self._say(f"id      {task.id}\nprompt  {visible(task.prompt)}\nanswer  {visible(str(task.answer))}")
         for name, value in task.data.items():
             self._say(f"data    {name} = {visible(repr(value))}")
 
     def _do_reward(self, rest: str) -> None:
-        total, parts = self.hand.reward()
-        env, attempt = self.hand.env, self.hand.env.attempt
-        ended = self.hand.event.ending
-        self._say(f"reward {total:g}" + ("" if ended else ", if the episode were cut off now"), style="bold")
-        for name, value in parts.items():
-            declared = env.parts[name]
-            self._say(f"  {name} = {value:g}, times {declared.weight:g} (from {declared.low:g} to {declared.high:g})")
-        self._say("computed from")
-        self._say(f"  answer    {'none' if attempt.answer is None else visible(attempt.answer)}")
-        expected = attempt.task.answer
-        self._say(f"  expected  {'see /task' if expected is None else visible(str(expected))}")
-        self._say(f"  calls     {', '.join(f'{c.name} {c.status}' for c in attempt.calls) or 'none'}")
-        self._say(f"  turns     {attempt.turns} of {env.max_turns}")
-        if told := complete(env.explain(attempt), env.reward_timeout):
-            self._say(f"because\n{indent(visible(told), '  ')}")
-        if not inspect.isfunction(type(env).reward):  # A declared object, which says itself what it is.
-            self._say(f"by {type(env).reward!r}", style="dim")
-            return
-        try:
-            lines, number = inspect.getsourcelines(type(env).reward)
-            self._say(f"by {inspect.getsourcefile(type(env))}, line {number}\n{''.join(lines).rstrip()}", style="dim")
-        except (OSError, TypeError):
-            self._say("by a function whose source is not at hand", style="dim")
+        for seat, event in self.hand.closed().items():
+            self._reward(seat, event)
+        if isinstance(self.hand.playable, Machine):
+            spec = self.hand.playable.spec
+            self._source(type(spec.author), "reward" if spec.judged else "rounds")
 
     def _do_tokens(self, rest: str) -> None:
         name = rest or self.model
@@ -115,16 +156,16 @@ class Desk(Asking):
             raise UsageError("which model's tokens? /tokens FOLDER-OR-NAME, or start with --model")
         from palaestra.cli.tokens import show_tokens
 
-        show_tokens(self.console, name, self.hand.env.attempt.messages, self.hand.event.tools)
+        show_tokens(self.console, name, self.hand.messages(self.hand.seat), self.hand.event.tools)
 
     def _do_undo(self, rest: str) -> None:
         count = number_in(rest, "/undo") or 1
-        event = self.hand.undo(count)
-        self._say(f"{count} taken back; turn {self.hand.env.turns}", style="dim")
+        self.hand.undo(count)
+        self._say(f"{count} taken back; turn {len(self.hand.turns)}", style="dim")
         if self.hand.rebuilt:
             self._say("the toolkits were started anew: what earlier calls had left in them is gone", style="yellow")
         self.broken = False
-        self._show(event.messages)
+        self._now()
 
     def _do_reset(self, rest: str) -> None:
         self.broken = False
@@ -133,37 +174,94 @@ class Desk(Asking):
     def _do_save(self, rest: str) -> None:
         if not rest:
             raise UsageError("expected /save FILE")
+        records = self.hand.records()
         with Recorder(Path(rest)) as recorder:
-            recorder.add(self.hand.record())
-        closed = "" if self.hand.event.ending else " as if it had been closed here"
-        self._say(f"added to {rest}{closed}", style="dim")
+            for record in records:
+                recorder.add(record)
+        what = "" if self.hand.seat is None else f"the episodes of {len(records)} seats "
+        self._say(f"{what}added to {rest}{'' if self.hand.ended else ' as if it had been closed here'}", style="dim")
 
     # Inside.
 
-    def _turn(self, text: str, echo: bool = False) -> None:
+    def _turn(self, text: str, echo: bool) -> None:
         if echo:
             self._show([{"role": "assistant", "content": text}])
-        if not self.hand.env.is_open:  # Ended, also where its reward raised.
-            raise UsageError("the episode has ended: /undo takes the last turn back, /reset begins another")
-        try:
-            event = self.hand.say(text)
-        except Broken as error:
-            self.broken = True
-            raise UsageError(str(error)) from error
-        self._show(event.messages)
-        self._ended(event)
+        self.hand.say(text)
+        self._now()
 
-    def _ended(self, event: Event) -> None:
-        if event.ending is None:
+    def _now(self) -> None:
+        """Who is asked, and what is new to it; or how it ended."""
+        for seat, event in (self.hand.ended or {self.hand.seat: self.hand.event}).items():
+            if event.messages or not self.hand.ended:
+                self._name(seat)
+            self._show(event.messages)
+        self._ended()
+
+    def _ended(self) -> None:
+        ended = self.hand.ended
+        if not ended:
             return
-        self.broken = event.ending is Ending.BROKEN
-        judged = event.fault if self.broken else f"reward {event.reward:g}"
-        self._say(f"[{event.ending}: {judged}]  /reward says why, /undo takes it back, /reset begins another", "bold")
+        self.broken = any(event.ending is Ending.BROKEN for event in ended.values())
+        for seat, event in ended.items():
+            judged = event.fault if event.reward is None else f"reward {event.reward:g}"
+            self._say(
+                f"[{event.ending}: {judged}]  {_HINT}" if seat is None else f"[{seat} {event.ending}: {judged}]", "bold"
+            )
+        if None not in ended:
+            self._say(_HINT, style="dim")
 
-    @property
-    def _schemas(self) -> Schemas:
-        return self.hand.event.tools
+    def _reward(self, seat: Seat, event: Event) -> None:
+        """A seat's reward, part by part, and what it was computed from."""
+        if event.reward is None or event.attempt is None:
+            raise UsageError(f"a BROKEN episode has no reward: {event.fault}")
+        cut = "" if self.hand.ended else f", if {self.hand.seat or 'the episode'} were cut off now"
+        self._say(f"{'reward' if seat is None else f'{seat}:'} {event.reward:g}{cut}", style="bold")
+        machine, attempt = self.hand.playable, event.attempt
+        parts = machine.spec.author.parts if isinstance(machine, Machine) else {}
+        for name, value in event.parts.items():
+            of = parts.get(name)
+            self._say(
+                f"  {name} = {value:g}" + (f", times {of.weight:g} (from {of.low:g} to {of.high:g})" if of else "")
+            )
+        expected = "see /task" if attempt.task.answer is None else visible(str(attempt.task.answer))
+        self._say("computed from")
+        self._say(f"  answer    {'none' if attempt.answer is None else visible(attempt.answer)}")
+        self._say(f"  expected  {expected}")
+        self._say(f"  calls     {', '.join(f'{c.name} {c.status}' for c in attempt.calls) or 'none'}")
+        for name, value in attempt.final.items():
+            self._say(f"  final     {name} = {visible(repr(value))}")
+        if isinstance(machine, Machine):
+            self._say(f"  turns     {attempt.turns}" + f" of {machine.spec.max_turns}" * machine.spec.solo)
+            self._explain(machine, attempt)
 
-    @property
-    def _format(self) -> str:
-        return self.hand.env.format
+    def _explain(self, machine: Machine, attempt: Attempt) -> None:
+        assert machine.state is not None, "it was opened"
+        deadline = {**DEADLINES, **machine.spec.author.deadlines}["reward"]
+        if told := complete(machine.state.play.explain(attempt), deadline):
+            self._say(f"because\n{indent(visible(told), '  ')}")
+
+    def _source(self, kind: type, name: str) -> None:
+        """The lines that computed the reward."""
+        method = getattr(kind, name)
+        if not inspect.isfunction(method):  # A declared object, which says itself what it is.
+            self._say(f"by {method!r}", style="dim")
+            return
+        try:
+            lines, number = inspect.getsourcelines(method)
+            self._say(f"by {inspect.getsourcefile(kind)}, line {number}\n{''.join(lines).rstrip()}", style="dim")
+        except (OSError, TypeError):
+            self._say("by a function whose source is not at hand", style="dim")
+
+    def _tools(self) -> Mapping[str, Mapping[str, Any]]:
+        return {tool["function"]["name"]: tool["function"] for tool in self.hand.event.tools}
+
+    def _name(self, seat: Seat) -> None:
+        if seat is not None:
+            self._say(f"[{seat}]", style="bold")
+
+    def _show(self, messages: Sequence[Message]) -> None:
+        if messages:
+            self._say(transcript(messages))
+
+    def _say(self, text: str, style: str | None = None) -> None:
+        self.console.print(text, style=style, markup=False, soft_wrap=True)

@@ -2,12 +2,17 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from palaestra.cli.display import show_line
+from palaestra.cli.ids import resolve
 from palaestra.errors import UsageError
 from palaestra.record import Defect, Record, scan
+
+if TYPE_CHECKING:
+    from palaestra.envs.records.gathering import Placed
 
 _SHOWN = 10
 
@@ -28,7 +33,7 @@ class Reading:
 
     def __init__(self, paths: Sequence[Path], console: Console) -> None:
         self.files = episode_files(paths)
-        self.defects = 0
+        self.defects = self.alone = 0
         self.path = self.files[0]
         """Where the record at hand is from."""
         self._console = console
@@ -56,6 +61,19 @@ class Reading:
                 show_line(
                     self._console, f"{path}: none of its {count} lines is an episode; line {first.line}: {first.reason}"
                 )
+
+    def whole(self) -> "Iterator[list[Placed]]":
+        """Each episode, and the episodes of all seats of a game together; `alone` counts those that lack others."""
+        from palaestra.envs.records.gathering import Gathering
+
+        gathering, known = Gathering(), set[str]()
+        for place, record in self:
+            if record.env_id not in known:  # One of one's own is registered by the module that its id names.
+                known.add(resolve(record.env_id))
+            found = gathering.add(str(self.path), place, record)
+            if found is not None:
+                yield found
+        self.alone = len(gathering.incomplete)
 
     def _report(self, path: Path, defects: Sequence[Defect]) -> None:
         for defect in defects[: _SHOWN - self._reported]:

@@ -18,10 +18,10 @@ from palaestra.cli.blame import blaming
 from palaestra.cli.ids import resolve
 from palaestra.errors import EnvironmentDefect, PalaestraError, UsageError
 from palaestra.plain import from_pairs
-from palaestra.registry import check_options, is_game
+from palaestra.registry import check_options
 
 if TYPE_CHECKING:
-    from palaestra.cli.asking import Asking
+    from palaestra.cli.desk import Desk
 
 QUOTES = '"""'
 _OPENING = re.compile(r'\s*("""(?=\s*$)|`{3,}(?!.*`)|~{3,})')
@@ -43,7 +43,8 @@ class Options:
     env_options: tuple[str, ...] = ()
     """KEY=VALUE for the environment: tasks=problems.jsonl, or what its class takes."""
     episode: str | None = None
-    """FILE or FILE:N: begin where the N-th recorded episode of a file ended; /undo leads back from there."""
+    """FILE or FILE:N: begin where the N-th recorded episode of a file ended; /undo leads back from there. A game is
+    taken up with all of its seats."""
     model: str | None = None
     """Folder or hub name whose tokens /tokens shows."""
 
@@ -58,17 +59,12 @@ def run(arguments: Sequence[str]) -> int:
     """Read turns and questions until the input ends; 1 when the episode broke, or the environment is at fault."""
     options = tyro.cli(Options, args=list(arguments), prog="palaestra play")
     env_id, console = resolve(options.env_id), Console(highlight=False)
-    return _play_game(options, env_id, console) if is_game(env_id) else _play(options, env_id, console)
-
-
-def _play(options: Options, env_id: str, console: Console) -> int:
     from palaestra.cli.desk import Desk
-    from palaestra.envs.core.opening import open_env
-    from palaestra.envs.records.by_hand import ByHand
+    from palaestra.envs.records.by_hand import open_by_hand
 
     check_options(env_id, options.environment)
-    env = open_env(env_id, options.environment)
-    desk = Desk(ByHand(env, env_id, options.environment), console, options.model, typed=sys.stdin.isatty())
+    hand = open_by_hand(env_id, options.environment)
+    desk = Desk(hand, console, options.model, typed=sys.stdin.isatty())
     try:
         if options.episode is not None:
             desk.load(*_place(options.episode))
@@ -76,26 +72,11 @@ def _play(options: Options, env_id: str, console: Console) -> int:
             desk.open(options.seed, options.task)
         _converse(desk, console)
     finally:
-        env.close()
+        hand.close()
     return 1 if desk.broken else 0
 
 
-def _play_game(options: Options, env_id: str, console: Console) -> int:
-    if options.episode is not None or options.model is not None:
-        raise UsageError(f"{env_id} is a game; --episode and --model are for environments of one seat")
-    from palaestra.cli.game_desk import GameDesk
-    from palaestra.envs.records.game_by_hand import GameByHand
-
-    desk = GameDesk(GameByHand(env_id, options.environment), console, typed=sys.stdin.isatty())
-    try:
-        desk.open(options.seed, options.task)
-        _converse(desk, console)
-    finally:
-        desk.hand.game.close()
-    return 1 if desk.broken else 0
-
-
-def _converse(desk: "Asking", console: Console) -> None:
+def _converse(desk: "Desk", console: Console) -> None:
     """Answer what is typed or piped, to its end; a mistake is told, the environment's too, and the episode goes on."""
     for text in turns(console):
         try:

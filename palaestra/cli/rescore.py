@@ -15,7 +15,6 @@ from palaestra.cli.blame import blaming
 from palaestra.cli.display import table
 from palaestra.cli.episodes import Reading
 from palaestra.cli.ids import resolve
-from palaestra.errors import UsageError
 from palaestra.record import Record, write
 from palaestra.registry import is_game
 
@@ -44,8 +43,6 @@ class _Tally:
     pairs: list[tuple[float, float]] = field(default_factory=list)
     places: list[str] = field(default_factory=list)
     broken: int = 0
-    alone: int = 0
-    """Seats of games that are not whole."""
     rate: float | None = None
     """Episodes a second of CPU, where there were enough of them to say."""
     _began: float = 0.0
@@ -93,10 +90,9 @@ def run(arguments: Sequence[str]) -> int:
     name = options.reward if is_function else resolve(options.reward)
     console, tally = Console(), _Tally()
     reading = Reading(options.files, console)
-    rewards = _of_game(reading, name, tally) if not is_function and is_game(name) else _of_attempts(reading, name)
 
     def judged() -> Iterator[Record]:
-        for place, old, new in rewards:
+        for place, old, new in _rescored(reading, name, is_function):
             tally.add(place, old, new)
             yield new
         tally.stop()
@@ -111,36 +107,21 @@ def run(arguments: Sequence[str]) -> int:
         console.print(text, markup=False, highlight=False, soft_wrap=True)
     if tally.rate is not None:
         console.print(f"{tally.rate:,.0f} episodes a second of CPU", highlight=False)
-    if tally.alone:
-        text = f"{tally.alone} episodes have no new reward, for other seats of their games are missing"
+    if reading.alone:
+        text = f"{reading.alone} episodes have no new reward, for other seats of their games are missing"
         console.print(text, highlight=False, soft_wrap=True)
-    return 1 if reading.defects or tally.alone else 0
+    return 1 if reading.defects or reading.alone else 0
 
 
-def _of_attempts(reading: Reading, name: str) -> Iterator[tuple[str, Record, Record]]:
-    """Each episode, and the same with its new reward."""
-    from palaestra.envs.records.rescore import find_scorer, rescore
+def _rescored(reading: Reading, name: str, is_function: bool) -> Iterator[tuple[str, Record, Record]]:
+    """Each episode, and the same with its new reward. Rounds of a game reward all its seats at once."""
+    from palaestra.envs.records.gathering import Stage
+    from palaestra.envs.records.rescore import find_scorer, rescore, rescore_game
 
-    scorer = find_scorer(name)
-    for place, old in reading:
-        with blaming(place):
-            new = rescore(old, scorer)
-        yield place, old, new
-
-
-def _of_game(reading: Reading, name: str, tally: _Tally) -> Iterator[tuple[str, Record, Record]]:
-    """The same of games, whose rewards come from what all seats did."""
-    from palaestra.envs.records.games import GameStage, Gathering, rescored
-
-    gathering, stage, known = Gathering(), GameStage(), set[str]()
-    for place, record in reading:
-        if record.env_id not in known:  # A game of one's own is registered by the module that its id names.
-            known.add(resolve(record.env_id))
-        if not is_game(record.env_id):
-            raise UsageError(f"{place} is of {record.env_id}; {name} is a game, and rewards games alone")
-        whole = gathering.add(str(reading.path), place, record)
-        if whole is not None:
-            with blaming(place):
-                new = rescored(whole, name, stage)
-            yield from ((where, old, one) for (where, old), one in zip(whole, new, strict=True))
-    tally.alone = len(gathering.incomplete)
+    stage = Stage()
+    by_rounds = not is_function and is_game(name) and not stage.machine(name, {}).spec.judged
+    scorer = None if by_rounds else find_scorer(name)
+    for whole in reading.whole() if by_rounds else ([one] for one in reading):
+        with blaming(whole[0][0]):
+            new = rescore_game(whole, name, stage) if scorer is None else [rescore(whole[0][1], scorer)]
+        yield from ((place, old, one) for (place, old), one in zip(whole, new, strict=True))

@@ -1,6 +1,5 @@
-"""Games on the command line: played by hand, checked, measured seat by seat, replayed and rescored."""
+"""Games on the command line: checked, measured seat by seat, replayed and rescored."""
 
-import io
 import json
 import sys
 
@@ -11,28 +10,11 @@ import palaestra
 from palaestra.agents.local_model import export
 from palaestra.agents.policies.tiny import tiny_model
 from palaestra.cli import main
-from palaestra.envs.suite.solver_critic import SolverCritic
 from palaestra.errors import UnknownId
 from palaestra.record import read, write
 
 GAME = "palaestra/solver_critic-v0"
 SOLVER, CRITIC = "solver_0", "critic_0"
-TASK = SolverCritic().tasks[0]
-PRODUCT = TASK.prompt.removeprefix("What is ").removesuffix("?")
-
-
-@pytest.fixture
-def play(monkeypatch, capsys):
-    """Play typed lines; the exit status and what was printed."""
-
-    def run(*lines, args=("solver-critic", "--seed", "1", "--task", "0")):
-        monkeypatch.setattr("sys.stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
-        monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
-        status = main(["play", *args])
-        captured = capsys.readouterr()
-        return status, captured.out + captured.err
-
-    return run
 
 
 @pytest.fixture(scope="module")
@@ -44,78 +26,6 @@ def model(tmp_path_factory):
     made.generation_config.eos_token_id = [0, *range(20, 250, 3)]
     export(made, tokenizer, folder)
     return str(folder)
-
-
-def test_all_seats_are_played_in_turn_to_their_rewards(play):
-    status, out = play(
-        "/tools", f'/call calculator expression="{PRODUCT}"', TASK.answer, "Agree.", TASK.answer, "/reward", "/task"
-    )
-    assert status == 0
-    for said in (
-        "calculator(expression: string)",
-        f"tool (calculator): {TASK.answer}",
-        f"[{CRITIC}]",
-        "user: Agree.",
-        f"[{SOLVER} answered: reward 1]",
-        f"[{CRITIC} answered: reward 1]",
-        f"{SOLVER}: 1",
-        "first = 1, times 0 (from 0 to 1)",
-        f"answer  {TASK.answer}",
-    ):
-        assert said in out, said
-
-
-def test_turns_are_taken_back_and_left_to_the_script(play):
-    _, out = play(
-        "6", "Agree.", "/undo", "/undo", "/script", "/script", "/script", "/script", "/script", "/show critic_0"
-    )
-    assert "1 taken back" in out
-    assert f"[{CRITIC} answered: reward 1]" in out
-    shown = out[out.rindex("system: Say Agree") :]
-    assert shown.count("assistant:") == 2
-
-
-def test_one_seat_is_played_and_the_script_plays_the_others(play):
-    _, out = play("Disagree.", args=("solver-critic", "--task", "0", "--env-options", f"seat={CRITIC}"))
-    assert out.count(f"[{SOLVER}]") == 0
-    assert f"[{CRITIC} answered: reward 0]" in out
-    assert play(args=("solver-critic", "--env-options", "seat=jury"))[0] == 2
-
-
-def test_all_seats_are_saved_open_or_ended_and_replay(play, tmp_path):
-    file = tmp_path / "mine.jsonl"
-    play("6", f"/save {file}", "/script", "/script", "6", f"/save {file}")
-    records = list(read(file))
-    assert [record.episode.start.seat for record in records] == [SOLVER, CRITIC] * 2
-    assert [str(record.episode.ending) for record in records] == ["turn_limit", "length_limit", "answered", "answered"]
-    assert main(["replay", str(file)]) == 0
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("/reward", "the game goes on"),
-        ("/show nobody_0", "there is no seat 'nobody_0'"),
-        ("/undo", "0 have been taken"),
-        ("/undo x", "expected a number"),
-        ("/nonsense", "there is no /nonsense"),
-        ("/call serch", "no tool is named 'serch'"),
-        ("/save", "expected /save FILE"),
-        ("/raw", "expected /raw TEXT"),
-    ],
-)
-def test_a_wrong_line_is_answered_and_the_game_goes_on(play, line, said):
-    status, out = play(line, "1", "2", "3")
-    assert said in out
-    assert "answered: reward" in out or line.startswith("/call")
-    assert status == 0
-
-
-def test_after_its_end_a_game_takes_no_turn_but_can_be_begun_again(play):
-    _, out = play("1", "2", "3", "4", "/reset 3", "1", "2", "3")
-    assert "the game has ended: /undo" in out
-    assert out.count(f"[{SOLVER} answered") == 2
-    assert play(args=("solver-critic", "--model", "x"))[0] == 2
 
 
 def figures(tmp_path, *arguments):
@@ -214,8 +124,7 @@ def own_game(tmp_path, monkeypatch):
     """A game of one's own in the current folder, named with the module that registers it."""
     (tmp_path / "of_mine.py").write_text(
         "import palaestra\n"
-        "from palaestra.envs import Task\n"
-        "from palaestra.envs.games.game import Game\n\n\n"
+        "from palaestra.envs import Game, Task\n\n\n"
         "class Copy(Game):\n"
         '    seats = ("a_0", "b_0")\n'
         "    def task(self, rng):\n"
@@ -251,9 +160,9 @@ def test_a_game_of_ones_own_is_replayed_and_rescored_by_its_module(own_game, cap
     assert "mean reward, new" in captured.out
     assert "whose seats are not those of" in captured.err
     forgotten()
-    assert palaestra.registry.game_class(own_game).seats == ("a_0", "b_0")
+    assert palaestra.registry.author_class(own_game).seats == ("a_0", "b_0")
     with pytest.raises(UnknownId, match="me/copy-v0"):
-        palaestra.registry.game_class("me/copi_v0")
+        palaestra.registry.author_class("me/copi_v0")
 
 
 def test_a_game_is_checked_like_an_environment(capsys, monkeypatch):

@@ -1,4 +1,4 @@
-"""`palaestra play`: an episode stepped by hand, from a pipe and from a terminal."""
+"""`palaestra play`: episodes and games stepped by hand, from a pipe and from a terminal."""
 
 import io
 import json
@@ -11,11 +11,14 @@ import time
 from pathlib import Path
 
 import families
+import gymnasium
 import pytest
 
 import palaestra
 from palaestra.cli import main
-from palaestra.record import read
+from palaestra.envs.arena.opening import spec_of
+from palaestra.envs.suite.solver_critic import SolverCritic
+from palaestra.record import read, write
 
 ENV = "palaestra/TwoHop-v0"
 
@@ -34,38 +37,28 @@ def play(monkeypatch, capsys):
     return run
 
 
-def test_an_episode_is_played_to_its_reward(play):
+def test_an_episode_is_played_to_its_reward_which_says_what_it_was_computed_from(play):
+    turn = '<tool_call>{"name": "search", "arguments": {"query": "Tila river"}}</tool_call>'
     status, out = play(
-        '/call search query="Moka born"', '/call search query="Tila river"', "Answer: Momu", args=(ENV, "--seed", "1")
-    )
+        "/tools", '/call search query="Moka born"', "/reward", '"""', *turn.split(" ", 1)[:1], turn.split(" ", 1)[1],
+        '"""', "Answer: Momu", "/reward",
+    )  # fmt: skip
     assert status == 0
-    assert "tool (search): Tila" in out
-    assert "tool (search): Momu" in out
-    assert "[answered: reward 1]" in out
-
-
-def test_a_turn_written_out_in_full_is_the_same_as_call(play):
-    turn = '<tool_call>{"name": "search", "arguments": {"query": "Moka born"}}</tool_call>'
-    _, out = play('"""', *turn.split(" ", 1)[:1], turn.split(" ", 1)[1], '"""')
-    assert "tool (search): Tila" in out
-
-
-def test_tools_are_listed_with_their_arguments(play):
-    _, out = play("/tools")
-    assert "search(query: string)" in out
-
-
-def test_the_reward_says_every_part_and_what_it_was_computed_from(play):
-    _, out = play("/reward", '/call search query="Moka born"', "Answer: Tila", "/reward")
-    assert "reward 0, if the episode were cut off now" in out
     for said in (
-        "success = 0, times 1 (from 0 to 1)",
-        "answer    Answer: Tila",
+        "search(query: string)",
+        "tool (search): Tila",
+        "reward 0, if the episode were cut off now",
+        "answer    none",
+        "tool (search): Momu",
+        "[answered: reward 1]",
+        "success = 1, times 1 (from 0 to 1)",
+        "answer    Answer: Momu",
         "expected  Momu",
-        "calls     search ok",
+        "calls     search ok, search ok",
+        "turns     3 of 4",
+        "def reward(self",
     ):
-        assert said in out
-    assert "def reward(self" in out
+        assert said in out, said
 
 
 def test_the_reward_is_explained_by_its_environment_and_no_terminal_obeys_what_it_quotes(play, monkeypatch):
@@ -88,26 +81,18 @@ def test_an_answer_that_a_task_does_not_name_is_shown_where_it_is(play):
     assert "because\n  there is no program\n" in out
 
 
-def test_undo_leads_back_by_recorded_outcomes_and_runs_no_tool_again(play, monkeypatch):
-    from palaestra.envs.suite.two_hop import TwoHop
-
-    ran = []
-    search = TwoHop.search
-    monkeypatch.setattr(TwoHop, "search", lambda self, query: ran.append(query) or search(self, query))
-    call = '/call search query="Moka born"'
-    _, out = play(call, '/call search query="Tila river"', "Answer: no", "/undo", "/undo 1", "Answer: Momu")
-    assert ran == ["Moka born", "Tila river"]
-    assert "[answered: reward 1]" in out
-    assert "1 taken back; turn 2" in out
-    _, out = play(call, "/undo 2")
-    assert "2 turns cannot be taken back; 1 have been taken" in out
-
-
-def test_undo_of_a_toolkit_says_what_is_lost(play, monkeypatch):
-    """Unless the toolkit has snapshots: then what it held comes back."""
+def test_undo_runs_no_tool_again_and_says_what_toolkits_without_snapshots_lose(play, monkeypatch):
     from palaestra.envs import Toolkit
+    from palaestra.envs.suite.two_hop import TwoHop
     from palaestra.envs.tools.sandboxed import SandboxedToolkit
 
+    ran, search = [], TwoHop.search
+    monkeypatch.setattr(TwoHop, "search", lambda self, query: ran.append(query) or search(self, query))
+    call = '/call search query="Moka born"'
+    _, out = play(call, '/call search query="Tila river"', "Answer: no", "/undo", "/undo 1", "Answer: Momu", "/undo 9")
+    assert ran == ["Moka born", "Tila river"]
+    for said in ("[answered: reward 1]", "1 taken back; turn 2", "9 turns cannot be taken back; 2 have been taken"):
+        assert said in out, said
     lines = ("/call python code=print(1)", "/undo")
     assert "what earlier calls had left" not in play(*lines, args=("arithmetic", "--seed", "0"))[1]
     monkeypatch.setattr(SandboxedToolkit, "snapshot", Toolkit.snapshot)
@@ -120,23 +105,22 @@ def test_raw_shows_messages_exactly_and_sends_text_with_a_slash(play):
     assert "assistant: /etc is a folder" in out
 
 
-def test_an_episode_is_saved_open_or_ended_and_replays(play, tmp_path):
+def test_an_episode_is_saved_open_or_ended_replays_and_is_taken_up_where_it_ended(play, tmp_path):
     file = tmp_path / "mine.jsonl"
-    play('/call search query="Moka born"', f"/save {file}", "Answer: Momu", f"/save {file}")
+    play('/call search query="Moka born"', f"/save {file}", "Answer: no", f"/save {file}")
     assert [str(record.episode.ending) for record in read(file)] == ["length_limit", "answered"]
     assert main(["replay", str(file)]) == 0
-
-
-def test_a_recorded_episode_is_taken_up_where_it_ended(play, tmp_path):
-    file = tmp_path / "mine.jsonl"
-    play('/call search query="Moka born"', "Answer: no", f"/save {file}", "/undo", f"/save {file}")
-    _, out = play("/undo", "Answer: Momu", args=(ENV, "--episode", f"{file}:1"))
+    _, out = play("/undo", "Answer: Momu", args=(ENV, "--episode", f"{file}:2"))
     assert "tool (search): Tila" in out
+    assert "[answered: reward 0]" in out
     assert "[answered: reward 1]" in out
-    _, out = play("Answer: Momu", args=(ENV, "--episode", f"{file}:2"))
-    assert "[answered: reward 1]" in out
-    assert play(args=(ENV, "--episode", f"{file}:3"))[0] == 2
-    assert play(args=("calculator", "--episode", f"{file}"))[0] == 2
+    assert "[answered: reward 1]" in play("Answer: Momu", args=(ENV, "--episode", f"{file}:1"))[1]
+    for args in (
+        (ENV, "--episode", f"{file}:3"),
+        (ENV, "--episode", f"{file}:0"),
+        ("calculator", "--episode", f"{file}"),
+    ):
+        assert play(args=args)[0] == 2
 
 
 def test_tokens_show_what_a_model_would_see(play, tmp_path):
@@ -149,32 +133,26 @@ def test_tokens_show_what_a_model_would_see(play, tmp_path):
     assert "there is no folder './absent'" in out
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("/nonsense", "there is no /nonsense"),
-        ("/call", "expected /call NAME KEY=VALUE"),
-        ("/call search query", "expected KEY=VALUE"),
-        ('/call search query="open', "No closing quotation"),
-        ("/call serch query=x", "no tool is named 'serch'"),
-        ("/undo", "0 have been taken"),
-        ("/undo x", "expected a number"),
-        ("/save", "expected /save FILE"),
-        ("/save /nowhere/at/all.jsonl", "No such file"),
-        ("<tool_call>{", "malformed call"),
-    ],
-)
-def test_a_wrong_line_is_answered_and_the_episode_goes_on(play, line, said):
-    status, out = play(line, "Answer: Momu")
-    assert said in out
-    assert "[answered: reward" in out
+def test_wrong_lines_are_answered_and_the_episode_goes_on(play):
+    wrong = {
+        "/show nobody_0": "there is no seat 'nobody_0'; it has one",
+        "/file": "expected /file PATH",
+        "/nonsense": "there is no /nonsense",
+        "/call": "expected /call NAME KEY=VALUE",
+        "/call search query": "expected KEY=VALUE",
+        '/call search query="open': "No closing quotation",
+        "/undo": "0 have been taken",
+        "/undo x": "expected a number",
+        "/save": "expected /save FILE",
+        "/save /nowhere/at/all.jsonl": "No such file",
+        "/call serch query=x": "no tool is named 'serch'",
+        "<tool_call>{": "malformed call",
+    }
+    status, out = play(*wrong, "Answer: Momu", "Answer: y", "/reset 3", "Answer: z")
+    for said in (*wrong.values(), "the episode has ended: /undo"):
+        assert said in out, said
+    assert out.count("[answered: reward") == 2
     assert status == 0
-
-
-def test_after_its_end_an_episode_takes_no_turn_but_can_be_begun_again(play):
-    _, out = play("Answer: x", "Answer: y", "/reset 3", "Answer: z")
-    assert "the episode has ended: /undo" in out
-    assert out.count("[answered") == 2
 
 
 def test_text_that_would_move_the_cursor_is_shown_not_obeyed(play):
@@ -262,11 +240,30 @@ def test_it_can_be_played_at_a_terminal_of_forty_columns():
     assert b"Traceback" not in seen
 
 
-def test_a_foreign_environment_is_refused(play):
+def test_environments_of_others_are_played_where_they_hear_text(play, monkeypatch):
     status, out = play(args=("CartPole-v1",))
     assert status == 2
     assert "CartPole" in out
     assert play("/task", args=(ENV, "--env-options", "digits=2"))[0] == 2
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "envs"))
+    gymnasium.register("test/Echoed-v0", "game_worlds:Echo")
+    status, out = play(
+        "/undo", "/task", "/call say x=1", "/save x", "word1", "/show", "/reward", "/reset",
+        args=("test/Echoed-v0", "--task", "1"),
+    )  # fmt: skip
+    gymnasium.registry.pop("test/Echoed-v0")
+    assert status == 0
+    assert out.count("is somebody else's environment: it shows no task, cannot go back") == 3
+    assert "hears text alone; write your turn" in out
+    assert "[answered: reward 0]" in out
+    assert "success = 0\n" in out
+    assert out.count("user: Say word") == 3
+    pettingzoo = pytest.importorskip("pettingzoo")
+    pettingzoo.register("aec", "test/counted_v0", "game_worlds:Count")
+    status, out = play("no", "no", "/reward", args=("test/counted_v0", "--seed", "1"))
+    assert status == 0
+    assert "[one_0 answered: reward 0]" in out
+    assert "two_0: 0" in out
 
 
 def test_an_environment_that_breaks_says_so_and_exits_with_one(play, tmp_path, monkeypatch):
@@ -293,3 +290,62 @@ def test_an_environment_that_breaks_says_so_and_exits_with_one(play, tmp_path, m
     assert "the server is gone" in out
     assert Path(tmp_path).exists()
     palaestra.registry.gymnasium.registry.pop("test/Breaking-v0", None)
+
+
+# Games.
+
+SOLVER, CRITIC = "solver_0", "critic_0"
+TASK = spec_of(SolverCritic()).tasks[0]
+PRODUCT = TASK.prompt.removeprefix("What is ").removesuffix("?")
+GAME = ("solver-critic", "--seed", "1", "--task", "0")
+
+
+def test_all_seats_of_a_game_are_played_in_turn_to_their_rewards(play):
+    status, out = play(
+        "/tools", "/reward", f'/call calculator expression="{PRODUCT}"', TASK.answer, "/raw", "Agree.",
+        "/show nobody_0", TASK.answer, "/reward", "/task", "6", args=GAME,
+    )  # fmt: skip
+    assert status == 0
+    for said in (
+        "calculator(expression: string)",
+        f"{SOLVER}: 0, if {SOLVER} were cut off now",
+        f"tool (calculator): {TASK.answer}",
+        f"[{CRITIC}]",
+        '{"role": "user"',
+        "user: Agree.",
+        f"there is no seat 'nobody_0'; the seats are {SOLVER}, {CRITIC}",
+        f"[{SOLVER} answered: reward 1]",
+        f"[{CRITIC} answered: reward 1]",
+        f"{SOLVER}: 1",
+        "first = 1, times 0 (from 0 to 1)",
+        "def rounds(self",
+        f"answer  {TASK.answer}",
+        "the episode has ended: /undo",
+    ):
+        assert said in out, said
+
+
+def test_turns_of_a_game_are_taken_back_left_to_the_script_and_of_one_seat_alone(play):
+    _, out = play("6", "Agree.", "/undo", "/undo", *["/script"] * 5, f"/show {CRITIC}", args=GAME)
+    assert "1 taken back" in out
+    assert f"[{CRITIC} answered: reward 1]" in out
+    assert out[out.rindex("system: Say Agree") :].count("assistant:") == 2
+    _, out = play("Disagree.", args=("solver-critic", "--task", "0", "--env-options", f"seat={CRITIC}"))
+    assert out.count(f"[{SOLVER}]") == 0
+    assert f"[{CRITIC} answered: reward 0]" in out
+    assert play(args=("solver-critic", "--env-options", "seat=jury"))[0] == 2
+
+
+def test_all_seats_of_a_game_are_saved_replay_and_are_taken_up(play, tmp_path):
+    file = tmp_path / "mine.jsonl"
+    play("6", f"/save {file}", "/script", "/script", "6", f"/save {file}", args=GAME)
+    records = list(read(file))
+    assert [record.episode.start.seat for record in records] == [SOLVER, CRITIC] * 2
+    assert [str(record.episode.ending) for record in records] == ["turn_limit", "length_limit", "answered", "answered"]
+    assert main(["replay", str(file)]) == 0
+    _, out = play("/undo", TASK.answer, args=("solver-critic", "--episode", f"{file}:4"))
+    assert f"[{SOLVER} answered: reward 1]" in out
+    write(tmp_path / "half.jsonl", records[:1])
+    status, out = play(args=("solver-critic", "--episode", str(tmp_path / "half.jsonl")))
+    assert status == 2
+    assert "the file lacks other seats of its game" in out
