@@ -62,6 +62,7 @@ class Arena:
         first = make()
         self._idle: list[Playable] = [first]
         self._seats = tuple(first.seats)
+        self._alone = len(self._seats) == 1
         self.task_count = first.task_count
         if slots < len(self._seats):
             seats = ", ".join(map(str, self._seats))
@@ -96,7 +97,7 @@ class Arena:
     @property
     def ordered(self) -> bool:
         """True when `recv` is a barrier that reports in slot order. Seats that wait for each other never are."""
-        return self._barrier and len(self._seats) == 1
+        return self._barrier and self._alone
 
     @property
     def loop_lag(self) -> Lag:
@@ -112,16 +113,33 @@ class Arena:
 
     def begin(self, slot: int, start: Start) -> None:
         """Take a seat. On a live slot the running episode is discarded, and its game ends for the others."""
-        self._require_slot(slot)
-        seat = self._seat_of(start)
-        self._vacate(slot)
-        table = Table(seat, slot, start) if len(self._seats) == 1 else self._gathering.seated(seat, slot, start)
+        seat = start.seat
+        if not 0 <= slot < len(self._tables) or self._standing[slot] is Standing.CLOSED:
+            self._require_slot(slot)
+        if seat not in self._seats:
+            raise self._no_such_seat(seat)
+        if self._standing[slot] is not Standing.FREE:
+            self._vacate(slot)
+        table = self._tables[slot]
+        if not self._alone:
+            table = self._gathering.seated(seat, slot, start)
+        elif table is None:
+            table = Table(seat, slot, start)
+        else:  # A table of one seat stays where it is, with its machine.
+            table.starts[seat] = start
         self._tables[slot], self._seat[slot], self._standing[slot] = table, seat, Standing.BUSY
         if len(table.slots) == len(self._seats):
-            machine = table.machine = self._idle.pop() if self._idle else self._make()
-            self._step(table, partial(machine.open, table.starts, slots=table.slots))
-            if self._errors:  # As it is the caller's start that was refused, or the author's task that cannot be drawn.
-                raise self._errors.pop()
+            machine = table.machine
+            if machine is None:
+                machine = table.machine = self._idle.pop() if self._idle else self._make()
+            going: list[Pending] = []
+            try:
+                self._take(table, machine.open(table.starts, slots=table.slots), going)
+            except BaseException:  # The caller's start was refused, or the author's task cannot be drawn.
+                self._drop(table)
+                raise
+            if going:
+                self._runner.start(going, self._inbox)
 
     def send(self, actions: Mapping[int, str]) -> None:
         """Give each of these slots the agent's next turn. What only computes runs before this returns."""
@@ -132,7 +150,7 @@ class Arena:
             if not isinstance(text, str):
                 raise UsageError(f"send: slot {slot} got {type(text).__name__}; expected str, the agent's whole turn")
         going: list[Pending] = []
-        busy = Standing.BUSY
+        busy, alone, ready = Standing.BUSY, self._seats == (None,), self._ready
         try:
             for slot, text in actions.items():
                 standing[slot] = busy
@@ -147,6 +165,9 @@ class Arena:
                     reply = machine.act(seats[slot], text)
                 except BaseException as error:
                     self._fail(table, error)
+                    continue
+                if alone and type(reply) is dict and not machine.aside:  # What `_take` would do.
+                    ready[slot] = reply[None]
                     continue
                 self._take(table, reply, going)
                 if len(going) == _TOGETHER:
@@ -181,11 +202,14 @@ class Arena:
             self._gathering.rest(Standing.FREE not in self._standing, timeout)
         ready, self._ready = self._ready, {}
         events = [ready[slot] for slot in sorted(ready)]
+        standing, asked, free = self._standing, Standing.ASKED, Standing.FREE
         for event in events:
             if event.ending is None:
-                self._standing[event.slot] = Standing.ASKED
-            else:
-                self._standing[event.slot], self._tables[event.slot] = Standing.FREE, None
+                standing[event.slot] = asked
+                continue
+            standing[event.slot] = free
+            if not self._alone:
+                self._tables[event.slot] = None
         return events
 
     def finish(self, slot: int, ending: Ending, text: str = "") -> None:
@@ -248,9 +272,8 @@ class Arena:
             self._put_aside(machine)
         for seat, event in reply.items():
             if event.ending is not None:
-                if seat is None:  # Nobody else has to be waited for.
+                if self._alone:  # Nobody else has to be waited for.
                     self._ready[event.slot] = event
-                    self._retire(table)
                     return
                 table.endings = reply
                 self._release(table)
@@ -359,13 +382,11 @@ class Arena:
 
     # Inside: refusals.
 
-    def _seat_of(self, start: Start) -> Seat:
-        if start.seat in self._seats:
-            return start.seat
+    def _no_such_seat(self, seat: Seat) -> UsageError:
         if self._seats == (None,):
-            raise UsageError(f"{self.name} has one seat; expected Start(seat=None), found seat={start.seat!r}")
-        raise UsageError(
-            f"{self.name} has no seat {start.seat!r}; expected Start(seat=) to be one of "
+            return UsageError(f"{self.name} has one seat; expected Start(seat=None), found seat={seat!r}")
+        return UsageError(
+            f"{self.name} has no seat {seat!r}; expected Start(seat=) to be one of "
             f"{', '.join(map(repr, self._seats))}{self._hint}"
         )
 

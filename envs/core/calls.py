@@ -40,15 +40,6 @@ class Prepared:
         self.values, self.arguments, self.written = values, arguments, written
         """What the method is given; the same as plain data; what the agent wrote, where that differs."""
 
-    def run(self) -> Call:
-        """Run a plain tool in place."""
-        begun = time.perf_counter()
-        try:
-            value = getattr(self.owner, self.tool.attribute)(**self.values)
-        except (Exception, SystemExit) as error:
-            return self.failed(error, time.perf_counter() - begun)
-        return self.answered(value, time.perf_counter() - begun)
-
     def work(self) -> Work:
         """What a runner is to do."""
         tool = self.tool
@@ -71,44 +62,55 @@ class Prepared:
 
     def call(self, work: Work) -> Call:
         """The call that a work's outcome makes."""
+        about = (self.tool, self.owner, self.arguments, self.written)
         if work.error is not None:
-            return self.failed(work.error, work.seconds)
+            return failed(*about, work.error, work.seconds)
         if self.tool.conditions.mode is Mode.PROCESS:
             status, text, answer, seconds = work.value
             return Call(self.tool.name, self.arguments, text, Status(status), seconds, self.written, answer)
-        return self.answered(work.value, work.seconds)
+        return answered(*about, work.value, work.seconds)
 
-    def answered(self, value: Any, seconds: float) -> Call:
-        """The call that a tool's result makes; a Done ends the episode."""
-        tool = self.tool
-        if type(value) is not str or tool.terminal:
-            try:
-                value = tool.text(value)
-            except EnvironmentDefect:
-                raise
-            except Exception as error:  # A result that cannot even be printed.
-                return self.failed(error, seconds)
-            if isinstance(value, Done):
-                return Call(tool.name, self.arguments, str(value), Status.OK, seconds, self.written, value.answer)
-        return Call(tool.name, self.arguments, value, Status.OK, seconds, self.written)
 
-    def failed(self, error: BaseException, seconds: float = 0.0) -> Call:
-        """What an exception of a tool comes to. BROKEN for `Broken` alone: an agent may crash a tool on purpose."""
-        name = self.tool.name
-        if isinstance(error, Broken):
-            return Call(name, self.arguments, f"{name}: {error}", Status.BROKEN, seconds, self.written)
-        try:
-            message = str(error)
-        except Exception:  # An exception of the author's may fail even to say what it is.
-            message = ""
-        if not isinstance(error, ToolError):
-            kind = type(error).__name__
-            message = f"{kind}: {message}" if message else kind
-            key = (type(self.owner).__name__, name, kind)
-            if key not in _logged:
-                _logged.add(key)
-                log.warning("tool %s.%s raised %s (shown to the agent; logged once)", *key, exc_info=error)
-        return Call(name, self.arguments, f"Error: {message}", Status.TOOL_ERROR, seconds, self.written)
+def answered(
+    tool: Tool, owner: Any, arguments: Mapping[str, Any], written: Mapping[str, Any] | None, value: Any, seconds: float
+) -> Call:
+    """The call that a tool's result makes; a Done ends the episode."""
+    if type(value) is str and not tool.terminal:
+        return Call(tool.name, arguments, value, Status.OK, seconds, written)
+    try:
+        value = tool.text(value)
+    except EnvironmentDefect:
+        raise
+    except Exception as error:  # A result that cannot even be printed.
+        return failed(tool, owner, arguments, written, error, seconds)
+    answer = value.answer if isinstance(value, Done) else None
+    return Call(tool.name, arguments, str(value), Status.OK, seconds, written, answer)
+
+
+def failed(
+    tool: Tool,
+    owner: Any,
+    arguments: Mapping[str, Any],
+    written: Mapping[str, Any] | None,
+    error: BaseException,
+    seconds: float,
+) -> Call:
+    """What an exception of a tool comes to. BROKEN for `Broken` alone: an agent may crash a tool on purpose."""
+    name = tool.name
+    if isinstance(error, Broken):
+        return Call(name, arguments, f"{name}: {error}", Status.BROKEN, seconds, written)
+    try:
+        message = str(error)
+    except Exception:  # An exception of the author's may fail even to say what it is.
+        message = ""
+    if not isinstance(error, ToolError):
+        kind = type(error).__name__
+        message = f"{kind}: {message}" if message else kind
+        key = (type(owner).__name__, name, kind)
+        if key not in _logged:
+            _logged.add(key)
+            log.warning("tool %s.%s raised %s (shown to the agent; logged once)", *key, exc_info=error)
+    return Call(name, arguments, f"Error: {message}", Status.TOOL_ERROR, seconds, written)
 
 
 def refused(name: str, arguments: Mapping[str, Any], reason: str) -> Call:
@@ -117,9 +119,9 @@ def refused(name: str, arguments: Mapping[str, Any], reason: str) -> Call:
 
 
 def prepare(
-    item: ParsedCall | Fault, tools: Mapping[str, Tool], owners: Mapping[str, Any], default: Any
+    item: ParsedCall | Fault, tools: Mapping[str, Tool], owners: Mapping[str, Any], default: Any, eager: bool = True
 ) -> Prepared | Call:
-    """Look up the tool and check the arguments; a Call where nothing is to be run."""
+    """Look up the tool and check the arguments. What only computes is run in place, where `eager`."""
     if isinstance(item, Fault):
         return refused("", _NONE, item.text)
     name, written = item.name, item.arguments
@@ -136,7 +138,15 @@ def prepare(
         return refused(name, written, str(error))
     except Exception as error:  # An author's own validator may raise anything.
         return refused(name, written, f"wrong arguments for {name}: {type(error).__name__}")
-    return Prepared(tool, owner, values, arguments, None if arguments is written else written)
+    differs = None if arguments is written else written
+    if not eager or tool.conditions.mode is not Mode.INLINE:
+        return Prepared(tool, owner, values, arguments, differs)
+    begun = time.perf_counter()
+    try:
+        value = getattr(owner, tool.attribute)(**values)
+    except (Exception, SystemExit) as error:
+        return failed(tool, owner, arguments, differs, error, time.perf_counter() - begun)
+    return answered(tool, owner, arguments, differs, value, time.perf_counter() - begun)
 
 
 def load_call(data: Mapping[str, Any]) -> Callable[[float], Sequence[Any]]:
@@ -144,13 +154,13 @@ def load_call(data: Mapping[str, Any]) -> Callable[[float], Sequence[Any]]:
     function = reduce(getattr, data["function"].split("."), module_of(data["module"], data["main"]))
     tool = make(function, data["attribute"], data["owner"])
     values = tool.validate(data["arguments"])
-    prepared = Prepared(tool, data["owner"], values, data["arguments"], None)
     work = Work(tool.name, partial(function, None, **values), tool.conditions)
 
     def begin(seconds: float) -> Sequence[Any]:
         work.begun = time.monotonic()
         work.perform()
-        call = prepared.failed(work.error) if work.error else prepared.answered(work.value, work.seconds)
+        make_call: Any = failed if work.error else answered
+        call = make_call(tool, None, data["arguments"], None, work.error or work.value, work.seconds)
         return [call.status, clip(call.text, _MAX_TEXT), call.answer, work.seconds]
 
     return begin

@@ -67,17 +67,32 @@ def merged_final(owner: str, takers: Sequence[tuple[Seat, Any]], found: Sequence
     return merged
 
 
-def judged(spec: Spec, state: State) -> list[Judged]:
-    """Every seat with its reward. What an author's reward raises is kept: it is raised again at the end."""
+def judged(spec: Spec, state: State) -> tuple[Sequence[Judged], Sequence[Work]]:
+    """Every seat with its reward, and the rewards that have to be waited for.
+
+    What an author's reward raises is kept: it is raised again at the end.
+    """
     found: list[Judged] = []
+    waits: list[Work] = []
     try:
         for seat in state.seats:
             attempt = state.attempt(seat)
-            found.append((seat, attempt, _reward(spec, state, seat, attempt)))
+            reward: Any
+            if spec.reward_waits:
+                reward = Work("reward", partial(state.play.reward, attempt), spec.conditions["reward", Mode.ASYNC])
+            elif state.returned is not None:
+                reward = state.returned[seat]
+            else:
+                reward = state.play.reward(attempt)
+                if type(reward) is not float and isawaitable(reward):
+                    reward = Work("reward", partial(_itself, reward), spec.conditions["reward", Mode.ASYNC])
+            found.append((seat, attempt, reward))
+            if type(reward) is Work:
+                waits.append(reward)
     except BaseException as error:
         state.failure = error
-        return []
-    return found
+        return (), ()
+    return found, waits
 
 
 def last_events(spec: Spec, state: State, found: Iterable[Judged]) -> Events:
@@ -114,15 +129,8 @@ def broken_events(spec: Spec, state: State) -> Events:
     }  # fmt: skip
 
 
-def _reward(spec: Spec, state: State, seat: Seat, attempt: Attempt) -> Any:
-    if spec.reward_waits:
-        return Work("reward", partial(state.play.reward, attempt), spec.conditions["reward", Mode.ASYNC])
-    if state.returned is not None:
-        return state.returned[seat]
-    found: Any = state.play.reward(attempt)
-    if type(found) is not float and isawaitable(found):
-        return Work("reward", lambda: found, spec.conditions["reward", Mode.ASYNC])
-    return found
+def _itself(awaitable: Any) -> Any:
+    return awaitable
 
 
 def verdict(work: Work) -> Any:

@@ -21,12 +21,14 @@ from palaestra.envs.core.ending import broken_events, judged, last_events, merge
 from palaestra.envs.core.kits import Kits, start_fault
 from palaestra.envs.core.spec import Spec
 from palaestra.envs.core.state import NOTHING, Dialogue, Events, Seat, State, episode_of, not_open
-from palaestra.envs.running.work import Mode, Pending, Work
+from palaestra.envs.running.work import Pending, Work
 from palaestra.episode import Call, Ending, Event, Message, Start, Status, Task
 from palaestra.errors import Broken, UsageError
 
 Reply = Events | Pending
 _NOWHERE: Mapping[Seat, int] = {}
+_ANSWERED: Mapping[Seat, tuple[Ending, str]] = {None: (Ending.ANSWERED, "")}
+_UNANSWERED: Mapping[Seat, tuple[Ending, str]] = {None: (Ending.TURN_LIMIT, "")}
 
 
 class Expected(NamedTuple):
@@ -93,20 +95,22 @@ class Machine:
         """Begin an episode; one that runs is discarded. The task index decides the problem, the seed only the
         environment's own randomness. A `problem` that is given is played in place of the task set's."""
         spec = self.spec
-        start = spec.start_of(starts)
+        start = starts.get(None)
+        if start is None or start.seat is not None or not spec.solo:
+            start = spec.start_of(starts)
         if problem is None:
             problem = spec.task(start.task)
         if self.state is not None:
             self.discard()
-        play = episode_of(spec.author, problem, start.seed)
         seats: dict[Seat, Dialogue] = {}
         for seat in spec.seats:
             system = spec.system[seat]
             messages: list[Message] = [{"role": "system", "content": system}] if system else []
             if seat is None:
-                messages += ({"role": "user", "content": problem.prompt}, *start.prefix)
+                messages.append({"role": "user", "content": problem.prompt})
+                messages += start.prefix
             seats[seat] = Dialogue(starts[seat], slots.get(seat, 0), messages)
-        state = self.state = State(problem, start.seed, play, seats)
+        state = self.state = State(problem, start.seed, episode_of(spec.author, problem, start.seed), seats)
         if not spec.has_kits:
             return self._begun(state)
         try:
@@ -127,8 +131,10 @@ class Machine:
             raise UsageError(f"{spec.name}: it is not the turn of {seat!r}")
         offer = spec.offers[seat]
         parsed = spec.parse(text, offer.schemas)
-        one.say(text)
+        one.turns += 1
         one.left -= 1
+        one.messages.append({"role": "assistant", "content": text})
+        one.heard = len(one.messages)
         written = parsed.calls
         if not written:
             return self._replied(state, seat, one, parsed.content)
@@ -137,12 +143,9 @@ class Machine:
         items: list[Any] = []
         works: list[Work] = []
         for item in written[:limit]:
-            ready: Any = prepare(item, table, owners, play)
+            ready = prepare(item, table, owners, play, self.eager)
             if type(ready) is Prepared:
-                if ready.tool.conditions.mode is Mode.INLINE and self.eager:
-                    ready = ready.run()
-                else:
-                    works.append(ready.work())
+                works.append(ready.work())
             items.append(ready)
         if len(written) > limit:
             items.append(refused("", NOTHING, f"only {limit} calls are run in a turn; the rest were not"))
@@ -245,10 +248,12 @@ class Machine:
 
     def _begun(self, state: State) -> Reply:
         """The first events, once toolkits have started."""
-        if self.spec.solo:
+        spec = self.spec
+        if spec.solo:
             one = state.seats[None]
-            one.left = self.spec.max_turns
-            return {None: self._event(None, one)}
+            one.left, one.heard = spec.max_turns, len(one.messages)
+            schemas = spec.offers[None].schemas
+            return {None: Event(one.slot, one.start, tuple(one.messages), schemas, None, None, NOTHING)}
         start = next(iter(state.seats.values())).start
         state.course = Course(state.play, state.problem, state.seed, start.task)
         return self._ask(state)
@@ -258,8 +263,12 @@ class Machine:
         room = self.spec.max_result_chars
         broken: Call | None = None
         final: Call | None = None
+        messages = one.messages
         for call in calls:
-            one.messages.append({"role": "tool", "name": call.name, "content": clip(call.text, room)})
+            text = call.text
+            if len(text) > room or not text.isascii():
+                text = clip(text, room)
+            messages.append({"role": "tool", "name": call.name, "content": text})
             if call.answer is not None and final is None:
                 final = call
             elif call.status is Status.BROKEN and broken is None:
@@ -271,16 +280,17 @@ class Machine:
             return self._break(state, f"{self._where()}: {broken.text}")
         if final is not None:
             return self._replied(state, seat, one, final.answer)
-        if one.left:
-            return {seat: self._event(seat, one)}
-        return self._replied(state, seat, one, None)
+        if not one.left:
+            return self._replied(state, seat, one, None)
+        new, one.heard = tuple(messages[one.heard :]), len(messages)
+        return {seat: Event(one.slot, one.start, new, self.spec.offers[seat].schemas, None, None, NOTHING)}
 
     def _replied(self, state: State, seat: Seat, one: Dialogue, reply: str | None) -> Reply:
         """A seat has answered, or has used up its turns."""
         one.answer = reply
         one.left = 0
         if state.course is None:
-            return self._end(state, {None: (Ending.TURN_LIMIT if reply is None else Ending.ANSWERED, "")})
+            return self._end(state, _UNANSWERED if reply is None else _ANSWERED)
         state.course.replies[str(seat)] = reply
         for other in state.seats.values():
             if other.left or other.busy:
@@ -313,7 +323,7 @@ class Machine:
         state.endings = endings
         return self._judge(state)  # What toolkits declare was taken after the last round.
 
-    def _end(self, state: State, endings: dict[Seat, tuple[Ending, str]]) -> Reply:
+    def _end(self, state: State, endings: Mapping[Seat, tuple[Ending, str]]) -> Reply:
         """The episode is over; what it declares of its state is taken before it is judged."""
         state.endings = endings
         if self.kits.made or self.spec.own_final:
@@ -344,9 +354,8 @@ class Machine:
 
     def _judge(self, state: State) -> Reply:
         """Compute the rewards, and close the toolkits: a reward sees the attempt alone, so they close beside it."""
-        found = [] if state.broken else judged(self.spec, state)
-        waits = [reward for _, _, reward in found if type(reward) is Work]
-        closings = self.kits.close(self.eager) if self.kits.made else []
+        found, waits = ((), ()) if state.broken else judged(self.spec, state)
+        closings: Sequence[Work] = self.kits.close(self.eager) if self.kits.made else ()
         state.closed = True
         if waits or closings:
             return self._wait([*waits, *closings], Expected("end", state, None, (found, closings)))

@@ -49,6 +49,10 @@ def check_declared(owner: str, parts: Any) -> None:
 
 def score(owner: str, declared: Mapping[str, RewardPart], returned: Any) -> tuple[float, dict[str, float]]:
     """The total and every declared part, from what `reward` returned."""
+    if type(returned) is float and len(declared) == 1:  # What most rewards are.
+        part = declared["success"]
+        if part.low <= returned <= part.high:
+            return part.weight * returned, {"success": returned}
     given: Mapping[str, Any] = {"success": returned}
     if not isinstance(returned, float) and isinstance(returned, Mapping):
         given = returned

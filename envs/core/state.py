@@ -23,20 +23,18 @@ for."""
 class Dialogue:
     """One seat's side of an episode."""
 
-    # What most episodes begin with stands in the class: making one is a part of every episode's price.
-    answer: str | None = None
-    turns = 0
-    left = 0
-    """Turns that it may take before it must have answered; above 0 while it is asked."""
-    busy = False
-    """Its calls are running."""
-    heard = 0
-    """How many messages it has been shown, or has said itself."""
+    __slots__ = ("answer", "busy", "calls", "heard", "left", "messages", "slot", "start", "turns")
 
     def __init__(self, start: Start, slot: int, messages: list[Message]) -> None:
         self.start, self.slot, self.messages = start, slot, messages
         """`slot` is the place of an arena that its events name."""
         self.calls: list[Call] = []
+        self.answer: str | None = None
+        self.turns = self.heard = self.left = 0
+        """Turns taken; messages that it has been shown or has said itself; turns left before it must have answered,
+        above 0 while it is asked."""
+        self.busy = False
+        """Its calls are running."""
 
     def hear(self, text: str, role: str = "user", **more: str) -> None:
         """A message to the agent. The start's prefix follows the first one of the user's."""
@@ -75,29 +73,31 @@ class Dialogue:
 class State:
     """An episode, of all its seats."""
 
-    course: Course | None = None
-    """Of a game; None for one seat."""
-    owners: Mapping[Any, Mapping[str, Any]] = NOTHING
-    """For each seat, whose method a tool of a toolkit is."""
-    out = 0
-    """Pendings that have not come back."""
-    stopping: tuple[Ending, Seat, str, str] | None = None
-    """How it was ended from outside while calls ran; it ends when they are back."""
-    endings: Mapping[Seat, tuple[Ending, str]] | None = None
-    """For each seat its ending and fault; None while the episode runs."""
-    broken = False
-    """The infrastructure failed it."""
-    final: Mapping[str, Any] = NOTHING
-    returned: Mapping[Any, Any] | None = None
-    """What each seat's reward comes to, where the course of a game has said it."""
-    closed = False
-    """Its toolkits are closed, or on their way."""
-    failure: BaseException | None = None
-    """What an author's reward raised; raised again once the toolkits are closed."""
+    __slots__ = (
+        "broken", "closed", "course", "endings", "failure", "final", "out", "owners", "play", "problem", "returned",
+        "seats", "seed", "stopping",
+    )  # fmt: skip
 
     def __init__(self, problem: Task, seed: int, play: ToolEnv, seats: dict[Seat, Dialogue]) -> None:
         self.problem, self.seed, self.play, self.seats = problem, seed, play, seats
         """`play` is the author's object as this episode has it."""
+        self.course: Course | None = None
+        """Of a game; None for one seat."""
+        self.owners: Mapping[Any, Mapping[str, Any]] = NOTHING
+        """For each seat, whose method a tool of a toolkit is."""
+        self.out = 0
+        """Pendings that have not come back."""
+        self.stopping: tuple[Ending, Seat, str, str] | None = None
+        """How it was ended from outside while calls ran; it ends when they are back."""
+        self.endings: Mapping[Seat, tuple[Ending, str]] | None = None
+        """For each seat its ending and fault; None while the episode runs."""
+        self.broken = self.closed = False
+        """Whether the infrastructure failed it; whether its toolkits are closed, or on their way."""
+        self.final: Mapping[str, Any] = NOTHING
+        self.returned: Mapping[Any, Any] | None = None
+        """What each seat's reward comes to, where the course of a game has said it."""
+        self.failure: BaseException | None = None
+        """What an author's reward raised; raised again once the toolkits are closed."""
 
     @property
     def slot(self) -> int:

@@ -15,7 +15,7 @@ from palaestra.envs.records.replay import Difference, replay
 from palaestra.episode import Episode
 from palaestra.plain import to_plain
 from palaestra.record import Record
-from palaestra.registry import demonstrator, author_class, is_game
+from palaestra.registry import author_class, demonstrator, is_game
 
 Placed = tuple[str, Record]
 """A record, with the words that name its place."""

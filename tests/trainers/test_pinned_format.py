@@ -44,7 +44,7 @@ def test_a_run_is_pinned_when_its_model_is_opened_and_goes_on_so(model, tmp_path
         assert run.config.env_options == ("format=llama3",)
         assert any("llama3" in note for note in run.notes)
         arena = open_arena(run.config)
-        assert {env.format for env in arena.envs} == {"llama3"}
+        assert arena._author.author.format == "llama3"
         arena.close()
     assert json.loads((tmp_path / "run" / "config.json").read_text())["env_options"] == ["format=llama3"]
     with Run.reopened(tmp_path / "run", config) as run:
