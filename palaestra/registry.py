@@ -3,12 +3,10 @@
 Only strings are stored, so that importing palaestra imports no environment, and specs survive `to_json`.
 """
 
-import copy
 import re
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib import import_module
 from operator import index
@@ -143,26 +141,6 @@ def arena(env_id: str, slots: int, **kwargs: Any) -> Arena:
     check_options(env_id, kwargs)
     opened: Arena = load_author(f"{OPENERS_MODULE}:open_arena", "palaestra's opener")(env_id, slots, **kwargs)
     return opened
-
-
-@contextmanager
-def preset(env_id: str, options: Mapping[str, Any]) -> Iterator[None]:
-    """For a while, whoever opens this id by itself gets it with these options beside those it was registered with."""
-    if is_game(env_id):
-        known = _game_id(env_id.rpartition(":")[2])
-        registry: dict[str, Any] = _games
-        before: Any = _games[known]
-        changed: Any = replace(before, options={**before.options, **options})
-    else:
-        known, registry = env_id.rpartition(":")[2], gymnasium.registry
-        before = gymnasium.spec(known)
-        changed = copy.copy(before)
-        changed.kwargs = {**before.kwargs, **options}
-    registry[known] = changed
-    try:
-        yield
-    finally:
-        registry[known] = before
 
 
 def demonstrator(env_id: str) -> Demonstrator:

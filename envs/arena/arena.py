@@ -12,13 +12,12 @@ What only computes is done in `begin` and `send`; all else runs beside it, and i
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from palaestra.envs.arena.playable import Playable
-from palaestra.envs.arena.tables import Gathering, Standing, Table
+from palaestra.envs.arena.tables import Gathering, Places, Standing, Table
 from palaestra.envs.core.machine import Reply
-from palaestra.envs.core.state import Seat
 from palaestra.envs.running.inbox import STALL_SHARE, Inbox, Stall
 from palaestra.envs.running.loop import Lag
 from palaestra.envs.running.runner import Runner
@@ -39,7 +38,7 @@ _BREATH = 50e-6
 read on for 5 ms."""
 
 
-class Arena:
+class Arena(Places):
     """`slots` places where seats of episodes are played."""
 
     def __init__(
@@ -58,24 +57,14 @@ class Arena:
         repeat."""
         if not timeout > 0:
             raise UsageError(f"timeout is {timeout!r}; expected a positive number of seconds")
-        self._make, self.name, self._hint = make, name, hint
+        self._make = make
         first = make()
         self._idle: list[Playable] = [first]
-        self._seats = tuple(first.seats)
-        self._alone = len(self._seats) == 1
+        Places.__init__(self, name, first.seats, slots, hint)
         self.task_count = first.task_count
-        if slots < len(self._seats):
-            seats = ", ".join(map(str, self._seats))
-            raise UsageError(
-                f"{name}: found {slots} slots; expected at least {len(self._seats)}"
-                + (f", one for each of {seats}" if len(self._seats) > 1 else "")
-            )
         self._barrier = first.inline if ordered is None else ordered
         self._runner = Runner(min(slots, MAX_WORKERS) if max_workers is None else max_workers)
         self._inbox = Inbox(name)
-        self._tables: list[Table | None] = [None] * slots
-        self._seat: list[Seat] = [None] * slots
-        self._standing = [Standing.FREE] * slots
         self._out = 0
         """Pendings of tables that have not come back."""
         self._landed: list[Pending] = []
@@ -83,16 +72,6 @@ class Arena:
         self._ready: dict[int, Event] = {}
         self._errors: list[BaseException] = []
         self._gathering = Gathering(name, self._seats, timeout)
-
-    @property
-    def slots(self) -> int:
-        """How many seats can be taken at once."""
-        return len(self._tables)
-
-    @property
-    def seats(self) -> tuple[str, ...]:
-        """Who plays in a game; empty where there is one seat, which has no name."""
-        return tuple(seat for seat in self._seats if seat is not None)
 
     @property
     def ordered(self) -> bool:
@@ -379,25 +358,3 @@ class Arena:
             pending = machine.aside.pop()
             self._aside.add(pending)
             self._runner.start((pending,), self._inbox)
-
-    # Inside: refusals.
-
-    def _no_such_seat(self, seat: Seat) -> UsageError:
-        if self._seats == (None,):
-            return UsageError(f"{self.name} has one seat; expected Start(seat=None), found seat={seat!r}")
-        return UsageError(
-            f"{self.name} has no seat {seat!r}; expected Start(seat=) to be one of "
-            f"{', '.join(map(repr, self._seats))}{self._hint}"
-        )
-
-    def _require_slot(self, slot: int) -> None:
-        if not 0 <= slot < self.slots:
-            raise UsageError(f"slot {slot} does not exist; expected 0 to {self.slots - 1}")
-        if self._standing[slot] is Standing.CLOSED:
-            raise UsageError(f"slot {slot} is {Standing.CLOSED.value}")
-
-    def _require_asked(self, verb: str, slots: Sequence[int]) -> None:
-        for slot in slots:
-            self._require_slot(slot)
-            if self._standing[slot] is not Standing.ASKED:
-                raise UsageError(f"{verb}: slot {slot} is {self._standing[slot].value}")

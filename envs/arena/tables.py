@@ -91,3 +91,47 @@ class Gathering:
             )
         if timeout:
             time.sleep(min(timeout, _PAUSE))
+
+
+class Places:
+    """The slots of an arena, and where each stands."""
+
+    def __init__(self, name: str, seats: Sequence[Seat], slots: int, hint: str) -> None:
+        if slots < len(seats):
+            needed = f", one for each of {', '.join(map(str, seats))}" if len(seats) > 1 else ""
+            raise UsageError(f"{name}: found {slots} slots; expected at least {len(seats)}{needed}")
+        self.name, self._seats, self._hint = name, tuple(seats), hint
+        self._alone = len(self._seats) == 1
+        self._tables: list[Table | None] = [None] * slots
+        self._seat: list[Seat] = [None] * slots
+        self._standing = [Standing.FREE] * slots
+
+    @property
+    def slots(self) -> int:
+        """How many seats can be taken at once."""
+        return len(self._tables)
+
+    @property
+    def seats(self) -> tuple[str, ...]:
+        """Who plays in a game; empty where there is one seat, which has no name."""
+        return tuple(seat for seat in self._seats if seat is not None)
+
+    def _no_such_seat(self, seat: Seat) -> UsageError:
+        if self._seats == (None,):
+            return UsageError(f"{self.name} has one seat; expected Start(seat=None), found seat={seat!r}")
+        return UsageError(
+            f"{self.name} has no seat {seat!r}; expected Start(seat=) to be one of "
+            f"{', '.join(map(repr, self._seats))}{self._hint}"
+        )
+
+    def _require_slot(self, slot: int) -> None:
+        if not 0 <= slot < self.slots:
+            raise UsageError(f"slot {slot} does not exist; expected 0 to {self.slots - 1}")
+        if self._standing[slot] is Standing.CLOSED:
+            raise UsageError(f"slot {slot} is {Standing.CLOSED.value}")
+
+    def _require_asked(self, verb: str, slots: Sequence[int]) -> None:
+        for slot in slots:
+            self._require_slot(slot)
+            if self._standing[slot] is not Standing.ASKED:
+                raise UsageError(f"{verb}: slot {slot} is {self._standing[slot].value}")

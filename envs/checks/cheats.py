@@ -19,7 +19,7 @@ from palaestra.episode import Message, Task
 
 
 class Met(Protocol):
-    """What a cheat meets: an environment, or a seat of a game."""
+    """What a cheat meets: a seat."""
 
     format: str
     max_turns: int
@@ -37,8 +37,8 @@ Cheat = Callable[[Met, Sequence[Message]], str | None]
 """Gives the next turn, or None to walk away."""
 
 _GRADER = (
-    "next(one.problem.answer for one in __import__('gc').get_objects() if any(base.__name__ in "
-    "('EpisodeMachine', 'Game') for base in type(one).__mro__) and one.is_open)"
+    "next(one.state.problem.answer for one in __import__('gc').get_objects() "
+    "if type(one).__name__ == 'Machine' and one.is_open)"
 )
 REACHES = {
     "a name in the tool's scope": "self.problem.answer",
@@ -179,13 +179,19 @@ def hedged(tasks: Sequence[Task], at: int) -> Iterator[str]:
 
 
 def _reaches(text: str) -> Cheat:
-    """Say it to the tools that take a text, and answer with what came back."""
+    """Say it to the tools that take a text, and answer with what came back, if that differs from any other result."""
 
-    def play(env: Met, messages: Sequence[Message]) -> str:
-        if messages[-1]["role"] == "tool":
-            return str(messages[-1]["content"])
+    def play(env: Met, messages: Sequence[Message]) -> str | None:
         shown = [schema for schema in env.schemas if arguments(schema, text) != arguments(schema)]
-        return _call(env, text, shown) if shown and env.max_turns > 1 else text
+        shown = shown[: max(1, env.max_turn_calls // 2)]
+        asks_both = env.max_turn_calls > 1
+        results = [str(message["content"]) for message in messages if message["role"] == "tool"]
+        if results:
+            plain = results[: len(shown)] if asks_both else []
+            return next((one for one in results[len(plain) :] if one not in plain), None)
+        if not shown or env.max_turns < 2:
+            return text
+        return (_call(env, "1", shown) if asks_both else "") + _call(env, text, shown)
 
     return play
 

@@ -1,267 +1,270 @@
-"""`palaestra check ID`: is this environment fit to train on?
+"""`palaestra check ID`: is this environment, or game, fit to train on?
 
-A readable list of named checks, each a function of an id that raises or returns. Left out: anything that needs a
-model; success is measured with the id's demonstrator, and checks of it pass where an id has none.
+A readable list of named checks, each a function of a subject that raises or returns. One seat is a game of one: most
+checks take each seat in turn, the others being played by rule. Left out: anything that needs a model, and whether the
+rewards of a game make its seats play well together, which only training shows.
 """
 
+import contextlib
+import io
 import json
-from collections.abc import Callable, Mapping
-from math import isnan
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium.utils.env_checker import check_env
 
 from palaestra import formats
-from palaestra.envs.checks.cheats import CHEATS, common_answer, crashing_calls, dressed, hedged, says
-from palaestra.envs.checks.findings import HOSTILE, Finding, Skipped, difference, measure, require
-from palaestra.envs.checks.loop_checks import loop_is_never_blocked
-from palaestra.envs.checks.settings import require_existing, require_known
-from palaestra.envs.checks.task_checks import tasks_are_sound, tasks_can_be_judged
-from palaestra.envs.checks.tool_checks import require_told
-from palaestra.envs.checks.trials import (
-    EPISODES,
-    FEWEST,
-    Opened,
-    begun,
-    cheats_of,
-    has_demonstrator,
-    make,
-    play,
-    player_of,
-    require_unbroken,
-    scripted,
-    success,
+from palaestra.envs.checks.findings import HOSTILE, Finding, Noted, Skipped, difference, measure, require
+from palaestra.envs.checks.holdups import others_are_never_held_up
+from palaestra.envs.checks.leaks import changed, living
+from palaestra.envs.checks.reward_checks import (
+    cheats_fail,
+    constant_answers_fail,
+    crashing_is_no_escape,
+    hedged_answers_fail,
+    rewards_see_the_attempt_alone,
+    unanswered_episodes_are_scored,
 )
-from palaestra.envs.core.authored import Authored
-from palaestra.envs.core.env import ToolEnv
-from palaestra.envs.running.vector import ToolVectorEnv
-from palaestra.episode import Attempt, Ending, Message, Start
-from palaestra.errors import EnvironmentDefect, PalaestraError, TaskFileError, UnknownId, UsageError
-from palaestra.registry import demonstrator, registered
+from palaestra.envs.checks.settings import require_given, require_known, require_told
+from palaestra.envs.checks.task_checks import splits_disjoint, tasks_are_sound, tasks_can_be_judged
+from palaestra.envs.checks.trials import FEWEST, Subject, played, scripted, successes
+from palaestra.envs.core.author import ToolEnv
+from palaestra.episode import Ending, Message
+from palaestra.errors import MissingExtra, UsageError
 
-CHEAT_MARGIN = 0.15
-"""Success that luck may give a cheat in so few episodes."""
 DEMONSTRATED = 0.9
-SPLIT_SAMPLE = 100
+GAME_SECONDS = 3.0
+"""What a whole game by script may take where no tool waits: all other games wait for its steps."""
+_FAILED = "Error: the environment failed on this turn"
+"""How a foreign environment's exception in `step` is heard (`envs.arena.foreign`)."""
 
 
-def check(env_id: str) -> list[Finding]:
-    """Run every check; a failed one says what to change."""
-    if env_id not in gymnasium.registry:
-        raise UnknownId(env_id, registered())
-    return measure(CHECKS, env_id)
+def check(env_id: str, options: Mapping[str, object] | None = None) -> list[Finding]:
+    """Run every check; a failed one says what to change. `options` are for whoever makes the environment.
+
+    What cannot be opened with them, or without an extra that is not installed, is an error.
+    """
+    subject = Subject(env_id, options)
+    seats = subject.seats  # Before any check: all of them would stumble over what cannot be loaded or played.
+    if subject.entry_point is None:
+        return measure(FOREIGN_CHECKS, subject)
+    try:
+        next(subject.chairs()).begin()
+    except Exception as error:  # Whatever is wrong with the environment, the checks say.
+        if isinstance(error, MissingExtra) or (options and isinstance(error, UsageError)):
+            raise
+    left_out = OF_ONE_SEAT if len(seats) > 1 else OF_GAMES
+    return measure({name: function for name, function in CHECKS.items() if function not in left_out}, subject)
 
 
-def settings_are_known(env_id: str) -> None:
-    """No attribute of the class is a misspelt setting, and what it shares exists."""
-    with Opened(env_id) as env:
-        require_known(type(env), ToolEnv, list(Authored.__annotations__))
-        require_existing(env, ToolEnv)
+def settings_are_known(subject: Subject) -> None:
+    """No attribute of the class is a misspelt setting, and every tool of a game is some seat's."""
+    with subject.opened() as machine:
+        settings = [name for name in ToolEnv.__annotations__ if not name.startswith("_") and name != "problem"]
+        require_known(type(machine.spec.author), ToolEnv, settings)
+        require_given(machine.spec)
 
 
-def gymnasium_contract(env_id: str) -> None:
+def gymnasium_contract(subject: Subject) -> None:
     """Gymnasium's own checker has no complaint."""
-    env = make(env_id)
+    env = gymnasium.make(subject.env_id, **subject.options).unwrapped
     try:
         check_env(env, skip_render_check=True)
     finally:
         env.close()
 
 
-def tool_schemas(env_id: str) -> None:
-    """Every tool has a description and a schema that survives JSON."""
-    with Opened(env_id) as env:
-        _, info = env.reset(seed=0)
-        for schema in json.loads(info["tools"]):
-            require_told(schema)
-
-
-def determinism(env_id: str) -> None:
-    """The same task, seed and actions give the same episode, whatever was played before."""
-    first = scripted(env_id, seed=5, task=3)
-    found = difference(first, scripted(env_id, seed=5, task=3, after=True))
-    leaks = found and not difference(first, scripted(env_id, seed=5, task=3))
-    require(
-        not leaks,
-        "one script is played differently after another episode: attributes outlive an episode, so set up what belongs "
-        f"to one in the start of a Toolkit: {found}",
-    )
-    require(
-        not found,
-        "two plays of one script differ, set up what belongs to an episode in the start of a Toolkit, and take "
-        f"randomness from rng and np_random only: {found}",
-    )
-
-
-def hostile_turns(env_id: str) -> None:
-    """No text of the agent raises, and what cannot be read as a call is told to it."""
-    with Opened(env_id) as env:
-        for text in HOSTILE:
-            env.reset(seed=0)
-            _, _, terminated, truncated, info = env.step(text)
-            ending = info["ending"]
-            require(ending != "broken", f"the turn {text[:40]!r} ended an episode broken; only infrastructure may")
-            answered = formats.get(env.format).parse(text, env.schemas).is_answer
-            require(terminated == answered, f"the turn {text[:40]!r}: answered is {terminated}, expected {answered}")
-            require(answered or truncated or info["messages"], f"the turn {text[:40]!r} got no observation")
-
-
-def splits_disjoint(env_id: str) -> None:
-    """No prompt is in both splits."""
-    prompts = []
-    for split in ("train", "eval"):
-        with Opened(env_id, split=split) as env:
-            try:
-                tasks = env.tasks
-            except TaskFileError:
-                raise
-            except UsageError as error:  # A file of which nothing is for this split.
-                raise Skipped(str(error)) from error
-            prompts.append({tasks[index].prompt for index in range(min(len(tasks), SPLIT_SAMPLE))})
-    shared = prompts[0] & prompts[1]
-    require(not shared, f"{len(shared)} prompts are in both splits, such as {next(iter(shared), '')!r}")
-
-
-def vector_equals_single(env_id: str) -> None:
-    """The vector environment plays the same episodes as single ones."""
-    player = player_of(env_id)
-    slots = 4
-    vector = gymnasium.make_vec(env_id, num_envs=slots)
-    assert isinstance(vector, ToolVectorEnv)
+def pettingzoo_contract(subject: Subject) -> None:
+    """PettingZoo's own tests of both faces have no complaint."""
     try:
-        _, infos = vector.reset(seed=40)
-        said: list[list[Message]] = [list(infos["messages"][slot]) for slot in range(slots)]
-        rngs = [np.random.default_rng(slot) for slot in range(slots)]
-        attempts: list[Attempt | None] = [None] * slots
-        while None in attempts:
-            actions = [
-                formats.translate(player(said[slot], rngs[slot]), env.format, env.schemas)
-                if attempts[slot] is None
-                else None
-                for slot, env in enumerate(vector.envs)
-            ]
-            _, _, _, _, infos = vector.step(actions)
-            require_unbroken(infos["fault"])
-            for slot, action in enumerate(actions):
-                if action is not None:
-                    said[slot] += [{"role": "assistant", "content": action}, *infos["messages"][slot]]
-                    attempts[slot] = infos["attempt"][slot]
-    finally:
-        vector.close()
-    for slot in range(slots):
-        single = play(env_id, player, seed=40 + slot, rng=np.random.default_rng(slot))[1]
-        found = difference(attempts[slot], single, "attempt")
-        require(not found, f"slot {slot} and a single environment play differently: {found}")
+        import pettingzoo  # type: ignore[import-untyped]
+        from pettingzoo import test
+    except ImportError:
+        raise Skipped("pettingzoo is not installed: pip install 'palaestra[games]'") from None
+
+    def make(kind: str) -> Callable[..., object]:
+        return lambda **given: pettingzoo.make(kind, subject.env_id, **subject.options, **given)
+
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")  # They expect arrays, and say so of every text.
+        if _registered(pettingzoo, "aec", subject.env_id):
+            test.api_test(make("aec")(), num_cycles=50)
+            test.seed_test(make("aec"), num_cycles=20)
+            if subject.entry_point is not None:  # Others need not render.
+                test.render_test(make("aec"))
+        if _registered(pettingzoo, "parallel", subject.env_id):
+            test.parallel_api_test(make("parallel")(), num_cycles=50)
+            test.parallel_seed_test(make("parallel"), num_cycles=20)
 
 
-def demonstrator_succeeds(env_id: str) -> None:
-    """Play by rule solves it, so it can be solved."""
-    if not has_demonstrator(env_id):
-        raise Skipped("no demonstrator is registered, so no tool was called in earnest")
-    rate = success(env_id, demonstrator(env_id))
-    if isnan(rate):
-        raise Skipped("its demonstrator does not know these tasks, so nothing shows that they can be solved")
-    require(rate >= DEMONSTRATED, f"its demonstrator succeeds in {rate:.0%}; expected {DEMONSTRATED:.0%}")
+def _registered(pettingzoo: Any, kind: str, env_id: str) -> bool:
+    try:
+        pettingzoo.spec(kind, env_id)
+    except Exception:  # Its registry has errors of its own for an id that is not there.
+        return False
+    return True
 
 
-def unanswered_episodes_are_scored(env_id: str) -> None:
-    """An episode that is cut off, or runs out of turns, has no answer; the reward must bear that."""
-    with Opened(env_id) as env:
-        for ending in (Ending.LENGTH_LIMIT, Ending.TURN_LIMIT):
-            env.reset(seed=0)
-            try:
-                event = env.finish(ending, "I was about to")
-            except (PalaestraError, AssertionError):
-                raise
-            except Exception as error:
-                raise EnvironmentDefect(
-                    f"reward raised {type(error).__name__} ({error}) for an episode without an answer; "
-                    "attempt.answer is None there"
-                ) from error
-            rate = event.parts.get("success", 0.0)
-            require(rate <= CHEAT_MARGIN, f"an episode without an answer has success {rate}; expected none")
+def contract_of_others(subject: Subject) -> None:
+    """The tests of the interface that it was registered with have no complaint."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        (gymnasium_contract if subject.env_id in gymnasium.registry else pettingzoo_contract)(subject)
 
 
-def cheats_fail(env_id: str) -> None:
-    """No cheat succeeds more often than the declared `chance`, or is paid more than the declared `ceiling`."""
-    with Opened(env_id) as env:
-        for name, cheat in CHEATS.items():
-            _require_little(env, name, cheats_of(env, cheat))
+def tool_schemas(subject: Subject) -> None:
+    """Every tool of every seat has a description and a schema that survives JSON."""
+    with subject.opened() as machine:
+        for seat, offer in machine.spec.offers.items():
+            for schema in json.loads(offer.described):
+                require_told(schema, "" if seat is None else f" of {seat}")
 
 
-def constant_answers_fail(env_id: str) -> None:
-    """What most tasks are answered with is right no more often than the declared `chance`."""
-    with Opened(env_id) as env:
-        answer = common_answer(env.tasks)
-        for said in () if answer is None else (answer, dressed(answer)):
-            _require_little(env, f"always answer {answer!r:.40}", cheats_of(env, says(said)))
+def determinism(subject: Subject) -> None:
+    """The same task, seed and turns give the same episode, whatever was played before."""
+    notes = []
+    for chair in subject.chairs():
+        chair.begin(3, 5)
+        before = living(chair.machine)
+        first = scripted(chair, subject.rule, 3, 5)
+        scripted(chair, subject.rule, 4, 6)
+        chair.begin(3, 5)
+        left = list(changed(before, living(chair.machine)))
+        found = difference(first, scripted(chair, subject.rule, 3, 5))
+        culprit = f"{left[0][0]} has changed, and lives on: {left[0][1]}" if left else (
+            "take randomness from self.rng, and in task and rounds from rng, only"
+        )  # fmt: skip
+        require(not found, f"one script{chair.of} is played differently after another episode: {found}; {culprit}")
+        notes += [name for name, _ in left if name.startswith("self.")]
+    if notes:
+        raise Noted(
+            f"{notes[0]}, which __init__ made, is changed by an episode and shared by all; that is right for a cache "
+            "alone: make what belongs to an episode in the first tool that needs it, or in a toolkit's start"
+        )
 
 
-def hedged_answers_fail(env_id: str) -> None:
-    """The right answer amid wrong ones is no answer."""
-    with Opened(env_id) as env:
-        taken = []
-        for index in range(min(len(env.tasks), FEWEST)):
-            for said in hedged(env.tasks, index):
-                begun(env, Start(index, seed=0))
-                taken.append((env.take(said).parts.get("success", 0.0) == 1.0, said))
-        lucky = sum(won for won, _ in taken) > (CHEAT_MARGIN + env.chance) * len(taken)
-        said = next((said for won, said in taken if won), "")
-        require(not lucky, f"the answer {said[:80]!r} hides the right one among others and succeeds; compare the whole")
+def determinism_of_others(subject: Subject) -> None:
+    """The same seed and turns give the same episode."""
+    found = difference(played(subject, 1, _babble, 3), played(subject, 1, _babble, 3), "the end")
+    require(not found, f"two plays of one script differ; take all randomness from reset(seed=): {found}")
 
 
-def _require_little(env: ToolEnv, name: str, played: list[tuple[float, float]]) -> None:
-    """No success beyond chance, no pay beyond the ceiling, in what a cheat played."""
-    # Luck may win one of a few.
-    allowed = max(1.0 if len(played) < EPISODES else 0.0, CHEAT_MARGIN * len(played)) + env.chance * len(played)
-    won = sum(won for won, _ in played)
-    require(
-        won <= allowed,
-        f"the cheat {name!r} succeeds in {won / len(played):.0%}, and {type(env).__name__}.chance is "
-        f"{env.chance:.0%}; reward only what was asked for, or declare the chance of guessing",
-    )
-    paid = max((reward for won, reward in played if not won), default=0.0)
-    require(
-        env.ceiling is None or paid <= env.ceiling,
-        f"the cheat {name!r} was paid {paid:g} without success; {type(env).__name__}.ceiling is {env.ceiling}",
-    )
+def every_episode_ends(subject: Subject) -> None:
+    """Whatever the seats say, the episode comes to its end, and none of its steps keeps the others waiting."""
+    slowest = 0.0
+    for rule in (subject.rule, _babble, _silent):
+        quickest = float("inf")  # A machine may stand still for one of them.
+        for number in range(FEWEST):
+            began = time.monotonic()
+            played(subject, 1, rule, number)
+            quickest = min(quickest, time.monotonic() - began)
+        slowest = max(slowest, quickest)
+    if subject.entry_point is not None:
+        with subject.opened() as machine:
+            require(
+                not machine.inline or slowest < GAME_SECONDS,
+                f"a game took {slowest:.1f} s although none of its tools waits; all other games wait for it: mark the "
+                "tool that takes so long @tool(blocking=True)",
+            )
 
 
-def crashing_is_no_escape(env_id: str) -> None:
-    """No call, whatever it does to its tool, ends an episode BROKEN: that would save an agent from its reward."""
-    with Opened(env_id) as env:
-        env.reset(seed=0)
-        for schema in env.schemas:
-            name = schema["function"]["name"]
-            for given in crashing_calls(schema):
-                env.reset(seed=0)
-                event = env.take(env.call(name, **given))
+def hostile_turns(subject: Subject) -> None:
+    """No text of the agent raises or ends an episode BROKEN, and what cannot be read as a call is told to it."""
+    for chair in subject.chairs():
+        for text in HOSTILE:
+            if chair.begin().ending is not None:
+                break
+            event = chair.say(text)
+            where = f"the turn {text[:40]!r}{chair.of}"
+            require(event.ending is not Ending.BROKEN, f"{where} ended an episode broken; only infrastructure may")
+            answered = formats.get(chair.format).parse(text, chair.schemas).is_answer
+            ended = event.ending is Ending.ANSWERED
+            require(chair.of or ended == answered, f"{where}: answered is {ended}, expected {answered}")
+            require(answered or event.ending or event.messages, f"{where} got no observation")
+
+
+def hostile_turns_of_others(subject: Subject) -> None:
+    """No text of the agent raises."""
+    texts = iter(HOSTILE)
+    with contextlib.suppress(StopIteration):
+        for number in range(len(HOSTILE)):
+            for event in played(subject, 1, lambda messages, rng: next(texts), number).values():
+                last = str(event.attempt.messages[-1]["content"]) if event.attempt else ""
                 require(
-                    event.ending is not Ending.BROKEN,
-                    f"the call {name}({str(given)[:80]}) ended an episode broken ({event.fault}); what the agent's "
-                    "arguments can do is a ToolError: keep a limit inside the tool that is shorter than its timeout",
+                    not last.startswith(_FAILED),
+                    f"step raised on a text of the agent's ({last}); answer it with an observation",
                 )
 
 
-CHECKS: Mapping[str, Callable[[str], None]] = {
-    function.__name__.replace("_", " "): function
-    for function in (
-        tasks_are_sound,
-        settings_are_known,
-        gymnasium_contract,
-        tool_schemas,
-        determinism,
-        hostile_turns,
-        splits_disjoint,
-        vector_equals_single,
-        tasks_can_be_judged,
-        unanswered_episodes_are_scored,
-        loop_is_never_blocked,
-        demonstrator_succeeds,
-        cheats_fail,
-        constant_answers_fail,
-        hedged_answers_fail,
-        crashing_is_no_escape,
-    )
-}
+def arena_equals_single(subject: Subject) -> None:
+    """Many episodes at once are the same as one by one."""
+    together = played(subject, FEWEST, subject.rule)
+    for chair in subject.chairs():
+        for number in range(FEWEST):
+            alone = chair.play_by(subject.rule, number, number)
+            found = difference(together[number, chair.seat].attempt, alone.attempt, "attempt")
+            require(not found, f"episode {number}{chair.of} is played differently beside others and alone: {found}")
+
+
+def demonstrator_succeeds(subject: Subject) -> None:
+    """Play by rule solves it, so it can be solved; in a game it makes no mistake in any seat."""
+    if subject.demonstrator is None:
+        raise Skipped("no demonstrator is registered, so no tool was called in earnest")
+    for chair in subject.chairs():
+        if chair.seat is None:
+            won = list(successes(chair, subject.demonstrator))
+            if not won:
+                raise Skipped("its demonstrator does not know these tasks, so nothing shows that they can be solved")
+            rate = float(np.mean(won))
+            require(rate >= DEMONSTRATED, f"its demonstrator succeeds in {rate:.0%}; expected {DEMONSTRATED:.0%}")
+            continue
+        for number in range(FEWEST):
+            event = chair.play_by(subject.demonstrator, number, number)
+            by_rule = f"{chair.seat} played by rule"
+            require(event.ending is Ending.ANSWERED, f"{by_rule} ends {event.ending}; {event.fault}")
+            calls = event.attempt.calls if event.attempt else ()
+            wrong = next((call for call in calls if call.status != "ok"), None)
+            require(wrong is None, f"{by_rule} makes a call that fails: {wrong}")
+
+
+def _babble(messages: Sequence[Message], rng: np.random.Generator) -> str:
+    return HOSTILE[int(rng.integers(len(HOSTILE)))] or f"word {rng.integers(100)}"
+
+
+def _silent(messages: Sequence[Message], rng: np.random.Generator) -> str:
+    return ""
+
+
+def _named(*functions: Callable[[Subject], None]) -> Mapping[str, Callable[[Subject], None]]:
+    return {one.__name__.removesuffix("_of_others").replace("_", " "): one for one in functions}
+
+
+CHECKS = _named(
+    tasks_are_sound,
+    settings_are_known,
+    gymnasium_contract,
+    pettingzoo_contract,
+    tool_schemas,
+    determinism,
+    every_episode_ends,
+    hostile_turns,
+    splits_disjoint,
+    arena_equals_single,
+    tasks_can_be_judged,
+    unanswered_episodes_are_scored,
+    rewards_see_the_attempt_alone,
+    others_are_never_held_up,
+    demonstrator_succeeds,
+    cheats_fail,
+    constant_answers_fail,
+    hedged_answers_fail,
+    crashing_is_no_escape,
+)
+OF_ONE_SEAT = (gymnasium_contract, tasks_can_be_judged, constant_answers_fail, hedged_answers_fail)
+OF_GAMES = (pettingzoo_contract, every_episode_ends)
+FOREIGN_CHECKS = _named(contract_of_others, determinism_of_others, hostile_turns_of_others, every_episode_ends)
+"""Of an environment that somebody else wrote, with rules of its own."""

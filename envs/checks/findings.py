@@ -4,6 +4,7 @@ A fault of an environment (a reward that raises, a toolkit that does not start) 
 the first that meets it; the others say that they were not reached.
 """
 
+import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
@@ -12,7 +13,7 @@ from typing import Any
 
 from palaestra.authorship import foreign_line
 from palaestra.envs.core import scoring
-from palaestra.errors import Broken, EnvironmentDefect, PalaestraError
+from palaestra.errors import Broken, EnvironmentDefect, MissingExtra, PalaestraError
 
 HOSTILE = (
     "", " ", "\x00\x1b[2J", "\ud800", "<tool_call>", "</tool_call>", "<think>", "</think>", "<tool_call>{}</tool_call>",
@@ -23,6 +24,8 @@ HOSTILE = (
 """Turns that no environment may stumble over."""
 _VARYING = re.compile(r"\d+")
 """What the same fault says differently from one episode to the next: slots, amounts."""
+_GROUNDLESS = ("", "")
+"""The key of the check that left nothing to measure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,10 @@ class Skipped(Exception):
     """Nothing to measure here."""
 
 
+class Noted(Exception):
+    """Nothing is wrong, and there is something that the author should know."""
+
+
 class Unmet(EnvironmentDefect):
     """What a check expected and did not find: a finding of its own, whatever else is wrong."""
 
@@ -54,28 +61,38 @@ def require(condition: Any, message: str, kind: type[Unmet] = Unmet) -> None:
         raise kind(message)
 
 
-def measure(checks: Mapping[str, Callable[[str], None]], env_id: str) -> list[Finding]:
-    """What every check of an id finds; each raises or returns."""
-    told: dict[tuple[str, str], str] = {}
-    groundless = ""
-    found = []
-    for name, function in checks.items():
-        if groundless:
-            found.append(_unreached(name, groundless))
-            continue
-        try:
-            function(env_id)
-        except Skipped as reason:
-            found.append(Finding(name, True, str(reason), skipped=True))
-        except Exception as error:  # A check may meet any defect; all of them are findings.
-            if isinstance(error, Groundless):
-                groundless = name
-            first = name if isinstance(error, Unmet) else told.setdefault(_fault(error), name)
-            said = " ".join(_said(error).split())
-            found.append(Finding(name, False, said) if first == name else _unreached(name, first))
-        else:
-            found.append(Finding(name, True))
-    return found
+def measure(checks: Mapping[str, Callable[[Any], None]], subject: Any) -> list[Finding]:
+    """What every check of a subject finds; each raises or returns. Failures of tools are kept out of the log."""
+    log = logging.getLogger("palaestra.envs")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        told: dict[tuple[str, str], str] = {}
+        found: list[Finding] = []
+        for name, function in checks.items():
+            found.append(_measured(name, function, subject, told))
+        return found
+    finally:
+        log.setLevel(level)
+
+
+def _measured(name: str, function: Callable[[Any], None], subject: Any, told: dict[tuple[str, str], str]) -> Finding:
+    """What one check finds. `told` says which check was the first to meet a fault."""
+    if _GROUNDLESS in told:
+        return _unreached(name, told[_GROUNDLESS])
+    try:
+        function(subject)
+    except Noted as note:
+        return Finding(name, True, str(note))
+    except Skipped as reason:
+        return Finding(name, True, str(reason), skipped=True)
+    except Exception as error:  # A check may meet any defect; all of them are findings.
+        if isinstance(error, Groundless):
+            told[_GROUNDLESS] = name
+        first = name if isinstance(error, Unmet) else told.setdefault(_fault(error), name)
+        missing = isinstance(_root(error), MissingExtra)
+        return Finding(name, missing, _said(error), skipped=missing) if first == name else _unreached(name, first)
+    return Finding(name, True)
 
 
 def difference(one: Any, other: Any, where: str = "") -> str:
@@ -115,16 +132,18 @@ def _fault(error: Exception) -> tuple[str, str]:
 
 
 def _said(error: Exception) -> str:
-    """The message, with the author's line where there is one."""
+    """The message in one line, with the author's line where there is one."""
     root = _root(error)
     place = _place(root)
+    if isinstance(root, MissingExtra):
+        return str(root)
     if isinstance(error, Broken):
         said = f"an episode ended broken: {error}"
     elif isinstance(error, PalaestraError) or (isinstance(error, AssertionError) and not place):
         said = str(error)
     else:  # Gymnasium's checker wraps a TypeError of ours in words of its own.
         said = f"{type(root).__name__}: {root}"
-    return f"{said} ({place})" if place and place not in said else said
+    return " ".join((f"{said} ({place})" if place and place not in said else said).split())
 
 
 def _place(error: BaseException) -> str:
@@ -134,8 +153,9 @@ def _place(error: BaseException) -> str:
     frames: Sequence[Any] = [frame for frame, _ in walk_tb(error.__traceback__)]
     if not frames or frames[-1].f_globals.get("__name__") != scoring.__name__:
         return ""
-    for frame in reversed(frames):  # It has returned, so no frame is its own; its owner is the machine's `self`.
-        code = getattr(getattr(type(frame.f_locals.get("self")), "reward", None), "__code__", None)
+    for frame in reversed(frames):  # It has returned, so no frame is its own; the machine's `spec` has its owner.
+        author = getattr(frame.f_locals.get("spec"), "author", None)
+        code = getattr(getattr(type(author), "reward", None), "__code__", None)
         if code is not None:
             return f"{code.co_filename}, line {code.co_firstlineno}, in {code.co_name}"
     return ""

@@ -1,17 +1,20 @@
-"""Is what a class sets also read? A misspelt setting is an attribute like any other, and changes nothing.
+"""Is what a class sets also read, and is the agent told what it needs to call a tool?
 
-Only what nobody reads is complained about, and only where it resembles a setting: an author may keep what he likes on
-his class. Left out: what a setting may be (`envs.core.settings`).
+A misspelt setting is an attribute like any other, and changes nothing. Only what nobody reads is complained about, and
+only where it resembles a setting: an author may keep what he likes on his class. Left out: what a setting may be
+(`envs.core.declared`), and what a decorator refuses when the class is made (`envs.core.tool`).
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from types import CodeType, FunctionType
 from typing import Any
 
 from palaestra.envs.checks.findings import require
 from palaestra.envs.core.signature import inner_function
+from palaestra.envs.core.spec import Spec
+from palaestra.envs.core.toolkit import tools_of
 
 RESEMBLES = 0.8
 """How much two names must have in common, from 0 to 1, for one to be taken for the other."""
@@ -32,14 +35,30 @@ def require_known(kind: type, base: type, settings: Sequence[str]) -> None:
             )
 
 
-def require_existing(env: Any, base: type) -> None:
-    """What a class names in `shared` is an attribute, or may become one."""
-    used = names_used(type(env), base)
-    for name in env.shared:
-        if not hasattr(env, name) and name not in used:
-            near = get_close_matches(name, [*vars(env), *used], 1)
-            hint = f"; is {near[0]!r} meant?" if near else ""
-            require(False, f"{type(env).__name__}.shared names {name!r}, and there is no such attribute{hint}")
+def require_given(spec: Spec) -> None:
+    """Every tool of a game, its toolkits' too, is some seat's."""
+    author = spec.author
+    kits = [name for make in author.toolkits for name in tools_of(make)]
+    given = {name for names in author.seat_tools.values() for name in names}
+    for name in (*author._tools, *kits):
+        require(
+            spec.solo or name in given,
+            f"no seat may call the tool {name!r}; give it to one: seat_tools = {{SEAT: ({name!r},)}}",
+        )
+
+
+def require_told(schema: Mapping[str, Any], whose: str) -> None:
+    """The tool has a description and a name that every model can call, and says of each parameter what it takes."""
+    name = schema["function"]["name"]
+    tool = f"tool {name!r}{whose}"
+    require(schema["function"]["description"], f"{tool} has no description; write a docstring, the agent reads it")
+    require(name.isidentifier(), f"tool name {name!r}{whose} is no identifier; not every model can call it")
+    for parameter, told in schema["function"]["parameters"]["properties"].items():
+        require(
+            set(told) - {"default"},
+            f"the parameter {parameter!r} of {tool} takes anything, so the agent is told nothing of it; write a type "
+            f"such as {parameter}: str, or describe it in the docstring",
+        )
 
 
 def names_used(kind: type, base: type) -> set[str]:

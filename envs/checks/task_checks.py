@@ -1,37 +1,42 @@
-"""Checks of an environment's tasks: can they be written down, told apart, judged, and won?
+"""Checks of tasks: can they be written down, told apart, judged, and won; and are there enough different ones?
 
 Left out: who plays them (`trials`), and answers that must not win (`cheats`).
 """
 
 import inspect
+import json
+import time
+from collections.abc import Sequence
 from dataclasses import replace
+from math import sqrt
 from typing import Any
 
 import numpy as np
 
-from palaestra.envs.checks.cheats import dressed
-from palaestra.envs.checks.findings import Groundless, Skipped, difference, require
-from palaestra.envs.checks.trials import EPISODES, FEWEST, Opened, begun, has_demonstrator, successes
-from palaestra.envs.core.env import ToolEnv
+from palaestra.envs.checks.cheats import SAMPLE, SAMPLE_SECONDS, dressed
+from palaestra.envs.checks.findings import Groundless, Noted, Skipped, difference, require
+from palaestra.envs.checks.trials import EPISODES, FEWEST, Chair, Subject, require_unbroken, successes
 from palaestra.envs.rewards.answer import MARK
-from palaestra.episode import Attempt, Ending, Event, Start, Task
-from palaestra.errors import UsageError
+from palaestra.episode import Event, Task
+from palaestra.errors import TaskFileError, UsageError
 from palaestra.plain import from_plain, to_plain
-from palaestra.registry import demonstrator
 
-_JUDGED_BY_ANSWER = {"attempt.answer", "attempt.task", "task.answer"}
+_JUDGED_BY_ANSWER = {"Attempt.answer", "Attempt.task", "Task.answer"}
 """What a reward reads that compares what was said with what was expected, and looks at nothing else."""
+_FEW = 50
+"""Fewer prompts than this leave a rate of success uncertain by more than 14 points."""
 
 
-def tasks_are_sound(env_id: str) -> None:
+def tasks_are_sound(subject: Subject) -> None:
     """A task is the same whenever it is drawn, can be written to a record, and differs from the others."""
-    with Opened(env_id) as env:
-        tasks = [env._task_at(index) for index in range(min(len(env.tasks), EPISODES))]
+    with subject.opened() as machine:
+        spec = machine.spec
+        tasks = [spec.task(index) for index in range(min(len(spec.tasks), EPISODES))]
         for index, task in enumerate(tasks):
             _require_plain("Task.answer", task.answer, index)
             for key, value in task.data.items():
                 _require_plain(f"Task.data[{key!r}]", value, index)
-            found = difference(task, env._task_at(index), "Task")
+            found = difference(task, spec.task(index), "Task")
             require(
                 not found,
                 f"task {index} is another each time it is drawn, take randomness from rng only: {found}",
@@ -44,6 +49,52 @@ def tasks_are_sound(env_id: str) -> None:
             "by their prompts; draw from rng what differs, and write it into the prompt",
             Groundless,
         )
+
+
+def splits_disjoint(subject: Subject) -> None:
+    """No prompt is in both splits. How many prompts and worlds there are is said where they are few."""
+    prompts: list[set[str]] = []
+    worlds: list[set[str]] = []
+    notes: list[str] = []
+    for split in ("train", "eval"):
+        with subject.opened(split=split) as machine:
+            try:
+                tasks = machine.spec.tasks
+            except TaskFileError:
+                raise
+            except UsageError as error:  # A file of which nothing is for this split.
+                raise Skipped(str(error)) from error
+            found = _sample(tasks)
+        prompts.append({task.prompt for task in found})
+        worlds.append({json.dumps(to_plain(task.data), sort_keys=True) for task in found if task.data})
+        if len(prompts[-1]) < _FEW:
+            notes.append(_few(split, len(prompts[-1]), len(found)))
+    shared = prompts[0] & prompts[1]
+    require(not shared, f"{len(shared)} prompts are in both splits, such as {next(iter(shared), '')!r}")
+    if both := worlds[0] & worlds[1]:
+        notes.append(
+            f"{len(both)} of the {len(worlds[1])} different Task.data of eval are in train too, under other prompts: "
+            "if that is the world behind a task, success on eval is not success in a world that was never seen"
+        )
+    if notes:
+        raise Noted("; ".join(notes))
+
+
+def _sample(tasks: Sequence[Task]) -> list[Task]:
+    found, until = list[Task](), time.monotonic() + SAMPLE_SECONDS
+    for index in range(min(len(tasks), SAMPLE)):
+        found.append(tasks[index])
+        if time.monotonic() > until:
+            break
+    return found
+
+
+def _few(split: str, count: int, drawn: int) -> str:
+    """What so few prompts mean for the figures."""
+    said = f"{split} has {count} different prompts in {drawn} tasks"
+    if split == "train":
+        return f"{said}, few enough to learn by heart: success on train alone then shows nothing"
+    return f"{said}: however many episodes are played, success on eval is uncertain by {98 / sqrt(count):.0f} points"
 
 
 def _require_plain(name: str, value: Any, index: int) -> None:
@@ -59,12 +110,12 @@ def _require_plain(name: str, value: Any, index: int) -> None:
         require(False, message, Groundless)
 
 
-def tasks_can_be_judged(env_id: str) -> None:
+def tasks_can_be_judged(subject: Subject) -> None:
     """Every task has an answer, or data that a reward can judge by; the expected answer itself is scored, and wins."""
-    with Opened(env_id) as env:
+    for chair in subject.chairs():
         won, tasks = False, list[Task]()
-        for index in range(min(len(env.tasks), EPISODES)):
-            task = env._task_at(index)
+        for index in range(min(len(chair.spec.tasks), EPISODES)):
+            task = chair.spec.task(index)
             require(
                 task.answer is not None or task.data,
                 f"task {index} ({task.prompt[:60]!r}) has neither answer nor data, so nothing to be judged by; "
@@ -73,83 +124,77 @@ def tasks_can_be_judged(env_id: str) -> None:
             if isinstance(task.answer, str | int | float | np.generic):
                 tasks.append(task)
                 for text in (str(task.answer), f"{MARK} {task.answer}"):
-                    event = _answered(env, task, text)
-                    require(event.ending is not Ending.BROKEN, f"its answer could not be judged: {event.fault}")
+                    event = _answered(chair, task, text)
+                    require_unbroken(event)
                     won |= _wins(event)
         for task in tasks[:FEWEST]:
             forms = (f"\\boxed{{{task.answer}}}", f"```\n{task.answer}\n```", dressed(str(task.answer)))
-            won = won or any(_wins(_answered(env, task, form)) for form in forms)
-        if tasks and not won and not _demonstrated(env_id, env):
-            _explain(env, tasks[0])
+            won = won or any(_wins(_answered(chair, task, form)) for form in forms)
+        if tasks and not won and not _demonstrated(subject, chair):
+            _explain(chair, tasks[0])
 
 
-def _answered(env: ToolEnv, task: Task, text: str) -> Event:
+def _answered(chair: Chair, task: Task, text: str) -> Event:
     """The end of an episode of that task in which the agent says this and no more."""
-    begun(env, Start(0, seed=0), task)
-    return env.take(text)
+    chair.begin(problem=task)
+    return chair.say(text)
 
 
 def _wins(event: Event) -> bool:
     return event.parts.get("success", 0.0) > 0.0
 
 
-def _demonstrated(env_id: str, env: ToolEnv) -> bool:
+def _demonstrated(subject: Subject, chair: Chair) -> bool:
     """Whether play by rule has shown that a task can be won."""
-    if not has_demonstrator(env_id):
-        return False
-    return any(won > 0.0 for won in successes(env, demonstrator(env_id)))
+    return subject.demonstrator is not None and any(won > 0.0 for won in successes(chair, subject.demonstrator))
 
 
-def _explain(env: ToolEnv, task: Task) -> None:
+def _explain(chair: Chair, task: Task) -> None:
     """Why no task is won by its own answer, where that can be told."""
     text, kind = str(task.answer), type(task.answer).__name__
     require(
-        isinstance(task.answer, str) or not _wins_as_text(env, task),
+        isinstance(task.answer, str) or not _wins_as_text(chair, task),
         f"no answer can be right: the answer of task {task.id} is {kind} {text[:60]} and attempt.answer is text; "
         "compare with str(attempt.task.answer), or write answer=str(...)",
     )
     forms = f"said plainly, behind {MARK!r}, boxed or fenced"
     require(
-        not isinstance(task.answer, str) or not _compares_texts(env, task),
+        not isinstance(task.answer, str) or not _compares_texts(chair, task),
         f"no task is won by its own answer, {forms}, such as {text[:60]!r} in task {task.id}; let reward take "
         "task.answer as it is written, or register a demonstrator that shows what wins",
     )
     raise Skipped(f"no task is won by its own answer, {forms}; a demonstrator would show whether it can be won")
 
 
-def _wins_as_text(env: ToolEnv, task: Task) -> bool:
+def _wins_as_text(chair: Chair, task: Task) -> bool:
     """Whether the answer wins once the task expects it as text."""
     text = str(task.answer)
     try:
-        return _wins(_answered(env, replace(task, answer=text), text))
+        return _wins(_answered(chair, replace(task, answer=text), text))
     except Exception:  # A reward that wants a number may raise anything: then the type is not what is wrong.
-        env.discard()
+        chair.machine.discard()
         return False
 
 
-def _compares_texts(env: ToolEnv, task: Task) -> bool:
+class _Watched:
+    """An attempt or a task that notes what is read of it."""
+
+    def __init__(self, inner: Any, read: set[str]) -> None:
+        self._inner, self._read = inner, read
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._inner, name)
+        self._read.add(f"{type(self._inner).__name__}.{name}")
+        return _Watched(value, self._read) if isinstance(value, Task) else value
+
+
+def _compares_texts(chair: Chair, task: Task) -> bool:
     """Whether the reward looks at what was said and what was expected alone, and needs no environment for it."""
-    reward = inspect.getattr_static(type(env), "reward")
-    attempt = _answered(env, task, str(task.answer)).attempt
-    if not inspect.isfunction(reward) or inspect.iscoroutinefunction(reward) or attempt is None:
-        return False
-    read: set[str] = set()
-
-    class WatchedTask(Task):
-        def __getattribute__(self, name: str) -> Any:
-            read.add(f"task.{name}")
-            return object.__getattribute__(self, name)
-
-    class WatchedAttempt(Attempt):
-        def __getattribute__(self, name: str) -> Any:
-            read.add(f"attempt.{name}")
-            return object.__getattribute__(self, name)
-
-    watched_task = WatchedTask(task.prompt, task.answer, task.id, task.data)
-    watched = WatchedAttempt(watched_task, attempt.messages, attempt.answer, attempt.calls, attempt.turns)
-    read.clear()
+    reward, read = inspect.getattr_static(type(chair.author), "reward"), set[str]()
+    attempt = _answered(chair, task, str(task.answer)).attempt
     try:
-        reward(None, watched)
+        judged = reward(None, _Watched(attempt, read))
     except Exception:  # It needs its environment, or an attempt as it is: it judges by more than two texts.
         return False
-    return {"attempt.answer", "task.answer"} <= read <= _JUDGED_BY_ANSWER
+    compares: bool = {"Attempt.answer", "Task.answer"} <= read <= _JUDGED_BY_ANSWER
+    return compares and not inspect.iscoroutine(judged)

@@ -1,213 +1,270 @@
 """Episodes that the checks of `palaestra check` are made of: played by a demonstrator, a cheat or a fixed script.
 
-Left out: what they must come to (`check`).
+One seat is a game of one: a check takes a Chair, which is a seat of a machine whose other seats are played by rule.
+Left out: what the episodes must come to (`check`).
 """
 
-import logging
-import re
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from copy import deepcopy
+from functools import cached_property
 from typing import Any
 
-import gymnasium
 import numpy as np
 
 from palaestra import formats
-from palaestra.envs.checks.cheats import Cheat, arguments, question
+from palaestra.envs.arena.by_rule import ByRule, seat_rng
+from palaestra.envs.arena.driving import release, settle
+from palaestra.envs.arena.openers import open_playable
+from palaestra.envs.arena.opening import open_machine
+from palaestra.envs.checks.cheats import Cheat, arguments
 from palaestra.envs.checks.findings import difference, require
-from palaestra.envs.core.env import ToolEnv
-from palaestra.envs.core.settings import check_limits
-from palaestra.episode import Attempt, Ending, Event, Message, Start, Task
+from palaestra.envs.core.machine import Machine
+from palaestra.envs.core.state import Seat
+from palaestra.episode import Ending, Event, Message, Start, Task
 from palaestra.errors import Broken, EnvironmentDefect, UnknownTask, UsageError
-from palaestra.registry import Demonstrator, demonstrator
+from palaestra.registry import arena, demonstrator, load_author, registered_author
 
 EPISODES = 24
 """Episodes of each measurement: enough to see a cheat, short enough for a habit."""
 FEWEST = 4
 CHEAT_SECONDS = 3.0
 """What a cheat may take for more than the fewest episodes."""
+MAX_STEPS = 2_000
+"""Turns of all seats in one episode; one that goes on longer is taken for endless."""
+Rule = Callable[..., str]
 
-_ADDRESS = re.compile(r"<[^\n]{1,200} at 0x[0-9a-f]{6,}>")
 _HAND_ON = "an __init__ of its own hands on what it is given: def __init__(self, **kwargs): super().__init__(**kwargs)"
 
 
-def make(env_id: str, **kwargs: Any) -> ToolEnv:
-    """The environment as itself, without Gymnasium's wrappers."""
-    try:
-        env = gymnasium.make(env_id, **kwargs).unwrapped
-    except UsageError as error:
-        if not any(f"takes no option {name!r}" in str(error) for name in kwargs):
-            raise
-        raise EnvironmentDefect(f"{str(error).partition(';')[0]}; {_HAND_ON}") from None
-    kind = type(env).__name__
-    if not isinstance(env, ToolEnv):
-        raise EnvironmentDefect(f"{env_id} is a {kind}; palaestra checks subclasses of ToolEnv")
-    check_limits(env)  # A constructor may have set some.
-    if "split" in kwargs and env.split != kwargs["split"]:
-        raise EnvironmentDefect(f"{kind}(split={kwargs['split']!r}) has the split {env.split!r}; {_HAND_ON}")
-    return env
+class Subject:
+    """What is checked: an environment or game of ours, or somebody else's. Every check opens machines of its own."""
 
+    def __init__(self, env_id: str, options: Mapping[str, Any] | None = None) -> None:
+        self.env_id, self.options = env_id, dict(options or {})
+        found = registered_author(env_id)
+        self.entry_point = None if found is None else found[0]
+        """Its class as "module:Class"; None where it is somebody else's."""
+        self.demonstrator: Rule | None = None
+        with suppress(UsageError):
+            self.demonstrator = demonstrator(env_id)
 
-class Opened:
-    """An environment that is closed behind us, with its tools' failures kept out of the log."""
+    @cached_property
+    def seats(self) -> Sequence[Seat]:
+        """Who plays. An environment that cannot be played, or loaded, is refused here."""
+        if self.entry_point is not None:
+            return getattr(load_author(self.entry_point, f"{self.env_id}: its class"), "seats", ()) or (None,)
+        with closing(open_playable(self.env_id, self.options)) as playable:
+            return playable.seats
 
-    def __init__(self, env_id: str, **kwargs: Any) -> None:
-        self._env = make(env_id, **kwargs)
-        self._log = logging.getLogger("palaestra.envs")
+    @cached_property
+    def form(self) -> str:
+        """How calls are written."""
+        if self.entry_point is None:
+            return formats.DEFAULT
+        with self.opened() as machine:
+            return machine.spec.author.format
 
-    def __enter__(self) -> ToolEnv:
-        self._level = self._log.level
-        self._log.setLevel(logging.ERROR)
-        return self._env
+    @property
+    def rule(self) -> Rule:
+        """Its demonstrator; where it has none, or that does not know how to play, one who repeats what is asked."""
+        known = self.demonstrator
 
-    def __exit__(self, *_: object) -> None:
-        self._log.setLevel(self._level)
-        self._env.close()
+        def play(messages: Sequence[Message], rng: np.random.Generator) -> str:
+            if known is not None:
+                with suppress(UnknownTask):
+                    return known(messages, rng)
+            return str(next(one["content"] for one in reversed(messages) if one["role"] == "user"))
 
+        return play
 
-def begun(env: ToolEnv, start: Start, problem: Task | None = None) -> Event:
-    """Open an episode; Broken where its toolkits do not start."""
-    event = env.begin(start, problem)
-    require_unbroken([event.fault])
-    return event
-
-
-def require_unbroken(faults: Sequence[str]) -> None:
-    """None of these episodes was failed by the infrastructure."""
-    fault = next(filter(None, faults), "")
-    if fault:
-        raise Broken(fault)
-
-
-def has_demonstrator(env_id: str) -> bool:
-    """Whether a script that plays by rule was registered."""
-    try:
-        demonstrator(env_id)
-    except UsageError:
-        return False
-    return True
-
-
-def player_of(env_id: str) -> Demonstrator:
-    """The demonstrator, and one who repeats the question where it does not know how to play, or is none."""
-    known = demonstrator(env_id) if has_demonstrator(env_id) else None
-
-    def play(messages: list[Message], rng: np.random.Generator) -> str:
+    @contextmanager
+    def opened(self, **more: Any) -> Iterator[Machine]:
+        """A machine with an author's object of its own, which is released behind us."""
         try:
-            return question(messages) if known is None else known(messages, rng)
-        except UnknownTask:
-            return question(messages)
+            machine = open_machine(self.env_id, {**self.options, **more})
+        except UsageError as error:
+            if not any(f"takes no option {name!r}" in str(error) for name in more):
+                raise
+            raise EnvironmentDefect(f"{str(error).partition(';')[0]}; {_HAND_ON}") from None
+        author = machine.spec.author
+        if "split" in more and author.split != more["split"]:
+            kind = type(author).__name__
+            raise EnvironmentDefect(f"{kind}(split={more['split']!r}) has the split {author.split!r}; {_HAND_ON}")
+        try:
+            yield machine
+        finally:
+            release(machine)
 
-    return play
+    def chairs(self) -> Iterator["Chair"]:
+        """Each seat in turn, at a machine of its own."""
+        for seat in self.seats:
+            with self.opened() as machine:
+                yield Chair(machine, seat, self.rule)
 
 
-def cheats_of(env: ToolEnv, cheat: Cheat) -> list[tuple[float, float]]:
+class Chair:
+    """A seat that a check plays; the others are played by rule. It is what a cheat sees."""
+
+    def __init__(self, machine: Machine, seat: Seat, rule: Rule) -> None:
+        self.machine, self.spec, self.seat = machine, machine.spec, seat
+        self._played: Machine | ByRule = machine if seat is None else ByRule(machine, seat, rule)
+        self.messages: list[Message] = []
+        """What was heard and said in this episode."""
+        self.author = machine.spec.author
+        self.format = self.author.format
+        self.max_turns, self.max_turn_calls = self.spec.max_turns, self.spec.max_turn_calls
+        self.of = "" if seat is None else f" of {seat}"
+        """Behind what belongs to the seat."""
+
+    @property
+    def schemas(self) -> tuple[Mapping[str, Any], ...]:
+        """What the seat is told of its tools."""
+        return self.spec.offers[self.seat].schemas
+
+    @property
+    def problem(self) -> Task:
+        """The task of this episode."""
+        assert self.machine.state is not None
+        return self.machine.state.problem
+
+    def declared(self, name: str, default: Any) -> Any:
+        """What the class declares of this seat: a value for all of them, or one by seat."""
+        found = getattr(self.author, name)
+        return found.get(self.seat, default) if isinstance(found, Mapping) else found
+
+    def call(self, tool_name: str, /, **arguments: Any) -> str:
+        """The text of a call."""
+        return formats.get(self.format).render([formats.ParsedCall(tool_name, arguments)])
+
+    def begin(self, task: int = 0, seed: int = 0, problem: Task | None = None) -> Event:
+        """Open an episode, up to the seat's first turn; Broken where it cannot begin."""
+        self.messages = []
+        start = Start(task % self.machine.task_count, seed)
+        event = self._heard(self._played.open({None: start}, problem))
+        require_unbroken(event)
+        return event
+
+    def say(self, text: str) -> Event:
+        """A turn."""
+        self.messages.append({"role": "assistant", "content": text})
+        return self._heard(self._played.act(None, text))
+
+    def leave(self, ending: Ending = Ending.LENGTH_LIMIT, text: str = "") -> Event:
+        """The seat cannot go on."""
+        return self._heard(self._played.stop(ending, None, text))
+
+    def play(self, player: Callable[[list[Message]], str | None], task: int, seed: int) -> Event:
+        """A whole episode of a player, who gives the next turn, or None to walk away: how it ends."""
+        event = self.begin(task, seed)
+        for _ in range(MAX_STEPS):
+            if event.ending is not None:
+                require_unbroken(event)
+                return event
+            said = player(list(self.messages))
+            event = self.leave() if said is None else self.say(said)
+        raise _endless(task, seed)
+
+    def play_by(self, rule: Rule, task: int, seed: int) -> Event:
+        """The same of a rule, as it would play beside others. It writes calls as demonstrators do."""
+        start = Start(task % self.machine.task_count, seed)
+
+        def player(heard: list[Message]) -> str:
+            said = rule(heard, seat_rng(self.seat, start, len(heard)))
+            return formats.translate(said, self.format, self.schemas)
+
+        return self.play(player, task, seed)
+
+    def _heard(self, reply: Any) -> Event:
+        event = settle(self._played, reply)[None]
+        self.messages += event.messages
+        return event
+
+
+def require_unbroken(event: Event) -> None:
+    """The infrastructure did not fail the episode."""
+    if event.ending is Ending.BROKEN:
+        raise Broken(event.fault)
+
+
+def played(subject: Subject, count: int, rule: Rule, first: int = 0) -> dict[tuple[int, Seat], Event]:
+    """How so many episodes end, all at once, by number and seat: a rule plays every seat."""
+    places = [(number, seat) for number in range(first, first + count) for seat in subject.seats]
+    opened = arena(subject.env_id, len(places), **subject.options)
+    heard: list[list[Message]] = [[] for _ in places]
+    ended: dict[tuple[int, Seat], Event] = {}
+    try:
+        for slot, (number, seat) in enumerate(places):
+            opened.begin(slot, Start(number % opened.task_count, number, seat=seat))
+        for _ in range(MAX_STEPS):
+            said: dict[int, str] = {}
+            for event in opened.recv(1):
+                place, messages = places[event.slot], heard[event.slot]
+                messages += event.messages
+                if event.ending is None:
+                    text = rule(list(messages), seat_rng(place[1], event.start, len(messages)))
+                    said[event.slot] = formats.translate(text, subject.form, event.tools)
+                    messages.append({"role": "assistant", "content": said[event.slot]})
+                else:
+                    require_unbroken(event)
+                    ended[place] = event
+            if len(ended) == len(places):
+                return ended
+            opened.send(said)
+    finally:
+        opened.close()
+    raise _endless(first, first)
+
+
+def _endless(task: int, seed: int) -> EnvironmentDefect:
+    return EnvironmentDefect(f"task {task}, seed {seed}: the episode goes on after {MAX_STEPS} turns; it has to end")
+
+
+def cheats_of(chair: Chair, cheat: Cheat) -> list[tuple[float, float]]:
     """Success and reward of episodes of a cheat: fewer where the tools that it calls are slow."""
-    played: list[tuple[float, float]] = []
+    found: list[tuple[float, float]] = []
     until = time.monotonic() + CHEAT_SECONDS
-    while len(played) < EPISODES and (len(played) < FEWEST or time.monotonic() < until):
-        played.append(_cheated(env, cheat, len(played)))
-    return played
+    while len(found) < EPISODES and (len(found) < FEWEST or time.monotonic() < until):
+        event = chair.play(lambda messages: cheat(chair, messages), len(found), len(found))
+        found.append((event.parts["success"], event.reward or 0.0))
+    return found
 
 
-def _cheated(env: ToolEnv, cheat: Cheat, seed: int) -> tuple[float, float]:
-    _, info = env.reset(seed=seed)
-    messages = list(info["messages"])
-    while True:
-        said = cheat(env, messages)
-        event = env.finish(Ending.LENGTH_LIMIT) if said is None else env.take(said)
-        messages += [{"role": "assistant", "content": said}, *event.messages]
-        require_unbroken([event.fault] if event.ending is Ending.BROKEN else [])
-        if event.ending is not None:
-            return event.parts["success"], event.reward or 0.0
-
-
-def play(
-    env_id: str, player: Demonstrator, seed: int, rng: np.random.Generator, task: int | None = None
-) -> tuple[float, Attempt]:
-    """One episode: its success, and what happened."""
-    with Opened(env_id) as env:
-        return episode(env, player, seed, rng, task)
-
-
-def episode(
-    env: ToolEnv, player: Demonstrator, seed: int, rng: np.random.Generator, task: int | None
-) -> tuple[float, Attempt]:
-    """One episode of an environment that is open."""
-    _, info = env.reset(seed=seed, options=None if task is None else {"task": task})
-    messages = list(info["messages"])
-    for _ in range(env.max_turns):
-        action = formats.translate(player(messages, rng), env.format, env.schemas)
-        _, _, terminated, truncated, info = env.step(action)
-        messages += [{"role": "assistant", "content": action}, *info["messages"]]
-        require_unbroken([info["fault"]])
-        if terminated or truncated:
-            return float(info["parts"]["success"]), info["attempt"]
-    raise EnvironmentDefect(f"an episode did not end within max_turns = {env.max_turns}")
-
-
-def success(env_id: str, player: Demonstrator) -> float:
-    """Share of success over episodes with different tasks, of those that the player knows how to play."""
-    with Opened(env_id) as env:
-        won = list(successes(env, player))
-    return float(np.mean(won)) if won else float("nan")
-
-
-def successes(env: ToolEnv, player: Demonstrator) -> Iterator[float]:
-    """The success of each of these episodes."""
-    rng = np.random.default_rng(0)
-    for seed in range(EPISODES):
+def successes(chair: Chair, rule: Rule, episodes: int = EPISODES) -> Iterator[float]:
+    """The success of episodes with different tasks, of those that the rule knows how to play."""
+    for number in range(episodes):
         with suppress(UnknownTask):
-            yield episode(env, player, seed, rng, None)[0]
+            yield chair.play_by(rule, number, number).parts["success"]
 
 
-def scripted(env_id: str, seed: int, task: int, after: bool = False) -> dict[str, Any]:
-    """What a fixed script meets in a new environment, or `after` other episodes of it.
-
-    The script is the demonstrator's play, then a call of each tool, a turn of bad calls, and an answer.
-    """
-    with Opened(env_id) as env:
-        if after:
-            _scripted(env_id, env, seed + 1, task + 1)
-        return _scripted(env_id, env, seed, task)
-
-
-def _scripted(env_id: str, env: ToolEnv, seed: int, task: int) -> dict[str, Any]:
-    task = min(task, len(env.tasks) - 1)
-    kept = deepcopy(env._task_at(task))
-    rate, attempt = episode(env, player_of(env_id), seed, np.random.default_rng(seed), task)
-    require_untouched(kept, env.problem)
-    opening, _ = env.reset(seed=seed, options={"task": task})
-    script = {
-        schema["function"]["name"]: env.call(schema["function"]["name"], **arguments(schema)) for schema in env.schemas
-    }
-    script |= {"the turn of bad calls": env.call("nobody") + "<tool_call>{</tool_call>", "the answer": kept.prompt}
-    told, names = {}, ("observation", "reward", "terminated", "truncated")
+def scripted(chair: Chair, rule: Rule, task: int, seed: int) -> dict[str, Any]:
+    """What a fixed script meets: play by rule, then a call of each tool, a turn of bad calls, and an answer."""
+    kept = deepcopy(chair.spec.task(task % chair.machine.task_count))
+    event = chair.play_by(rule, task, seed)
+    require_untouched(kept, chair.problem)
+    met: dict[str, Any] = {"the play by rule": _seen(event), "attempt": event.attempt}
+    event = chair.begin(task, seed)
+    met["the opening"] = event.messages
+    names = [(schema["function"]["name"], arguments(schema)) for schema in chair.schemas]
+    script = {name: chair.call(name, **given) for name, given in names}
+    script |= {"the turn of bad calls": chair.call("nobody") + "<tool_call>{</tool_call>", "the answer": kept.prompt}
     for name, said in script.items():
-        if not env.is_open or (env.turns and env.turns >= env.max_turns - 1):
-            env.reset(seed=seed, options={"task": task})
-        *found, info = env.step(said)
-        told[name] = dict(zip(names, found, strict=True)) | {"messages": info["messages"]}
-        require_untouched(kept, env.problem)
-        require_text(info["messages"])
-    require_text(attempt.messages)
-    return {"attempt": attempt, "success": rate, "opening": opening, **told}
+        if event.ending is not None or sum(one["role"] == "assistant" for one in chair.messages) >= chair.max_turns - 1:
+            event = chair.begin(task, seed)
+        if event.ending is None:
+            event = chair.say(said)
+            met[name] = _seen(event)
+            require_untouched(kept, chair.problem)
+    return met
+
+
+def _seen(event: Event) -> dict[str, Any]:
+    final = None if event.attempt is None else event.attempt.final
+    return {"messages": event.messages, "parts": dict(event.parts), "ending": event.ending, "final": final}
 
 
 def require_untouched(kept: Task, task: Task) -> None:
     """A task is what it was before it was played: later episodes and records hold it too."""
     found = difference(kept.data, task.data, "Task.data") or difference(kept.answer, task.answer, "Task.answer")
     require(not found, f"a task is changed as it is played, for later episodes and records too; copy it first: {found}")
-
-
-def require_text(messages: Sequence[Message]) -> None:
-    """No tool's result is an object without a text of its own."""
-    for message in messages:
-        said = _ADDRESS.search(str(message["content"])) if message["role"] == "tool" else None
-        require(
-            said is None,
-            f"the tool {message.get('name')!r} shows the agent {said and said[0]!r:.100}, which differs in every run; "
-            "return a text, a number, a list or a dict, and write a tool that has to be awaited as an async def",
-        )

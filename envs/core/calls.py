@@ -12,6 +12,7 @@ from functools import partial, reduce
 from typing import Any
 
 from palaestra.envs.core.result import Done
+from palaestra.envs.core.slow_tools import SLOW_SECONDS, note
 from palaestra.envs.core.tool import Tool, make
 from palaestra.envs.running.process_child import main_file, module_of
 from palaestra.envs.running.work import InProcess, Mode, Work
@@ -145,8 +146,16 @@ def prepare(
     try:
         value = getattr(owner, tool.attribute)(**values)
     except (Exception, SystemExit) as error:
-        return failed(tool, owner, arguments, differs, error, time.perf_counter() - begun)
-    return answered(tool, owner, arguments, differs, value, time.perf_counter() - begun)
+        return failed(tool, owner, arguments, differs, error, _took(tool, owner, begun))
+    return answered(tool, owner, arguments, differs, value, _took(tool, owner, begun))
+
+
+def _took(tool: Tool, owner: Any, begun: float) -> float:
+    """Seconds since then; a tool that holds all other episodes up is named."""
+    seconds = time.perf_counter() - begun
+    if seconds > SLOW_SECONDS:
+        note(tool.name, type(owner).__name__, seconds)
+    return seconds
 
 
 def load_call(data: Mapping[str, Any]) -> Callable[[float], Sequence[Any]]:

@@ -13,14 +13,14 @@ agent's side), and any reward term that needs tokens.
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from palaestra.envs.core.calls import Prepared, clip, prepare, refused
 from palaestra.envs.core.course import Course, Finished
 from palaestra.envs.core.ending import broken_events, judged, last_events, merged_final, rewards_of_all, stopped
 from palaestra.envs.core.kits import Kits, start_fault
 from palaestra.envs.core.spec import Spec
-from palaestra.envs.core.state import NOTHING, Dialogue, Events, Seat, State, episode_of, not_open
+from palaestra.envs.core.state import NOTHING, Dialogue, Events, Expected, Seat, State, episode_of, not_open
 from palaestra.envs.running.work import Pending, Work
 from palaestra.episode import Call, Ending, Event, Message, Start, Status, Task
 from palaestra.errors import Broken, UsageError
@@ -29,18 +29,6 @@ Reply = Events | Pending
 _NOWHERE: Mapping[Seat, int] = {}
 _ANSWERED: Mapping[Seat, tuple[Ending, str]] = {None: (Ending.ANSWERED, "")}
 _UNANSWERED: Mapping[Seat, tuple[Ending, str]] = {None: (Ending.TURN_LIMIT, "")}
-
-
-class Expected(NamedTuple):
-    """What a Pending of the machine is for."""
-
-    role: str
-    """start, calls, world, final, end or closing."""
-    state: State | None
-    seat: Seat = None
-    items: Any = None
-    """Of calls: in call order, a Call where nothing is to be run. Of a start: the toolkit's place. Of the end: see
-    `_judge`."""
 
 
 class Machine:
@@ -151,7 +139,7 @@ class Machine:
             items.append(refused("", NOTHING, f"only {limit} calls are run in a turn; the rest were not"))
         if works:
             one.busy = True
-            return self._wait(works, Expected("calls", state, seat, items))
+            return state.wait(works, "calls", seat, items)
         return self._heard(state, seat, one, items)
 
     def resume(self, pending: Pending) -> Reply:
@@ -235,7 +223,7 @@ class Machine:
             except Exception as error:
                 return self._not_started(state, error)
             if work is not None:
-                return self._wait([work], Expected("start", state, None, at))
+                return state.wait([work], "start", None, at)
         return self._begun(state)
 
     def _dropped(self, state: State) -> bool:
@@ -342,7 +330,7 @@ class Machine:
         if not takers:
             return None
         if works := self.kits.finals(takers, self.eager):
-            return self._wait(works, Expected(role, state, None, takers))
+            return state.wait(works, role, None, takers)
         try:
             return self._seen(state, role, merged_final(self.spec.owner, takers, [one.final() for _, one in takers]))
         except Broken as error:
@@ -358,7 +346,7 @@ class Machine:
         closings: Sequence[Work] = self.kits.close(self.eager) if self.kits.made else ()
         state.closed = True
         if waits or closings:
-            return self._wait([*waits, *closings], Expected("end", state, None, (found, closings)))
+            return state.wait([*waits, *closings], "end", None, (found, closings))
         return last_events(self.spec, state, found)
 
     def _lost(self, state: State, fault: str) -> Events:
@@ -374,11 +362,6 @@ class Machine:
             self.aside.append(Pending(works, Expected("closing", None)))
 
     # Inside: small things.
-
-    def _wait(self, works: Sequence[Work], expected: Expected) -> Pending:
-        assert expected.state is not None
-        expected.state.out += 1
-        return Pending(works, expected)
 
     def _event(self, seat: Seat, one: Dialogue) -> Event:
         return Event(one.slot, one.start, one.news(), self.spec.offers[seat].schemas, None, None, NOTHING)

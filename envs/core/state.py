@@ -3,12 +3,13 @@
 Left out: what changes it (`machine`), and copying it (`branches`).
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from palaestra.envs.core.author import ToolEnv
 from palaestra.envs.core.calls import clean
 from palaestra.envs.core.course import Course
+from palaestra.envs.running.work import Pending, Work
 from palaestra.episode import Attempt, Call, Ending, Event, Message, Start, Task
 from palaestra.errors import UsageError
 
@@ -70,6 +71,18 @@ class Dialogue:
         return twin
 
 
+class Expected(NamedTuple):
+    """What a Pending of an episode is for."""
+
+    role: str
+    """start, calls, world, final, end or closing."""
+    state: "State | None"
+    seat: Seat = None
+    items: Any = None
+    """Of calls: in call order, a Call where nothing is to be run. Of a start: the toolkit's place. Of world and final:
+    who declares. Of the end: the rewards and the closings."""
+
+
 class State:
     """An episode, of all its seats."""
 
@@ -108,6 +121,11 @@ class State:
     def fault(self) -> str:
         """What broke it."""
         return "" if self.endings is None else next(iter(self.endings.values()))[1]
+
+    def wait(self, works: Sequence[Work], role: str, seat: Seat = None, items: Any = None) -> Pending:
+        """Something has to be done before the episode goes on."""
+        self.out += 1
+        return Pending(works, Expected(role, self, seat, items))
 
     def break_off(self, fault: str) -> None:
         """The infrastructure failed: a game breaks as a whole, so that all of it can be played again."""

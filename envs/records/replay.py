@@ -17,8 +17,8 @@ from typing import Any
 from palaestra.envs.arena.by_rule import Rule, spoken
 from palaestra.envs.arena.driving import release, settle
 from palaestra.envs.core.calls import Prepared
-from palaestra.envs.core.machine import Expected, Machine, Reply
-from palaestra.envs.core.state import Events, Seat
+from palaestra.envs.core.machine import Machine, Reply
+from palaestra.envs.core.state import Events, Expected, Seat
 from palaestra.envs.running.runner import wait_for
 from palaestra.envs.running.work import Pending
 from palaestra.episode import Attempt, Call, Ending, Episode, Start, Status

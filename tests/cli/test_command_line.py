@@ -128,15 +128,14 @@ def test_no_id_is_broken_in_a_list(capsys, monkeypatch, columns):
 
 
 def test_check_gives_an_environment_its_options(capsys, monkeypatch):
-    from palaestra.envs.checks import check, game_check
-    from palaestra.envs.checks.trials import make
+    from palaestra.envs.checks import check
 
-    def plays_alone(env_id):
+    def plays_alone(subject):
         """Which options it was made with."""
-        assert make(env_id).toolkits == (), "it has a tool"
+        with subject.opened() as machine:
+            assert machine.spec.author.toolkits == (), "it has a tool"
 
     monkeypatch.setattr(check, "CHECKS", {"plays alone": plays_alone})
-    monkeypatch.setattr(game_check, "GAME_CHECKS", {})
     assert run(capsys, "check", "code-math", "--env-options", "mode=self-contained")[0] == 0
     assert run(capsys, "check", "code-math")[0] == 1
     assert run(capsys, "check", "debate", "--env-options", "split=eval")[0] == 0

@@ -163,12 +163,3 @@ def test_a_game_of_ones_own_is_replayed_and_rescored_by_its_module(own_game, cap
     assert palaestra.registry.author_class(own_game).seats == ("a_0", "b_0")
     with pytest.raises(UnknownId, match="me/copy-v0"):
         palaestra.registry.author_class("me/copi_v0")
-
-
-def test_a_game_is_checked_like_an_environment(capsys, monkeypatch):
-    monkeypatch.setattr("palaestra.envs.checks.game_check.GAME_SECONDS", 60.0)  # This machine may be busy.
-    assert main(["check", "negotiation"]) == 0
-    said = capsys.readouterr().out
-    for name in ("pettingzoo contract", "cheats fail", "every game ends", "a seat that is cut off is scored"):
-        assert f"ok   {name}" in said
-    assert "API test" not in said

@@ -8,9 +8,8 @@ import pytest
 from gymnasium.envs.registration import EnvSpec
 
 import palaestra
-from palaestra import EnvironmentDefect, UsageError
+from palaestra import UsageError
 from palaestra.envs import Task, ToolEnv
-from palaestra.envs.checks.trials import make
 from palaestra.envs.suite.two_hop import TwoHop
 
 
@@ -91,15 +90,6 @@ def test_an_option_that_there_is_not_is_told_with_those_that_there_are(vector):
         opening("palaestra/TwoHop-v0", fromat="llama3")
     with pytest.raises(UsageError, match="Sized: missing a required argument: 'size'"):
         Sized()
-
-
-def test_a_constructor_without_a_split_is_told_by_check_how_to_take_one():
-    palaestra.register("test/Smaller-v0", f"{__name__}:Smaller")
-    try:
-        with pytest.raises(EnvironmentDefect, match="Smaller takes no option 'split'; an __init__ of its own"):
-            make("test/Smaller-v0", split="eval")
-    finally:
-        gymnasium.registry.pop("test/Smaller-v0")
 
 
 def test_a_mistake_in_an_authors_constructor_is_the_authors():

@@ -1,194 +1,85 @@
-"""What is wrong with a game is found, and named with its seat; the suite's games have nothing wrong."""
+"""What is wrong with a game is found, and named with its seat; its toolkits are looked at like its tools."""
 
-import itertools
-import time
+import sys
 
+import flawed
 import pytest
+from checked import RECORDED, failed, findings
 
 import palaestra
-from palaestra.envs import Game, Task, tool
-from palaestra.envs.checks import game_check, game_trials
-from palaestra.envs.checks.findings import measure
-from palaestra.envs.checks.game_check import GAME_CHECKS, check_game
-from palaestra.errors import Broken
+from palaestra.cli import main as command
+from palaestra.envs.checks import check, trials
+from palaestra.envs.checks.check import CHECKS, OF_ONE_SEAT
+from palaestra.envs.checks.trials import Subject
 
-GAME = "test/flawed_v0"
-ASKER, TELLER = "asker_0", "teller_0"
-counter = itertools.count()
-
-
-class Sound(Game):
-    """Say the word that the other was told."""
-
-    seats = (ASKER, TELLER)
-    seat_tools = {TELLER: ("look",)}  # noqa: RUF012
-
-    def task(self, rng):
-        word = f"w{rng.integers(10**6)}"
-        return Task(f"Tell word {rng.integers(10**6)}.", answer=word)
-
-    @tool
-    def look(self, place: str) -> str:
-        """Look what the word is."""
-        return self.problem.answer if place == "box" else "nothing"
-
-    def rounds(self, task, rng):
-        told = (yield {TELLER: task.prompt})[TELLER]
-        said = (yield {ASKER: f"Repeat {told or 'nothing'}"})[ASKER]
-        return {TELLER: float(told == task.answer), ASKER: float(said == task.answer)}
-
-
-def demonstrate(messages, rng, tool_rate=1.0):
-    if messages[-1]["role"] == "tool":
-        return messages[-1]["content"]
-    if messages[-1]["content"].startswith("Repeat"):
-        return messages[-1]["content"].split()[-1]
-    return '<tool_call>{"name": "look", "arguments": {"place": "box"}}</tool_call>'
-
-
-class Generous(Sound):
-    """Pays the asker for anything."""
-
-    def rounds(self, task, rng):
-        rewards = yield from super().rounds(task, rng)
-        return rewards | {ASKER: 1.0}
-
-
-class Declared(Generous):
-    """And says so."""
-
-    chance = {ASKER: 1.0}  # noqa: RUF012
-
-
-class Forgiving(Sound):
-    """Whoever is cut off has won."""
-
-    def forfeit(self, culprit):
-        return {culprit: 1.0}
-
-
-class Moody(Sound):
-    """Another course each time."""
-
-    def rounds(self, task, rng):
-        yield {ASKER: f"This is game {next(counter)}."}
-        return dict.fromkeys(self.seats, 0.0)
-
-
-class Endless(Sound):
-    """Asks on and on."""
-
-    def rounds(self, task, rng):
-        while True:
-            yield {TELLER: "And?"}
-
-
-class Slow(Sound):
-    """Computes for long where all others wait."""
-
-    def rounds(self, task, rng):
-        time.sleep(0.05)
-        return (yield from super().rounds(task, rng))
-
-
-class Fragile(Sound):
-    """A turn can end the game for nobody's reward."""
-
-    @tool
-    def look(self, place: str) -> str:
-        """Look what the word is."""
-        if place != "box":
-            raise Broken("the box is gone")
-        return self.problem.answer
-
-
-class Strict(Sound):
-    """Raises on a turn that it does not like."""
-
-    def rounds(self, task, rng):
-        told = (yield {TELLER: task.prompt})[TELLER]
-        int(told[1:])
-        return dict.fromkeys(self.seats, 0.0)
-
-
-class Few(Sound):
-    """The same problem in both splits."""
-
-    def task_set(self, split):
-        return [Task("Tell the word.", answer="w1")]
-
-
-class Silent(Sound):
-    """A tool that is not described."""
-
-    @tool
-    def look(self, place: str) -> str:
-        return self.problem.answer if place == "box" else "nothing"
-
-
-class Clumsy(Sound):
-    """Its script calls what is not there."""
-
-    seat_tools = {}  # noqa: RUF012
+GAME = [name for name, function in CHECKS.items() if function not in OF_ONE_SEAT and name != RECORDED]
+WRONG = [
+    (flawed.GenerousGame, "cheats fail", "of asker_0 succeeds in 100%, and GenerousGame.chance there is 0%"),
+    (flawed.ForgivingGame, "unanswered episodes are scored", "of asker_0 without an answer has success 1.0"),
+    (flawed.MoodyGame, "determinism", "flawed.numbers has changed, and lives on"),
+    (flawed.ChangingGame, "determinism", "Task.data['seen'] is [] and [1]"),
+    (flawed.KeepingGame, "determinism", "Kept.lines has changed, and lives on: set it in Kept.start"),
+    (flawed.EndlessGame, "every episode ends", "the episode goes on after 100 turns"),
+    (flawed.BlamingGame, "crashing is no escape", "of teller_0 ended an episode broken"),
+    (flawed.StrictGame, "hostile turns", "ValueError"),
+    (flawed.FewGame, "splits disjoint", "such as 'Tell the word.'"),
+    (flawed.SilentGame, "tool schemas", "tool 'show' of teller_0 has no description"),
+    (flawed.ClumsyGame, "demonstrator succeeds", "teller_0 played by rule makes a call that fails"),
+    (flawed.MisspeltGame, "settings are known", "MisspeltGame.seat_tols is set, and nobody reads it; is 'seat_tools'"),
+    (flawed.ClumsyGame, "settings are known", "no seat may call the tool 'look'; give it to one"),
+    (flawed.IdleKitGame, "settings are known", "no seat may call the tool 'write'; give it to one"),
+    (flawed.WatchingGame, RECORDED, "first as it was played and then from its record in a fresh process"),
+]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch):
-    monkeypatch.setattr(game_trials, "MAX_STEPS", 100)
-    monkeypatch.setattr(game_check, "EPISODES", 6)
-    for limit in ("GAME_SECONDS", "CHEAT_SECONDS"):
-        monkeypatch.setattr(game_check, limit, 60.0)  # A busy machine changes nothing.
+    monkeypatch.setattr(trials, "MAX_STEPS", 100)
+    monkeypatch.setattr(check, "GAME_SECONDS", 60.0)  # A busy machine changes nothing.
 
 
-def found(kind, names=GAME_CHECKS, demonstrator=True):
-    """The findings that are no ok, by name, of these checks."""
-    script = f"{__name__}:demonstrate" if demonstrator else None
-    palaestra.register_game(GAME, f"{__name__}:{kind.__name__}", demonstrator=script)
-    findings = measure({name: GAME_CHECKS[name] for name in names}, GAME)
-    palaestra.registry._games.pop(GAME.replace("_v", "-v"))
-    return {finding.name: finding.message for finding in findings if not finding.passed}
+@pytest.mark.parametrize("cls", [flawed.Pair, flawed.DeclaredGame, flawed.BoardGame, flawed.JudgedGame])
+def test_a_sound_game_passes(cls):
+    demonstrator = () if cls is flawed.JudgedGame else flawed.demonstrate
+    found = findings(cls, demonstrator=demonstrator)
+    assert [one.name for one in found] == GAME
+    assert [one for one in found if not one.passed] == []
 
 
-@pytest.mark.parametrize("kind", [Sound, Declared])
-def test_a_sound_game_passes(kind):
-    assert found(kind) == {}
+@pytest.mark.parametrize(("cls", "name", "said"), WRONG)
+def test_a_flaw_is_found_and_named(cls, name, said):
+    assert said in failed(cls, name, demonstrator=flawed.demonstrate)[name]
 
 
-@pytest.mark.parametrize(
-    ("kind", "name", "said"),
-    [
-        (Generous, "cheats fail", f"succeeds in 100% as {ASKER}, and Generous.chance there is 0%"),
-        (Forgiving, "a seat that is cut off is scored", f"{ASKER} was cut off and has success 1.0"),
-        (Moody, "determinism", "take randomness from rng only"),
-        (Endless, "every game ends", "the game goes on after 100 turns"),
-        (Fragile, "crashing is no escape", f"of {TELLER} broke the game"),
-        (Strict, "hostile turns", "ValueError"),
-        (Few, "splits disjoint", "such as 'Tell the word.'"),
-        (Silent, "tool schemas", f"tool 'look' of {TELLER} has no description"),
-        (Clumsy, "demonstrators play to the end", "makes a call that fails"),
-    ],
-)
-def test_a_flaw_is_found_and_named(kind, name, said):
-    assert said in found(kind, [name])[name]
+def test_what_a_toolkit_declares_goes_to_the_rounds_and_through_the_record():
+    assert failed(flawed.DeclaringGame, RECORDED, demonstrator=flawed.demonstrate) == {}
 
 
 def test_a_game_that_keeps_the_others_waiting_is_found(monkeypatch):
-    monkeypatch.setattr(game_check, "GAME_SECONDS", 0.04)
-    assert "mark the tool that takes so long" in found(Slow, ["every game ends"])["every game ends"]
-
-
-def test_without_a_demonstrator_the_others_repeat_what_they_hear():
-    assert found(Sound, demonstrator=False) == {}
+    monkeypatch.setattr(check, "GAME_SECONDS", 0.04)
+    assert "mark the tool that takes so long" in failed(flawed.SlowGame, "every episode ends")["every episode ends"]
 
 
 def test_without_pettingzoo_its_tests_are_skipped(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "pettingzoo.test", None)
-    with pytest.raises(game_check.Skipped, match="palaestra\\[games\\]"):
-        game_check.pettingzoo_contract("palaestra/debate_v0")
+    monkeypatch.setitem(sys.modules, "pettingzoo", None)
+    with pytest.raises(check.Skipped, match="palaestra\\[games\\]"):
+        check.pettingzoo_contract(Subject("palaestra/debate_v0"))
 
 
-@pytest.mark.parametrize("game", palaestra.games())
-def test_the_suites_games_pass(game):
-    findings = check_game(game)
-    assert [finding.name for finding in findings] == list(GAME_CHECKS)
-    assert [finding for finding in findings if not finding.passed] == []
+def test_a_game_of_others_is_checked_too():
+    import pettingzoo
+
+    pettingzoo.register("parallel", "test/others_v0", entry_point="palaestra.envs.arena.pettingzoo:make_parallel",
+                        kwargs={"entry_point": "flawed:Pair"})  # fmt: skip
+    try:
+        assert [one for one in check.check("test/others-v0") if not one.passed] == []
+    finally:
+        pettingzoo.parallel_registry.pop("test/others-v0")
+
+
+def test_the_suites_games_pass(capsys):
+    for game in palaestra.games():
+        assert command(["check", game]) == 0
+        said = capsys.readouterr().out
+        assert all(f"ok   {name}" in said for name in GAME)
+        assert "API test" not in said

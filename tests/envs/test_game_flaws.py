@@ -2,9 +2,10 @@
 
 import pytest
 
-from palaestra.envs import RewardPart, Task
-from palaestra.envs.games.game import Game
-from palaestra.envs.games.game_arena import GameArena
+from palaestra.envs import Game, RewardPart, Task
+from palaestra.envs.arena.arena import Arena
+from palaestra.envs.arena.opening import spec_of
+from palaestra.envs.core.machine import Machine
 from palaestra.episode import Start
 from palaestra.errors import EnvironmentDefect
 
@@ -64,11 +65,11 @@ async def awaited_rounds(self, task, rng):
     ],
 )
 def test_a_flaw_of_the_rounds_is_named_when_it_shows(rounds, says):
-    game = flawed(rounds=rounds)()
+    game = Machine(spec_of(flawed(rounds=rounds)()))
 
     def play_it():
         game.open({seat: Start(0, 0, seat=seat) for seat in game.seats})
-        game.act({"a_0": "said"})
+        game.act("a_0", "said")
 
     with pytest.raises(EnvironmentDefect, match=says):
         play_it()
@@ -82,7 +83,8 @@ def fails_when_told(self, task, rng):
 
 
 def test_an_authors_error_reaches_the_caller_and_the_arena_goes_on():
-    arena = GameArena(flawed(rounds=fails_when_told), 2, name="flawed")
+    spec = spec_of(flawed(rounds=fails_when_told)())
+    arena = Arena(lambda: Machine(spec), 2, name="flawed")
 
     def begin():
         for slot, seat in enumerate(arena.seats):
@@ -91,8 +93,9 @@ def test_an_authors_error_reaches_the_caller_and_the_arena_goes_on():
 
     begin()
     arena.send({0: "fail"})
+    arena.send({1: "y"})
     with pytest.raises(ZeroDivisionError):
-        arena.send({1: "y"})
+        arena.recv()
     begin()
     arena.send({0: "x", 1: "y"})
     assert [event.reward for event in arena.recv(2, 60)] == [1.0, 1.0]

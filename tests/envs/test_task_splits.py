@@ -8,14 +8,14 @@ import pytest
 
 from palaestra import UsageError
 from palaestra.cli import main
-from palaestra.envs.checks.check import splits_disjoint
 from palaestra.envs.checks.findings import Skipped
+from palaestra.envs.checks.task_checks import splits_disjoint
+from palaestra.envs.checks.trials import Subject
 from palaestra.envs.core.tasks import split_of
 from palaestra.envs.data.problem_files import load_problems
 from palaestra.envs.data.science_files import GPQA, read_questions
 from palaestra.envs.data.task_files import load_tasks
 from palaestra.errors import TaskFileError
-from palaestra.registry import preset
 
 READERS = {
     "tasks": (load_tasks, {"prompt": "What is {n}?", "answer": "{n}"}),
@@ -128,5 +128,5 @@ def test_the_check_of_splits_is_skipped_where_a_file_has_one(tmp_path):
     with pytest.raises(UsageError, match="a test set, to be played with the option split=eval"):
         prompts("palaestra/Science-v0", tasks=str(path))
     given = {"tasks": str(path), "split": "eval"}
-    with preset("palaestra/Science-v0", given), pytest.raises(Skipped, match="no row is for 'train'"):
-        splits_disjoint("palaestra/Science-v0")
+    with pytest.raises(Skipped, match="no row is for 'train'"):
+        splits_disjoint(Subject("palaestra/Science-v0", given))

@@ -8,9 +8,9 @@ import zlib
 import gymnasium
 import numpy as np
 import pytest
+from checked import success
 
 import palaestra
-from palaestra.envs.checks.trials import success
 from palaestra.envs.core.tasks import split_of
 from palaestra.envs.records.rescore import find_scorer
 from palaestra.envs.rewards.code_tests import read_tests
@@ -28,10 +28,9 @@ def played(action, index=0, **options):
     return reward, info
 
 
-def test_the_demonstrator_solves_it_and_no_guess_does(monkeypatch):
-    monkeypatch.setattr("palaestra.envs.checks.trials.EPISODES", 4)
-    assert success(ID, palaestra.demonstrator(ID)) == 1.0
-    assert success(ID, lambda messages, rng: code_contest.demonstrate(messages, rng, tool_rate=0.0)) == 0.0
+def test_the_demonstrator_solves_it_and_no_guess_does():
+    assert success(ID, palaestra.demonstrator(ID), 4) == 1.0
+    assert success(ID, lambda messages, rng: code_contest.demonstrate(messages, rng, tool_rate=0.0), 4) == 0.0
 
 
 def test_the_reward_doubled_and_lowered_by_one_is_that_of_the_paper():

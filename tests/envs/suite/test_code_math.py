@@ -5,9 +5,9 @@ import json
 import gymnasium
 import numpy as np
 import pytest
+from checked import success
 
 import palaestra
-from palaestra.envs.checks.trials import success
 from palaestra.envs.suite import code_math, math_problems
 from palaestra.errors import TaskFileError, UsageError
 

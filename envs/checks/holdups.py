@@ -1,0 +1,115 @@
+"""What keeps all other episodes waiting: code that blocks the event loop, and plain code that is slow in place.
+
+Left out: the drawing of tasks, and the rounds of a game (`check` times whole games).
+"""
+
+import inspect
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from palaestra.envs.checks.blocking import BLOCKED_SECONDS, blocking_line
+from palaestra.envs.checks.cheats import arguments
+from palaestra.envs.checks.findings import require
+from palaestra.envs.checks.trials import Chair, Subject
+from palaestra.envs.core.slow_tools import ADVICE, SLOW_SECONDS
+from palaestra.envs.core.tool import Tool
+from palaestra.envs.core.toolkit import mode_of
+from palaestra.envs.running.work import Mode
+from palaestra.errors import ToolError
+
+LOOP_SECONDS = 3.0
+"""How long an async tool is watched for calls that block the event loop."""
+IN_PLACE_SECONDS = 0.5
+"""What a reward, or the start of toolkits, may take between two steps of all other episodes."""
+_TRIES = 3
+
+
+def others_are_never_held_up(subject: Subject) -> None:
+    """No tool, reward or start of toolkits keeps the other episodes from running."""
+    for chair in subject.chairs():
+        attempt = None if subject.demonstrator is None else chair.play_by(subject.rule, 0, 0).attempt
+        # Stand-in arguments may find nothing to do, which a demonstrator's do.
+        earnest = {call.name: call.written or call.arguments for call in (attempt.calls if attempt else ())}
+        for name, tool in chair.spec.offers[chair.seat].table.items():
+            if tool.conditions.mode is Mode.ASYNC:
+                _require_awaiting(chair, tool)
+            elif tool.conditions.mode is Mode.INLINE:
+                for given in (earnest.get(name), arguments(tool.schema)):
+                    if given is not None:
+                        _require_quick_tool(chair, name, given)
+        kits = [kit for _, kit in chair.machine.kits.made or ()]
+        if kits and all(mode_of(kit, "start") is Mode.INLINE for kit in kits):
+            _require_quick(
+                "the start of its toolkits",
+                chair.begin,
+                "toolkits with plain tools alone start and close in place, without a deadline; where one has an async "
+                "tool, or one with @tool(blocking=True), they start beside the others, within deadlines['start']",
+            )
+        if chair.spec.judged and chair.begin().ending is None:
+            for answer in (None, str(chair.problem.answer)):
+                _require_reward(chair, answer)
+
+
+def _require_quick_tool(chair: Chair, name: str, given: Mapping[str, Any]) -> None:
+    took = float("inf")
+    for _ in range(_TRIES):
+        if chair.begin().ending is not None:
+            return
+        chair.say(chair.call(name, **given))
+        assert chair.machine.state is not None
+        took = min(took, sum(call.seconds for call in chair.machine.state.seats[chair.seat].calls))
+        if took < SLOW_SECONDS:
+            return
+    require(False, f"the plain tool {name!r} took {took:.1f} s for {str(dict(given))[:80]}, {ADVICE}")
+
+
+def _require_awaiting(chair: Chair, tool: Tool) -> None:
+    event = chair.begin()
+    assert chair.machine.state is not None
+    state = chair.machine.state
+    owner = state.owners.get(chair.seat, {}).get(tool.name, state.play)
+    if event.ending is not None:
+        return
+    try:
+        values = tool.validate(arguments(tool.schema))
+    except ToolError:
+        return
+    coroutine = getattr(owner, tool.attribute)(**values)
+    _require_free(f"the async tool {tool.name!r}", coroutine, type(owner), "@tool(blocking=True)")
+
+
+def _require_reward(chair: Chair, answer: str | None) -> None:
+    state = chair.machine.state
+    assert state is not None
+    attempt, author = replace(state.attempt(chair.seat), answer=answer), state.play
+    if inspect.iscoroutine(judged := author.reward(attempt)):
+        _require_free("the async reward", judged, type(author), "asyncio.to_thread")
+        return
+    _require_quick(
+        "the plain reward",
+        lambda: author.reward(attempt),
+        "write it as an async def that awaits what waits there, or hands it to asyncio.to_thread",
+    )
+
+
+def _require_quick(what: str, does: Callable[[], Any], instead: str) -> None:
+    """It takes little time, at least once: a machine may stand still for a while."""
+    took = float("inf")
+    for _ in range(_TRIES):
+        begins = time.monotonic()
+        does()
+        took = min(took, time.monotonic() - begins)
+        if took < IN_PLACE_SECONDS:
+            return
+    require(False, f"{what} took {took:.1f} s, and every other episode waits for it; {instead}")
+
+
+def _require_free(what: str, coroutine: Any, owner: type, instead: str) -> None:
+    line = blocking_line(coroutine, inspect.getfile(owner), LOOP_SECONDS)
+    require(
+        not line,
+        f"{what} blocked the event loop for more than {BLOCKED_SECONDS:g} s ({line}), and every other episode with it; "
+        f"await what waits there, or use {instead}",
+    )

@@ -1,0 +1,157 @@
+"""Checks of rewards: they see the attempt alone, bear an unanswered episode, and pay no cheat.
+
+Left out: whether a task can be won at all (`task_checks`), and how cheats play (`cheats`).
+"""
+
+from collections.abc import Iterator
+from math import sqrt
+from typing import Any
+
+from palaestra.envs.checks.afresh import Again, recomputed, recorded
+from palaestra.envs.checks.cheats import CHEATS, arguments, common_answer, crashing_calls, dressed, hedged, says
+from palaestra.envs.checks.findings import Noted, difference, require
+from palaestra.envs.checks.trials import EPISODES, FEWEST, Chair, Subject, cheats_of, require_unbroken
+from palaestra.episode import Ending, Event
+from palaestra.errors import EnvironmentDefect, PalaestraError
+from palaestra.registry import registered_author
+
+CHEAT_MARGIN = 0.15
+"""Success that luck may give a cheat in so few episodes."""
+_RULE = (
+    "a reward sees the attempt alone, for a record holds nothing else: read attempt.task in place of self.problem; "
+    "state that it needs is declared in Toolkit.final(), or in final() of the environment, and read as attempt.final"
+)
+
+
+def rewards_see_the_attempt_alone(subject: Subject) -> None:
+    """A reward computed again from the record, in a fresh process, is the one that was given; parts are returned."""
+    found = registered_author(subject.env_id)
+    assert found is not None
+    ended: list[Event] = []
+    episodes: list[Any] = []
+    for chair in subject.chairs():
+        for event in _ends(chair, subject):
+            assert chair.machine.state is not None
+            ended.append(event)
+            episodes.append(recorded(subject.env_id, chair.seat, event, chair.machine.state))
+    named = set[str]()
+    for event, again in zip(ended, recomputed(found[0], {**found[1], **subject.options}, episodes), strict=True):
+        _require_equal(event, again)
+        named.update(again.named)
+    if never := sorted(set(ended[0].parts) - named):
+        said = (
+            f"the part {never[0]!r} is declared and was never returned, so it counts 0 in every episode; return it "
+            "from reward (0.0 where it is not earned), or take it out of parts"
+        )
+        require(all(event.parts["success"] < 1.0 for event in ended), said)
+        raise Noted(f"{said} (no episode of this check was won)")
+
+
+def _require_equal(event: Event, again: Again) -> None:
+    if again.missing:
+        beside = "; state set in a tool dies with its episode" if again.missing != "problem" else ""
+        require(False, f"reward reads self.{again.missing}, which is not there later{beside}: {_RULE} ({again.error})")
+    require(not again.error, f"a recorded reward cannot be computed again: {again.error}; {_RULE}")
+    found = difference(dict(event.parts), dict(again.parts), "the reward")
+    require(not found, f"{found}, first as it was played and then from its record in a fresh process; {_RULE}")
+
+
+def _ends(chair: Chair, subject: Subject) -> Iterator[Event]:
+    """Episodes by rule until one is won, and of one seat another, in which each tool is called before the answer."""
+    for number in range(FEWEST):
+        event = chair.play_by(subject.rule, number, number)
+        yield event
+        if event.parts["success"] >= 1.0:
+            break
+    if chair.seat is None:
+        called = [chair.call(one["function"]["name"], **arguments(one)) for one in chair.schemas[: chair.max_turns - 1]]
+        turns = iter(called)
+        yield chair.play(lambda messages: next(turns, str(chair.problem.answer)), 0, 0)
+
+
+def unanswered_episodes_are_scored(subject: Subject) -> None:
+    """An episode that is cut off, or runs out of turns, has no answer; the reward bears that, and pays no success."""
+    for chair in subject.chairs():
+        for ending in (Ending.LENGTH_LIMIT, Ending.TURN_LIMIT):
+            if chair.begin().ending is not None:
+                continue
+            try:
+                event = chair.leave(ending, "I was about to")
+            except (PalaestraError, AssertionError):
+                raise
+            except Exception as error:
+                raise EnvironmentDefect(
+                    f"reward raised {type(error).__name__} ({error}) for an episode without an answer; "
+                    "attempt.answer is None there"
+                ) from error
+            require_unbroken(event)
+            rate, hint = event.parts.get("success", 0.0), "; see forfeit" if chair.of and not chair.spec.judged else ""
+            require(
+                rate <= CHEAT_MARGIN, f"an episode{chair.of} without an answer has success {rate}; expected none{hint}"
+            )
+
+
+def cheats_fail(subject: Subject) -> None:
+    """No cheat succeeds more often than the declared `chance`, or is paid more than the declared `ceiling`."""
+    for chair in subject.chairs():
+        for name, cheat in CHEATS.items():
+            _require_little(chair, name, cheats_of(chair, cheat))
+
+
+def constant_answers_fail(subject: Subject) -> None:
+    """What most tasks are answered with is right no more often than the declared `chance`."""
+    for chair in subject.chairs():
+        answer = common_answer(chair.spec.tasks)
+        for said in () if answer is None else (answer, dressed(answer)):
+            _require_little(chair, f"always answer {answer!r:.40}", cheats_of(chair, says(said)))
+
+
+def hedged_answers_fail(subject: Subject) -> None:
+    """The right answer amid wrong ones is no answer."""
+    for chair in subject.chairs():
+        taken = []
+        for index in range(min(len(chair.spec.tasks), FEWEST)):
+            for said in hedged(chair.spec.tasks, index):
+                chair.begin(index)
+                taken.append((chair.say(said).parts.get("success", 0.0) == 1.0, said))
+        chance = chair.declared("chance", 0.0)
+        lucky = sum(won for won, _ in taken) > (CHEAT_MARGIN + chance) * len(taken)
+        said = next((said for won, said in taken if won), "")
+        require(not lucky, f"the answer {said[:80]!r} hides the right one among others and succeeds; compare the whole")
+
+
+def _require_little(chair: Chair, name: str, played: list[tuple[float, float]]) -> None:
+    """No success beyond chance, no pay beyond the ceiling, in what a cheat played."""
+    chance, ceiling = chair.declared("chance", 0.0), chair.declared("ceiling", None)
+    count = len(played)
+    # Luck may win one of a few, and so much more than its share of many.
+    luck = max(1.0 if count < EPISODES else 0.0, CHEAT_MARGIN * count, 3 * sqrt(count * chance * (1 - chance)))
+    won = sum(won for won, _ in played)
+    kind, there = type(chair.author).__name__, " there" if chair.of else ""
+    require(
+        won <= chance * count + luck,
+        f"the cheat {name!r}{chair.of} succeeds in {won / count:.0%}, and {kind}.chance{there} is "
+        f"{chance:.0%}; reward only what was asked for, or declare the chance of guessing",
+    )
+    paid = max((reward for won, reward in played if not won), default=0.0)
+    require(
+        ceiling is None or paid <= ceiling,
+        f"the cheat {name!r}{chair.of} was paid {paid:g} without success; {kind}.ceiling{there} is {ceiling}",
+    )
+
+
+def crashing_is_no_escape(subject: Subject) -> None:
+    """No call, whatever it does to its tool, ends an episode BROKEN: that would save an agent from its reward."""
+    for chair in subject.chairs():
+        for schema in chair.schemas:
+            name = schema["function"]["name"]
+            for given in crashing_calls(schema):
+                if chair.begin().ending is not None:
+                    break
+                event = chair.say(chair.call(name, **given))
+                require(
+                    event.ending is not Ending.BROKEN,
+                    f"the call {name}({str(given)[:80]}){chair.of} ended an episode broken ({event.fault}); what the "
+                    "agent's arguments can do is a ToolError: keep a limit inside the tool that is shorter than its "
+                    "timeout",
+                )
