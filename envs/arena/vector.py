@@ -13,6 +13,7 @@ from gymnasium.spaces import Tuple as TupleSpace
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
+from palaestra import formats
 from palaestra.envs.arena.arena import Arena
 from palaestra.envs.arena.opening import made, spec_of
 from palaestra.envs.arena.text_env import TextEnv, check_options, drawn, require_author
@@ -128,6 +129,10 @@ class ToolVectorEnv(Arena, VectorEnv[tuple[str, ...], Sequence[str | None], NDAr
                 rewards[event.slot] = event.reward or 0.0
                 (terminated if event.ending is Ending.ANSWERED else truncated)[event.slot] = True
         return self._texts(events), rewards, terminated, truncated, self._infos(events)
+
+    def call(self, tool_name: str, /, **arguments: Any) -> str:
+        """The text of a call, for hand-stepping."""
+        return formats.get(self._author.author.format).render([formats.ParsedCall(tool_name, arguments)])
 
     def render(self) -> tuple[Any, ...] | None:
         """The transcripts of all slots, for "ansi"."""

@@ -81,9 +81,11 @@ def _require_awaiting(chair: Chair, tool: Tool) -> None:
 
 
 def _require_reward(chair: Chair, answer: str | None) -> None:
+    chair.begin()
+    ended = chair.leave().attempt  # With what the episode declares of its state.
     state = chair.machine.state
-    assert state is not None
-    attempt, author = replace(state.attempt(chair.seat), answer=answer), state.play
+    assert state is not None and ended is not None
+    attempt, author = replace(ended, answer=answer), state.play
     if inspect.iscoroutine(judged := author.reward(attempt)):
         _require_free("the async reward", judged, type(author), "asyncio.to_thread")
         return

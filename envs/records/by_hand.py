@@ -150,7 +150,10 @@ class ByHand:
         """How it ended; where it goes on, how it would if the seat at its turn were cut off here."""
         if self.ended:
             return self.ended
-        machine, seat = self.machine, self._asked_seat()
+        machine = self.machine
+        if machine.state is not None and machine.state.failure is not None:
+            raise machine.state.failure  # What the author's reward raised as the episode ended.
+        seat = self._asked_seat()
         try:
             (twin,) = branches.fork(machine, 1, own_noise=False)
         except UsageError as error:

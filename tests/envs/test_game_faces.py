@@ -151,7 +151,7 @@ def test_a_face_without_a_game_says_that_none_is_played(kind):
     action = "so" if kind == "aec" else dict.fromkeys(env.possible_agents, "so")
     with pytest.raises(UsageError, match=r"step: no game is played.*call reset first"):
         env.step(action)
-    with pytest.raises(UsageError, match="no episode of .* runs"):
+    with pytest.raises(UsageError, match=r"no episode of .* runs"):
         env.snapshot()
     if kind == "aec":
         with pytest.raises(UsageError, match="call reset first"):

@@ -255,7 +255,7 @@ def test_the_state_of_each_slot_is_guarded(arena):
     with pytest.raises(UsageError, match=r"finish\(ANSWERED\)"):
         arena.finish(0, Ending.ANSWERED)
     arena.send({0: "x"})
-    with pytest.raises(UsageError, match="send: slot 0 is busy: .* other seats of its game are at it"):
+    with pytest.raises(UsageError, match=r"send: slot 0 is busy: .* other seats of its game are at it"):
         arena.send({0: "y"})
 
 

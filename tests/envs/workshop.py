@@ -199,7 +199,7 @@ class Lamp(Toolkit):
     """Starts and closes on command; has a tool that waits, so it may wait itself."""
 
     gate = threading.Event()
-    made = []
+    made = []  # noqa: RUF012
     """All of them, in the order in which they were made."""
 
     def __init__(self):
