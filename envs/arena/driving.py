@@ -17,11 +17,13 @@ log = logging.getLogger("palaestra.envs")
 
 def settle(machine: Playable, reply: Reply) -> Events:
     """The events of a reply, once all that it waits for is done."""
-    while isinstance(reply, Pending):
-        wait_for(reply, _name(machine))
-        reply = machine.resume(reply)
-    while machine.aside:  # What hangs must not be waited for.
-        shared_runner().start((machine.aside.pop(),), Inbox(_name(machine)))
+    try:
+        while isinstance(reply, Pending):
+            wait_for(reply, _name(machine))
+            reply = machine.resume(reply)
+    finally:
+        while machine.aside:  # What hangs must not be waited for.
+            shared_runner().start((machine.aside.pop(),), Inbox(_name(machine)))
     return reply
 
 

@@ -92,6 +92,7 @@ def put(machine: Machine, snapshot: Snapshot) -> Events:
         for kit, state in zip(kits, states, strict=True):
             kit.restore(state)
     except Exception as error:  # As where an episode begins: the agent has not acted since.
+        machine.give_kits_up(in_use=False)
         raise Broken(f"{machine.spec.name}: the snapshot was not restored: {type(error).__name__}: {error}") from error
     vars(play).update(changed)
     seats = {seat: one.copied() for seat, one in snapshot.seats.items()}
@@ -116,6 +117,7 @@ def fork(machine: Machine, count: int, own_noise: bool = True) -> list[Machine]:
     except BaseException:  # Whatever it is, an interrupt too, the children made so far hold toolkits.
         for child in children:
             child.discard()
+            machine.aside += child.aside  # Whoever drives this one closes them.
         raise
     return children
 

@@ -4,6 +4,7 @@ A generator cannot be copied, so it is told again what it was sent, which is kep
 turn it is, tools and rewards (`machine`).
 """
 
+import logging
 from collections.abc import Coroutine, Generator, Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ from palaestra.envs.core.author import Replies, ToolEnv
 from palaestra.episode import Task
 from palaestra.errors import EnvironmentDefect, UsageError
 
+log = logging.getLogger("palaestra.envs")
 _PLAIN = (int, float, str, bool, type(None))
 
 
@@ -65,6 +67,13 @@ class Course:
                 raise EnvironmentDefect(f"{self.owner}.rounds asks {seat} {text!r}; expected some text")
         self.asks.append(dict(asks))
         return asks
+
+    def close(self) -> None:
+        """Drop the rounds. What an author does as they go must keep nobody from it."""
+        try:
+            self.rounds.close()
+        except Exception as error:
+            log.warning("%s.rounds did not end: %s: %s", self.owner, type(error).__name__, error)
 
     def reseed(self, seed: int) -> None:
         """Seed the generator in place: the rounds hold it."""

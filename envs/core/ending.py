@@ -49,6 +49,7 @@ def merged_final(owner: str, takers: Sequence[tuple[Seat, Any]], found: Sequence
     A toolkit of which each seat has one declares each name by seat.
     """
     merged: dict[str, Any] = {}
+    by_seat: dict[str, type] = {}
     for (seat, taker), declared in zip(takers, found, strict=True):
         where = f"{type(taker).__name__}.final()"
         if not isinstance(declared, Mapping) or not all(isinstance(name, str) for name in declared):
@@ -58,7 +59,8 @@ def merged_final(owner: str, takers: Sequence[tuple[Seat, Any]], found: Sequence
                 plain = from_plain(to_plain(value, f"{where}[{name!r}]"))
             except UsageError as error:
                 raise EnvironmentDefect(f"{owner}: {error}") from error
-            if seat is not None:
+            if seat is not None and by_seat.get(name, None if name in merged else type(taker)) is type(taker):
+                by_seat[name] = type(taker)
                 merged.setdefault(name, {})[seat] = plain
             elif name in merged:
                 raise EnvironmentDefect(f"{owner}: two toolkits declare {name!r} in final(); rename one")

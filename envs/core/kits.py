@@ -3,9 +3,12 @@
 Each method says what is to be done, in place or as Work. Left out: when (`machine`), and what a toolkit is (`toolkit`).
 """
 
+import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from inspect import iscoroutinefunction
 from typing import Any
 
 from palaestra.authorship import foreign_line
@@ -49,17 +52,16 @@ class Kits:
         }
 
     def start(self, at: int, state: State, dropped: Callable[[], bool], eager: bool) -> Work | None:
-        """Start one toolkit, in place where it only computes. One that starts in a thread when nobody waits any more
-        is closed once more."""
+        """Start one toolkit, in place where it only computes. One that comes through when nobody waits any more is
+        closed once more."""
         _, kit = self.make()[at]
         mode = mode_of(kit, "start")
         run = partial(kit.start, state.problem, state.play.rng)
         if mode is Mode.INLINE and eager:
             run()
             return None
-        return self._work(
-            kit, "start", mode, run if mode is Mode.ASYNC else partial(_start_or_close, kit, run, dropped)
-        )
+        start: Any = _start_or_close_async if mode is Mode.ASYNC else _start_or_close
+        return self._work(kit, "start", mode, partial(start, kit, run, dropped))
 
     def declaring(self) -> list[tuple[Seat, Any]]:
         """Those that declare something of their final state."""
@@ -67,7 +69,10 @@ class Kits:
 
     def finals(self, takers: Sequence[tuple[Seat, Any]], eager: bool) -> list[Work]:
         """The works that ask what these declare; none where that only computes."""
-        modes = [mode_of(one, "final") if isinstance(one, Toolkit) else Mode.INLINE for _, one in takers]
+        modes = [
+            mode_of(one, "final") if isinstance(one, Toolkit) or iscoroutinefunction(one.final) else Mode.INLINE
+            for _, one in takers
+        ]
         if eager and all(mode is Mode.INLINE for mode in modes):
             return []
         return [self._work(one, "final", mode, one.final) for (_, one), mode in zip(takers, modes, strict=True)]
@@ -83,11 +88,17 @@ class Kits:
                 works.append(self._work(kit, "close", mode, kit.close))
         return works
 
-    def give_up(self, in_use: bool) -> list[Work]:
-        """Close those of an episode that nobody waits for. Works are run aside, and the next episode makes new ones."""
+    def give_up(self, in_use: bool, closing: bool = False) -> list[Work]:
+        """Close those of an episode that nobody waits for. Works are run aside, and the next episode makes new ones.
+
+        `closing`: what only computes is closed, and the others may not have come to the end of it.
+        """
         if not self.made or (not in_use and all(mode_of(kit, "close") is Mode.INLINE for _, kit in self.made)):
             return self.close(eager=True)
-        works = self.close(eager=False)
+        modes = [(kit, mode_of(kit, "close")) for _, kit in self.made]
+        works = [
+            self._work(kit, "close", mode, kit.close) for kit, mode in modes if mode is not Mode.INLINE or not closing
+        ]
         self.made = None
         return works
 
@@ -111,10 +122,22 @@ def _start_or_close(kit: Toolkit, start: Callable[[], None], dropped: Callable[[
         _close(kit)
 
 
+async def _start_or_close_async(
+    kit: Toolkit, start: Callable[[], Awaitable[None]], dropped: Callable[[], bool]
+) -> None:
+    """On the loop, which a start that is cancelled may have held until it was done."""
+    await start()
+    if dropped():
+        threading.Thread(target=_close, args=(kit,), name="palaestra-close", daemon=True).start()
+
+
 def _close(kit: Toolkit) -> None:
     """Close a toolkit; one that fails to close changes nothing about the episode."""
     try:
-        kit.close()
+        if iscoroutinefunction(kit.close):  # In a thread of its own.
+            asyncio.run(kit.close())
+        else:
+            kit.close()
     except Exception as error:
         log.warning("toolkit %s did not close: %s: %s", type(kit).__name__, type(error).__name__, error)
 

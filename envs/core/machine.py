@@ -155,8 +155,6 @@ class Machine:
             return last_events(self.spec, state, found)
         if state.endings is not None and role != "final":
             return {}
-        if state.stopping is not None and role != "calls":
-            return {} if state.out else self.stop(*state.stopping)
         if (late := pending.late) is not None:
             said = f"{late} gave no result in {late.conditions.seconds:g} s"
             if role == "start":
@@ -183,12 +181,12 @@ class Machine:
         The culprit's ending is this one; the others' are not their doing. Where calls run, it ends after them.
         """
         state = self.state
-        if state is None or state.endings is not None:
+        if state is None or (state.endings is not None and not state.out):
             raise not_open(state, "finish")
         if ending is Ending.ANSWERED:
             raise UsageError("finish(ANSWERED): an answer is a turn without a call, given with step or send")
-        if state.out:
-            state.stopping = (ending, culprit, text, fault)
+        if state.out:  # Of several who end it the first counts; where its end is under way already, nobody does.
+            state.stopping = state.stopping or (ending, culprit, text, fault)
             return {}
         if culprit in state.seats:
             one = state.seats[culprit]
@@ -204,10 +202,10 @@ class Machine:
         state, self.state = self.state, None
         if state is None:
             return
-        if state.course is not None:
-            state.course.rounds.close()
         if not state.closed or state.out:
-            self._give_kits_up(in_use=bool(state.out))
+            self.give_kits_up(in_use=bool(state.out), closing=state.closed)
+        if state.course is not None:
+            state.course.close()
 
     def close(self) -> None:
         """Release everything."""
@@ -232,10 +230,17 @@ class Machine:
 
     def _not_started(self, state: State, error: BaseException) -> Reply:
         """The agent has not acted yet: whatever failed, it was not the agent."""
-        return self._break(state, f"{self._where()}: {start_fault(error)}")
+        try:
+            fault = start_fault(error)
+        except BaseException:
+            self.discard()
+            raise
+        return self._break(state, f"{self._where()}: {fault}")
 
     def _begun(self, state: State) -> Reply:
         """The first events, once toolkits have started."""
+        if state.stopping is not None:
+            return self.stop(*state.stopping)
         spec = self.spec
         if spec.solo:
             one = state.seats[None]
@@ -262,10 +267,10 @@ class Machine:
             elif call.status is Status.BROKEN and broken is None:
                 broken = call
         one.calls += calls
-        if state.stopping is not None:
-            return {} if state.out else self.stop(*state.stopping)
         if broken is not None:
             return self._break(state, f"{self._where()}: {broken.text}")
+        if state.stopping is not None:
+            return {} if state.out else self.stop(*state.stopping)
         if final is not None:
             return self._replied(state, seat, one, final.answer)
         if not one.left:
@@ -320,6 +325,8 @@ class Machine:
 
     def _break(self, state: State, fault: str) -> Reply:
         """The infrastructure failed."""
+        if state.out:  # Calls of other seats still use the toolkits.
+            return self._lost(state, fault)
         state.break_off(fault)
         return self._judge(state)
 
@@ -338,7 +345,9 @@ class Machine:
 
     def _seen(self, state: State, role: str, found: Mapping[str, Any]) -> Reply:
         state.final = found
-        return self._ask(state, found) if role == "world" else self._judge(state)
+        if role != "world":
+            return self._judge(state)
+        return self._ask(state, found) if state.stopping is None else self.stop(*state.stopping)
 
     def _judge(self, state: State) -> Reply:
         """Compute the rewards, and close the toolkits: a reward sees the attempt alone, so they close beside it."""
@@ -350,15 +359,15 @@ class Machine:
         return last_events(self.spec, state, found)
 
     def _lost(self, state: State, fault: str) -> Events:
-        """Something passed its deadline, and may still use the toolkits: they close aside, and new ones are made."""
+        """Something runs on, and may still use the toolkits: they close aside, and new ones are made."""
         state.break_off(fault)
         state.closed = True
-        self._give_kits_up(in_use=True)
+        self.give_kits_up(in_use=True)
         return broken_events(self.spec, state)
 
-    def _give_kits_up(self, in_use: bool) -> None:
+    def give_kits_up(self, in_use: bool, closing: bool = False) -> None:
         """Close the toolkits of an episode that nobody waits for, aside where that takes time."""
-        if works := self.kits.give_up(in_use):
+        if works := self.kits.give_up(in_use, closing):
             self.aside.append(Pending(works, Expected("closing", None)))
 
     # Inside: small things.

@@ -132,6 +132,10 @@ class Inbox:
             for work in late:
                 work.pending.runner.abandon(work)
             if enough:
+                for pending in done:  # No circle is left to the garbage collector, which would stop everybody.
+                    for work in pending.works:
+                        if not work.late:
+                            del work.pending
                 return done
             self._sleep()
 

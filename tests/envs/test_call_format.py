@@ -8,8 +8,8 @@ import palaestra
 from palaestra import formats
 from palaestra.agents import Agent, ScriptedPolicy, play
 from palaestra.envs import Task, ToolEnv
+from palaestra.envs.arena.opening import open_machine
 from palaestra.envs.checks.check import check
-from palaestra.envs.core.opening import open_env
 from palaestra.envs.suite.solver_critic import SolverCritic
 from palaestra.envs.suite.two_hop import TwoHop
 from palaestra.episode import Start
@@ -58,7 +58,7 @@ def test_partners_of_one_seat_speak_the_games_format():
 
 @pytest.mark.parametrize("dialect", ["llama3", "glm", "deepseek"])
 def test_a_hint_shows_the_format_that_is_read(dialect):
-    env = open_env(ENVS[0], {"format": dialect})
+    env = gymnasium.make(ENVS[0], format=dialect).unwrapped
     env.reset(seed=0)
     broken = {"llama3": '<|python_tag|>{"name"', "glm": "<tool_call>python", "deepseek": "<｜tool▁call▁begin｜>x"}
     assert formats.get(dialect).EXAMPLE in env.step(broken[dialect])[0]
@@ -67,18 +67,20 @@ def test_a_hint_shows_the_format_that_is_read(dialect):
 
 
 def test_every_way_in_takes_it_and_refuses_a_name_that_is_none():
-    assert gymnasium.make(ENVS[2], format="glm").unwrapped.format == "glm"
-    assert TwoHop(format="glm").format == SolverCritic(format="glm").format == "glm"
-    assert pettingzoo.make("aec", GAME, format="glm").game.format == "glm"
-    assert TwoHop().format == SolverCritic().format == formats.DEFAULT
-    for opened in (
-        lambda: palaestra.arena(ENVS[0], 1, format="lama3"),
-        lambda: palaestra.arena(GAME, 2, format="lama3"),
-        lambda: open_env(ENVS[0], {"format": "lama3"}),
-        lambda: TwoHop(format="lama3"),
-    ):
+    opening = (
+        lambda name: gymnasium.make(ENVS[2], format=name).unwrapped.author,
+        lambda name: pettingzoo.make("aec", GAME, format=name).machine.spec.author,
+        lambda name: open_machine(GAME, {"format": name}).spec.author,
+        lambda name: TwoHop(format=name),
+        lambda name: SolverCritic(format=name),
+    )
+    for way in opening:
+        assert way("glm").format == "glm"
+        assert way(formats.DEFAULT).format == formats.DEFAULT
+    for way in (*opening, lambda name: palaestra.arena(ENVS[0], 1, format=name),
+                lambda name: palaestra.arena(GAME, 2, format=name)):  # fmt: skip
         with pytest.raises(ConfigError, match="did you mean 'llama3'"):
-            opened()
+            way("lama3")
 
 
 def test_the_class_the_registration_and_the_options_choose_in_that_order():
@@ -87,19 +89,20 @@ def test_the_class_the_registration_and_the_options_choose_in_that_order():
     assert chosen_format("test/Tagged-v0", {"format": "glm"}) == "glm"
     palaestra.register("test/Tagged-v0", f"{__name__}:Tagged", format="fence")
     assert chosen_format("test/Tagged-v0", {}) == "fence"
-    assert open_env("test/Tagged-v0", {}).format == "fence"
+    assert open_machine("test/Tagged-v0", {}).spec.author.format == "fence"
     assert [chosen_format(env_id, {}) for env_id in (*ENVS, GAME)] == [None] * 4
     gymnasium.registry.pop("test/Tagged-v0")
 
 
-def test_a_branch_reads_what_the_episode_read():
-    env = open_env(ENVS[2], {"format": "llama3"})
+def test_a_branch_reads_what_its_environment_reads():
+    env, other = (gymnasium.make(ENVS[2], format=name).unwrapped for name in ("llama3", "glm"))
     env.reset(seed=1)
     env.step(env.call("search", query="Deka born"))
     here, (child,) = env.snapshot(), env.fork(1)
-    other = open_env(ENVS[2], {"format": "glm"})
     other.restore(here)
-    assert (child.format, other.format) == ("llama3", "glm")
+    for branch in (child, other):
+        branch.step(branch.call("search", query="Deka born"))
+        assert [call.name for call in branch.attempt.calls] == ["search"] * 2
 
 
 class Coded(TwoHop):

@@ -2,24 +2,20 @@
 
 from types import SimpleNamespace
 
-import gymnasium
 import pytest
 import workshop
 
-import palaestra
-from palaestra.envs.core import tool as tools
+from palaestra.envs import TextEnv
+from palaestra.envs.running import work
 from palaestra.episode import Status
 
 
 @pytest.fixture
 def env():
-    palaestra.register("test/Flaky-v0", "workshop:Flaky")
-    made = gymnasium.make("test/Flaky-v0").unwrapped
+    made = TextEnv(workshop.Flaky())
     workshop.reset()
     made.reset(seed=0)
-    yield made
-    made.close()
-    gymnasium.registry.pop("test/Flaky-v0")
+    return made
 
 
 def outcome(env, name, /, **arguments):
@@ -51,6 +47,6 @@ def test_infrastructure_that_stays_gone_is_broken(env):
 
 def test_tries_end_within_the_deadline(env, monkeypatch):
     spread = iter((0.1, 0.1, 1000.0))  # The last pause would pass it by far, and the others together are no second.
-    monkeypatch.setattr(tools, "_spread", SimpleNamespace(uniform=lambda *_: next(spread)))
+    monkeypatch.setattr(work, "_spread", SimpleNamespace(uniform=lambda *_: next(spread)))
     status, _, tries, ending = outcome(env, "never")
     assert (status, tries, ending) == (Status.BROKEN, 3, "broken")

@@ -10,6 +10,7 @@ from gymnasium.envs.registration import EnvSpec
 import palaestra
 from palaestra import UsageError
 from palaestra.envs import Task, ToolEnv
+from palaestra.envs.arena.opening import made
 from palaestra.envs.suite.two_hop import TwoHop
 
 
@@ -59,39 +60,43 @@ class Own(TwoHop):
         self.output = format
 
 
-@pytest.mark.parametrize("env_id", [known for known in palaestra.registered() if known.startswith("palaestra/")])
-def test_every_environment_takes_a_format_from_gymnasium_and_its_spec_keeps_it(env_id):
-    env = gymnasium.make(env_id, format="llama3")
-    assert env.unwrapped.format == "llama3"
-    again = gymnasium.make(EnvSpec.from_json(env.spec.to_json()))
-    assert again.unwrapped.format == "llama3"
-    assert gymnasium.make(env_id).unwrapped.format == type(again.unwrapped).format
+def built(author, **options):
+    """An object of a class, as its id would give it."""
+    return made(f"{__name__}:{author.__name__}", options)
+
+
+def test_every_environment_takes_a_format_from_gymnasium_and_its_spec_keeps_it():
+    for env_id in [known for known in palaestra.registered() if known.startswith("palaestra/")]:
+        env = gymnasium.make(env_id, format="llama3")
+        again = gymnasium.make(EnvSpec.from_json(env.spec.to_json())).unwrapped.author
+        assert env.unwrapped.author.format == again.format == "llama3", env_id
+        assert gymnasium.make(env_id).unwrapped.author.format == type(again).format, env_id
 
 
 @pytest.mark.parametrize("author", [Smaller, Mixed], ids=lambda author: author.__name__)
 def test_a_constructor_that_knows_nothing_of_formats_takes_one(author):
-    env = author(format="llama3")
-    assert (env.format, author().format) == ("llama3", "hermes")
-    for copied in (copy.deepcopy(env), pickle.loads(pickle.dumps(env))):
+    found = built(author, format="llama3")
+    assert (found.format, built(author).format) == ("llama3", "hermes")
+    for copied in (copy.deepcopy(found), pickle.loads(pickle.dumps(found))):
         assert copied.format == "llama3"
     with pytest.raises(UsageError, match="no call format is named 'lama'"):
-        author(format="lama")
+        built(author, format="lama")
 
 
 def test_an_option_of_an_authors_own_stays_the_authors():
-    env = Own(format="yaml")
-    assert (env.output, env.format) == ("yaml", "hermes")
+    found = Own(format="yaml")
+    assert (found.output, found.format) == ("yaml", "hermes")
 
 
 @pytest.mark.parametrize("vector", [False, True])
 def test_an_option_that_there_is_not_is_told_with_those_that_there_are(vector):
     opening = gymnasium.make_vec if vector else gymnasium.make
-    with pytest.raises(UsageError, match=r"'fromat'; it takes split, render_mode, tasks, format; is 'format' meant"):
+    with pytest.raises(UsageError, match=r"'fromat'; it takes split, tasks, format; is 'format' meant"):
         opening("palaestra/TwoHop-v0", fromat="llama3")
     with pytest.raises(UsageError, match="Sized: missing a required argument: 'size'"):
-        Sized()
+        built(Sized)
 
 
 def test_a_mistake_in_an_authors_constructor_is_the_authors():
     with pytest.raises(TypeError, match="unexpected keyword argument 'length'"):
-        Misled()
+        built(Misled)

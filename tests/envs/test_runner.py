@@ -9,12 +9,12 @@ import time
 import pytest
 
 from palaestra.envs import tool
-from palaestra.envs.core.calls import Prepared
 from palaestra.envs.core.tool import collect
 from palaestra.envs.running import crew
-from palaestra.envs.running.inbox import Inbox, Turn
-from palaestra.envs.running.runner import Runner, take_turn
-from palaestra.episode import Status
+from palaestra.envs.running.inbox import Inbox
+from palaestra.envs.running.runner import Runner, wait_for
+from palaestra.envs.running.work import Pending, Work
+from palaestra.errors import Broken
 
 PATIENCE = 60
 """Seconds that anything may take which a busy machine does late."""
@@ -67,10 +67,22 @@ class Stubborn:
         raise KeyboardInterrupt("by the tool")
 
 
-def turn_of(owner, *names, inbox=None):
+def pending_of(owner, *names):
+    """Works that are needed together, one for each of these tools."""
     tools = collect(Stubborn)
-    inbox = inbox or Inbox("world")
-    return Turn(0, [Prepared(name, tool=tools[name], owner=owner) for name in names], inbox), inbox
+    return Pending([Work(name, getattr(owner, name), tools[name].conditions) for name in names])
+
+
+def started(runner, owner, *names, inbox=None):
+    """The same, set going, and the inbox that they come into."""
+    pending, inbox = pending_of(owner, *names), inbox or Inbox("world")
+    runner.start((pending,), inbox)
+    return pending, inbox
+
+
+def heard(inbox):
+    """The next to be complete."""
+    return inbox.wait(time.monotonic() + PATIENCE)
 
 
 def becomes(found):
@@ -81,35 +93,33 @@ def becomes(found):
     return found()
 
 
-def given_up(runner, owner, name, begun=None):
-    turn, inbox = turn_of(owner, name)
-    runner.start((turn,))
-    assert begun is None or begun.wait(PATIENCE), "a call that never began would not be cancelled"
-    news, late = inbox.wait(time.monotonic() + PATIENCE)
-    assert (list(news), late) == ([], turn.jobs[0])
-    runner.abandon(turn)
-    return turn, inbox
+def late(runner, owner, name, begun=None):
+    """A work whose deadline has passed."""
+    pending, inbox = started(runner, owner, name)
+    assert begun is None or begun.wait(PATIENCE), "what never began would not be cancelled"
+    assert heard(inbox) == [pending]
+    assert pending.late is pending.works[0]
+    return pending, inbox
 
 
 def test_a_late_result_reaches_nobody():
     runner, owner = Runner(1), Stubborn()
-    turn, inbox = given_up(runner, owner, "ignore", owner.ignoring)
+    pending, inbox = late(runner, owner, "ignore", owner.ignoring)
     assert owner.cancelled.wait(PATIENCE)
-    later, _ = turn_of(owner, "interrupt", inbox=inbox)  # It comes in behind it: they share the loop.
-    runner.start((later,))
-    assert inbox.wait(time.monotonic() + PATIENCE) == ([later], None)
-    assert turn.calls == []
+    later, _ = started(runner, owner, "interrupt", inbox=inbox)  # It comes in behind it: they share the loop.
+    assert heard(inbox) == [later]
+    assert (pending.late is not None, inbox.wait(time.monotonic())) == (True, [])
     runner.close()
 
 
-def test_turns_that_are_over_leave_nothing_to_the_garbage_collector():
-    prepared = [Prepared("quick", tool=collect(Stubborn)["quick"], owner=Stubborn())]
-    take_turn("world", 0, prepared)
+def test_works_that_are_over_leave_nothing_to_the_garbage_collector():
+    owner = Stubborn()
+    wait_for(pending_of(owner, "quick"))
     gc.collect()
     gc.disable()
     try:
         for _ in range(2000):
-            take_turn("world", 0, prepared)
+            wait_for(pending_of(owner, "quick"))
         assert gc.collect() < 1000  # A loop of another test's that ends meanwhile leaves a hundred things.
     finally:
         gc.enable()
@@ -118,7 +128,7 @@ def test_turns_that_are_over_leave_nothing_to_the_garbage_collector():
 def test_a_lost_thread_is_written_off_once():
     runner, owner = Runner(1), Stubborn()
     for lost in (1, 2, 3):
-        given_up(runner, owner, "hang")
+        late(runner, owner, "hang")
         assert (runner._crew._threads, len(runner._crew._running), runner._crew._lost) == (0, 0, lost)
     owner.gate.set()
     assert becomes(lambda: not runner._crew._lost)
@@ -131,19 +141,16 @@ def test_threads_that_hang_for_ever_are_not_added_to_without_end(monkeypatch):
     monkeypatch.setattr(crew, "MAX_LOST", 2)
     runner, owner = Runner(1), Stubborn()
     for _ in range(2):
-        given_up(runner, owner, "hang")
-    turn, inbox = turn_of(owner, "quick")
-    runner.start((turn,))
-    news, _ = inbox.wait(time.monotonic() + PATIENCE)
-    assert list(news) == [turn]
-    (call,) = turn.calls
-    assert call.status is Status.BROKEN
-    assert "2 threads hang" in call.text
+        late(runner, owner, "hang")
+    pending, inbox = started(runner, owner, "quick")
+    assert heard(inbox) == [pending]
+    assert isinstance(pending.works[0].error, Broken)
+    assert "2 threads hang" in str(pending.works[0].error)
     owner.gate.set()
     runner.close()
 
 
-def test_few_threads_are_called_at_once_and_yet_all_jobs_run_at_once(monkeypatch):
+def test_few_threads_are_called_at_once_and_yet_all_works_run_at_once(monkeypatch):
     called, call = [], crew.Crew._call
 
     def watched(self):
@@ -154,12 +161,11 @@ def test_few_threads_are_called_at_once_and_yet_all_jobs_run_at_once(monkeypatch
     runner, owner = Runner(40), Stubborn()
     for _ in range(2):  # With threads that have to be started, then with those that wait.
         owner.gate.clear()
-        turn, inbox = turn_of(owner, *["stay"] * 40)
-        jobs = set(turn.jobs)
-        runner.start((turn,))
-        assert becomes(lambda: runner._crew._running == jobs)  # noqa: B023  (called at once)
+        pending, inbox = started(runner, owner, *["stay"] * 40)
+        works = set(pending.works)
+        assert becomes(lambda: runner._crew._running == works)  # noqa: B023  (called at once)
         owner.gate.set()
-        assert list(inbox.wait(time.monotonic() + PATIENCE)[0]) == [turn]
+        assert heard(inbox) == [pending]
     assert max(called) == crew._MOST_CALLED
     assert runner._crew._threads == 40
     runner.close()
@@ -176,41 +182,37 @@ def test_where_no_further_thread_can_be_started_the_others_do_the_work(monkeypat
 
     monkeypatch.setattr(threading.Thread, "start", start_if_left)
     runner, owner = Runner(8), Stubborn()
-    turn, inbox = turn_of(owner, *["quick"] * 8)
-    runner.start((turn,))
-    assert list(inbox.wait(time.monotonic() + PATIENCE)[0]) == [turn]
-    assert [call.text for call in turn.calls] == ["here"] * 8
+    pending, inbox = started(runner, owner, *["quick"] * 8)
+    assert heard(inbox) == [pending]
+    assert [work.value for work in pending.works] == ["here"] * 8
     runner.close()
     runner = Runner(8)
-    turn, inbox = turn_of(owner, "quick")
-    runner.start((turn,))
-    assert list(inbox.wait(time.monotonic() + PATIENCE)[0]) == [turn]
-    assert (turn.calls[0].status, turn.calls[0].text[-22:]) == (Status.BROKEN, "can't start new thread")
+    pending, inbox = started(runner, owner, "quick")
+    assert heard(inbox) == [pending]
+    assert isinstance(pending.works[0].error, Broken)
+    assert str(pending.works[0].error).endswith("can't start new thread")
     runner.close()
 
 
 def test_whatever_an_async_tool_raises_the_loop_serves_on():
     runner, owner = Runner(1), Stubborn()
     for _ in range(2):
-        turn, inbox = turn_of(owner, "interrupt")
-        runner.start((turn,))
-        news, _ = inbox.wait(time.monotonic() + PATIENCE)
-        assert list(news) == [turn]
-        assert turn.calls[0].status is Status.TOOL_ERROR
+        pending, inbox = started(runner, owner, "interrupt")
+        assert heard(inbox) == [pending]
+        assert isinstance(pending.works[0].error, KeyboardInterrupt)
     runner.close()
 
 
 @pytest.mark.parametrize("end", ["given up", "closed"])
 def test_a_loop_that_was_replaced_ends_with_the_last_call_that_nobody_wants(end):
     runner, owner = Runner(1), Stubborn()
-    turn, _ = turn_of(owner, "linger")
-    runner.start((turn,))
-    assert becomes(lambda: turn.jobs[0].task is not None)
+    pending, _ = started(runner, owner, "linger")
+    assert becomes(lambda: pending.works[0].task is not None)
     replaced, runner._loop = runner._loop, None
     runner._held_loops.append(replaced)
     replaced.retire()
     if end == "given up":
-        runner.abandon(turn)
+        runner.give_up(pending)
     else:
         runner.close()
     assert becomes(lambda: not replaced.runs)
@@ -219,32 +221,31 @@ def test_a_loop_that_was_replaced_ends_with_the_last_call_that_nobody_wants(end)
 
 def test_finished_calls_leave_nothing_behind_in_the_inbox():
     runner, owner, inbox = Runner(2), Stubborn(), Inbox()
-    stays = Turn(1, [Prepared("stay", tool=collect(Stubborn)["stay"], owner=owner)], inbox)
-    runner.start((stays,))
-    (job,) = stays.jobs
-    assert becomes(lambda: job.begun is not None)  # The first clock to ring: the others are behind it in their line.
-    prepared = [Prepared("quick", tool=collect(Stubborn)["quick"], owner=owner)] * 4
+    stays, _ = started(runner, owner, "stay", inbox=inbox)
+    (work,) = stays.works
+    assert becomes(lambda: work.begun is not None)  # The first clock to ring: the others are behind it in their line.
     for _ in range(400):
-        turn = Turn(0, prepared, inbox)
-        runner.start((turn,))
-        assert list(inbox.wait(time.monotonic() + PATIENCE)[0]) == [turn]
+        pending, _ = started(runner, owner, *["quick"] * 4, inbox=inbox)
+        assert heard(inbox) == [pending]
     assert sum(map(len, inbox._fresh.values())) <= 260
     owner.gate.set()
-    assert list(inbox.wait(time.monotonic() + PATIENCE)[0]) == [stays]
+    assert heard(inbox) == [stays]
     assert inbox._ticking == 0
     runner.close()
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_a_forked_copy_runs_calls_of_its_own():
+def test_a_forked_copy_runs_works_of_its_own():
     """The parent's threads and loop are not in it: what relied on them would wait for ever."""
-    prepared = [Prepared("quick", tool=collect(Stubborn)["quick"], owner=Stubborn())]
-    assert take_turn("world", 0, prepared)[0][0].text == "here"
+    here, there = pending_of(Stubborn(), "quick"), pending_of(Stubborn(), "quick")
+    wait_for(here)
+    assert here.works[0].value == "here"
     child = os.fork()
     if not child:
         try:
             threading.Timer(PATIENCE, os._exit, (2,)).start()
-            os._exit(0 if take_turn("world", 0, prepared)[0][0].text == "here" else 1)
+            wait_for(there)
+            os._exit(0 if there.works[0].value == "here" else 1)
         finally:  # Whatever it raised, there must not be a second run of these tests.
             os._exit(3)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

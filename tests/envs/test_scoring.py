@@ -1,22 +1,16 @@
 """Rewards that ask a judge: waited for under a deadline, beside the other episodes; what fails there is never a 0."""
 
 import asyncio
-import sys
 import threading
 import time
 from contextlib import closing
-from types import SimpleNamespace
 
-import gymnasium
 import pytest
-from worlds import Brief
 
-import palaestra
-from palaestra import Attempt, Broken, Ending, EnvironmentDefect, Episode, Start, Task, UsageError
-from palaestra.envs import RewardPart, ToolEnv, Toolkit, ToolVectorEnv, tool
-from palaestra.envs.records.by_hand import ByHand
-from palaestra.envs.records.replay import replay
+from palaestra import Broken, Ending, EnvironmentDefect, Episode, Start, Task, UsageError
+from palaestra.envs import RewardPart, TextEnv, ToolEnv, Toolkit, ToolVectorEnv, tool
 from palaestra.envs.records.rescore import find_scorer, rescore
+from palaestra.formats import ParsedCall, hermes
 from palaestra.record import Record
 
 released = threading.Event()
@@ -25,14 +19,10 @@ closed: list[str] = []
 
 
 class Desk(Toolkit):
-    """Must be open while its judge works, and closed behind it."""
-
-    def start(self, task, rng):
-        self.open = True
+    """Its sandbox is free while a judge thinks."""
 
     def close(self):
-        self.open = False
-        closed.append("desk" if threading.current_thread() is threading.main_thread() else "aside")
+        closed.append("desk")
 
     @tool
     def write(self, line: str) -> str:
@@ -45,7 +35,6 @@ class Essay(ToolEnv):
 
     max_turns = 3
     toolkits = (Desk,)
-    reward_timeout = Brief(lambda env: env._answer in ("hang", "block"))
     parts = {"success": RewardPart(), "style": RewardPart(weight=0.5)}  # noqa: RUF012
 
     def task(self, rng):
@@ -53,8 +42,7 @@ class Essay(ToolEnv):
 
     async def reward(self, attempt):
         running.append(attempt.answer or "")
-        if self._kits:
-            assert self._kits[0].open
+        assert closed
         await asyncio.sleep(0)
         match attempt.answer:
             case "hang":
@@ -84,70 +72,73 @@ class Essay(ToolEnv):
         return {"success": float(attempt.answer == "fine"), "style": 0.5}
 
 
-class Patient(Essay):
-    """Waits as long as a test needs."""
+class Hasty(Essay):
+    """Waits for half a second alone."""
 
-    reward_timeout = 60.0
+    deadlines = {"reward": 0.5}  # noqa: RUF012
 
 
 @pytest.fixture(autouse=True)
-def essays(monkeypatch):
-    monkeypatch.setitem(sys.modules, "essays", SimpleNamespace(Essay=Essay, Patient=Patient, half=half, hang=hang))
-    palaestra.register("test/Essay-v0", "essays:Essay")
-    palaestra.register("test/Patient-v0", "essays:Patient")
+def fresh():
     released.clear()
     running.clear()
     closed.clear()
     yield
     released.set()
-    for name in ("Essay", "Patient"):
-        gymnasium.registry.pop(f"test/{name}-v0")
 
 
-async def half(attempt):
-    return 0.5
-
-
-async def hang(attempt):
-    raise Broken("nobody answers")
-
-
-def opened():
-    env = Essay()
+def opened(kind=Essay):
+    env = TextEnv(kind())
     env.reset(seed=1)
     return env
 
 
-def test_a_step_waits_for_the_judge():
+def begun(slots, kind=Essay, **options):
+    """A vector environment in each of whose slots an episode has begun."""
+    arena = ToolVectorEnv(kind(), slots, **options)
+    for slot in range(slots):
+        arena.begin(slot, Start(slot, slot))
+    assert len(arena.recv(slots)) == slots
+    return closing(arena)
+
+
+def ended(arena, count):
+    """So many events, by slot; and what was raised in their place."""
+    events, errors = [], []
+    while len(events) + len(errors) < count:
+        try:
+            events += arena.recv(1)
+        except KeyError as error:
+            errors.append(str(error))
+    return {event.slot: (event.ending, event.reward) for event in events}, errors
+
+
+def test_a_step_waits_for_the_judge_of_whatever_ended_the_episode():
     env = opened()
     env.step(env.call("write", line="a"))
     _, reward, terminated, truncated, info = env.step("fine")
     assert (reward, terminated, truncated) == (1.25, True, False)
     assert info["parts"] == {"success": 1.0, "style": 0.5}
-    assert closed == ["desk"]
+    env = opened()
+    assert env.finish(Ending.LENGTH_LIMIT, "and so")[1] == 0.25
+    assert env.attempt.answer is None
+    opened().finish(Ending.BROKEN)
+    assert (running, closed) == (["fine", ""], ["desk"] * 3)
 
 
 @pytest.mark.parametrize(
     ("answer", "fault"),
-    [("hang", "longer than reward_timeout = 0.3 s"), ("block", "longer than reward_timeout"),
+    [("hang", "longer than deadlines['reward'] = 0.5 s"), ("block", "longer than deadlines['reward']"),
      ("gone", "server is gone"), ("slow peer", "read timed out"), ("cancelled", "cancelled")],
 )  # fmt: skip
 def test_a_judge_that_fails_breaks_the_episode_and_is_never_a_zero(answer, fault):
-    event = opened().take(answer)
-    assert (event.ending, event.reward, event.parts) == (Ending.BROKEN, None, {})
-    assert fault in event.fault
-    assert event.attempt.answer == answer
+    env = opened(Hasty if "longer" in fault else Essay)
+    _, _, terminated, truncated, info = env.step(answer)
+    assert (terminated, truncated, info["ending"], info["attempt"].answer) == (False, True, "broken", answer)
+    assert fault in info["fault"]
+    assert closed == ["desk"], "a late judge does not keep what its episode had"
     released.set()
-    env = opened()
-    assert env.step("fine")[1] == 1.25, "the next episode is judged again"
-
-
-def test_a_late_judge_still_lets_go_of_the_toolkits_and_nobody_waits_for_them():
-    opened().take("hang")
-    until = time.monotonic() + 60
-    while not closed and time.monotonic() < until:
-        time.sleep(0.01)
-    assert closed == ["aside"]
+    assert opened().step("fine")[1] == 1.25, "the next episode is judged again"
 
 
 @pytest.mark.parametrize(
@@ -163,35 +154,22 @@ def test_a_mistake_in_the_reward_is_the_authors(answer, error, said):
     env.reset(seed=2)
 
 
-def test_a_cut_off_episode_is_judged_too():
-    event = opened().finish(Ending.LENGTH_LIMIT, "and so")
-    assert (event.reward, event.attempt.answer) == (0.25, None)
-    assert opened().finish(Ending.BROKEN).reward is None
-    assert running == [""]
-
-
 def test_a_judge_does_not_hold_up_the_other_slots():
-    with closing(gymnasium.make_vec("test/Patient-v0", num_envs=3, ordered=False)) as arena:
-        assert isinstance(arena, ToolVectorEnv)
-        for slot in range(3):
-            arena.begin(slot, Start(slot, slot))
-        arena.recv(3)
-        arena.send({0: "held", 1: "fine", 2: arena.envs[2].call("write", line="a")})
-        first = arena.recv(2)
-        assert [(event.slot, event.ending) for event in first] == [(1, Ending.ANSWERED), (2, None)]
-        arena.send({2: "fine"})
-        (second,) = arena.recv(1)
-        assert (second.slot, second.reward) == (2, 1.25)
+    with begun(3, ordered=False) as arena:
+        arena.send({0: "held", 1: "fine", 2: hermes.render([ParsedCall("write", {"line": "a"})])})
+        assert [(event.slot, event.ending) for event in arena.recv(2)] == [(1, Ending.ANSWERED), (2, None)]
+        arena.finish(2, Ending.LENGTH_LIMIT, "cut")
+        assert ended(arena, 1) == ({2: (Ending.LENGTH_LIMIT, 0.25)}, [])
         with pytest.raises(UsageError, match="busy"):
             arena.send({0: "again"})
         assert arena.recv(1, timeout=0.05) == []
         released.set()
-        (third,) = arena.recv(1)
-        assert (third.slot, third.ending, third.reward) == (0, Ending.ANSWERED, 0.25)
+        assert ended(arena, 1) == ({0: (Ending.ANSWERED, 0.25)}, [])
 
 
-def test_judges_of_all_slots_work_at_once():
-    with closing(gymnasium.make_vec("test/Patient-v0", num_envs=8)) as arena:
+def test_judges_of_all_slots_work_at_once_and_order_is_no_default_where_one_waits():
+    with closing(ToolVectorEnv(Essay(), 8)) as arena:
+        assert not arena.ordered
         arena.reset(seed=1)
         _, rewards, terminated, _, _ = arena.step(["meet"] * 8)
         assert running == ["meet"] * 8
@@ -199,30 +177,20 @@ def test_judges_of_all_slots_work_at_once():
         assert terminated.all()
 
 
-def test_an_environment_whose_reward_waits_is_not_ordered_by_itself():
-    with closing(gymnasium.make_vec("test/Patient-v0", num_envs=2)) as arena:
-        assert not arena.ordered
-    with closing(gymnasium.make_vec("palaestra/Calculator-v0", num_envs=2)) as arena:
-        assert arena.ordered
-
-
 @pytest.mark.parametrize("ordered", [False, True])
-def test_a_broken_judge_breaks_its_slot_alone(ordered):
-    with closing(gymnasium.make_vec("test/Essay-v0", num_envs=4, ordered=ordered)) as arena:
-        for _ in range(2):
-            arena.reset(seed=1)
-            _, rewards, terminated, truncated, infos = arena.step(["hang", "fine", "gone", "other"])
-            assert infos["ending"].tolist() == ["broken", "answered", "broken", "answered"]
-            assert rewards.tolist() == [0.0, 1.25, 0.0, 0.25]
-            assert terminated.tolist() == [False, True, False, True]
-            assert truncated.tolist() == [True, False, True, False]
+def test_a_judge_that_fails_or_errs_concerns_its_slot_alone(ordered):
+    with begun(5, Hasty, ordered=ordered) as arena:
+        arena.send(dict(enumerate(["hang", "fine", "gone", "other", "mistake"])))
+        found, errors = ended(arena, 5)
+        assert found == {0: (Ending.BROKEN, None), 1: (Ending.ANSWERED, 1.25), 2: (Ending.BROKEN, None),
+                         3: (Ending.ANSWERED, 0.25)}  # fmt: skip
+        assert errors == ["'rubric'"]
+        arena.begin(4, Start(3, 3))
+        assert arena.recv(1)[0].slot == 4
 
 
 def test_a_slot_whose_judge_works_can_be_dropped_and_used_again():
-    with closing(gymnasium.make_vec("test/Patient-v0", num_envs=2, ordered=False)) as arena:
-        for slot in range(2):
-            arena.begin(slot, Start(slot, slot))
-        arena.recv(2)
+    with begun(2, ordered=False) as arena:
         arena.send({0: "held", 1: "held"})
         assert arena.recv(1, timeout=0.05) == []
         arena.begin(0, Start(5, 5))
@@ -233,97 +201,22 @@ def test_a_slot_whose_judge_works_can_be_dropped_and_used_again():
     assert not released.is_set(), "closing does not wait for a judge either"
 
 
-def test_finish_is_judged_beside_the_others():
-    with closing(gymnasium.make_vec("test/Patient-v0", num_envs=2, ordered=False)) as arena:
-        for slot in range(2):
-            arena.begin(slot, Start(slot, slot))
-        arena.recv(2)
-        arena.finish(0, Ending.LENGTH_LIMIT, "cut")
-        arena.send({1: "fine"})
-        events = []
-        while len(events) < 2:
-            events += arena.recv(1)
-        assert {event.slot: (event.ending, event.reward) for event in events} == {
-            0: (Ending.LENGTH_LIMIT, 0.25),
-            1: (Ending.ANSWERED, 1.25),
-        }
+async def half(attempt):
+    return 0.5
 
 
-def test_a_mistake_in_the_reward_frees_its_slot_and_keeps_the_others():
-    with closing(gymnasium.make_vec("test/Patient-v0", num_envs=2, ordered=False)) as arena:
-        for slot in range(2):
-            arena.begin(slot, Start(slot, slot))
-        arena.recv(2)
-        arena.send({0: "mistake", 1: "fine"})
-        events, errors = [], []
-        while len(events) + len(errors) < 2:
-            try:
-                events += arena.recv(1)
-            except KeyError as error:
-                errors.append(error)
-        assert [(event.slot, event.reward) for event in events] == [(1, 1.25)]
-        assert str(errors[0]) == "'rubric'"
-        arena.begin(0, Start(3, 3))
-        assert arena.recv(1)[0].slot == 0
+async def gone(attempt):
+    raise Broken("nobody answers")
 
 
-# Over records.
-
-
-def played(answer):
+def test_rescoring_waits_for_judges_and_one_that_fails_is_no_zero():
     env = opened()
-    event = env.take(answer)
-    return Record(
-        "test/Essay-v0",
-        Episode(event.start, event.attempt, (), event.ending, event.reward, event.parts, event.fault, event.tools),
-    )
-
-
-def test_a_replay_asks_the_judge_again():
-    record = played("fine")
-    asked = len(running)
-    assert replay(Essay(), record.episode) is None
-    assert len(running) == asked + 1
-
-
-def test_a_replay_whose_judge_is_gone_says_so(monkeypatch):
-    record = played("fine")
-
-    async def gone(self, attempt):
-        raise Broken("the judge's server is gone")
-
-    monkeypatch.setattr(Essay, "reward", gone)
-    found = replay(Essay(), record.episode)
-    assert found is not None
-    assert "server is gone" in str(found)
-
-
-def test_rescoring_waits_for_judges():
-    record = played("fine")
-    assert rescore(record, find_scorer("test/Essay-v0")).episode.reward == 1.25
-    assert rescore(record, find_scorer("essays:half")).episode.parts == {"success": 0.5}
-
-
-def test_an_episode_whose_new_judge_fails_is_broken_and_no_zero():
-    new = rescore(played("fine"), find_scorer("essays:hang")).episode
+    info = env.step("fine")[-1]
+    record = Record("essay", Episode(Start(0, 1), info["attempt"], (), Ending.ANSWERED, 1.25, info["parts"]))
+    assert rescore(record, find_scorer(f"{__name__}:half")).episode.parts == {"success": 0.5}
+    new = rescore(record, find_scorer(f"{__name__}:gone")).episode
     assert (new.ending, new.reward, new.parts) == (Ending.BROKEN, None, {})
     assert "nobody answers" in new.fault
-
-
-def test_by_hand_the_judge_is_asked_about_what_there_is():
-    hand = ByHand(Essay(), "test/Essay-v0", {})
-    hand.open(1)
-    assert hand.reward() == (0.25, {"success": 0.0, "style": 0.5})
-    hand.say("fine")
-    assert hand.reward()[0] == 1.25
-
-
-def test_a_judge_that_is_never_asked_is_not_complained_about():
-    from palaestra.envs.core.verdict import Verdict
-
-    attempt = Attempt(Task("?"), (), "fine", (), 1)
-    Verdict(Essay().reward(attempt), 1.0)
-    assert running == []
 
 
 def test_what_holds_the_loop_is_told_a_remedy_that_a_judge_can_take(caplog):
@@ -334,9 +227,7 @@ def test_what_holds_the_loop_is_told_a_remedy_that_a_judge_can_take(caplog):
             holds.wait(60)
             return 1.0
 
-    with closing(ToolVectorEnv(Holding, 1)) as opened:
-        opened.begin(0, Start(0, 0))
-        opened.recv(1)
+    with begun(1, Holding) as opened:
         opened.send({0: "fine"})
         until = time.monotonic() + 60
         while "held the event loop" not in caplog.text and time.monotonic() < until:

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 import palaestra
 from palaestra import EnvironmentDefect, Start, Task, UsageError
 from palaestra.cli import main
-from palaestra.envs import ToolEnv
+from palaestra.envs import TextEnv, ToolEnv
+from palaestra.envs.arena.opening import made
 from palaestra.envs.data import rows, task_files
 from palaestra.envs.data.task_files import load_tasks, read_tasks
 from palaestra.errors import TaskFileError
@@ -405,11 +406,11 @@ class Hermit(OwnInit):
 
 def test_environments_with_an_init_of_their_own_keep_working(lines):
     path = lines(*numbered(20))
-    assert OwnInit(size=5, tasks=path).reset(seed=1)[0].startswith("What is")
-    assert OwnInit().reset(seed=1)[0].isdecimal()
-    assert Hermit().reset(seed=1)[0].isdecimal()
+    assert TextEnv(OwnInit(size=5, tasks=path)).reset(seed=1)[0].startswith("What is")
+    assert TextEnv(OwnInit()).reset(seed=1)[0].isdecimal()
+    assert TextEnv(Hermit()).reset(seed=1)[0].isdecimal()
     with pytest.raises(UsageError, match=r"takes no option 'tasks'; it takes format$"):
-        Hermit(tasks=path)
+        made(f"{__name__}:Hermit", {"tasks": path})
 
 
 def test_an_option_of_reset_that_nobody_reads_is_refused():
@@ -428,7 +429,7 @@ def test_an_option_of_reset_that_nobody_reads_is_refused():
 
 def test_an_environment_without_tasks_still_says_so():
     with pytest.raises(EnvironmentDefect, match="has no problems"):
-        type("Bare", (ToolEnv,), {})().reset(seed=0)
+        TextEnv(type("Bare", (ToolEnv,), {})()).reset(seed=0)
 
 
 def test_a_missing_library_names_the_extra(monkeypatch, table):

@@ -9,6 +9,7 @@ from palaestra import Ending, Start
 from palaestra.envs import ToolVectorEnv
 from palaestra.envs.core.tool import collect
 from palaestra.envs.running import limits
+from palaestra.formats import ParsedCall, hermes
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +23,7 @@ def arena():
     made = []
 
     def open_arena(env_class, slots):
-        made.append(ToolVectorEnv(env_class, slots))
+        made.append(ToolVectorEnv(env_class(), slots))
         for slot in range(slots):
             made[-1].begin(slot, Start(task=slot, seed=slot))
         made[-1].recv(slots)
@@ -34,7 +35,7 @@ def arena():
 
 
 def call(arena, tool_name, /, **arguments):
-    return arena.envs[0].call(tool_name, **arguments)
+    return hermes.render([ParsedCall(tool_name, arguments)])
 
 
 @pytest.mark.parametrize(("name", "most"), [("narrow", 2), ("gate", 3)])
@@ -93,11 +94,11 @@ def test_a_loop_that_is_held_lets_no_more_begin_than_the_rate(arena):
 def test_waiting_for_a_place_is_not_held_against_the_call(arena):
     opened = arena(workshop.Limited, 4)
     opened.send(dict.fromkeys(range(4), call(opened, "held")))  # Its deadline is a minute.
-    jobs = [opened._out[slot].jobs[0] for slot in range(4)]
-    for job in jobs:
-        job.asked -= 100
+    works = [opened._tables[slot].out[0].works[0] for slot in range(4)]
+    for work in works:
+        work.asked -= 100
     for inside in range(4):
-        assert [job.begun is None for job in jobs] == [at > inside for at in range(4)]
+        assert [work.begun is None for work in works] == [at > inside for at in range(4)]
         assert opened.recv(1, 0.01) == [], "its minute has only begun"
         workshop.tickets.append("out")
         assert [(event.slot, event.ending) for event in opened.recv(1, 60)] == [(inside, None)]
@@ -116,7 +117,7 @@ def test_calls_that_are_given_up_free_their_places(arena):
     assert sorted((event.slot, event.ending) for event in ended) == [
         (0, Ending.BROKEN), (1, Ending.BROKEN), (2, Ending.BROKEN), (3, None)
     ]  # fmt: skip
-    limit = collect(workshop.Limited)["closed"].limit
+    limit = collect(workshop.Limited)["closed"].conditions.limit
     assert (limit._inside, list(limit._line)) == (0, [])
 
 

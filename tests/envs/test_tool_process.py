@@ -12,22 +12,28 @@ import pytest
 import workshop
 
 import palaestra
-from palaestra.envs.core.calls import Prepared
+from palaestra.envs.core.calls import prepare
 from palaestra.envs.core.tool import collect
 from palaestra.envs.running import processes
-from palaestra.envs.running.inbox import Inbox, Turn
-from palaestra.envs.running.runner import take_turn
+from palaestra.envs.running.inbox import Inbox
+from palaestra.envs.running.runner import wait_for
+from palaestra.envs.running.work import Pending
 from palaestra.episode import Status
+from palaestra.formats import ParsedCall, hermes
 
-TOOLS = collect(workshop.Heavy)
+
+def prepared(name, arguments):
+    """A call that is ready, and what waits for its work."""
+    ready = prepare(ParsedCall(name, arguments), collect(workshop.Heavy), {}, workshop.Heavy())
+    return ready, Pending([ready.work()])
 
 
 def run(name, /, **arguments):
-    tool = TOOLS[name]
-    prepared = Prepared(name, arguments, tool, workshop.Heavy(), tool.validate(arguments))
-    calls, late = take_turn("world", 0, [prepared])
-    assert late is None
-    return calls[0].status, calls[0].text
+    ready, pending = prepared(name, arguments)
+    wait_for(pending)
+    assert pending.late is None
+    call = ready.call(pending.works[0])
+    return call.status, call.text
 
 
 def gone(pid):
@@ -76,12 +82,12 @@ def test_a_call_that_is_given_up_kills_its_process():
     try:
         arena.begin(0, palaestra.Start(0, 0))
         arena.recv()
-        arena.send({0: arena.envs[0].call("spin_long")})
-        (job,) = arena._out[0].jobs
+        arena.send({0: hermes.render([ParsedCall("spin_long", {})])})
+        (work,) = arena._tables[0].out[0].works
         until = time.monotonic() + 60
-        while job.begun is None and time.monotonic() < until:
+        while work.begun is None and time.monotonic() < until:
             time.sleep(0.01)
-        pid = job.child.process.pid
+        pid = work.child.process.pid
         arena.begin(0, palaestra.Start(1, 1))
         assert gone(pid)
         assert arena.recv(1, 60)[0].ending is None
@@ -95,18 +101,17 @@ def test_a_process_that_cannot_be_started_or_load_the_tool_is_our_failure(monkey
         raise OSError("no more processes")
 
     def start():
-        prepared = Prepared("square", {"number": 1}, TOOLS["square"], workshop.Heavy(), {"number": 1})
-        (job,) = Turn(0, [prepared], Inbox("world")).jobs
-        found = []
+        ready, pending = prepared("square", {"number": 1})
+        pending.inbox, (work,) = Inbox("world"), pending.works
 
-        def work():  # In a thread that has no process yet.
-            found.append(processes.run_in_process(job))
+        def perform():  # In a thread that has no process yet.
+            processes.run_in_process(work)
             processes._forget(processes._mine.child)
 
-        thread = threading.Thread(target=work)
+        thread = threading.Thread(target=perform)
         thread.start()
         thread.join(120)
-        return found[0]
+        return ready.call(work)
 
     with monkeypatch.context() as patched:
         patched.setattr(processes.subprocess, "Popen", refuse)
@@ -121,17 +126,13 @@ def test_a_process_that_cannot_be_started_or_load_the_tool_is_our_failure(monkey
 def test_the_processes_die_with_us_even_while_they_compute():
     program = (
         "import sys, time; sys.path[:0] = sys.argv[1:]\n"
-        "import workshop\n"
-        "from palaestra.envs.core.calls import Prepared\n"
-        "from palaestra.envs.core.tool import collect\n"
-        "from palaestra.envs.running.inbox import Inbox, Turn\n"
+        "from test_tool_process import Inbox, prepared\n"
         "from palaestra.envs.running.runner import Runner\n"
-        "spin = Prepared('spin_long', {}, collect(workshop.Heavy)['spin_long'], None, {})\n"
-        "turn = Turn(0, [spin], Inbox('w'))\n"
-        "(job,) = turn.jobs\n"
-        "Runner(1).start((turn,))\n"
-        "while job.begun is None: time.sleep(0.01)\n"
-        "print(job.child.process.pid, flush=True); time.sleep(60)\n"
+        "_, pending = prepared('spin_long', {})\n"
+        "(work,) = pending.works\n"
+        "Runner(1).start((pending,), Inbox('w'))\n"
+        "while work.begun is None: time.sleep(0.01)\n"
+        "print(work.child.process.pid, flush=True); time.sleep(60)\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", program, os.path.dirname(__file__)], stdout=subprocess.PIPE)
     assert parent.stdout is not None

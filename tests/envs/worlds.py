@@ -3,25 +3,30 @@
 import asyncio
 import threading
 import time
+from inspect import isawaitable
 
 import palaestra
 from palaestra.envs import RewardPart, Task, ToolEnv, ToolError, Toolkit, tool
+from palaestra.envs.core.scoring import score
 
 opened: list[str] = []
 gate = threading.Event()
 
 
-class Brief:
-    """A limit of an environment that is short for what hangs, and a minute for all else.
+def judged(author, attempt):
+    """The reward of an attempt and its parts, with no episode around it."""
+    found = author.reward(attempt)
+    return score(type(author).__name__, author.parts, asyncio.run(_awaited(found)) if isawaitable(found) else found)
 
-    A machine that stands still for a while passes any limit, and what had to come in time would not.
-    """
 
-    def __init__(self, hangs, seconds=0.3):
-        self.hangs, self.seconds = hangs, seconds
+def explained(author, attempt):
+    """What a person is told of a reward."""
+    found = author.explain(attempt)
+    return asyncio.run(_awaited(found)) if isawaitable(found) else found
 
-    def __get__(self, env, owner=None):
-        return self.seconds if env is not None and self.hangs(env) else 60.0
+
+async def _awaited(found):
+    return await found
 
 
 class Notes(Toolkit):

@@ -3,7 +3,7 @@
 import pytest
 
 from palaestra import ConfigError, formats
-from palaestra.envs import Task, ToolEnv, tool
+from palaestra.envs import Task, TextEnv, ToolEnv, tool
 
 EVERY = pytest.mark.parametrize("name", list(formats.FORMATS))
 
@@ -33,6 +33,12 @@ SHELVES = {
 }
 
 
+def opened(name):
+    env = TextEnv(SHELVES[name]())
+    env.reset(seed=1)
+    return env
+
+
 def told(env, text):
     observation, *_ = env.step(text)
     return observation
@@ -40,8 +46,7 @@ def told(env, text):
 
 @EVERY
 def test_a_call_runs_and_a_fault_is_told_in_the_same_dialect(name):
-    env = SHELVES[name]()
-    env.reset(seed=1)
+    env = opened(name)
     code = "x = 1\nprint(x)"
     assert repr(code) in told(env, env.call("python", code=code))
     whole = env.call("python", code=code)
@@ -55,16 +60,14 @@ def test_a_call_runs_and_a_fault_is_told_in_the_same_dialect(name):
 
 @pytest.mark.parametrize("name", [name for name in formats.FORMATS if name != "fence"])  # A fence holds code alone.
 def test_values_reach_the_tool_with_their_types(name):
-    env = SHELVES[name]()
-    env.reset(seed=1)
+    env = opened(name)
     assert "12" in told(env, env.call("add", numbers=[1, 2, 3], times=2))
 
 
 @pytest.mark.parametrize("name", [name for name in formats.FORMATS if name not in ("fence", "tags")])
 def test_an_unknown_tool_is_told_which_there_are(name):
     """Rule 8; a tag that no tool has is just text."""
-    env = SHELVES[name]()
-    env.reset(seed=1)
+    env = opened(name)
     reply = told(env, env.call("pythn", code="1"))
     assert "no tool is named 'pythn'" in reply
     assert "python, add" in reply

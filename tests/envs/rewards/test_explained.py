@@ -5,11 +5,11 @@ from contextlib import closing
 
 import gymnasium
 import pytest
+from worlds import explained
 
 import palaestra
 from palaestra import Attempt, Call, Start, Status, Task
 from palaestra.envs import ToolEnv
-from palaestra.envs.core.verdict import complete
 from palaestra.envs.records.rescore import find_scorer
 from palaestra.envs.rewards.answer import MAX_SHOWN, reading
 from palaestra.envs.rewards.mathematics import rule
@@ -38,10 +38,10 @@ def test_stages_that_were_not_reached_are_told_apart_from_those_that_got_nothing
         reward = Progressive(*stages)
 
     env = Staged()
-    told = complete(env.explain(attempt("x", good=7, bad=1)), 60.0)
+    told = explained(env, attempt("x", good=7, bad=1))
     assert told == "not reached: short, success, since valid is 0.875 and needs 0.9"
-    assert complete(env.explain(attempt("wrong", good=9, bad=1)), 60.0) == "", "the last stage was reached, and got 0"
-    assert complete(env.explain(attempt("x")), 60.0) == ""
+    assert explained(env, attempt("wrong", good=9, bad=1)) == "", "the last stage was reached, and got 0"
+    assert explained(env, attempt("x")) == ""
 
 
 def test_a_stage_in_the_middle_that_is_not_cleared_is_named():
@@ -63,7 +63,6 @@ def test_no_episode_asks_for_an_explanation(monkeypatch):
     env = gymnasium.make(ID).unwrapped
     env.reset(seed=0)
     *_, info = env.step("wrong")
-    env.judge(info["attempt"])
     with closing(palaestra.arena(ID, 2)) as arena:
         arena.begin(0, Start(0, 0))
         arena.recv(1, 60.0)

@@ -16,7 +16,7 @@ def answered(env, index, program):
 
 def test_the_benchmark_is_the_eval_split_and_the_default_and_training_is_on_other_problems():
     env = gymnasium.make(ID).unwrapped
-    assert (env.split, len(env.tasks)) == ("eval", 164)
+    assert (env.author.split, len(env.tasks)) == ("eval", 164)
     train = gymnasium.make(ID, split="train").unwrapped
     prompts = {task.prompt for task in env.tasks}
     assert not prompts & {train.tasks[at].prompt for at in range(200)}
@@ -37,4 +37,4 @@ def test_a_function_is_judged_by_assertions_in_both_splits():
 def test_self_contained_play_has_no_tools():
     env = gymnasium.make(ID, mode="self-contained").unwrapped
     assert env.reset(seed=0)[1]["tools"] == "[]"
-    assert human_eval.HumanEval(mode="agentic").system != env.system
+    assert human_eval.HumanEval(mode="agentic").system != env.author.system

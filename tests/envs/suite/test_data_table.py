@@ -8,7 +8,9 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from worlds import judged
 
+from palaestra.envs import TextEnv
 from palaestra.envs.suite.data_table import FAMILIES, DataTable, demonstrate
 from palaestra.envs.suite.data_table_world import CITIES, ORDERS, PRODUCTS, draw_world
 from palaestra.episode import Attempt
@@ -27,7 +29,7 @@ def played(env, seed, split_rng):
 
 def test_every_family_is_asked_and_found_out_in_the_files():
     """A program that only sees the files comes to the answer that was computed without them."""
-    env, rng = DataTable("eval"), np.random.default_rng(0)
+    env, rng = TextEnv(DataTable("eval")), np.random.default_rng(0)
     try:
         assert [played(env, seed, rng) for seed in range(16)] == [(1.0, 2)] * 16
     finally:
@@ -84,8 +86,8 @@ def test_worlds_differ_and_repeat():
 )
 def test_an_answer_may_be_written_in_another_form(expected, right, wrong):
     env = DataTable()
-    task = env.tasks[0]
+    task = TextEnv(env).tasks[0]
     task = type(task)(prompt=task.prompt, answer=expected, id="x", data=task.data)
     for texts, reward in ((right, 1.0), (wrong, 0.0)):
         for text in texts:
-            assert env.judge(Attempt(task, (), text, (), 1))[0] == reward, text
+            assert judged(env, Attempt(task, (), text, (), 1))[0] == reward, text

@@ -4,8 +4,9 @@ import re
 from dataclasses import replace
 
 import pytest
+from worlds import explained
 
-from palaestra.envs.core.verdict import complete
+from palaestra.envs import TextEnv
 from palaestra.envs.suite.code_contest import CodeContest
 from palaestra.envs.suite.code_math import CodeMath
 from palaestra.envs.suite.data_table import DataTable
@@ -20,7 +21,7 @@ ASSERTS = Task("Add two.", data={"entry_point": "add", "test": "def check(f):\n 
 
 def told(env, task, answer):
     attempt = Attempt(task, (), answer, (), 1)
-    return complete(env.explain(attempt), 60.0)
+    return explained(env, attempt)
 
 
 @pytest.mark.usefixtures("bare")
@@ -40,11 +41,14 @@ def test_a_wrong_program_is_told_the_test_that_failed_and_a_right_one_nothing():
 
 @pytest.mark.usefixtures("bare")
 def test_what_hidden_tests_expect_is_in_nothing_that_an_episode_hands_out():
-    env = CodeContest()
-    env.reset(seed=0, options={"task": 0})
-    env.problem = replace(env.problem, data={"tests": {"inputs": ["1"], "outputs": ["zqx-8731"]}})
+    class Marked(CodeContest):
+        def task_set(self, split):
+            return [Task("Say it.", data={"tests": {"inputs": ["1"], "outputs": ["zqx-8731"]}})]
+
+    env = TextEnv(Marked())
+    env.reset(seed=0)
     observation, *_, info = env.step("```python\nprint(1)\n```")
-    assert "zqx-8731" in complete(env.explain(info["attempt"]), 60.0)
+    assert "zqx-8731" in explained(env.author, info["attempt"])
     handed = {**info, "attempt": replace(info["attempt"], task=None)}
     assert "zqx-8731" not in f"{observation}{handed}{env.attempt.messages}"
 

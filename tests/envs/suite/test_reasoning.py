@@ -5,7 +5,9 @@ import sys
 import time
 
 import pytest
+import worlds
 
+from palaestra.envs import TextEnv
 from palaestra.envs.rewards import limited_processes
 from palaestra.envs.suite import reasoning_items
 from palaestra.envs.suite.reasoning import Reasoning, answer_of
@@ -37,7 +39,11 @@ def one_process():
 
 
 def judged(env, task, text):
-    return env.judge(Attempt(task, (), text, (), 1))[1]
+    return worlds.judged(env, Attempt(task, (), text, (), 1))[1]
+
+
+def tasks(env):
+    return TextEnv(env).tasks
 
 
 def credit(generator, text):
@@ -48,7 +54,7 @@ def credit(generator, text):
 def test_an_item_is_right_by_its_own_answer_and_by_no_nonsense():
     for generator in ("number_sorting", "countdown", "n_queens", "chain_sum", "word_ladder"):
         env = Reasoning(generator=generator)
-        task = env.tasks[3]
+        task = tasks(env)[3]
         assert judged(env, task, f"So <answer>{task.answer}</answer>") == {"success": 1.0, "credit": 1.0}
         for text in ("<answer>zzz</answer>", "<answer></answer>", "", None, task.prompt):
             assert judged(env, task, text)["success"] == 0.0
@@ -60,27 +66,27 @@ def test_what_the_commonest_answer_wins_is_the_declared_chance():
     assert 0.5 < few.chance < 0.85
     assert many.chance < 0.1
     assert sure.chance > few.chance + 0.1
-    won = sum(judged(few, few.tasks[at], "<answer>Yes</answer>")["success"] for at in range(60)) / 60
+    won = sum(judged(few, tasks(few)[at], "<answer>Yes</answer>")["success"] for at in range(60)) / 60
     assert abs(won - few.chance) < 0.25
 
 
 def test_partial_credit_is_told_and_not_paid():
     env = Reasoning(generator="countdown")
-    reward, parts = env.judge(Attempt(env.tasks[0], (), "<answer>1 + 1</answer>", (), 1))
+    reward, parts = worlds.judged(env, Attempt(tasks(env)[0], (), "<answer>1 + 1</answer>", (), 1))
     assert (reward, parts["success"]) == (0.0, 0.0)
     assert 0 < parts["credit"] < 1
 
 
 def test_the_configuration_reaches_the_generator():
     few, many = (Reasoning(generator="chain_sum", config={"min_terms": n, "max_terms": n}) for n in (2, 6))
-    assert few.tasks[0].prompt.count(" + ") + few.tasks[0].prompt.count(" - ") == 1
-    assert many.tasks[0].prompt.count(" + ") + many.tasks[0].prompt.count(" - ") == 5
+    assert tasks(few)[0].prompt.count(" + ") + tasks(few)[0].prompt.count(" - ") == 1
+    assert tasks(many)[0].prompt.count(" + ") + tasks(many)[0].prompt.count(" - ") == 5
 
 
 def test_splits_share_no_question():
     config = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
     asked = [
-        {Reasoning(split, generator="chain_sum", config=config).tasks[index].prompt for index in range(60)}
+        {tasks(Reasoning(split, generator="chain_sum", config=config))[index].prompt for index in range(60)}
         for split in ("train", "eval")
     ]
     assert not asked[0] & asked[1]
@@ -147,7 +153,7 @@ def test_the_look_at_a_generator_finds_what_the_list_holds():
 )
 def test_wrong_options_are_said(options, said):
     with pytest.raises(UsageError, match=said):
-        _ = Reasoning(**options).tasks[0]
+        _ = tasks(Reasoning(**options))[0]
 
 
 @pytest.mark.parametrize("generator", ["n_queens", "spiral_matrix", "string_insertion", "binary_matrix", "countdown"])
@@ -155,7 +161,7 @@ def test_what_an_agent_writes_is_never_run(generator, tmp_path):
     runs = f"__import__('os').mkdir({str(tmp_path / 'ran')!r})"
     env = Reasoning(generator=generator)
     for text in (runs, f"[{runs}]", f"1 + {runs}", f"['a', {runs}]"):
-        assert judged(env, env.tasks[0], f"<answer>{text}</answer>")["success"] == 0.0
+        assert judged(env, tasks(env)[0], f"<answer>{text}</answer>")["success"] == 0.0
     assert not (tmp_path / "ran").exists()
     # The verifier itself does run it, else this test would prove nothing.
     items = open_items(generator, {})
@@ -257,7 +263,7 @@ def test_a_process_that_cannot_start_is_broken_and_not_wrong(monkeypatch):
 
 def test_an_item_that_is_another_one_here_is_broken_and_not_wrong():
     env = Reasoning()
-    task = env.tasks[0]
+    task = tasks(env)[0]
     moved = type(task)(prompt=task.prompt + "!", answer=task.answer, id="x", data=task.data)
     with pytest.raises(Broken, match="draws another item"):
         judged(env, moved, "<answer>1</answer>")
@@ -277,6 +283,5 @@ def test_the_answer_stands_between_tags_or_behind_its_mark():
 
 def test_without_the_library_its_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
-    tasks = Reasoning().tasks
     with pytest.raises(MissingExtra, match=r"palaestra\[code\]"):
-        _ = tasks[0]
+        tasks(Reasoning())

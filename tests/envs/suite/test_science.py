@@ -7,7 +7,9 @@ from collections import Counter
 
 import numpy as np
 import pytest
+import worlds
 
+from palaestra.envs import TextEnv
 from palaestra.envs.data.science_files import GPQA
 from palaestra.envs.suite.science import PROMPTS, Science, lettered
 from palaestra.envs.suite.science_families import FAMILIES, LEAST_APART, OPTIONS
@@ -16,7 +18,11 @@ from palaestra.errors import TaskFileError, UsageError
 
 
 def judged(env, task, text):
-    return env.judge(Attempt(task, (), text, (), 1))[0]
+    return worlds.judged(env, Attempt(task, (), text, (), 1))[0]
+
+
+def tasks_of(*given, **options):
+    return TextEnv(Science(*given, **options)).tasks
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.question[:40])
@@ -37,7 +43,7 @@ def test_a_familys_questions_lead_to_their_right_option(family):
 
 
 def test_every_letter_is_right_equally_often():
-    letters = Counter(Science().tasks[index].answer for index in range(400))
+    letters = Counter(tasks_of()[index].answer for index in range(400))
     assert set(letters) == set("ABCD")
     assert min(letters.values()) > 70
 
@@ -54,7 +60,7 @@ def test_a_question_has_the_same_options_always_and_stands_in_one_split():
     questions = []
     for split in ("train", "eval"):
         asked: dict[str, str] = {}
-        for task in Science(split).tasks[:200]:
+        for task in tasks_of(split)[:200]:
             question, _, options = task.prompt.partition("\n\n")
             assert asked.setdefault(question, options) == options
         questions.append(set(asked))
@@ -73,10 +79,10 @@ def test_one_letter_in_a_box_is_the_answer():
 
 def test_without_the_tool_the_agent_is_told_of_none():
     for prompt, tools in (("agentic", ["code_interpreter"]), ("self-contained", [])):
-        env = Science(prompt=prompt)
+        env = TextEnv(Science(prompt=prompt))
         env.reset(seed=0)
         assert [schema["function"]["name"] for schema in env.schemas] == tools
-        assert env.system == PROMPTS[prompt]
+        assert env.author.system == PROMPTS[prompt]
         env.close()
     with pytest.raises(UsageError, match="self-contained"):
         Science(prompt="both")
@@ -98,7 +104,7 @@ def test_gpqa_is_a_test_set_with_options_in_a_lasting_order(tmp_path, suffix):
             writer.writerows(rows)
         else:
             file.writelines(json.dumps(row) + "\n" for row in rows)
-    first, second = (Science("eval", questions=str(path)).tasks for _ in range(2))
+    first, second = (tasks_of("eval", questions=str(path)) for _ in range(2))
     assert first == second
     assert [task.id for task in first] == [f"rec{at}" for at in range(30)]
     assert len({task.answer for task in first}) == 4
@@ -106,7 +112,7 @@ def test_gpqa_is_a_test_set_with_options_in_a_lasting_order(tmp_path, suffix):
         assert f"{task.answer}) {row['Correct Answer']}" in task.prompt.splitlines()
         assert task.prompt.startswith(row["Question"])
     with pytest.raises(UsageError, match="test set"):
-        _ = Science("train", questions=str(path)).tasks
+        _ = tasks_of("train", questions=str(path))
 
 
 def test_megascience_asks_for_short_answers_and_shares_none_between_splits(tmp_path):
@@ -115,7 +121,7 @@ def test_megascience_asks_for_short_answers_and_shares_none_between_splits(tmp_p
             for n in range(1, 60)]  # fmt: skip
     rows.append({"question": "Which gas do leaves take in?", "reference_answer": "Carbon dioxide"})
     path.write_text("\n".join(map(json.dumps, rows)))
-    sets = [Science(split, questions=str(path)).tasks for split in ("train", "eval")]
+    sets = [tasks_of(split, questions=str(path)) for split in ("train", "eval")]
     assert sum(map(len, sets)) == 60
     assert not {task.prompt for task in sets[0]} & {task.prompt for task in sets[1]}
     env = Science(questions=str(path))
@@ -139,7 +145,7 @@ LISTED = "Which?\nA. foo\nB. bar\nC. baz"
 @pytest.mark.parametrize("reference", ["B", "(B)", "B.", "B. bar"])
 def test_a_letter_of_options_that_the_question_lists_is_a_choice(tmp_path, reference):
     env = asked(tmp_path, {"question": LISTED, "reference_answer": reference})
-    (task,) = env.tasks
+    (task,) = TextEnv(env).tasks
     for text in (r"\boxed{B) bar}", r"\boxed{B}", "Answer: B", r"\boxed{\text{(B)}}"):
         assert judged(env, task, text) == 1.0, text
     for text in (r"\boxed{A. foo}", r"\boxed{A} \boxed{B}", r"\boxed{D}", "A, B", None):
@@ -149,23 +155,23 @@ def test_a_letter_of_options_that_the_question_lists_is_a_choice(tmp_path, refer
 def test_options_have_as_many_letters_as_the_question_lists(tmp_path):
     listed = "\n".join(f"({letter}) {letter.lower()}oo" for letter in "ABCDEF")
     env = asked(tmp_path, {"question": f"Which?\n{listed}", "reference_answer": "F"})
-    assert judged(env, env.tasks[0], r"\boxed{F}") == 1.0
+    assert judged(env, TextEnv(env).tasks[0], r"\boxed{F}") == 1.0
 
 
 def test_a_letter_that_no_listed_option_has_is_refused(tmp_path):
     with pytest.raises(TaskFileError, match="'E', but options A to C"):
-        _ = asked(tmp_path, {"question": LISTED, "reference_answer": "E"}).tasks
+        _ = TextEnv(asked(tmp_path, {"question": LISTED, "reference_answer": "E"})).tasks
 
 
 def test_an_answer_in_words_stays_one_whatever_lines_its_question_has(tmp_path):
     env = asked(tmp_path, {"question": LISTED, "reference_answer": "bar"})
-    assert judged(env, env.tasks[0], r"\boxed{bar}") == 1.0
-    assert judged(env, env.tasks[0], r"\boxed{B}") == 0.0
+    assert judged(env, TextEnv(env).tasks[0], r"\boxed{bar}") == 1.0
+    assert judged(env, TextEnv(env).tasks[0], r"\boxed{B}") == 0.0
 
 
 def test_a_split_column_decides_the_split_of_science_questions(tmp_path):
     rows = [{"question": f"What is {n} + {n}?", "reference_answer": str(2 * n)} for n in range(20)]
-    assert len(asked(tmp_path, *rows).tasks) == 20
+    assert len(TextEnv(asked(tmp_path, *rows)).tasks) == 20
 
 
 @pytest.mark.parametrize(
@@ -191,7 +197,7 @@ def test_a_split_column_decides_the_split_of_science_questions(tmp_path):
 )
 def test_signs_and_decimal_points_count_where_mathematics_is_expected(expected, right, wrong):
     env = Science()
-    task = type(env.tasks[0])(prompt="?", answer=expected, id="x", data={"kind": "short"})
+    task = type(TextEnv(env).tasks[0])(prompt="?", answer=expected, id="x", data={"kind": "short"})
     for texts, reward in ((right, 1.0), (wrong, 0.0)):
         for text in texts:
             assert judged(env, task, rf"\boxed{{{text}}}") == reward, text
@@ -211,7 +217,7 @@ def test_a_wrong_file_is_refused_by_its_rows(tmp_path, rows, said):
     path = tmp_path / "questions.jsonl"
     path.write_text("\n".join(map(json.dumps, rows)))
     with pytest.raises(TaskFileError, match=said):
-        _ = Science("eval", questions=str(path)).tasks
+        _ = tasks_of("eval", questions=str(path))
 
 
 def test_an_absent_file_is_said_at_once():

@@ -8,13 +8,13 @@ import pytest
 
 import palaestra
 from palaestra import Broken, EnvironmentDefect, SandboxUnavailable, ToolError, UsageError
-from palaestra.envs import Task, ToolEnv
+from palaestra.envs import Task, TextEnv, ToolEnv
 from palaestra.envs.checks.check import check
 from palaestra.envs.sandboxes import Limits, Result
 from palaestra.envs.tools.python import CodeInterpreter, Python, without_fence
 from palaestra.envs.tools.sandboxed import in_sandbox
 from palaestra.envs.tools.shell import Shell
-from palaestra.episode import Ending, Start, Status
+from palaestra.episode import Status
 
 CRASHED = Result(exit_code=None, signal=9, state_lost=True)
 
@@ -46,8 +46,8 @@ def desk(fake):
     made = []
 
     def open_desk(*kits, **options):
-        made.append(Desk(*kits, **options))
-        made[-1].begin(Start(task=0, seed=0))
+        made.append(TextEnv(Desk(*kits, **options)))
+        made[-1].reset(seed=0, options={"task": 0})
         return made[-1]
 
     yield open_desk
@@ -57,21 +57,21 @@ def desk(fake):
 
 def say(env, *programs, tool="python", argument="code"):
     """What a turn of these calls is answered with."""
-    event = env.take("".join(env.call(tool, **{argument: program}) for program in programs))
-    assert event.ending is not Ending.BROKEN, event.fault
-    return [message["content"] for message in event.messages]
+    *_, info = env.step("".join(env.call(tool, **{argument: program}) for program in programs))
+    assert info["ending"] != "broken", info["fault"]
+    return [message["content"] for message in info["messages"]]
 
 
 def test_an_episode_without_a_call_starts_no_session_and_one_with_calls_starts_one(desk, fake):
     env = desk()
-    env.take("no")
+    env.step("no")
     assert fake.sessions == []
-    env.begin(Start(task=1, seed=0))
+    env.reset(seed=0, options={"task": 1})
     assert say(env, "x = 6") == ["(no output)"]
     assert say(env, "print(x)\nx * 7", "x * 7") == ["6", "42"]
-    env.take("yes")
+    env.step("yes")
     assert [session.closed for session in fake.sessions] == [1]
-    env.begin(Start(task=1, seed=0))
+    env.reset(seed=0, options={"task": 1})
     assert "NameError" in say(env, "x")[0]
     assert len(fake.sessions) == 2
 
@@ -176,10 +176,10 @@ def test_budgets_have_names_and_are_answers(desk, fake):
     assert [call.status for call in env.attempt.calls] == [Status.OK, Status.TOOL_ERROR]
     assert say(env, "3", "4")[1].startswith("Error: no call is left: max_calls is 3")
     assert [seconds for _, seconds, _ in fake.asked] == [2.0, 1.5, 0.5]
-    env.begin(Start(task=0, seed=0))
+    env.reset(seed=0, options={"task": 0})
     fake.script += [Result(duration_s=3.1)]
     assert say(env, "1", "2")[1].startswith("Error: no time is left: max_seconds is 3")
-    env.begin(Start(task=0, seed=0))
+    env.reset(seed=0, options={"task": 0})
     assert say(env, "1 + 1") == ["2"]
 
 
@@ -197,10 +197,10 @@ def test_a_program_that_dies_is_an_observation_and_a_sandbox_that_fails_is_broke
     assert say(env, "2") == ["2"]
     for fault in (Broken("the supervisor is gone"), UsageError("this backend has no commands")):
         fake.script += [fault]
-        event = env.take(env.call("python", code="1"))
-        assert event.ending is Ending.BROKEN
-        assert str(fault) in event.fault
-        env.begin(Start(task=0, seed=0))
+        info = env.step(env.call("python", code="1"))[-1]
+        assert info["ending"] == "broken"
+        assert str(fault) in info["fault"]
+        env.reset(seed=0, options={"task": 0})
     assert fake.sessions[0].closed == 1
 
 
@@ -221,7 +221,7 @@ def test_another_name_is_another_tool(desk):
 
 def test_a_shell_needs_walls_and_takes_commands(desk, fake):
     with pytest.raises(SandboxUnavailable, match="not enforced here: files"):
-        Desk(Shell, sandbox={"backend": "fake", "walls": False}).begin(Start(task=0, seed=0))
+        TextEnv(Desk(Shell, sandbox={"backend": "fake", "walls": False})).reset(seed=0)
     env = desk(Shell)
     assert say(env, "ls -a", tool="shell", argument="command") == ["/bin/sh -c ls -a"]
     for command in ("a\0b", "x" * 200_000, "\ud800"):

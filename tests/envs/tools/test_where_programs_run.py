@@ -6,12 +6,11 @@ import pytest
 
 import palaestra
 from palaestra import Broken, SandboxUnavailable, ToolError, UsageError
-from palaestra.envs import Task, ToolEnv
-from palaestra.envs.running.vector import ToolVectorEnv
+from palaestra.envs import Task, TextEnv, ToolEnv, ToolVectorEnv
 from palaestra.envs.sandboxes import Limits, Result
 from palaestra.envs.tools.python import CodeInterpreter, Python
 from palaestra.envs.tools.sandboxed import in_sandbox
-from palaestra.episode import Ending, Start
+from palaestra.episode import Start
 
 
 class Walled(Python):
@@ -62,14 +61,12 @@ def test_an_unknown_backend_is_refused_at_once():
 @pytest.mark.parametrize(("place", "kit", "error", "said"), PERMANENT)
 def test_a_place_that_no_episode_could_have_is_raised_and_not_played(fake, place, kit, error, said):
     with pytest.raises(error, match=said):
-        Desk(place, kit).begin(Start(task=0, seed=0))
-    with pytest.raises(error, match=said):
-        Desk(place, kit).reset(seed=0)
-    vector = ToolVectorEnv(lambda: Desk(place, kit), 3)
+        TextEnv(Desk(place, kit)).reset(seed=0)
+    vector = ToolVectorEnv(Desk(place, kit), 3)
     try:
-        for slot in range(3):
-            vector.begin(slot, Start(task=slot, seed=0))
-        with pytest.raises(error, match=said):
+        with pytest.raises(error, match=said):  # As it begins, where that only computes.
+            for slot in range(3):
+                vector.begin(slot, Start(task=slot, seed=0))
             vector.recv(3, 60.0)
     finally:
         vector.close()
@@ -81,7 +78,7 @@ def test_a_library_that_is_missing_is_raised_too(fake, monkeypatch):
 
     monkeypatch.setattr(fake.FakeSandbox, "__init__", missing)
     with pytest.raises(palaestra.MissingExtra, match="pip install"):
-        Desk("fake").begin(Start(task=0, seed=0))
+        TextEnv(Desk("fake")).reset(seed=0)
 
 
 @pytest.mark.parametrize(
@@ -91,14 +88,13 @@ def test_trouble_that_may_pass_breaks_the_episode_and_the_next_one_is_played(fak
     def fail(sandbox, **options):
         raise fault
 
-    env = Desk("fake")
+    env = TextEnv(Desk("fake"))
     with monkeypatch.context() as patch:
         patch.setattr(fake.FakeSandbox, "__init__", fail)
-        event = env.begin(Start(task=0, seed=0))
-        assert event.ending is Ending.BROKEN
-        assert "a toolkit did not start" in event.fault
-    assert env.begin(Start(task=0, seed=0)).ending is None
-    assert env.take("yes").reward == 1.0
+        with pytest.raises(Broken, match="a toolkit did not start"):
+            env.reset(seed=0)
+    env.reset(seed=0)
+    assert env.step("yes")[1] == 1.0
 
 
 def test_limits_of_a_place_stand_in_place_of_the_toolkits(fake):
@@ -121,8 +117,8 @@ def test_limits_of_a_place_stand_in_place_of_the_toolkits(fake):
 
 
 def test_our_deadline_in_an_episode_is_later_than_the_time_that_a_place_gives(fake):
-    env = Desk({"backend": "fake", "limits": {"seconds": 500.0}})
-    env.begin(Start(task=0, seed=0))
-    (call,) = env.open_turn(env.call("python", code="1"))
-    assert call.tool.timeout > 530
+    env = TextEnv(Desk({"backend": "fake", "limits": {"seconds": 500.0}}))
+    env.reset(seed=0)
+    pending = env.machine.act(None, env.call("python", code="1"))
+    assert pending.works[0].conditions.seconds > 530
     env.close()
