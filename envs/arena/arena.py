@@ -21,7 +21,7 @@ from palaestra.envs.core.machine import Reply
 from palaestra.envs.running.inbox import STALL_SHARE, Inbox, Stall
 from palaestra.envs.running.loop import Lag
 from palaestra.envs.running.runner import Runner
-from palaestra.envs.running.work import Pending
+from palaestra.envs.running.work import Pending, warn_late
 from palaestra.episode import Ending, Event, Start
 from palaestra.errors import UsageError
 
@@ -52,11 +52,8 @@ class Arena(Places):
         timeout: float = 60.0,
         hint: str = "",
     ) -> None:
-        """`timeout` is how long a game may wait for its seats. `hint` is what else can be done, for whoever begins a
-        seat that it does not have. `ordered=None` means True where nothing waits: then order costs nothing and curves
-        repeat."""
-        if not timeout > 0:
-            raise UsageError(f"timeout is {timeout!r}; expected a positive number of seconds")
+        """`timeout` is how long a game may wait for its seats, `hint` what to say to whoever begins one that it lacks.
+        `ordered=None` means True where nothing waits: then order costs nothing and curves repeat."""
         self._make = make
         first = make()
         self._idle: list[Playable] = [first]
@@ -85,8 +82,7 @@ class Arena(Places):
 
     def stalls(self, share: float = STALL_SHARE) -> list[Stall]:
         """The calls that have taken more than this share of their deadline, or have waited so long to begin."""
-        tables = {table for table in self._tables if table is not None}
-        out = [*(pending for table in tables for pending in table.out), *self._aside]
+        out = [*(pending for table in dict.fromkeys(filter(None, self._tables)) for pending in table.out), *self._aside]
         found = [self._inbox.stall(work) for pending in out for work in pending.works if not work.over]
         return [stall for stall in found if stall.seconds > share * stall.timeout]
 
@@ -251,13 +247,12 @@ class Arena(Places):
             self._put_aside(machine)
         for seat, event in reply.items():
             if event.ending is not None:
-                if self._alone:  # Nobody else has to be waited for.
-                    self._ready[event.slot] = event
+                if not self._alone:  # Others may still be at it.
+                    table.endings = reply
+                    self._release(table)
                     return
-                table.endings = reply
-                self._release(table)
-                return
-            if seat in table.slots:
+                self._ready[event.slot] = event
+            elif seat in table.slots:
                 self._ready[event.slot] = event
 
     def _go_on(self) -> None:
@@ -282,9 +277,7 @@ class Arena(Places):
         for pending in news:
             if pending in self._aside:
                 self._aside.discard(pending)
-                for work in pending.works:
-                    if work.late:
-                        log.warning("%s: %s did not end within %g s", self.name, work.label, work.conditions.seconds)
+                warn_late(self.name, pending.works)
             elif pending in pending.owner.out:
                 pending.owner.out.remove(pending)
                 self._out -= 1
@@ -343,15 +336,12 @@ class Arena(Places):
         table.out.clear()
         table.machine.discard()
         self._put_aside(table.machine)
-        if in_use:  # Something may still be at it.
-            table.machine = None
-        self._retire(table)
+        self._retire(table, in_use)
 
-    def _retire(self, table: Table) -> None:
-        """The table's machine is free for another."""
-        machine, table.machine = table.machine, None
-        if machine is not None:
-            self._idle.append(machine)
+    def _retire(self, table: Table, in_use: bool = False) -> None:
+        """The table's machine is free for another, unless something may still be at it."""
+        self._idle += [] if in_use or table.machine is None else [table.machine]
+        table.machine = None
 
     def _put_aside(self, machine: Playable) -> None:
         while machine.aside:

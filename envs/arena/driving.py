@@ -3,16 +3,12 @@
 Left out: many machines at once (`arena`).
 """
 
-import logging
-
 from palaestra.envs.arena.playable import Playable
 from palaestra.envs.core.machine import Machine, Reply
 from palaestra.envs.core.state import Events
 from palaestra.envs.running.inbox import Inbox
 from palaestra.envs.running.runner import shared_runner, wait_for
-from palaestra.envs.running.work import Pending
-
-log = logging.getLogger("palaestra.envs")
+from palaestra.envs.running.work import Pending, warn_late
 
 
 def settle(machine: Playable, reply: Reply) -> Events:
@@ -33,9 +29,7 @@ def release(machine: Playable) -> None:
     while machine.aside:
         pending = machine.aside.pop()
         wait_for(pending, _name(machine))
-        for work in pending.works:
-            if work.late:
-                log.warning("%s: %s did not end within %g s", _name(machine), work.label, work.conditions.seconds)
+        warn_late(_name(machine), pending.works)
 
 
 def _name(machine: Playable) -> str:

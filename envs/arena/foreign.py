@@ -139,8 +139,6 @@ class Foreign:
         if self.env is not None:
             self.env.close()
 
-    # Inside: one thing at a time.
-
     def _do(self, label: str, what: Callable[[], Events]) -> Reply:
         if self._out is not None:
             self._next.append((label, what))

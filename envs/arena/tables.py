@@ -45,6 +45,8 @@ class Gathering:
     """Tables that wait for their other seats. Those whose starts agree in task and seed sit at one."""
 
     def __init__(self, name: str, seats: Sequence[Seat], timeout: float) -> None:
+        if not timeout > 0:
+            raise UsageError(f"timeout is {timeout!r}; expected a positive number of seconds")
         self._name, self._seats, self._timeout = name, seats, timeout
         self._tables: dict[tuple[int, int], list[Table]] = {}
 

@@ -19,6 +19,8 @@ WHOLE = "all"
 DEADLINES: Mapping[str, float] = {"start": 60.0, "reward": 60.0, "close": 10.0, "final": 10.0}
 """Seconds for what an author's class does not set."""
 
+_DEADLINES_WERE = ("start_timeout", "reward_timeout", "close_timeout")
+
 
 def _is_count(value: Any) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1
@@ -62,6 +64,10 @@ def check_class(cls: Any, base: type) -> None:
                 f"{cls.__name__}.{found.attribute} is a tool but replaces ToolEnv.{found.attribute}; "
                 f"rename the method and keep the agent's name with @tool(name={found.name!r})"
             )
+    for name in _DEADLINES_WERE:
+        if name in vars(cls):
+            what = name.partition("_")[0]
+            raise EnvironmentDefect(f"{cls.__name__}.{name} is read no more; write deadlines = {{{what!r}: seconds}}")
     check_declared(cls.__name__, cls.parts)
     check_values(cls)
     formats.get(cls.format)

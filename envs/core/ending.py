@@ -11,12 +11,15 @@ from typing import Any
 
 from palaestra.envs.core.scoring import score
 from palaestra.envs.core.spec import Spec
-from palaestra.envs.core.state import Events, Seat, State
+from palaestra.envs.core.state import NOTHING, Events, Seat, State
 from palaestra.envs.running.work import Mode, Work
 from palaestra.episode import Attempt, Ending, Event
 from palaestra.errors import Broken, EnvironmentDefect, UsageError
 from palaestra.plain import from_plain, to_plain
 
+ANSWERED: Mapping[Seat, tuple[Ending, str]] = {None: (Ending.ANSWERED, "")}
+UNANSWERED: Mapping[Seat, tuple[Ending, str]] = {None: (Ending.TURN_LIMIT, "")}
+"""Endings of one seat."""
 Judged = tuple[Seat, Attempt, Any]
 """A seat with what its reward comes to, or with the Work that finds out."""
 
@@ -36,11 +39,18 @@ def stopped(spec: Spec, state: State, ending: Ending, culprit: Seat, fault: str)
     return {seat: blame(seat, culprit, ending, fault) for seat in state.seats}
 
 
-def rewards_of_all(owner: str, seats: Sequence[Seat], returned: Any) -> Mapping[Seat, Any]:
-    """What rounds returned, if it is the reward of every seat."""
-    if not isinstance(returned, Mapping) or set(returned) != set(seats):
-        raise EnvironmentDefect(f"{owner}.rounds returned {returned!r}; expected the reward of each of {tuple(seats)}")
-    return returned
+def finished(spec: Spec, state: State, returned: Any) -> dict[Seat, tuple[Ending, str]]:
+    """Every seat's ending where the rounds of a game have run their course; they return what each is paid."""
+    if not spec.judged:
+        if not isinstance(returned, Mapping) or set(returned) != set(state.seats):
+            raise EnvironmentDefect(
+                f"{spec.owner}.rounds returned {returned!r}; expected the reward of each of {tuple(state.seats)}"
+            )
+        state.returned = returned
+    return {
+        seat: (Ending.TURN_LIMIT if one.turns and one.answer is None else Ending.ANSWERED, "")
+        for seat, one in state.seats.items()
+    }
 
 
 def merged_final(owner: str, takers: Sequence[tuple[Seat, Any]], found: Sequence[Any]) -> Mapping[str, Any]:
@@ -118,6 +128,15 @@ def last_events(spec: Spec, state: State, found: Iterable[Judged]) -> Events:
         state.break_off(f"{spec.name} slot {state.slot}: its reward could not be computed: {error}")
         return broken_events(spec, state)
     return events
+
+
+def asked_events(spec: Spec, state: State) -> Events:
+    """Who is asked now, each with all that came after its last turn."""
+    return {
+        seat: Event(one.slot, one.start, one.unanswered(), spec.offers[seat].schemas, None, None, NOTHING)
+        for seat, one in state.seats.items()
+        if one.left and not one.busy
+    }
 
 
 def broken_events(spec: Spec, state: State) -> Events:

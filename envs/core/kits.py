@@ -15,7 +15,7 @@ from palaestra.authorship import foreign_line
 from palaestra.envs.core.spec import Spec
 from palaestra.envs.core.state import Seat, State
 from palaestra.envs.core.toolkit import Toolkit, mode_of
-from palaestra.envs.running.work import Mode, Work
+from palaestra.envs.running.work import Mode, Work, warn_late
 from palaestra.errors import EnvironmentDefect, MissingExtra, SandboxUnavailable, UsageError
 
 log = logging.getLogger("palaestra.envs")
@@ -104,11 +104,11 @@ class Kits:
 
     def closed(self, where: str, works: Sequence[Work]) -> None:
         """Those that did not close in time are left to themselves, and the next episode makes new ones."""
+        warn_late(where, works)
+        if any(work.late for work in works):
+            self.made = None
         for work in works:
-            if work.late:
-                log.warning("%s: %s did not end within %g s", where, work.label, work.conditions.seconds)
-                self.made = None
-            elif work.error is not None:
+            if work.error is not None and not work.late:
                 log.warning("%s: %s failed: %s: %s", where, work.label, type(work.error).__name__, work.error)
 
     def _work(self, owner: Any, method: str, mode: Mode, run: Callable[[], Any]) -> Work:
@@ -142,9 +142,12 @@ def _close(kit: Toolkit) -> None:
         log.warning("toolkit %s did not close: %s: %s", type(kit).__name__, type(error).__name__, error)
 
 
+def is_permanent(error: BaseException) -> bool:
+    """Whether the next episode would meet it too."""
+    return isinstance(error, _PERMANENT) or not isinstance(error, Exception)
+
+
 def start_fault(error: BaseException) -> str:
-    """What to say of a start that failed. What the next episode would meet too is raised."""
-    if isinstance(error, _PERMANENT) or not isinstance(error, Exception):
-        raise error
+    """What to say of a start that failed."""
     place = foreign_line(error)
     return f"a toolkit did not start: {type(error).__name__}: {error}" + (f" ({place})" if place else "")

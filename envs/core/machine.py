@@ -12,13 +12,13 @@ agent's side), and any reward term that needs tokens.
 """
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
+from palaestra.envs.core import ending as outcome
 from palaestra.envs.core.calls import Prepared, clip, prepare, refused
 from palaestra.envs.core.course import Course, Finished
-from palaestra.envs.core.ending import broken_events, judged, last_events, merged_final, rewards_of_all, stopped
-from palaestra.envs.core.kits import Kits, start_fault
+from palaestra.envs.core.ending import ANSWERED, UNANSWERED, judged, last_events
+from palaestra.envs.core.kits import Kits, is_permanent, start_fault
 from palaestra.envs.core.spec import Spec
 from palaestra.envs.core.state import NOTHING, Dialogue, Events, Expected, Seat, State, episode_of, not_open
 from palaestra.envs.running.work import Pending, Work
@@ -26,9 +26,6 @@ from palaestra.episode import Call, Ending, Event, Message, Start, Status, Task
 from palaestra.errors import Broken, UsageError
 
 Reply = Events | Pending
-_NOWHERE: Mapping[Seat, int] = {}
-_ANSWERED: Mapping[Seat, tuple[Ending, str]] = {None: (Ending.ANSWERED, "")}
-_UNANSWERED: Mapping[Seat, tuple[Ending, str]] = {None: (Ending.TURN_LIMIT, "")}
 
 
 class Machine:
@@ -48,7 +45,7 @@ class Machine:
 
     @property
     def seats(self) -> Sequence[Seat]:
-        """Who plays; None where there is one seat, which needs no name."""
+        """Who plays; None for the one seat that needs no name."""
         return self.spec.seats
 
     @property
@@ -69,16 +66,10 @@ class Machine:
     @property
     def asked(self) -> Events:
         """Who is asked now, each with all that came after its last turn."""
-        if not self.is_open or self.state is None:
-            return {}
-        return {
-            seat: Event(one.slot, one.start, one.unanswered(), self.spec.offers[seat].schemas, None, None, NOTHING)
-            for seat, one in self.state.seats.items()
-            if one.left and not one.busy
-        }
+        return outcome.asked_events(self.spec, self.state) if self.is_open and self.state is not None else {}
 
     def open(
-        self, starts: Mapping[Seat, Start], problem: Task | None = None, slots: Mapping[Seat, int] = _NOWHERE
+        self, starts: Mapping[Seat, Start], problem: Task | None = None, slots: Mapping[Seat, int] = NOTHING
     ) -> Reply:
         """Begin an episode; one that runs is discarded. The task index decides the problem, the seed only the
         environment's own randomness. A `problem` that is given is played in place of the task set's."""
@@ -126,8 +117,7 @@ class Machine:
         written = parsed.calls
         if not written:
             return self._replied(state, seat, one, parsed.content)
-        limit = spec.max_turn_calls
-        owners, play, table = state.owners.get(seat, NOTHING), state.play, offer.table
+        owners, play, table, limit = state.owners.get(seat, NOTHING), state.play, offer.table, spec.max_turn_calls
         items: list[Any] = []
         works: list[Work] = []
         for item in written[:limit]:
@@ -156,10 +146,8 @@ class Machine:
         if state.endings is not None and role != "final":
             return {}
         if (late := pending.late) is not None:
-            said = f"{late} gave no result in {late.conditions.seconds:g} s"
-            if role == "start":
-                said = f"a toolkit did not start: {said}"
-            return self._lost(state, f"{self._where()}: {said}")
+            what = "a toolkit did not start: " if role == "start" else ""
+            return self._lost(state, f"{self._where()}: {what}{late} gave no result in {late.conditions.seconds:g} s")
         if role == "calls":
             one = state.seats[expected.seat]
             one.busy = False
@@ -170,7 +158,7 @@ class Machine:
             error = pending.works[0].error
             return self._not_started(state, error) if error else self._start(state, expected.items + 1)
         try:
-            declared = merged_final(self.spec.owner, expected.items, [work.outcome() for work in pending.works])
+            declared = outcome.merged_final(self.spec.owner, expected.items, [work.outcome() for work in pending.works])
         except Broken as error:
             return self._break(state, f"{self._where()}: {error}")
         return self._seen(state, role, declared)
@@ -195,7 +183,7 @@ class Machine:
                 one.say(text)
         if ending is Ending.BROKEN:
             return self._break(state, fault or f"{self._where()}: closed from outside")
-        return self._end(state, stopped(self.spec, state, Ending(ending), culprit, fault))
+        return self._end(state, outcome.stopped(self.spec, state, Ending(ending), culprit, fault))
 
     def discard(self) -> None:
         """Drop what runs without a reward. Toolkits that may wait, or that may be in use, close aside."""
@@ -207,9 +195,8 @@ class Machine:
         if state.course is not None:
             state.course.close()
 
-    def close(self) -> None:
-        """Release everything."""
-        self.discard()
+    close = discard
+    """Nothing is kept beyond an episode but toolkits that are closed."""
 
     # Inside: the way through an episode.
 
@@ -217,25 +204,19 @@ class Machine:
         """Start toolkits one after the other, for they draw from one generator."""
         for at in range(place, len(self.kits.make())):
             try:
-                work = self.kits.start(at, state, partial(self._dropped, state), self.eager)
+                work = self.kits.start(at, state, lambda: self.state is not state or bool(state.endings), self.eager)
             except Exception as error:
                 return self._not_started(state, error)
             if work is not None:
                 return state.wait([work], "start", None, at)
         return self._begun(state)
 
-    def _dropped(self, state: State) -> bool:
-        """Whether nobody waits for an episode's start any more."""
-        return self.state is not state or state.endings is not None
-
     def _not_started(self, state: State, error: BaseException) -> Reply:
-        """The agent has not acted yet: whatever failed, it was not the agent."""
-        try:
-            fault = start_fault(error)
-        except BaseException:
+        """The agent has not acted yet: whatever failed, it was not the agent. What cannot heal is raised."""
+        if is_permanent(error):
             self.discard()
-            raise
-        return self._break(state, f"{self._where()}: {fault}")
+            raise error
+        return self._break(state, f"{self._where()}: {start_fault(error)}")
 
     def _begun(self, state: State) -> Reply:
         """The first events, once toolkits have started."""
@@ -271,10 +252,8 @@ class Machine:
             return self._break(state, f"{self._where()}: {broken.text}")
         if state.stopping is not None:
             return {} if state.out else self.stop(*state.stopping)
-        if final is not None:
-            return self._replied(state, seat, one, final.answer)
-        if not one.left:
-            return self._replied(state, seat, one, None)
+        if final is not None or not one.left:
+            return self._replied(state, seat, one, final.answer if final else None)
         new, one.heard = tuple(messages[one.heard :]), len(messages)
         return {seat: Event(one.slot, one.start, new, self.spec.offers[seat].schemas, None, None, NOTHING)}
 
@@ -283,7 +262,7 @@ class Machine:
         one.answer = reply
         one.left = 0
         if state.course is None:
-            return self._end(state, _UNANSWERED if reply is None else _ANSWERED)
+            return self._end(state, UNANSWERED if reply is None else ANSWERED)
         state.course.replies[str(seat)] = reply
         for other in state.seats.values():
             if other.left or other.busy:
@@ -303,18 +282,13 @@ class Machine:
             one = state.seats[seat]
             one.hear(text)
             one.left = self.spec.max_turns
-        return {seat: self._event(seat, state.seats[seat]) for seat in asks}
+        offers = self.spec.offers
+        return {seat: state.seats[seat].event(offers[seat].schemas) for seat in asks}
 
     def _over(self, state: State, returned: Any) -> Reply:
-        """The rounds of a game have run their course."""
-        if not self.spec.judged:
-            state.returned = rewards_of_all(self.spec.owner, self.seats, returned)
-        endings = {
-            seat: (Ending.TURN_LIMIT if one.turns and one.answer is None else Ending.ANSWERED, "")
-            for seat, one in state.seats.items()
-        }
-        state.endings = endings
-        return self._judge(state)  # What toolkits declare was taken after the last round.
+        """The rounds of a game have run their course. What toolkits declare was taken after the last one."""
+        state.endings = outcome.finished(self.spec, state, returned)
+        return self._judge(state)
 
     def _end(self, state: State, endings: Mapping[Seat, tuple[Ending, str]]) -> Reply:
         """The episode is over; what it declares of its state is taken before it is judged."""
@@ -339,9 +313,10 @@ class Machine:
         if works := self.kits.finals(takers, self.eager):
             return state.wait(works, role, None, takers)
         try:
-            return self._seen(state, role, merged_final(self.spec.owner, takers, [one.final() for _, one in takers]))
+            found = outcome.merged_final(self.spec.owner, takers, [one.final() for _, one in takers])
         except Broken as error:
             return self._break(state, f"{self._where()}: {error}")
+        return self._seen(state, role, found)
 
     def _seen(self, state: State, role: str, found: Mapping[str, Any]) -> Reply:
         state.final = found
@@ -363,17 +338,12 @@ class Machine:
         state.break_off(fault)
         state.closed = True
         self.give_kits_up(in_use=True)
-        return broken_events(self.spec, state)
+        return outcome.broken_events(self.spec, state)
 
     def give_kits_up(self, in_use: bool, closing: bool = False) -> None:
         """Close the toolkits of an episode that nobody waits for, aside where that takes time."""
         if works := self.kits.give_up(in_use, closing):
             self.aside.append(Pending(works, Expected("closing", None)))
-
-    # Inside: small things.
-
-    def _event(self, seat: Seat, one: Dialogue) -> Event:
-        return Event(one.slot, one.start, one.news(), self.spec.offers[seat].schemas, None, None, NOTHING)
 
     def _where(self) -> str:
         assert self.state is not None

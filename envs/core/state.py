@@ -15,7 +15,7 @@ from palaestra.errors import UsageError
 
 Seat = str | None
 """Who plays; None where there is one seat, which needs no name."""
-NOTHING: Mapping[str, Any] = {}
+NOTHING: Mapping[Any, Any] = {}
 Events = dict[Seat, Event]
 """What happened: seats that are asked for their turn, or every seat's ending at once. Empty where others are waited
 for."""
@@ -55,6 +55,10 @@ class Dialogue:
         new = tuple(self.messages[self.heard :])
         self.heard = len(self.messages)
         return new
+
+    def event(self, schemas: tuple[Mapping[str, Any], ...]) -> Event:
+        """What it is asked with."""
+        return Event(self.slot, self.start, self.news(), schemas, None, None, NOTHING)
 
     def unanswered(self) -> tuple[Message, ...]:
         """All that came after its last turn, whether it was new before or not."""

@@ -6,6 +6,7 @@ alone knows, and where it runs (`runner`).
 """
 
 import asyncio
+import logging
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 from palaestra.envs.running.limits import Limit
 from palaestra.errors import Broken, EnvironmentDefect, ToolError
 
+log = logging.getLogger("palaestra.envs")
 KILL_SECONDS = 5.0
 """How long after its deadline a process may take to be killed."""
 _FIRST_PAUSE = 0.1
@@ -190,6 +192,13 @@ class Pending:
     def late(self) -> Work | None:
         """The first work that passed its deadline."""
         return next((work for work in self.works if work.late), None)
+
+
+def warn_late(where: str, works: Sequence[Work]) -> None:
+    """Say which of these did not end in time."""
+    for work in works:
+        if work.late:
+            log.warning("%s: %s did not end within %g s", where, work.label, work.conditions.seconds)
 
 
 def shown(arguments: Mapping[str, Any]) -> str:

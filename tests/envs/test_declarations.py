@@ -16,7 +16,8 @@ class Plain(ToolEnv):
 
 @pytest.mark.parametrize(
     ("name", "value", "said"),
-    [("reward_timeout", 0, "reward_timeout is 0"), ("reward_timeout", float("inf"), "reward_timeout is inf"),
+    [("deadlines", {"reward": 0}, "seconds above 0 by name"), ("deadlines", {"clsoe": 5}, "of start, reward, close"),
+     ("reward_timeout", 300, r"reward_timeout is read no more; write deadlines = \{'reward': seconds\}"),
      ("chance", 2, "chance is 2"), ("ceiling", float("nan"), "ceiling is nan"),
      ("max_turns", 0, "max_turns is 0; expected at least 1"),
      ("max_turns", "4", "max_turns is '4'; expected at least 1, a whole number"),
@@ -25,12 +26,9 @@ class Plain(ToolEnv):
      ("max_result_chars", -5, "max_result_chars is -5; expected at least 1"),
      ("system", None, "system is None; expected a text"), ("system", 5, "system is 5; expected a text"),
      ("format", None, "format is None; expected the name of a format"),
-     ("reward_timeout", "5", "reward_timeout is '5'; expected a number of seconds above 0"),
-     ("close_timeout", None, "close_timeout is None"), ("start_timeout", -1, "start_timeout is -1"),
      ("chance", "0.5", "chance is '0.5'"), ("ceiling", "x", "ceiling is 'x'; expected a finite number, or None"),
      ("parts", ["success"], r"parts is \['success'\]; expected a RewardPart"),
-     ("parts", {"success": RewardPart(weight="1")}, "expected finite numbers and low <= high"),
-     ("shared", "client", "expected a tuple"), ("shared", (5,), "expected a tuple")],
+     ("parts", {"success": RewardPart(weight="1")}, "expected finite numbers and low <= high")],
 )  # fmt: skip
 def test_limits_that_make_no_sense_are_refused_when_the_class_is_made(name, value, said):
     with pytest.raises(EnvironmentDefect, match=said):
@@ -57,7 +55,7 @@ def test_a_chance_that_depends_on_the_options_is_a_property():
 
 def test_limits_of_numpy_are_numbers_too():
     class Drawn(Plain):
-        max_turns, reward_timeout, chance = np.int64(3), np.float32(5), np.float64(0.5)
+        max_turns, deadlines, chance = np.int64(3), {"reward": np.float32(5)}, np.float64(0.5)
 
     assert Drawn().max_turns == 3
 

@@ -16,8 +16,8 @@ import pytest
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
-from palaestra import Broken, Ending, EnvironmentDefect, Start, ToolError
-from palaestra.envs import Game, ToolEnv, Toolkit, tool
+from palaestra import Broken, EnvironmentDefect, ToolError
+from palaestra.envs import Game, TextEnv, ToolEnv, Toolkit, tool
 from palaestra.envs.core.result import Done
 from palaestra.envs.core.tool import Mode, collect
 from palaestra.episode import Status
@@ -284,55 +284,16 @@ class Counter(ToolEnv):
     ids=["the first of two", "done", "a refused one ends nothing", "broken beside it"],
 )
 def test_the_first_result_that_ends_the_episode_is_its_answer(turns, ending, answer):
-    env = Counter()
-    env.begin(Start(0, 7))
+    env = TextEnv(Counter())
+    env.reset(seed=7)
     for calls in turns:
-        event = env.take("".join(env.call(name, **arguments) for name, arguments in calls))
-    assert (event.ending, event.attempt.answer) == (Ending(ending), answer)
-    assert event.reward == (1.0 if ending == "answered" else None)
-    ended = next(call for call in event.attempt.calls if call.answer is not None)
+        _, reward, *_, info = env.step("".join(env.call(name, **arguments) for name, arguments in calls))
+    assert (info["ending"], info["attempt"].answer) == (ending, answer)
+    assert reward == float(ending == "answered")
+    ended = next(call for call in info["attempt"].calls if call.answer is not None)
     assert (ended.answer, ended.status, type(ended.text)) == ("yes", Status.OK, str)
     if ended.name == "sell" and ended.written:
         assert (ended.written, ended.arguments) == ({"price": "3"}, {"price": 3})
-
-
-# Failures
-
-
-class Flaky:
-    @tool(blocking=True, retries=2, transient=ConnectionError)
-    def fetch(self) -> str:
-        """Fetch."""
-
-    @tool(blocking=True, retries=2, transient=(Exception,))
-    def ask(self) -> str:
-        """Ask."""
-
-
-def test_a_transient_failure_is_tried_again_and_then_it_is_the_infrastructures():
-    fetch, gone = collect(Flaky)["fetch"], ConnectionResetError("gone")
-    assert 0.05 <= fetch.after_failure(gone, 0, 30.0) <= 0.15
-    assert 0.1 <= fetch.after_failure(gone, 1, 30.0) <= 0.3
-    for attempt, left, tries in ((2, 30.0, "3 tries"), (0, 0.01, "1 try")):
-        broken = fetch.after_failure(gone, attempt, left)
-        assert isinstance(broken, Broken)
-        assert str(broken) == f"ConnectionResetError: gone (declared transient, and still so after {tries})"
-        assert broken.__cause__ is gone
-    ask, own = collect(Flaky)["ask"], Broken("the judge is gone")
-    assert isinstance(ask.after_failure(own, 0, 30.0), float)
-    assert ask.after_failure(own, 2, 30.0) is None
-
-
-def test_what_is_not_declared_transient_and_a_refusal_stay_what_they_are():
-    found = collect(Flaky)
-    for name, error in (
-        ("fetch", ValueError("no such page")),
-        ("fetch", SystemExit(1)),
-        ("ask", ToolError("no such address")),
-        ("ask", EnvironmentDefect("bytes")),
-    ):
-        assert found[name].after_failure(error, 0, 30.0) is None
-    assert tools["look_up"].after_failure(ConnectionError(), 0, 30.0) is None
 
 
 # What is refused when the class is made
@@ -417,7 +378,7 @@ def test_a_tool_that_is_hidden_in_something_or_named_twice_is_refused():
         (ToolEnv, {"search": cache(marked)}, "inside a _lru_ca"),
         (ToolEnv, {"search": marked, "find": tool(name="search")(search)}, "two tools named 'search'"),
         (ToolEnv, {"search": marked, "toolkits": (kit,)}, "one of them in Kit"),
-        (ToolEnv, {"step": marked}, "replaces ToolEnv.step"),
+        (ToolEnv, {"rounds": marked}, "replaces ToolEnv.rounds"),
         (Toolkit, {"close": marked}, "replaces Toolkit"),
     ):
         with pytest.raises(EnvironmentDefect, match=said):
