@@ -20,9 +20,12 @@ from palaestra.envs.arena.playable import Playable
 from palaestra.envs.arena.text_env import drawn
 from palaestra.envs.core import branches
 from palaestra.envs.core.branches import Snapshot
+from palaestra.envs.core.ending import merged_final
 from palaestra.envs.core.machine import Machine, Reply
 from palaestra.envs.core.state import Events, Seat
 from palaestra.envs.records.replay import MAX_BY_RULE, Difference, Outcomes, drop, lead, starts_of, turns
+from palaestra.envs.running.runner import wait_for
+from palaestra.envs.running.work import Pending
 from palaestra.episode import Attempt, Ending, Episode, Event, Message, Start, Task
 from palaestra.errors import Broken, EnvironmentDefect, UsageError
 from palaestra.record import Record
@@ -156,10 +159,8 @@ class ByHand:
         seat = self._asked_seat()
         try:
             (twin,) = branches.fork(machine, 1, own_noise=False)
-        except UsageError as error:
-            if machine.spec.own_final or machine.kits.declaring():
-                raise UsageError(f"what its final state would be is not known before it ends: {error}") from error
-            return self._led_again(Machine(machine.spec), seat)
+        except UsageError:
+            return self._led_again(Machine(machine.spec), seat, self._final_now())
         try:
             return settle(twin, twin.stop(Ending.LENGTH_LIMIT, seat))
         finally:
@@ -221,12 +222,24 @@ class ByHand:
         finally:
             machine.eager = True
 
-    def _led_again(self, twin: Machine, seat: Seat) -> Events:
+    def _final_now(self) -> Mapping[str, Any]:
+        """What the environment and its toolkits would declare if the episode ended here."""
+        machine = self.machine
+        assert machine.state is not None, "it was opened"
+        takers: list[tuple[Seat, Any]] = [(None, machine.state.play)] if machine.spec.own_final else []
+        takers += machine.kits.declaring()
+        works = machine.kits.finals(takers, eager=True)
+        if works:
+            wait_for(Pending(works), machine.spec.name)
+        found = [work.outcome() for work in works] if works else [one.final() for _, one in takers]
+        return merged_final(machine.spec.owner, takers, found)
+
+    def _led_again(self, twin: Machine, seat: Seat, final: Mapping[str, Any]) -> Events:
         """Another machine, led by outcomes alone to where `seat` is cut off."""
         episodes = {}
         for one, start in self._starts.items():
             ending = Ending.LENGTH_LIMIT if one == seat else Ending.TURN_LIMIT
-            episodes[one] = Episode(start, self.attempt(one), (), ending, None, {})
+            episodes[one] = Episode(start, replace(self.attempt(one), final=final), (), ending, None, {})
         try:
             return lead(twin, episodes)
         finally:

@@ -99,19 +99,15 @@ def test_the_reward_so_far_and_its_record_change_nothing(remembering):
     hand.close()
 
 
-def test_without_snapshots_a_reward_that_reads_the_final_state_is_not_guessed(monkeypatch):
-    hand = opened()
-    hand.say(sell("a"))
-    with pytest.raises(UsageError, match="not known before it ends: Shop has no snapshots: its toolkit Till"):
-        hand.closed()
-    monkeypatch.setattr(Till, "final", shops.Toolkit.final)
-    monkeypatch.setattr(Shop, "reward", lambda self, attempt: len(attempt.calls) / 4)
+def test_without_snapshots_the_reward_so_far_reads_what_the_toolkits_declare_now():
     hand = opened()
     hand.say(sell("a"))
     shops.ran.clear()
-    assert hand.closed()[None].reward == 0.25
-    assert not shops.ran, "the toolkits are no part of it"
-    assert Stage().replay(stored(hand)) is None
+    (event,) = hand.closed().values()
+    assert event.attempt.final == {"sold": [("a", 3)]}
+    assert shops.ran == ["final"], "nothing is started, sold or closed for it"
+    hand.say("done")
+    assert hand.event.ending is Ending.ANSWERED
     hand.close()
 
 
