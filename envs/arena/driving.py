@@ -15,7 +15,11 @@ def settle(machine: Playable, reply: Reply) -> Events:
     """The events of a reply, once all that it waits for is done."""
     try:
         while isinstance(reply, Pending):
-            wait_for(reply, _name(machine))
+            try:
+                wait_for(reply, _name(machine))
+            except BaseException:  # An interrupt: what was given up never comes back, so the episode is dropped.
+                machine.discard()
+                raise
             reply = machine.resume(reply)
     finally:
         while machine.aside:  # What hangs must not be waited for.

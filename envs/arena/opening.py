@@ -32,7 +32,7 @@ def made(entry_point: str, options: Mapping[str, Any], env_id: str = "") -> Tool
     try:
         takes.bind(**own)
     except TypeError as error:
-        refuse_unknown(found.__name__, found, own)
+        refuse_unknown(env_id or found.__name__, found, own)
         raise UsageError(f"{found.__name__}: {error}") from error
     author = found(**own)
     if options.get(FORMAT) is not None:

@@ -116,7 +116,7 @@ class ToolEnv:
     def final(self) -> Mapping[str, Any]:
         """What of this episode's final state the reward may see, as plain data: it becomes `attempt.final`.
 
-        Toolkits have a `final` too; all of them together are one mapping.
+        Toolkits have a `final` too; all of them together are one mapping. It may be an `async def`.
         """
         return {}
 

@@ -80,9 +80,9 @@ def check_values(owner: Any) -> None:
     """Refuse a class, or one of its instances, whose values make no sense."""
     kind: Any = owner if isinstance(owner, type) else type(owner)
     for name, (holds, wanted) in {**_DECLARED, **_BY_SEAT}.items():
-        value = getattr(owner, name)
-        if isinstance(value, property | cached_property):  # It depends on the options: an instance has a value.
+        if isinstance(getattr(kind, name), property | cached_property):  # It depends on the options, and may cost.
             continue
+        value = getattr(owner, name)
         if name in _BY_SEAT and isinstance(value, Mapping):
             wrong = next(((f"{name}[{seat!r}]", one) for seat, one in value.items() if not holds(one)), None)
         elif name == "seat_tools" or (name in _BY_SEAT and kind.seats and value):

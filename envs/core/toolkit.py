@@ -51,7 +51,7 @@ class Toolkit:
         """
 
     def close(self) -> None:
-        """The episode is over; also called when it never ran to its end."""
+        """The episode is over; also called when it never ran to its end, and once more where nobody waited for that."""
 
     def final(self) -> Mapping[str, Any]:
         """What of the final state the reward may see, as plain data: it becomes `attempt.final`.

@@ -1,6 +1,8 @@
 """The episode machine driven by hand: its steps, what is late, what is dropped, what is declared."""
 
+import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from machine_worlds import (
@@ -23,6 +25,7 @@ from machine_worlds import (
 
 from palaestra import Broken, Ending, EnvironmentDefect, Episode, Start, ToolError, UsageError
 from palaestra.envs import Done, tool
+from palaestra.envs.arena import driving
 from palaestra.envs.core import branches
 from palaestra.record import Record, from_line, to_line
 
@@ -97,9 +100,11 @@ def test_what_was_dropped_closes_and_changes_nothing_later(role, kits):
     assert machine.discard() is None
     led(machine, machine.open({None: Start(0, 2)}))
     there = machine.state.attempt(None)
-    assert machine.resume(done(old)) == {}
-    assert (machine.state.attempt(None), machine.state.seats[None].busy) == (there, False)
     aside(machine)
+    assert machine.resume(done(old)) == {}
+    for thread in [one for one in threading.enumerate() if one.name == "palaestra-close"]:
+        thread.join(60)
+    assert (machine.state.attempt(None), machine.state.seats[None].busy) == (there, False)
     for kit in MADE[: len(kits)]:
         assert kit.log[-1] == "close", "also what started when nobody waited for it any more"
     machine.discard()
@@ -245,6 +250,25 @@ def test_a_start_on_the_loop_that_comes_through_when_nobody_waits_is_closed(monk
     assert MADE[0].log == ["close", "start"]
     threads[0].run()
     assert MADE[0].log == ["close", "start", "close"]
+
+
+def test_an_interrupt_while_somebody_waits_drops_the_episode(monkeypatch):
+    machine, closings = machine_of(Shop, Warehouse), []
+    led(machine, machine.open({None: Start(0, 1)}))
+
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(driving, "wait_for", interrupted)
+    runner = SimpleNamespace(start=lambda pendings, inbox: closings.extend(pendings))
+    monkeypatch.setattr(driving, "shared_runner", lambda: runner)
+    with pytest.raises(KeyboardInterrupt):
+        driving.settle(machine, machine.act(None, SELL))
+    for use in (lambda: machine.act(None, "sold"), lambda: machine.stop(Ending.LENGTH_LIMIT)):
+        with pytest.raises(UsageError, match="before an episode has begun"):
+            use()
+    done(closings[0])
+    assert MADE[0].log == ["start", "close"]
 
 
 @pytest.mark.parametrize("ways", ["put", "fork"])

@@ -22,7 +22,8 @@ def test_seats_share_toolkits_or_have_their_own_and_rounds_hear_of_the_world():
     }  # fmt: skip
     refused = led(machine, machine.act("bob_0", SELL))["bob_0"].messages[0]["content"]
     assert "no tool is named 'sell'" in refused
-    led(machine, machine.act("bob_0", call("note", line="a")))
+    for seat in machine.seats:
+        led(machine, machine.act(seat, call("note", line=seat)))
     assert led(machine, machine.act("bob_0", "ready")) == {}
     led(machine, machine.act("ann_0", SELL))
     seen = []
@@ -34,9 +35,12 @@ def test_seats_share_toolkits_or_have_their_own_and_rounds_hear_of_the_world():
     events = led(machine, machine.act("ann_0", call("sell", thing="last")))
     assert events["ann_0"].attempt.answer == "all 3", "Done ends a seat's turn, and rounds decide"
     assert {seat: (event.ending, event.reward) for seat, event in events.items()} == {
-        "ann_0": (Ending.ANSWERED, 1.0), "bob_0": (Ending.ANSWERED, 1.0)
+        "ann_0": (Ending.ANSWERED, 0.0), "bob_0": (Ending.ANSWERED, 1.0)
     }  # fmt: skip
-    assert events["bob_0"].attempt.final == {"sold": ["pen", "pen", "last"], "notes": {"ann_0": [], "bob_0": ["a"]}}
+    assert events["bob_0"].attempt.final == {
+        "sold": ["pen", "pen", "last"],
+        "notes": {"ann_0": ["ann_0"], "bob_0": ["bob_0"]},
+    }
     assert [len(world["sold"]) for world in events["ann_0"].attempt.worlds] == [1, 3]
 
 

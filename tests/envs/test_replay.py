@@ -99,6 +99,7 @@ def sells(messages, rng, tool_rate=1.0):
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch):
     ran.clear()
+    game_worlds.gate.clear()  # Other tests open it.
     monkeypatch.setitem(sys.modules, "of_replays", sys.modules[__name__])
     palaestra.register_game(DUEL, "game_worlds:Duel")
     palaestra.register_game(MARKET, "of_replays:Market", demonstrator="of_replays:sells")

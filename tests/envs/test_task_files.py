@@ -20,7 +20,7 @@ import palaestra
 from palaestra import EnvironmentDefect, Start, Task, UsageError
 from palaestra.cli import main
 from palaestra.envs import TextEnv, ToolEnv
-from palaestra.envs.arena.opening import made
+from palaestra.envs.arena import opening
 from palaestra.envs.data import rows, task_files
 from palaestra.envs.data.task_files import load_tasks, read_tasks
 from palaestra.errors import TaskFileError
@@ -298,14 +298,14 @@ def test_a_table_that_is_cut_off_or_damaged_anywhere_is_refused(table):
 
 
 def test_a_table_of_something_else_is_refused(table):
-    for made, said in (
+    for rows, said in (
         ([{"price": 1, "city": "Rome"}], "has no 'prompt'; found 'price', 'city'"),
         ([dict.fromkeys("abcdefghij", 1)], "'h' and 2 more"),
         (pyarrow.table([["a"], ["b"]], names=["prompt", "prompt"]), "the column 'prompt' is there twice"),
         (pyarrow.table({"prompt": pyarrow.array([], pyarrow.string())}), "it holds no task"),
     ):
         with pytest.raises(TaskFileError, match=said):
-            load_tasks(table(made))
+            load_tasks(table(rows))
 
 
 def test_what_is_no_file_is_refused_at_once(tmp_path):
@@ -410,7 +410,7 @@ def test_environments_with_an_init_of_their_own_keep_working(lines):
     assert TextEnv(OwnInit()).reset(seed=1)[0].isdecimal()
     assert TextEnv(Hermit()).reset(seed=1)[0].isdecimal()
     with pytest.raises(UsageError, match=r"takes no option 'tasks'; it takes format$"):
-        made(f"{__name__}:Hermit", {"tasks": path})
+        opening.made(f"{__name__}:Hermit", {"tasks": path})
 
 
 def test_an_option_of_reset_that_nobody_reads_is_refused():

@@ -92,22 +92,20 @@ def test_splits_share_no_question():
     assert not asked[0] & asked[1]
 
 
-@pytest.mark.parametrize("generator", sorted(DENIED))
-def test_a_denied_generator_is_refused_with_its_reason(generator):
-    with pytest.raises(UsageError, match=generator) as caught:
-        Reasoning(generator=generator)
-    assert DENIED[generator] in str(caught.value)
+def test_a_denied_generator_is_refused_with_its_reason():
+    for generator, reason in DENIED.items():
+        with pytest.raises(UsageError, match=generator) as caught:
+            Reasoning(generator=generator)
+        assert reason in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("generator", "said"),
-    [
-        ("coin_flip", "gives credit to nonsense"),
-        ("string_manipulation", "does not accept its own answer"),
-        ("list_functions", "different items"),
-    ],
-)
-def test_a_generator_that_fails_the_look_at_it_is_refused(generator, said):
+    [("coin_flip", "gives credit to nonsense"), ("string_manipulation", "does not accept its own answer"),
+     ("list_functions", "different items"), ("puzzle24", "answers of other items"),
+     ("game_of_life_halting", "credit to nonsense"), ("rush_hour", "no reference answer")],
+)  # fmt: skip
+def test_a_generator_that_fails_the_look_at_it_is_refused_also_were_it_taken_off_the_list(generator, said):
     with pytest.raises(UsageError, match=said):
         open_items(generator, {})
 
@@ -128,16 +126,6 @@ def test_a_verifier_that_finds_the_answer_among_others_is_refused(monkeypatch):
         items.check()
     first = hedging(monkeypatch, lambda answer: answer.replace(",", "").split()[:1])
     first.check()  # Whoever writes several has chosen the first.
-
-
-def test_the_look_at_a_generator_finds_what_the_list_holds():
-    """Were a denied one taken off the list, its faults would still be found."""
-    with pytest.raises(UsageError, match="answers of other items"):
-        open_items("puzzle24", {})
-    with pytest.raises(UsageError, match="credit to nonsense"):
-        open_items("game_of_life_halting", {})
-    with pytest.raises(UsageError, match="no reference answer"):
-        open_items("rush_hour", {})
 
 
 @pytest.mark.parametrize(
@@ -169,61 +157,21 @@ def test_what_an_agent_writes_is_never_run(generator, tmp_path):
     assert (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "12",
-        "(3 + 4)*5/2.5",
-        "['1', '2']",
-        "[[1, 0], [0, 1]]",
-        "_ Q _\nQ _ _",
-        "A B C",
-        "-7",
-        "0x1F",
-        "0x12e4567",
-        "2.5e-3",
-        "",
-    ],
-)
-def test_honest_answers_are_harmless(text):
-    assert harmless(text)
+def test_honest_answers_are_harmless_and_what_could_do_something_is_not():
+    for text in ("12", "(3 + 4)*5/2.5", "['1', '2']", "[[1, 0], [0, 1]]", "_ Q _\nQ _ _", "A B C", "-7", "0x1F",
+                 "0x12e4567", "2.5e-3", ""):  # fmt: skip
+        assert harmless(text), text
+    for text in ("self", "entry", "x, y", "not self", "-answer", "9**9**9**9", "1e-999999999", "[1E99999]", "9 * * 9",
+                 "f()", "().__class__", "x.y", "[f() for f in g]", "a[0]", "lambda: 1", "{**x}", "'a'*9"):  # fmt: skip
+        assert not harmless(text), text
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "self",
-        "entry",
-        "x, y",
-        "not self",
-        "-answer",
-        "9**9**9**9",
-        "1e-999999999",
-        "[1E99999]",
-        "9 * * 9",
-        "f()",
-        "().__class__",
-        "x.y",
-        "[f() for f in g]",
-        "a[0]",
-        "lambda: 1",
-        "{**x}",
-        "'a'*9",
-    ],
-)
-def test_what_could_do_something_is_not(text):
-    assert not harmless(text)
-
-
-@pytest.mark.parametrize("text", ["nan", "NaN", "-nan", "nan+nani", "nan - 2i", "[nan]", "inf", "inf-infi", "1e999"])
-def test_what_reads_as_no_finite_number_is_worth_nothing(text):
-    assert credit("complex_arithmetic", text) == 0.0
-    assert reasoning_items.not_finite(text)
-
-
-@pytest.mark.parametrize("text", ["12.5e3 - 2i", "nancy", "info", "0x12e4567", "in", "fin", "", "1e-999", "9" * 20_000])
-def test_what_reads_as_anything_else_is_left_to_the_verifier(text):
-    assert not reasoning_items.not_finite(text)
+def test_what_reads_as_no_finite_number_is_worth_nothing_and_all_else_is_left_to_the_verifier():
+    for text in ("nan", "NaN", "-nan", "nan+nani", "nan - 2i", "[nan]", "inf", "inf-infi", "1e999"):
+        assert credit("complex_arithmetic", text) == 0.0
+        assert reasoning_items.not_finite(text), text
+    for text in ("12.5e3 - 2i", "nancy", "info", "0x12e4567", "in", "fin", "", "1e-999", "9" * 20_000):
+        assert not reasoning_items.not_finite(text), text
 
 
 @pytest.mark.parametrize("score", [float("nan"), float("inf"), -1.0, 1.5])
@@ -233,15 +181,10 @@ def test_a_score_that_is_no_share_is_worth_nothing(score, monkeypatch):
     assert items.score("1", items.item(3)) == 0.0
 
 
-@pytest.mark.parametrize("generator", ["binary_matrix", "string_insertion", "spiral_matrix", "n_queens"])
-def test_a_bare_word_is_no_variable_of_the_verifier(generator):
+def test_a_bare_word_is_no_variable_of_the_verifier_and_an_endless_power_is_not_worked_out():
     begun = time.monotonic()
-    assert [credit(generator, word) for word in ("self", "entry", "answer", "not self")] == [0.0] * 4
-    assert time.monotonic() - begun < SECONDS
-
-
-def test_a_power_that_would_take_for_ever_is_not_worked_out():
-    begun = time.monotonic()
+    for generator in ("binary_matrix", "string_insertion", "spiral_matrix", "n_queens"):
+        assert [credit(generator, word) for word in ("self", "entry", "answer", "not self")] == [0.0] * 4
     assert [credit("countdown", power) for power in ("1E999999999", "1e-999999999", "[1e-99999]")] == [0.0] * 3
     assert time.monotonic() - begun < SECONDS
 

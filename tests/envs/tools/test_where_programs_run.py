@@ -10,7 +10,6 @@ from palaestra.envs import Task, TextEnv, ToolEnv, ToolVectorEnv
 from palaestra.envs.sandboxes import Limits, Result
 from palaestra.envs.tools.python import CodeInterpreter, Python
 from palaestra.envs.tools.sandboxed import in_sandbox
-from palaestra.episode import Start
 
 
 class Walled(Python):
@@ -64,10 +63,8 @@ def test_a_place_that_no_episode_could_have_is_raised_and_not_played(fake, place
         TextEnv(Desk(place, kit)).reset(seed=0)
     vector = ToolVectorEnv(Desk(place, kit), 3)
     try:
-        with pytest.raises(error, match=said):  # As it begins, where that only computes.
-            for slot in range(3):
-                vector.begin(slot, Start(task=slot, seed=0))
-            vector.recv(3, 60.0)
+        with pytest.raises(error, match=said):  # As it begins, where that only computes, or as it is waited for.
+            vector.reset(seed=0)
     finally:
         vector.close()
 
