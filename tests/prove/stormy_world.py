@@ -87,8 +87,7 @@ class Weather(ToolEnv):
     """Put a number together from its halves."""
 
     max_turns = 6
-    start_timeout = TIMEOUT
-    close_timeout = TIMEOUT
+    deadlines = {"start": TIMEOUT, "close": TIMEOUT}  # noqa: RUF012
     toolkits = (Storm,)
 
     def task(self, rng):
