@@ -93,6 +93,9 @@ class ToolEnv:
         if format is not None:
             self.format = formats.known(format)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.split}>"
+
     def task(self, rng: np.random.Generator) -> Task:
         """Draw a problem. All its randomness comes from `rng`."""
         raise EnvironmentDefect(f"{type(self).__name__} has no problems: write task(self, rng) or task_set(split)")

@@ -142,7 +142,7 @@ def option_value(arguments: Sequence[str], *spellings: str) -> str | None:
     """What an option is given on the command line, the last time it is named; other defaults depend on it."""
     named = [
         argument.partition("=")[2] or following
-        for argument, following in zip(arguments, [*arguments[1:], ""], strict=True)
+        for argument, following in zip(arguments, [*arguments[1:], ""], strict=False)
         if argument.partition("=")[0] in spellings
     ]
     return named[-1] if named else None

@@ -261,6 +261,7 @@ def test_environments_of_others_are_played_where_they_hear_text(play, monkeypatc
     pettingzoo = pytest.importorskip("pettingzoo")
     pettingzoo.register("aec", "test/counted_v0", "game_worlds:Count")
     status, out = play("no", "no", "/reward", args=("test/counted_v0", "--seed", "1"))
+    pettingzoo.aec_registry.pop("test/counted-v0")
     assert status == 0
     assert "[one_0 answered: reward 0]" in out
     assert "two_0: 0" in out

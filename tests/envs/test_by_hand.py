@@ -248,6 +248,7 @@ def test_environments_of_others_are_stepped_to_their_end_and_say_what_they_lack(
         assert [record.episode.attempt.messages[0] for record in records] == [hand.messages(seat)[0] for seat in seats]
         hand.close()
     gymnasium.registry.pop("test/Echoed-v0")
+    pettingzoo.aec_registry.pop("test/counted-v0")
 
 
 def test_a_class_is_stepped_without_registering_it():

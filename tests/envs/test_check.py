@@ -34,7 +34,7 @@ WRONG = [
     (flawed.Undescribed, "tool schemas", "tool 'undescribed' has no description"),
     (flawed.Anything, "tool schemas", "the parameter 'what' of tool 'show' takes anything"),
     (flawed.Forgetful, "splits disjoint", "Forgetful(split='eval') has the split 'train'"),
-    (flawed.Narrow, "splits disjoint", "Narrow takes no option 'split'; an __init__ of its own hands on"),
+    (flawed.Narrow, "splits disjoint", "test/Narrow-v0 takes no option 'split'; an __init__ of its own hands on"),
     (flawed.Answerless, "tasks can be judged", "has neither answer nor data"),
     (flawed.Capital, "tasks can be judged", "such as 'City"),
     (flawed.Misspelt, "settings are known", "Misspelt.max_turn is set, and nobody reads it; is 'max_turns' meant?"),

@@ -265,7 +265,7 @@ def test_an_arena_that_holds_no_game_is_refused():
     for game, options in ((DUEL, {}), ("palaestra/debate_v0", {"seat": "judge_0"})):
         with pytest.raises(UsageError, match=r"expected at least 1, how many episodes"):
             palaestra.arena(game, 0, **options)
-    with pytest.raises(UsageError, match=r"Duel takes no option 'colour'; it takes split"):
+    with pytest.raises(UsageError, match=r"test/duel_v0 takes no option 'colour'; it takes split"):
         palaestra.arena(DUEL, 2, colour="red")
     with pytest.raises(UnknownId, match=r"test/duel-v0"):
         palaestra.arena("test/dual-v0", 2)

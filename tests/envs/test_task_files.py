@@ -298,14 +298,14 @@ def test_a_table_that_is_cut_off_or_damaged_anywhere_is_refused(table):
 
 
 def test_a_table_of_something_else_is_refused(table):
-    for rows, said in (
+    for content, said in (
         ([{"price": 1, "city": "Rome"}], "has no 'prompt'; found 'price', 'city'"),
         ([dict.fromkeys("abcdefghij", 1)], "'h' and 2 more"),
         (pyarrow.table([["a"], ["b"]], names=["prompt", "prompt"]), "the column 'prompt' is there twice"),
         (pyarrow.table({"prompt": pyarrow.array([], pyarrow.string())}), "it holds no task"),
     ):
         with pytest.raises(TaskFileError, match=said):
-            load_tasks(table(rows))
+            load_tasks(table(content))
 
 
 def test_what_is_no_file_is_refused_at_once(tmp_path):

@@ -99,13 +99,13 @@ def test_a_function_out_of_time_fails_and_all_stop_when_the_time_is_spent():
 
 @pytest.mark.parametrize("tests", [ADDS, DOUBLES, CHECKS], ids=["stdin", "calls", "assertions"])
 def test_time_is_that_of_the_processor_so_that_a_busy_machine_makes_no_program_wrong(tests, monkeypatch):
-    run, cost, waited = BareSession.run, {"duration_s": 15.0}, []
+    run, cost, waited = BareSession._run, {"duration_s": 15.0}, []
 
-    def costly(session, source, *, timeout=None, **options):
-        waited.append(timeout)
-        return replace(run(session, source, timeout=60.0, **options), **cost)
+    async def costly(session, asked, blocking):
+        waited.append(asked.timeout)
+        return replace(await run(session, asked._replace(timeout=60.0), blocking), **cost)
 
-    monkeypatch.setattr(BareSession, "run", costly)
+    monkeypatch.setattr(BareSession, "_run", costly)
     program = "def scale(x, by=2):\n    return x * by\ndouble = lambda x: x + x\n"
     program += "try: print(sum(map(int, input().split())))\nexcept Exception: pass"
     assert grade(program, tests, seconds=5.0).all_passed

@@ -227,4 +227,4 @@ def test_the_answer_stands_between_tags_or_behind_its_mark():
 def test_without_the_library_its_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
     with pytest.raises(MissingExtra, match=r"palaestra\[code\]"):
-        tasks(Reasoning())
+        tasks(Reasoning())[0]
