@@ -5,6 +5,7 @@ import sys
 from dataclasses import replace
 
 import game_worlds
+import gymnasium
 import pytest
 import worlds as of_worlds
 
@@ -107,6 +108,7 @@ def _registered(monkeypatch):
     yield
     for game in (DUEL, MARKET):
         palaestra.registry._games.pop(game)
+    gymnasium.registry.pop(SHOP)
 
 
 def recorded(env_id, turns, *, ending=None, culprit=None, last="", prefix=(), task=3, **options):

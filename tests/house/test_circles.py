@@ -8,19 +8,15 @@ from collections.abc import Iterable, Mapping
 
 from sources import ROOMS, Import, imports, imports_of, modules
 
-KNOWN: set[str] = set()
-"""Circles that are still there. None may be added; whoever removes one deletes its line."""
 
-
-def test_there_is_no_circle_of_imports_but_those_known() -> None:
+def test_there_is_no_circle_of_imports() -> None:
     graph = {module: {origin(one) for one in imports(module)} & files() - {module} for module in files()}
     between: dict[str, set[str]] = {}
     for module, others in graph.items():
         between.setdefault(folder(module), set()).update(map(folder, others))
     folders = {here: others - {here} for here, others in between.items()}
     found = {" ".join(circle) for circle in (*circles(graph), *circles(folders))}
-    assert found - KNOWN == set(), "these files or folders import each other: move what both need below both"
-    assert KNOWN - found == set(), "these circles are gone: delete their lines in KNOWN"
+    assert found == set(), "these files or folders import each other: move what both need below both"
 
 
 def files() -> set[str]:
