@@ -23,7 +23,7 @@ test: setup  ## the tests, under five minutes
 	@$(PY) -m pytest -m "not prove and not chromium and not docker" -q -n 2 --dist loadfile
 
 test-chromium: setup  ## the viewer in a headless Chromium, which is installed if there is none
-	@CHROMIUM="$$($(PY) scripts/chromium.py)" && export CHROMIUM && $(PY) -m pytest -m chromium -q
+	@CHROMIUM="$$($(PY) scripts/chromium.py)" && export CHROMIUM && $(PY) -m pytest -m chromium -q tests/chromium
 
 test-docker: setup  ## the docker sandbox on an engine of its own, which is installed if there is none
 	@$(PY) scripts/engine.py run -- $(PY) -m pytest -m docker -q tests/docker tests/prove/test_hostile.py

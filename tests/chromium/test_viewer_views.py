@@ -73,22 +73,17 @@ def test_a_group_shows_its_rollouts_side_by_side_and_sorts_them(view: Path, look
     assert looked.text(".columnhead").split() == ["#2", "reward", "1.00", "+0.87", "answered"]
 
 
-def test_an_episode_shows_calls_outcomes_and_why_it_got_its_advantage(view: Path, looked: Any) -> None:
+def test_an_episode_shows_calls_outcomes_and_why_it_got_its_advantage(view: Path, tmp_path: Path, looked: Any) -> None:
     looked.open(view, "#step=2&group=4&episode=2")
     said = looked.text("main")
     for text in ("calculator", "2*3", "0.250 s", "ok", "I compute."):
         assert text in said
     assert "(+1.000 − mean 0.000) / deviation 1.155 = +0.866" in re.sub(r"\s+", " ", said)
     assert "is not that of this formula" not in said
-
-
-def test_an_advantage_of_another_formula_is_said_to_be_one(tmp_path: Path, looked: Any) -> None:
     records = [record(0, member) for member in range(4)]
-    lesson = records[1].lesson
-    assert lesson is not None
-    records[1] = replace(records[1], lesson=replace(lesson, advantage=0.2))
-    out = page_of(tmp_path, *records)
-    looked.open(out, "#step=1&group=0&episode=2")
+    assert records[1].lesson is not None
+    records[1] = replace(records[1], lesson=replace(records[1].lesson, advantage=0.2))
+    looked.open(page_of(tmp_path, *records), "#step=1&group=0&episode=2")
     assert "is not that of this formula" in looked.text("main")
 
 
@@ -143,7 +138,7 @@ def test_a_gap_is_called_a_fault_only_before_the_first_update(tmp_path: Path, lo
     assert "after 2 optimizer steps" in looked.text(".legend")
 
 
-def test_a_wrong_mask_and_impossible_figures_are_pointed_out(tmp_path: Path, looked: Any) -> None:
+def test_wrong_masks_impossible_figures_and_missing_tokens_are_pointed_out(tmp_path: Path, looked: Any) -> None:
     tokens = row(120)
     tokens.logprobs[60] = float("nan")
     tokens.versions[70] = -1
@@ -154,9 +149,6 @@ def test_a_wrong_mask_and_impossible_figures_are_pointed_out(tmp_path: Path, loo
     assert "70 (it is sampled, but by no weights)" in said
     looked.page.locator(".warning button").nth(1).click()
     looked.page.wait_for_selector('.token.pinned[data-at="70"]')
-
-
-def test_an_agent_without_tokens_says_so(tmp_path: Path, looked: Any) -> None:
     looked.open(page_of(tmp_path, record(tokens=0)), "#step=1&group=0&episode=1&view=tokens")
     assert "No tokens were recorded" in looked.text("main")
 

@@ -1,21 +1,28 @@
-"""The proof that GRPO learns: success rises from a bad habit to near perfection, and in no control.
+"""The proof that GRPO learns: success rises from a bad habit to near perfection, and in no control; and that imitation
+does, from a script's episodes.
 
-One pupil is raised for all of them; every run starts from a copy of it.
+One pupil is raised for all runs of GRPO, which start from copies of it. Left out: that the same seed repeats a run, and
+that a learning rate of zero changes nothing, which `tests/trainers/test_grpo.py` shows bit for bit.
 """
 
+import json
 from dataclasses import replace
 
 import pytest
-import torch
 
 import palaestra
+from palaestra import ToolError
 from palaestra.agents.local_model import export
+from palaestra.cli import main
+from palaestra.envs import tool
+from palaestra.envs.suite.two_hop import TwoHop
 from palaestra.trainers.config import tiny_config
 from palaestra.trainers.controls import shuffled
 from palaestra.trainers.grpo import train
 from palaestra.trainers.learner import Learner
 from palaestra.trainers.lesson import evaluate_both, open_arena, open_model, raise_tiny
 from palaestra.trainers.losses.advantages import group_advantages
+from palaestra.trainers.progress import result_of
 
 pytestmark = pytest.mark.prove
 CONFIG = tiny_config("palaestra/TwoHop-v0", seed=0, device="cpu")
@@ -26,13 +33,7 @@ TASKS = 256
 def pupil(tmp_path_factory):
     """The folder of a tiny agent that can use its tool and mostly does not."""
     folder = tmp_path_factory.mktemp("pupil")
-    stage = raise_tiny(CONFIG)
-    while True:
-        try:
-            next(stage)
-        except StopIteration as end:
-            local = end.value.local
-            break
+    local = result_of(raise_tiny(CONFIG)).local
     export(local.model, local.tokenizer, folder)
     return folder
 
@@ -63,16 +64,6 @@ def test_success_rises_from_a_bad_habit_to_near_perfection(pupil, before):
     assert max(step["sampling/sampling_logp_difference/max"] for step in curve) < 1e-4
 
 
-def test_nothing_rises_at_a_learning_rate_of_zero(pupil, before):
-    local, curve = lesson(pupil, replace(CONFIG, learning_rate=0.0, steps=3))
-    untouched = open_model(str(pupil), CONFIG).model
-    pairs = zip(local.model.parameters(), untouched.parameters(), strict=True)
-    assert all(torch.equal(one, other) for one, other in pairs)
-    assert curve[0]["grad_norm"] > 0
-    after = evaluate_both(local.agent, CONFIG, TASKS)
-    assert after.sampled.success == before.sampled.success
-
-
 def test_nothing_rises_on_average_when_rewards_are_shuffled(pupil, before):
     # Without a signal the share of tool use is a random walk, which may end high; its mean must not rise.
     config = replace(CONFIG, steps=16)
@@ -85,8 +76,17 @@ def test_nothing_rises_on_average_when_rewards_are_shuffled(pupil, before):
     assert sum(reached) / len(reached) <= before.sampled.success + 0.10, reached
 
 
+class Silent(TwoHop):
+    """Find a fact that cannot be found."""
+
+    @tool
+    def search(self, query: str) -> str:
+        """Look up one fact."""
+        raise ToolError("no result")
+
+
 def test_nothing_rises_and_no_bonus_is_farmed_when_the_tool_is_off(pupil):
-    palaestra.register("test/Silent-v0", "silent_world:Silent")
+    palaestra.register("test/Silent-v0", f"{__name__}:Silent")
     config = replace(CONFIG, env_id="test/Silent-v0", steps=30)
     start = evaluate_both(open_model(str(pupil), config).agent, config, TASKS)
     local, curve = lesson(pupil, config)
@@ -98,14 +98,15 @@ def test_nothing_rises_and_no_bonus_is_farmed_when_the_tool_is_off(pupil):
     assert after.sampled.calls <= start.sampled.calls + 0.5
 
 
-def test_the_same_seed_gives_the_same_curve(pupil):
-    config = replace(CONFIG, steps=10)
-    curves, models = [], []
-    for _ in range(2):
-        local, curve = lesson(pupil, config)
-        timed = ("time/play", "time/learn", "step_time")
-        curves.append([{name: value for name, value in step.items() if name not in timed} for step in curve])
-        models.append(local.model)
-    assert curves[0] == curves[1]
-    pairs = zip(models[0].parameters(), models[1].parameters(), strict=True)
-    assert all(torch.equal(one, other) for one, other in pairs)
+def test_a_tiny_agent_learns_from_a_thousand_episodes_of_a_script(tmp_path):
+    episodes, run, figures = tmp_path / "calculator.jsonl", tmp_path / "run", tmp_path / "figures.json"
+    assert main(["collect", "calculator", "--out", str(episodes), "--tasks", "1000"]) == 0
+    assert main(["sft", str(episodes), "--run", str(run), "--epochs", "10", "--device", "cpu"]) == 0
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert lines[-1]["loss"] < 0.05 * lines[0]["loss"]
+    asked = ["--tasks", "128", "--max-turn-tokens", "60", "--max-episode-tokens", "256", "--device", "cpu"]
+    assert main(["eval", "calculator", "--model", str(run / "model"), "--json", str(figures), *asked]) == 0
+    found = json.loads(figures.read_text())
+    # A guess is right in one of thousands; what is asked for here is the work of the tool.
+    assert found["success"] >= 0.6
+    assert found["tool_share"] >= 0.9

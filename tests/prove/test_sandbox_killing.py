@@ -14,6 +14,8 @@ import time
 from pathlib import Path
 
 import pytest
+from hostile.judging import descendants
+from hostile.scene import alive, born, children, groups, mounts
 
 from palaestra.envs.sandboxes import Sandbox, open_sandbox
 from palaestra.errors import Broken
@@ -48,54 +50,9 @@ time.sleep(600)
 """
 
 
-def processes_below(number: int) -> set[int]:
-    """All descendants, by the kernel's own list."""
-    found: set[int] = set()
-    todo = [number]
-    while todo:
-        try:
-            for task in Path(f"/proc/{todo.pop()}/task").iterdir():
-                children = {int(child) for child in (task / "children").read_text().split()}
-                todo += children - found
-                found |= children
-        except OSError:
-            continue
-    return found
-
-
-def still_there(numbers: set[int], born: dict[int, str]) -> set[int]:
-    """Those that live on; a number that was given to another process is not the same one."""
-    return {number for number in numbers if born[number] and birth(number) == born[number]}
-
-
-def birth(number: int) -> str:
-    """When a process started, by the kernel's clock; nothing for one that is gone or only waits to be reaped."""
-    try:
-        fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return ""
-    return "" if fields[0] in "ZX" else fields[19]
-
-
-def cgroups(owners: dict[int, str]) -> set[str]:
-    """The groups, in any hierarchy, of supervisors with these numbers and births, which are in a group's name."""
-    found = os.walk("/sys/fs/cgroup")  # which does not mind that folders go meanwhile
-    ours = {f"{folder}/{name}": name.split("-") for folder, names, _ in found for name in names if "palaestra-" in name}
-    known = {(str(number), born) for number, born in owners.items()}
-    return {path for path, words in ours.items() if tuple(words[2:4]) in known}
-
-
 def traces(temporary: Path) -> dict[str, object]:
-    """What a sandbox might leave on the host: mounts, where it makes any, and files in the folder for temporary ones.
-
-    Others of this machine mount other things meanwhile.
-    """
-    points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    places = ("/sys", "/work", "/proc", "/dev", "/usr", "/opt/palaestra", sys.prefix, sys.base_prefix)
-    return {
-        "mounts": sorted(point for point in points if point.startswith(places)),
-        "files": sorted(path.name for path in temporary.iterdir()),
-    }
+    """What a sandbox might leave on the host: mounts, and files in the folder for temporary ones."""
+    return {"mounts": mounts(), "files": sorted(path.name for path in temporary.iterdir())}
 
 
 def settles(question: object, expected: object, seconds: float = DEADLINE) -> object:
@@ -124,13 +81,12 @@ def test_a_killed_trainer_leaves_no_process_mount_cgroup_or_file(tmp_path: Path,
         assert trainer.stdout is not None
         assert trainer.stdout.readline() == "busy\n"
         time.sleep(rng.uniform(0.0, 1.0))
-        below = processes_below(trainer.pid)
-        born = {number: birth(number) for number in below}
+        family = {number: born(number) for number in descendants(trainer.pid)}
         trainer.kill()
         trainer.wait()
         trainer.stdout.close()
-        assert settles(lambda below=below, born=born: still_there(below, born), set()) == set()
-        assert settles(lambda born=born: cgroups(born), set()) == set()
+        assert settles(lambda family=family: alive(family), set()) == set()
+        assert settles(lambda family=family: groups(family), set()) == set()
         assert traces(temporary) == before
 
 
@@ -138,7 +94,7 @@ def test_a_killed_trainer_leaves_no_process_mount_cgroup_or_file(tmp_path: Path,
 def test_a_killed_part_is_replaced_and_nothing_of_it_is_left(victim: str, temporary: Path) -> None:
     rng = random.Random(victim)
     before = traces(temporary)
-    others = processes_below(os.getpid())  # of sandboxes that this process keeps open all its life
+    others = descendants(os.getpid())  # of sandboxes that this process keeps open all its life
     owners: dict[int, str] = {}
     broken = too_late = 0
     with open_sandbox() as sandbox:
@@ -147,14 +103,13 @@ def test_a_killed_part_is_replaced_and_nothing_of_it_is_left(victim: str, tempor
             session = sandbox.start()
             session.run("x = 1")
             supervisor = the_supervisor(others)
-            owners[supervisor] = birth(supervisor)
+            owners[supervisor] = born(supervisor)
             number = part(supervisor, victim)
-            below = processes_below(number) | {number}
-            born = {one: birth(one) for one in below}
+            family = {one: born(one) for one in descendants(number) | {number}}
             time.sleep(rng.uniform(0.0, 0.05))
             os.kill(number, signal.SIGKILL)
             if rng.random() < 0.5:  # else the run may be over before the kernel has ended what the victim kept
-                assert settles(lambda number=number: birth(number), "") == ""
+                assert settles(lambda number=number: born(number), "") == ""
                 too_late += 1
             try:
                 result = session.run("print(x)", timeout=2.0)
@@ -162,9 +117,9 @@ def test_a_killed_part_is_replaced_and_nothing_of_it_is_left(victim: str, tempor
             except Broken:
                 broken += 1
             session.close()
-            assert settles(lambda below=below, born=born: still_there(below, born), set()) == set()
+            assert settles(lambda family=family: alive(family), set()) == set()
             assert recovered(sandbox), "the next run answers"
-    assert settles(lambda: cgroups(owners), set()) == set()
+    assert settles(lambda: groups(owners), set()) == set()
     assert traces(temporary) == before
     if victim != "session":
         assert broken >= too_late > 0, "a session whose keeper is gone is Broken, and never an answer"
@@ -182,8 +137,7 @@ def recovered(sandbox: Sandbox) -> bool:
 
 def the_supervisor(others: set[int]) -> int:
     """The one supervisor below us that is not one of the `others`."""
-    level = {number for number in processes_below(os.getpid()) - others if parent(number) == os.getpid()}
-    (supervisor,) = (number for number in level if birth(number) and b"runner" in words(number))
+    (supervisor,) = (one for one in children(os.getpid()) - others if born(one) and b"runner" in words(one))
     return supervisor
 
 
@@ -199,7 +153,7 @@ def part(supervisor: int, victim: str) -> int:
     """The process to kill, by its place: supervisor, zygote and its keeper, init of a session, console."""
     if victim == "supervisor":
         return supervisor
-    (console,) = (number for number in processes_below(supervisor) if depth(number, supervisor) == 4)
+    (console,) = (number for number in descendants(supervisor) if depth(number, supervisor) == 4)
     return console if victim == "session" else parent(parent(console))
 
 

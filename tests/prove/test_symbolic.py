@@ -79,14 +79,3 @@ def test_many_hostile_expressions_at_once_are_compared_in_as_many_processes_as_t
     assert not any(asyncio.run(all_of_them()))
     assert most == limited_processes.PROCESSES
     assert time.monotonic() - begun < 8 / limited_processes.PROCESSES * MOST_SECONDS
-
-
-@pytest.mark.usefixtures("ample")
-def test_a_process_that_died_while_it_was_idle_is_started_again():
-    async def kill_and_ask():
-        assert await same(r"2\sqrt{2}", r"\sqrt{8}")
-        for worker in symbolic._light._workers.values():
-            worker.child.kill()
-        return await same(r"4\sqrt{2}", r"\sqrt{32}")
-
-    assert asyncio.run(kill_and_ask())

@@ -6,6 +6,7 @@ A scene takes more than one program. It returns complaints, or None where the ba
 import asyncio
 import contextlib
 import os
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -78,6 +79,18 @@ def born(pid: int) -> str:
     except OSError:
         return ""
     return fields[19] if fields[0] != "Z" else ""
+
+
+def alive(family: dict[int, str]) -> set[int]:
+    """Those that live on, of processes with the moments when they were born: a number may be given to another."""
+    return {pid for pid, then in family.items() if then and born(pid) == then}
+
+
+def mounts() -> set[str]:
+    """Where something is mounted that a sandbox would mount; others of this machine mount other things meanwhile."""
+    points = {line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()}
+    ours = ("/sys", "/work", "/proc", "/dev", "/usr", "/opt/palaestra", sys.prefix, sys.base_prefix)
+    return {point for point in points if point.startswith(ours)}
 
 
 def groups(owners: dict[int, str]) -> set[str]:

@@ -14,7 +14,7 @@ from palaestra.errors import Broken, UsageError
 
 from .judging import descendants
 from .program import PRELUDE
-from .scene import SECONDS, born, children, groups, marked, scene, until
+from .scene import SECONDS, alive, born, children, groups, marked, mounts, scene, until
 from .setting import Setting
 
 # Ends of the sandbox itself.
@@ -60,7 +60,7 @@ def closing_during_a_run_ends_it(sandbox: Sandbox, setting: Setting, backend: st
     session.close()
     thread.join(SECONDS)
     asyncio.run(until(lambda: not setting.left_running()))
-    complaints = ["the run has not begun"] * (not begun) + ["the run goes on"] * thread.is_alive()
+    complaints = ["the run has not begun"] * (not begun) + ["the run goes on"] * thread.isalive()
     return complaints + ["its processes are left"] * bool(setting.left_running())
 
 
@@ -95,7 +95,7 @@ def killing_the_parts_is_noticed_and_mended(sandbox: Sandbox, setting: Setting, 
             thread.join(SECONDS)
             if not outcome or not isinstance(outcome[0], Broken):
                 complaints.append(f"{depth} killed ({parts}): the run came to {outcome}")
-            if not asyncio.run(until(lambda family=family: not setting.left_running() and not _alive(family))):
+            if not asyncio.run(until(lambda family=family: not setting.left_running() and not alive(family))):
                 complaints.append(f"{depth} killed: its processes are left")
             session.close()
             again = own.run_once("print(6 * 7)")
@@ -107,7 +107,7 @@ def killing_the_parts_is_noticed_and_mended(sandbox: Sandbox, setting: Setting, 
 @scene
 def killing_the_trainer_leaves_nothing(sandbox: Sandbox, setting: Setting, backend: str) -> list[str]:
     """No process, no mount, no control group of it is there soon after."""
-    mounts = _mounts()
+    mounted = mounts()
     words = [sys.executable, "-m", "hostile.scenes_of_ends", backend, setting.mark]
     trainer = subprocess.Popen(words, stdout=subprocess.PIPE, cwd=Path(__file__).parents[1])
     assert trainer.stdout is not None
@@ -117,25 +117,13 @@ def killing_the_trainer_leaves_nothing(sandbox: Sandbox, setting: Setting, backe
         trainer.kill()
     complaints = [] if line == b"ready\n" and running else [f"it could not be set up: {line!r}"]
 
-    if not asyncio.run(until(lambda: not setting.left_running() and not _alive(family))):
-        complaints.append(f"processes are left: {setting.left_running()} {_alive(family)}")
+    if not asyncio.run(until(lambda: not setting.left_running() and not alive(family))):
+        complaints.append(f"processes are left: {setting.left_running()} {alive(family)}")
     if not asyncio.run(until(lambda: not groups(family))):
         complaints.append(f"control groups are left: {groups(family)}; the next start should sweep them")
-    if _mounts() - mounts:
+    if mounts() - mounted:
         complaints.append("mounts are left")
     return complaints
-
-
-def _alive(family: dict[int, str]) -> list[int]:
-    """Those that live on, of processes with the moments when they were born."""
-    return [pid for pid, then in family.items() if then and born(pid) == then]
-
-
-def _mounts() -> set[str]:
-    """Where something is mounted that a sandbox would mount; others of this machine mount other things meanwhile."""
-    points = {line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()}
-    ours = ("/sys", "/work", "/proc", "/dev", "/usr", sys.prefix, sys.base_prefix)
-    return {point for point in points if point.startswith(ours)}
 
 
 def _train(backend: str, mark: str) -> None:
