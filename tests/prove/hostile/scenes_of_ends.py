@@ -60,7 +60,7 @@ def closing_during_a_run_ends_it(sandbox: Sandbox, setting: Setting, backend: st
     session.close()
     thread.join(SECONDS)
     asyncio.run(until(lambda: not setting.left_running()))
-    complaints = ["the run has not begun"] * (not begun) + ["the run goes on"] * thread.isalive()
+    complaints = ["the run has not begun"] * (not begun) + ["the run goes on"] * thread.is_alive()
     return complaints + ["its processes are left"] * bool(setting.left_running())
 
 
