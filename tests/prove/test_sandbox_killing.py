@@ -106,6 +106,7 @@ def test_a_killed_part_is_replaced_and_nothing_of_it_is_left(victim: str, tempor
             owners[supervisor] = born(supervisor)
             number = part(supervisor, victim)
             family = {one: born(one) for one in descendants(number) | {number}}
+            assert number in alive(family)
             time.sleep(rng.uniform(0.0, 0.05))
             os.kill(number, signal.SIGKILL)
             if rng.random() < 0.5:  # else the run may be over before the kernel has ended what the victim kept
