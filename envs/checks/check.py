@@ -180,7 +180,7 @@ def hostile_turns(subject: Subject) -> None:
                 break
             event = chair.say(text)
             where = f"the turn {text[:40]!r}{chair.of}"
-            require(event.ending is not Ending.BROKEN, f"{where} ended an episode broken; only infrastructure may")
+            require(event.ending is not Ending.BROKEN, f"{where} ended an episode broken: {event.fault}")
             answered = formats.get(chair.format).parse(text, chair.schemas).is_answer
             ended = event.ending is Ending.ANSWERED
             require(chair.of or ended == answered, f"{where}: answered is {ended}, expected {answered}")

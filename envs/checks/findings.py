@@ -90,6 +90,8 @@ def _measured(name: str, function: Callable[[Any], None], subject: Any, told: di
         if isinstance(error, Groundless):
             told[_GROUNDLESS] = name
         first = name if isinstance(error, Unmet) else told.setdefault(_fault(error), name)
+        if first != name and isinstance(error, Broken):  # What breaks two checks breaks all, a deadline a time.
+            told[_GROUNDLESS] = first
         missing = isinstance(_root(error), MissingExtra)
         return Finding(name, missing, _said(error), skipped=missing) if first == name else _unreached(name, first)
     return Finding(name, True)

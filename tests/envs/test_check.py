@@ -15,7 +15,7 @@ from palaestra.cli import main as command
 from palaestra.envs.arena.opening import spec_of
 from palaestra.envs.checks import afresh
 from palaestra.envs.checks.check import CHECKS, FOREIGN_CHECKS, OF_GAMES, check
-from palaestra.envs.checks.findings import difference
+from palaestra.envs.checks.findings import difference, measure
 from palaestra.errors import EnvironmentDefect
 
 SINGLE = [name for name, function in CHECKS.items() if function not in OF_GAMES and name != RECORDED]
@@ -276,3 +276,16 @@ def test_a_class_that_is_wrong_is_an_error_in_check_too(tmp_path, monkeypatch, c
     finally:
         sys.modules.pop("wrong_world", None)
         gymnasium.registry.pop("test/Wrong-v0", None)
+
+
+def test_what_breaks_two_checks_is_met_by_no_third():
+    ran = []
+
+    def breaking(subject):
+        ran.append(subject)
+        raise palaestra.Broken("its reward could not be computed")
+
+    found = measure(dict.fromkeys(("one", "two", "three"), breaking), "a subject")
+    assert len(ran) == 2
+    assert [one.passed for one in found] == [False, True, True]
+    assert found[2].skipped
