@@ -235,7 +235,8 @@ class Desk:
             self._explain(machine, attempt)
 
     def _explain(self, machine: Machine, attempt: Attempt) -> None:
-        assert machine.state is not None, "it was opened"
+        if machine.state is None:  # A restore that failed has left no world to ask.
+            return
         deadline = {**DEADLINES, **machine.spec.author.deadlines}["reward"]
         if told := complete(machine.state.play.explain(attempt), deadline):
             self._say(f"because\n{indent(visible(told), '  ')}")
@@ -248,7 +249,7 @@ class Desk:
             return
         try:
             lines, number = inspect.getsourcelines(method)
-            self._say(f"by {inspect.getsourcefile(kind)}, line {number}\n{''.join(lines).rstrip()}", style="dim")
+            self._say(f"by {inspect.getsourcefile(method)}, line {number}\n{''.join(lines).rstrip()}", style="dim")
         except (OSError, TypeError):
             self._say("by a function whose source is not at hand", style="dim")
 
