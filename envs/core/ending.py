@@ -101,7 +101,7 @@ def judged(spec: Spec, state: State) -> tuple[Sequence[Judged], Sequence[Work]]:
             found.append((seat, attempt, reward))
             if type(reward) is Work:
                 waits.append(reward)
-    except BaseException as error:
+    except BaseException as error:  # It is raised once the toolkits are closed.
         state.failure = error
         return (), ()
     return found, waits
