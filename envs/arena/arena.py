@@ -138,7 +138,7 @@ class Arena(Places):
                 assert machine is not None
                 try:
                     reply = machine.act(seats[slot], text)
-                except BaseException as error:  # An author's fault or an interrupt: `_fail` drops the table and has it raised.
+                except BaseException as error:  # An author's fault or an interrupt: `_fail` has it raised.
                     self._fail(table, error)
                     continue
                 if alone and type(reply) is dict and not machine.aside:  # What `_take` would do.
@@ -229,7 +229,7 @@ class Arena(Places):
         going: list[Pending] = []
         try:
             self._take(table, step(), going)
-        except BaseException as error:  # An author's fault or an interrupt: `_fail` drops the table and has it raised.
+        except BaseException as error:  # An author's fault or an interrupt: `_fail` has it raised.
             self._fail(table, error)
         if going:
             self._runner.start(going, self._inbox)
@@ -266,7 +266,7 @@ class Arena(Places):
                     continue
                 try:
                     self._take(table, table.machine.resume(pending), going)
-                except BaseException as error:  # An author's fault or an interrupt: `_fail` drops the table and has it raised.
+                except BaseException as error:  # An author's fault or an interrupt: `_fail` has it raised.
                     self._fail(table, error)
             if going:
                 self._runner.start(going, self._inbox)
