@@ -150,7 +150,7 @@ class _Table:
             return
         for event in self._heard(outstanding):
             seat = self.seats.get(event.slot)
-            if seat is None or event.start is not seat.start or seat.ticket is not None:
+            if seat is None or event.start.key != seat.start.key or seat.ticket is not None:
                 continue  # of an episode that was dropped
             if event.ending is None:
                 self._continue(event, seat)

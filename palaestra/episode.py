@@ -5,6 +5,7 @@ Plain frozen data, of two kinds (`palaestra.frozen`); standard library and numpy
 (`envs`).
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -101,6 +102,13 @@ class Start:
     """Which player, in a game of several; None where there is one."""
     prefix: tuple[Message, ...] = ()
     """Messages placed after the task's prompt (an earlier attempt and its critique, say): context, never trained on."""
+    env: str = ""
+    """Id of the environment, where several are played at once."""
+
+    @property
+    def key(self) -> tuple[str, int, int, str | None]:
+        """What tells an episode from every other of a run. A Start from another process is a copy: compare this."""
+        return self.env, self.task, self.seed, self.seat
 
 
 @statically_frozen
@@ -164,6 +172,11 @@ class Episode:
     def sampled_tokens(self) -> int:
         """How many tokens the agent chose."""
         return sum(int(row.sampled.sum()) for row in self.rows)
+
+    @property
+    def finite(self) -> bool:
+        """Whether its reward and parts are numbers. None, of a BROKEN episode, is no number that is wrong."""
+        return all(math.isfinite(value) for value in (self.reward or 0.0, *self.parts.values()))
 
     @property
     def versions(self) -> tuple[int, int] | None:

@@ -81,6 +81,10 @@ class Completion:
 class Engine(Protocol):
     """Whatever answers: a model, a script, a person, an endpoint."""
 
+    @property
+    def sampled(self) -> int:
+        """Tokens sampled so far, those of cancelled requests too; 0 for agents without tokens."""
+
     def submit(self, request: Request) -> int:
         """Ask for a turn; returns a ticket."""
 

@@ -23,7 +23,8 @@ from palaestra.episode import Attempt, Call, Ending, Episode, Start, Status, Tas
 from palaestra.errors import RecordError, UsageError
 from palaestra.plain import from_plain, to_plain
 
-VERSION = 1
+VERSION = 2
+_READ = (1, VERSION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,8 @@ class Record:
     """What the environment was made with: its split, and options of its own."""
     agent: str = ""
     """Who played."""
-    lesson: Lesson | None = None
+    lessons: tuple[Lesson, ...] = ()
+    """More than one where a batch held the episode more than once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +158,8 @@ def from_line(line: bytes) -> Record:
         raise ValueError("it is not whole JSON: cut off while it was written, or changed") from None
     if not isinstance(content, dict) or "palaestra" not in content:
         raise ValueError("it is JSON but no episode of palaestra's")
-    if content["palaestra"] != VERSION:
-        raise ValueError(f"it has version {content['palaestra']!r}; this palaestra reads version {VERSION}")
+    if content["palaestra"] not in _READ:
+        raise ValueError(f"it has version {content['palaestra']!r}; this palaestra reads versions {_READ}")
     digest = content.pop("digest", None)
     if digest != _digest(content):
         raise ValueError("its digest does not fit its content: it was changed after it was written")
@@ -181,7 +183,7 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 def _record_out(record: Record) -> dict[str, Any]:
-    episode, lesson = record.episode, record.lesson
+    episode = record.episode
     start, attempt = episode.start, episode.attempt
     return {
         "env_id": record.env_id,
@@ -193,6 +195,7 @@ def _record_out(record: Record) -> dict[str, Any]:
             "group": start.group,
             "seat": start.seat,
             "prefix": to_plain(list(start.prefix)),
+            **({"env": start.env} if start.env else {}),
         },
         "task": {
             "prompt": attempt.task.prompt,
@@ -227,18 +230,19 @@ def _record_out(record: Record) -> dict[str, Any]:
         "fault": episode.fault,
         "seconds": round(episode.seconds, 6),
         "rows": [_row_out(row) for row in episode.rows],
-        "lesson": None
-        if lesson is None
-        else {
-            "step": lesson.step,
-            "terms": {name: float(value) for name, value in lesson.terms.items()},
-            "advantage": float(lesson.advantage),
-            "updates": lesson.updates,
-            "trainer_logprobs": [
-                _numbers(said[row.sampled])
-                for said, row in zip(lesson.trainer_logprobs, episode.rows, strict=bool(lesson.trainer_logprobs))
-            ],
-        },
+        "lessons": [
+            {
+                "step": lesson.step,
+                "terms": {name: float(value) for name, value in lesson.terms.items()},
+                "advantage": float(lesson.advantage),
+                "updates": lesson.updates,
+                "trainer_logprobs": [
+                    _numbers(said[row.sampled])
+                    for said, row in zip(lesson.trainer_logprobs, episode.rows, strict=bool(lesson.trainer_logprobs))
+                ],
+            }
+            for lesson in record.lessons
+        ],
     }
 
 
@@ -261,7 +265,7 @@ def _record_in(content: Mapping[str, Any]) -> Record:
         worlds=tuple(from_plain(content.get("worlds", []))),
     )
     episode = Episode(
-        start=Start(start["task"], start["seed"], start["group"], start["seat"], tuple(from_plain(start["prefix"]))),
+        start=Start(**{**start, "prefix": tuple(from_plain(start["prefix"]))}),
         attempt=attempt,
         rows=rows,
         ending=Ending(content["ending"]),
@@ -271,11 +275,14 @@ def _record_in(content: Mapping[str, Any]) -> Record:
         tools=tuple(from_plain(content["tools"])),
         seconds=content["seconds"],
     )
-    lesson = content["lesson"]
-    if lesson is not None:
-        said = tuple(_spread(row.sampled, one) for row, one in zip(rows, lesson["trainer_logprobs"], strict=False))
-        lesson = Lesson(lesson["step"], lesson["terms"], lesson["advantage"], said, lesson["updates"])
-    return Record(content["env_id"], episode, options, content["agent"], lesson)
+    written = content["lessons"] if content["palaestra"] == VERSION else [content["lesson"]]
+    lessons = tuple(_lesson_in(one, rows) for one in written if one is not None)
+    return Record(content["env_id"], episode, options, content["agent"], lessons)
+
+
+def _lesson_in(content: Mapping[str, Any], rows: Iterable[TokenRow]) -> Lesson:
+    said = tuple(_spread(row.sampled, one) for row, one in zip(rows, content["trainer_logprobs"], strict=False))
+    return Lesson(content["step"], content["terms"], content["advantage"], said, content["updates"])
 
 
 def _call_in(content: Mapping[str, Any]) -> Call:

@@ -2,21 +2,21 @@
 
 RUN/checkpoints/step-000020/
     model/               as `export` writes it: `palaestra eval --model` takes it as it is
-    training.safetensors the optimizer's memory, and the random state
-    checkpoint.json      step, config, the model's fingerprint, versions; size and digest of every file
+    training.safetensors the optimizers' memory, and the random state
+    checkpoint.json      step, config, the sampler's state, the model's fingerprint, versions; size and digest of every
+                         file
 
 A checkpoint is written beside its place, brought to disk, and renamed; so one that has its name is whole. Disks lie and
 people edit: sizes and digests are compared before anything is read. No pickle: safetensors and JSON alone.
 
-Nothing else has state. Which tasks a step draws is a function of the step; a sampler that remembers belongs into the
-Learner, and its memory into checkpoint.json. The engine is as new after each update of its weights, and environments
-begin each episode anew. Left out: the KL reference, which never changes and lies in RUN/start.
+Nothing else has state. The engine is as new after each update of its weights, and environments begin each episode anew.
+Left out: the KL reference, which never changes and lies in RUN/start.
 """
 
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from hashlib import blake2b, file_digest
 from pathlib import Path
 from typing import Any
@@ -26,12 +26,12 @@ from safetensors.torch import load_file, save_file
 
 from palaestra.agents.local_model import LocalModel, export
 from palaestra.errors import TrainingHalted, UsageError
-from palaestra.trainers.config import GRPOConfig
+from palaestra.trainers.checked import plain
 from palaestra.trainers.durable import remove_folder, whole_folder
-from palaestra.trainers.learner import Learner
-from palaestra.trainers.run import versions
+from palaestra.trainers.learner import Config, Learner
+from palaestra.trainers.provenance import versions
 
-VERSION = 1
+VERSION = 2
 _ABOUT = "checkpoint.json"
 _TENSORS = "training.safetensors"
 _NAME = re.compile(r"step-(\d{6,})")
@@ -45,6 +45,8 @@ class Checkpoint:
     step: int
     config: Mapping[str, Any]
     """Of the run that it belongs to, as plain values."""
+    state: Mapping[str, Any]
+    """Where the sampler stood."""
     fingerprint: str
     """Of its model."""
     versions: Mapping[str, str]
@@ -56,8 +58,8 @@ class Checkpoint:
         return self.path / "model"
 
 
-def save(learner: Learner, tokenizer: Any, folder: Path, keep: int) -> Path:
-    """Write a checkpoint of a learner that stands between two steps; then remove all but the `keep` newest."""
+def save(learner: Learner[Config], folder: Path) -> Path:
+    """Write a checkpoint of a learner that stands between two steps; then remove those that are too many."""
     assert not learner.torn, "weights in the middle of an update are those of no step"
     if not all(bool(weight.isfinite().all()) for weight in learner.model.parameters()):
         raise TrainingHalted(
@@ -66,13 +68,14 @@ def save(learner: Learner, tokenizer: Any, folder: Path, keep: int) -> Path:
         )
     path = folder / f"step-{learner.step:06}"
     with whole_folder(path) as unfinished:
-        export(learner.model, tokenizer, unfinished / "model")
+        export(learner.model, learner.tokenizer, unfinished / "model")
         save_file(_training_state(learner), unfinished / _TENSORS)
         (unfinished / _TENSORS).chmod((unfinished / "model" / "config.json").stat().st_mode & 0o777)
         content = {
             "palaestra": VERSION,
             "step": learner.step,
-            "config": asdict(learner.config),
+            "config": plain(learner.config),
+            "state": dict(learner.state),
             "fingerprint": fingerprint(learner.model),
             "versions": versions(),
             "files": {
@@ -83,7 +86,7 @@ def save(learner: Learner, tokenizer: Any, folder: Path, keep: int) -> Path:
         }
         text = json.dumps({"digest": _digest(content), **content}, indent=2)
         (unfinished / _ABOUT).write_text(text + "\n", encoding="utf-8")
-    for older in _found(folder)[keep:]:
+    for older in _found(folder)[learner.config.save.keep_checkpoints :]:
         remove_folder(older)
     return path
 
@@ -104,7 +107,7 @@ def newest(folder: Path) -> tuple[Checkpoint | None, dict[Path, str]]:
     return None, faults
 
 
-def restore(found: Checkpoint, local: LocalModel, config: GRPOConfig, reference: Any = None) -> Learner:
+def restore(found: Checkpoint, local: LocalModel, config: Config, reference: Any = None) -> Learner[Config]:
     """The learner as it was saved, around the model loaded from `found.model`."""
     have = fingerprint(local.model)
     if have != found.fingerprint:
@@ -112,7 +115,7 @@ def restore(found: Checkpoint, local: LocalModel, config: GRPOConfig, reference:
             f"{found.path} was made of a model with other parameters: fingerprint {found.fingerprint}, and {have} as "
             f"it is loaded now; it was written with {_libraries(found.versions)}, these are {_libraries(versions())}"
         )
-    learner = Learner(local.agent, local.model, config, found.step, reference)
+    learner = Learner(local.agent, local.model, config, found.step, reference, state=found.state)
     # Copies: what is loaded lies in the mapped file, which is removed some steps later.
     tensors = {name: tensor.clone() for name, tensor in load_file(found.path / _TENSORS).items()}
     torch.set_rng_state(tensors.pop("random/cpu"))
@@ -120,12 +123,15 @@ def restore(found: Checkpoint, local: LocalModel, config: GRPOConfig, reference:
     device = next(local.model.parameters()).device
     if on_gpu is not None and device.type == "cuda":
         torch.cuda.set_rng_state(on_gpu, device)
-    places = {name: place for place, (name, _) in enumerate(local.model.named_parameters())}
-    memory: dict[int, dict[str, torch.Tensor]] = {}
+    memory: dict[str, dict[str, torch.Tensor]] = {}
     for key, tensor in tensors.items():
         _, kind, name = key.split("/", 2)
-        memory.setdefault(places[name], {})[kind] = tensor
-    learner.optimizer.load_state_dict({**learner.optimizer.state_dict(), "state": memory})
+        memory.setdefault(name, {})[kind] = tensor
+    names = {weight: name for name, weight in local.model.named_parameters()}
+    for optimizer in learner.optimizers:
+        held = [names[weight] for group in optimizer.param_groups for weight in group["params"]]
+        state = {place: memory[name] for place, name in enumerate(held) if name in memory}
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
     return learner
 
 
@@ -135,14 +141,15 @@ def fingerprint(model: Any) -> str:
     return _digest(shapes)
 
 
-def _training_state(learner: Learner) -> dict[str, torch.Tensor]:
+def _training_state(learner: Learner[Config]) -> dict[str, torch.Tensor]:
     state = {"random/cpu": torch.get_rng_state()}
     device = next(learner.model.parameters()).device
     if device.type == "cuda":
         state["random/cuda"] = torch.cuda.get_rng_state(device)
     for name, weight in learner.model.named_parameters():
-        for kind, value in learner.optimizer.state.get(weight, {}).items():
-            state[f"optimizer/{kind}/{name}"] = value.contiguous()
+        for optimizer in learner.optimizers:
+            for kind, value in optimizer.state.get(weight, {}).items():
+                state[f"optimizer/{kind}/{name}"] = value.contiguous()
     return state
 
 
@@ -168,7 +175,14 @@ def _checked(path: Path) -> Checkpoint:
             raise ValueError(f"{name} was changed after it was written")
     if f"step-{content['step']:06}" != path.name:
         raise ValueError(f"it holds step {content['step']}: the folder was renamed")
-    return Checkpoint(path, content["step"], content["config"], content["fingerprint"], content["versions"])
+    return Checkpoint(
+        path,
+        content["step"],
+        content["config"],
+        content["state"],
+        content["fingerprint"],
+        content["versions"],
+    )
 
 
 def _found(folder: Path) -> list[Path]:

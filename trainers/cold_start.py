@@ -11,11 +11,9 @@ that is below the gate itself is reported at once: what it shows is all there is
 """
 
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated
-
-from pydantic import Field
 
 from palaestra import formats
 from palaestra.agents import Agent, Chat, ScriptedPolicy, TokenLimits, play
@@ -24,53 +22,20 @@ from palaestra.agents.local_model import LocalModel, find_device, serve
 from palaestra.agents.policies.table import in_every_seat
 from palaestra.agents.policies.tiny import tiny_model, tiny_tokenizer
 from palaestra.episode import Episode, Start, Status, TokenRow
-from palaestra.errors import ConfigError, TrainingHalted
+from palaestra.errors import TrainingHalted
 from palaestra.protocols import Arena
-from palaestra.registry import Demonstrator
-from palaestra.trainers.checked import COUNT, NOT_NEGATIVE, check_fields
-from palaestra.trainers.config import IMITATION_GATE, IMITATION_STEPS
+from palaestra.registry import Demonstrator, chosen_format, demonstrator
+from palaestra.trainers.config import ColdStartConfig, GRPOConfig
+from palaestra.trainers.learner import Learner
+from palaestra.trainers.opening import limits, open_arena
 from palaestra.trainers.progress import Progress
 from palaestra.trainers.sampling.division import Division
-from palaestra.trainers.sampling.seats import seated, seats_of
+from palaestra.trainers.sampling.seats import check_seats, seated, seats_of
 from palaestra.trainers.sft import Imitation
 from palaestra.trainers.sft_config import SFTConfig, tiny_sft_config
 
 _REPORTS = 50
 """How often demonstrations say how far they are."""
-
-
-@dataclass(frozen=True, slots=True)
-class ColdStartConfig:
-    """How the tiny agent is raised."""
-
-    demonstrations: Annotated[int, COUNT] = 6000
-    """Episodes of the demonstrator."""
-    tool_rate: Annotated[float, Field(gt=0, le=1)] = 0.3
-    """Share of them in which it uses its tool."""
-    layers: Annotated[int, COUNT] = 2
-    """Depth of the model."""
-    imitation_gate: Annotated[float, Field(gt=0, le=1)] = IMITATION_GATE
-    """Success at which imitation may end, of the episodes that used a tool: in which a call was served. Of all
-    episodes, where no demonstration used one."""
-    gate_tasks: Annotated[int, COUNT] = 192
-    """Episodes that the gate is measured on."""
-    first_gate: Annotated[int, NOT_NEGATIVE] = 300
-    """Imitation steps before the gate is first measured."""
-    gate_every: Annotated[int, COUNT] = 50
-    """Steps between measurements."""
-    warmup_steps: Annotated[int, COUNT] = 20
-    """Imitation steps over which the learning rate rises."""
-    imitation_steps: Annotated[int, COUNT] = IMITATION_STEPS
-    """Steps after which initial weights that have not reached the gate are given up."""
-    decay_steps: Annotated[int, NOT_NEGATIVE] = 150
-    """Steps in which the learning rate falls to 0 once the gate is passed."""
-    max_attempts: Annotated[int, COUNT] = 5
-    """Initial weights that are tried."""
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        if self.first_gate > self.imitation_steps:
-            raise ConfigError(f"{self}: expected first_gate to be at most imitation_steps")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +70,24 @@ class Pupil:
     steps: int
     """Imitation steps of the one that passed."""
     demonstrations: Sequence[Episode]
+
+
+def raise_tiny(config: GRPOConfig) -> Generator[Progress, None, Pupil]:
+    """Raise the tiny agent on the demonstrator of a run's environment."""
+    with closing(open_arena(config)) as practice:
+        check_seats(practice, config.env.train_seats)
+        return (
+            yield from cold_start(
+                practice,
+                demonstrator(config.env.env_id),
+                seed=config.seed,
+                limits=limits(config),
+                slots=config.play.slots,
+                device_name=config.device,
+                config=config.cold_start,
+                format=chosen_format(config.env.env_id, config.env.options) or formats.DEFAULT,
+            )
+        )
 
 
 def cold_start(
@@ -151,7 +134,8 @@ def cold_start(
     raise TrainingHalted(
         f"none of {config.max_attempts} initial weights reached {config.imitation_gate} {measure.name} in "
         f"{config.imitation_steps} steps, on tasks that were not among the {shown} demonstrated; the best reached "
-        f"{best:.2f}. Allow more steps (--imitation-steps), lower the gate (--imitation-gate), or give more tasks"
+        f"{best:.2f}. Allow more steps (--cold-start.imitation-steps), lower the gate "
+        "(--cold-start.imitation-gate), or give more tasks"
     )
 
 
@@ -169,7 +153,7 @@ def demonstrate(
             yield Start(task=tasks.demonstrated(seed * episodes + number), seed=number, group=number)
 
     found: list[Episode] = []
-    for episode in play(in_every_seat(script, table), arena, seated(starts(), arena)):
+    for episode in play(in_every_seat(script, table), arena, seated(starts(), table)):
         found.append(episode)
         if len(found) % max(1, total // _REPORTS) == 0 or len(found) == total:
             yield Progress("demonstrations", len(found), total)
@@ -188,7 +172,7 @@ def _measure(demonstrations: Sequence[Episode], config: ColdStartConfig) -> _Mea
         raise TrainingHalted(
             f"the demonstrator{habit} reaches {shown:.2f} {measure.name} in {len(demonstrations)} demonstrations, and "
             f"the tiny agent, which imitates it, is to reach {config.imitation_gate}: let it play better, or lower the "
-            "gate with --imitation-gate"
+            "gate with --cold-start.imitation-gate"
         )
     return measure
 
@@ -208,29 +192,32 @@ def _imitate(
     measure: _Measure,
 ) -> Generator[Progress, None, tuple[int, float]]:
     """Imitate until the gate is passed, then let the rate fall; returns the steps and what was reached."""
-    imitation = Imitation(local.model, rows, sft)
-    reached = 0.0
+    learner = Learner(local.agent, local.model, sft)
+    imitation, reached = Imitation(learner, rows), 0.0
+    first = min(config.first_gate, config.imitation_steps)
 
     def step(rate: float = 1.0) -> float:
-        return imitation.step(rate * min(1.0, (imitation.steps + 1) / config.warmup_steps))["loss"]
+        figures = imitation.step(rate * min(1.0, (learner.step + 1) / config.warmup_steps))
+        learner.require_gradients()
+        return figures["loss"]
 
-    while imitation.steps < config.imitation_steps:
+    while learner.step < config.imitation_steps:
         metrics = {"loss": step()}
-        if imitation.steps >= config.first_gate and imitation.steps % config.gate_every == 0:
+        if learner.step >= first and learner.step % config.gate_every == 0:
             reached = _reached(local, arena, limits, config, measure)
             metrics[measure.metric] = reached
         # The earliest end: the next gate, and the decay after it.
-        gate = max(config.first_gate, -(-imitation.steps // config.gate_every) * config.gate_every)
-        yield Progress("imitation", imitation.steps, gate + config.decay_steps, metrics)
+        gate = max(first, -(-learner.step // config.gate_every) * config.gate_every)
+        yield Progress("imitation", learner.step, gate + config.decay_steps, metrics)
         if reached >= config.imitation_gate:
             break
     if reached >= config.imitation_gate:
         for left in reversed(range(config.decay_steps)):
             loss = step(rate=left / config.decay_steps)
-            yield Progress("imitation", imitation.steps, imitation.steps + left, {"loss": loss})
+            yield Progress("imitation", learner.step, learner.step + left, {"loss": loss})
         # What is handed on is the model after the decay: it must pass too.
         reached = _reached(local, arena, limits, config, measure)
-    return imitation.steps, reached
+    return learner.step, reached
 
 
 def _reached(local: LocalModel, arena: Arena, limits: TokenLimits, config: ColdStartConfig, measure: _Measure) -> float:
@@ -239,5 +226,5 @@ def _reached(local: LocalModel, arena: Arena, limits: TokenLimits, config: ColdS
     table, tasks = seats_of(arena), Division(arena.task_count)
     games = max(1, config.gate_tasks // max(1, len(table)))
     starts = (Start(task=tasks.kept_back(number), seed=number, group=number) for number in range(games))
-    played = play(in_every_seat(local.agent, table), arena, seated(starts, arena), limits=limits)
+    played = play(in_every_seat(local.agent, table), arena, seated(starts, table), limits=limits)
     return measure.of(list(played))

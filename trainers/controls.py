@@ -6,37 +6,21 @@ Controls run one after the other in a process beside the main run, and die with 
 import multiprocessing
 import os
 import threading
-from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from palaestra.trainers.config import GRPOConfig
 from palaestra.trainers.evaluate import Both, pooled
-from palaestra.trainers.grpo import Advantages, train
+from palaestra.trainers.grpo import train
 from palaestra.trainers.learner import Learner
-from palaestra.trainers.lesson import evaluate_both, open_arena, open_model
-from palaestra.trainers.losses.advantages import group_advantages
-
-
-def own_successes(rewards: Sequence[float], groups: Sequence[int]) -> NDArray[np.float64]:
-    """Imitate what succeeded, ignore the rest: no comparison, no negative lesson."""
-    return (np.asarray(rewards) > 0).astype(np.float64)
-
-
-def shuffled(seed: int) -> Advantages:
-    """Whole rewards dealt out anew over the step's episodes: any rise left is not learned from the rewards."""
-    rng = np.random.default_rng([seed, 2])
-
-    def advantages(rewards: Sequence[float], groups: Sequence[int]) -> NDArray[np.float64]:
-        return group_advantages(list(rng.permutation(np.asarray(rewards))), groups)
-
-    return advantages
-
+from palaestra.trainers.losses.advantages import Shuffled, Successes
+from palaestra.trainers.measuring import evaluate_both
+from palaestra.trainers.opening import open_arena, open_model
 
 CONTROLS = ("cloning successes", "shuffled rewards")
 """Cloning is on-line: each step imitates what has just succeeded.
@@ -57,23 +41,24 @@ class Control:
     """Success of each step's episodes, the mean over the control's runs."""
 
 
-def run_control(name: str, start: Path, config: GRPOConfig, eval_tasks: int) -> Control:
+def run_control(name: str, start: Path, config: GRPOConfig) -> Control:
     """Train from the model in `start` with a control's advantages, and measure it."""
     if name == CONTROLS[0]:
-        runs = [_run(start, config, own_successes, eval_tasks)]
+        runs = [_run(start, config, Successes())]
     else:
         third = replace(config, steps=max(1, config.steps // SHUFFLES))
-        runs = [_run(start, third, shuffled(config.seed * SHUFFLES + run), eval_tasks) for run in range(SHUFFLES)]
+        runs = [_run(start, third, Shuffled(config.seed * SHUFFLES + run)) for run in range(SHUFFLES)]
     curve = np.mean([curve for curve, _ in runs], axis=0).tolist()
     return Control(name, pooled([measured for _, measured in runs]), curve)
 
 
-def _run(start: Path, config: GRPOConfig, advantages: Advantages, eval_tasks: int) -> tuple[list[float], Both]:
+def _run(start: Path, config: GRPOConfig, advantage: Successes | Shuffled) -> tuple[list[float], Both]:
+    config = replace(config, recipe=replace(config.recipe, advantage=advantage))
     local = open_model(str(start), config)
-    learner, practice = Learner(local.agent, local.model, config), open_arena(config)
-    curve = [p.metrics["rewards/success/mean"] for p in train(learner, practice, advantages)]
-    practice.close()
-    return curve, evaluate_both(local.agent, config, eval_tasks)
+    with closing(open_arena(config)) as practice:
+        learner = Learner(local.agent, local.model, config)
+        curve = [progress.metrics["rewards/success/mean"] for progress in train(learner, practice)]
+    return curve, evaluate_both(local.agent, config)
 
 
 class Background:
@@ -91,9 +76,9 @@ class Background:
         for process in processes:
             process.kill()
 
-    def submit(self, name: str, start: Path, config: GRPOConfig, eval_tasks: int) -> "Future[Control]":
+    def submit(self, name: str, start: Path, config: GRPOConfig) -> "Future[Control]":
         """Queue a control."""
-        return self._pool.submit(run_control, name, start, config, eval_tasks)
+        return self._pool.submit(run_control, name, start, config)
 
 
 def _die_with_parent() -> None:

@@ -132,7 +132,7 @@ def evaluation(
 
     episodes: list[Episode] = []
     scored, successes = 0, 0.0
-    for episode in play(agent, arena, seated(starts(), arena), limits=limits, temperature=temperature):
+    for episode in play(agent, arena, seated(starts(), table), limits=limits, temperature=temperature):
         episodes.append(episode)
         if ended is not None:
             ended(episode)

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from palaestra.trainers.batch import Batch
+from palaestra.trainers.packed import Packed
 
 _BUCKET = 1.35
 """The longest row of a micro-batch is at most this factor longer than its shortest."""
 
 
-def micro_batches(batch: Batch, max_tokens: int) -> list[Batch]:
+def micro_batches(batch: Packed, max_tokens: int) -> list[Packed]:
     """Split by row into parts of at most `max_tokens` padded tokens (a longer row stands alone), similar in length."""
     lengths = batch.lengths.tolist()
     parts: list[list[int]] = []
@@ -29,7 +29,7 @@ def micro_batches(batch: Batch, max_tokens: int) -> list[Batch]:
     return [batch.select(part) for part in parts]
 
 
-def token_logprobs(model: Any, batch: Batch, temperature: float = 1.0) -> Tensor:
+def token_logprobs(model: Any, batch: Packed, temperature: float = 1.0) -> Tensor:
     """Log-prob of each sampled token given what stands before it, shape [N]; 0 at tokens nobody sampled.
 
     Rows are padded on the right and attention is causal, so padding changes nothing. The head sees only the places

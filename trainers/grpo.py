@@ -1,83 +1,103 @@
-"""Group relative policy optimization, top to bottom: play, shape, compare, learn, publish.
+"""Group relative policy optimization, top to bottom: play, look, compare, learn, publish.
 
-Left out: where the tasks come from beyond an even draw (`sampling`), the step from advantages to weights (`update`),
-what survives a killed process (`checkpoint`), saving and showing (`run`, the command line).
+Every algorithm is a recipe: other functions in the same loop. Left out: what is played next (`sampling`), what an
+episode is worth (`scoring`), the step from advantages to weights (`update`), what survives a killed process
+(`checkpoint`), and saving and showing (`run`, the command line).
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
+from contextlib import closing
 
 import numpy as np
-from numpy.typing import NDArray
 
-from palaestra.agents import TokenLimits, play
+from palaestra.agents import TokenLimits
 from palaestra.agents.policies.table import in_every_seat
 from palaestra.episode import Episode
 from palaestra.errors import TrainingHalted
 from palaestra.protocols import Arena
+from palaestra.record import Lesson
+from palaestra.trainers.batch import Batch
+from palaestra.trainers.config import GRPOConfig
 from palaestra.trainers.learner import Learner
-from palaestra.trainers.losses.advantages import group_advantages
-from palaestra.trainers.metrics import play_metrics
+from palaestra.trainers.look import look
+from palaestra.trainers.metrics import batch_metrics
 from palaestra.trainers.progress import Progress
-from palaestra.trainers.sampling.seats import check_seats, seat_metrics, seated, seats_of, taught
-from palaestra.trainers.sampling.uniform import uniform_starts
-from palaestra.trainers.shaping import shape
+from palaestra.trainers.rollouts import rollouts
+from palaestra.trainers.sampling.seats import check_seats, seats_of
+from palaestra.trainers.scoring.awaited import Scoring
 from palaestra.trainers.update import update
 
-Advantages = Callable[[Sequence[float], Sequence[int]], NDArray[np.float64]]
 
-
-def train(learner: Learner, arena: Arena, advantages: Advantages = group_advantages) -> Iterator[Progress]:
+def train(learner: Learner[GRPOConfig], arena: Arena) -> Iterator[Progress]:
     """Take the learner from the step it stands at to its last, in `arena`; one Progress a step.
 
     Whenever this yields, the learner stands between two steps: it can be saved, and go on from there bit by bit.
-    `advantages` turns rewards and groups into advantages; a control experiment passes another.
     """
-    config, agent = learner.config, in_every_seat(learner.agent, seats_of(arena))
-    limits = TokenLimits(config.max_turn_tokens, config.longest_row)
-    check_seats(arena, config.train_seats)
+    config, seats, recipe = learner.config, seats_of(arena), learner.config.recipe
+    check_seats(arena, config.env.train_seats)
+    sampler = recipe.sampler(
+        config.env.env_id,
+        arena.task_count,
+        num_prompts=config.play.num_prompts,
+        num_generations=config.play.num_generations,
+        seed=config.seed,
+        seats=seats,
+        learning=config.env.train_seats,
+    )
+    if learner.state:
+        sampler.load(learner.state)
+    agent, limits = in_every_seat(learner.agent, seats), TokenLimits(config.play.max_turn_tokens, config.longest_row)
     learner.publish()
-    while learner.step < config.steps:
-        began = time.perf_counter()
-        starts = uniform_starts(
-            learner.step,
-            task_count=arena.task_count,
-            num_prompts=config.num_prompts,
-            num_generations=config.num_generations,
-            seed=config.seed,
-        )
-        played = list(play(agent, arena, seated(starts, arena), limits=limits, temperature=config.temperature))
-        scored = _scored(played, config.max_broken_share)
-        episodes = taught(scored, config.train_seats)
-        terms = [shape(episode, config.algorithm) for episode in episodes]
-        groups = [episode.start.group for episode in episodes]
-        values = advantages([sum(term.values()) for term in terms], groups)
-        metrics = play_metrics(episodes, terms, broken=len(played) - len(scored)) | seat_metrics(scored)
-        playing = time.perf_counter() - began
-        learned, lessons = update(learner, episodes, terms, values)
-        metrics |= learned | {
-            "time/play": playing,
-            "time/learn": time.perf_counter() - began - playing,
-            "step_time": time.perf_counter() - began,
-        }
-        learnt = {id(episode): lesson for episode, lesson in zip(episodes, lessons, strict=True)}
-        kept = [(episode, learnt.get(id(episode))) for episode in played]
-        yield Progress("grpo", learner.step, config.steps, metrics, played=kept)
+    with closing(Scoring(recipe.shaping, ordered=arena.ordered)) as scoring:
+        batches = rollouts(agent, arena, sampler, scoring, limits=limits, temperature=config.play.temperature)
+        while learner.step < learner.steps:
+            learner.require_gradients()
+            began = time.perf_counter()
+            batch = _checked(next(batches), config.play.max_broken_share)
+            metrics, played = batch_metrics(batch), time.perf_counter()
+            seen = look(learner, batch)
+            advantages = recipe.advantage(batch, seen)
+            figures, lessons = update(learner, batch, advantages, seen)
+            learner.publish()
+            learner.state = batch.state
+            times = {"time/play": played - began, "time/learn": time.perf_counter() - played}
+            metrics |= figures | times | {"step_time": time.perf_counter() - began}
+            yield Progress("grpo", learner.step, learner.steps, metrics, _note(metrics), _beside(batch, lessons))
 
 
-def _scored(played: Sequence[Episode], max_broken_share: float) -> list[Episode]:
-    """The episodes that have a reward; too many without one end the run."""
-    broken = [episode for episode in played if episode.reward is None]
-    if len(broken) > max_broken_share * len(played) or len(broken) == len(played):
+def _checked(batch: Batch, max_broken_share: float) -> Batch:
+    """A batch that can be learned from; too many episodes without a reward end the run."""
+    played = len(batch.played)
+    dropped = [scored for scored in batch.played if scored.terms is None]
+    if len(dropped) > max_broken_share * played or len(dropped) == played:
         raise TrainingHalted(
-            f"{len(broken)} of {len(played)} episodes of this step are BROKEN, more than max_broken_share="
-            f"{max_broken_share}; the last fault: {broken[-1].fault}"
+            f"{len(dropped)} of {played} episodes of this step are BROKEN or have no reward, more than "
+            f"max_broken_share={max_broken_share}; the last fault: {dropped[-1].fault}"
         )
-    scored = [episode for episode in played if episode.reward is not None]
-    if not any(episode.sampled_tokens for episode in scored):
+    if not any(batch.lengths):
+        cut = sum(bool(scored.episode.fault) for scored in batch.played if scored.terms is not None)
         raise TrainingHalted(
-            "no episode of this step holds a sampled token; are the prompts longer than max_episode_tokens?"
+            f"no episode of this step can be learned from: of {played}, {cut} were cut short by another seat, and no "
+            "other holds a sampled token; are the prompts longer than max_episode_tokens?"
         )
-    if not all(np.isfinite(row.logprobs).all() for episode in scored for row in episode.rows):
+    if not all(np.isfinite(row.logprobs).all() for episode in batch.episodes for row in episode.rows):
         raise TrainingHalted("the engine reports log-probs that are not numbers; the weights have diverged")
-    return scored
+    return batch
+
+
+def _note(metrics: dict[str, float]) -> str:
+    """What whoever watches should know of a step."""
+    if metrics["skipped_steps"]:
+        return f"{metrics['skipped_steps']:.0f} optimizer steps were skipped: their gradients were no numbers"
+    if metrics["frac_reward_zero_std"] == 1:
+        return "nothing was learned from rewards in this step: within every group they were equal"
+    return ""
+
+
+def _beside(batch: Batch, lessons: list[Lesson]) -> list[tuple[Episode, tuple[Lesson, ...]]]:
+    """Each episode that was played, with what was made of it; nothing of those that are no sample."""
+    found: list[list[Lesson]] = [[] for _ in batch.played]
+    for sample, lesson in zip(batch.samples, lessons, strict=True):
+        found[sample.place].append(lesson)
+    return [(scored.episode, tuple(own)) for scored, own in zip(batch.played, found, strict=True)]

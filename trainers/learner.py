@@ -1,53 +1,93 @@
 """Who learns, and everything that learning changes: what a checkpoint must hold, and nothing else.
 
-Left out: how a step is taken (`update`), and how it is written down (`checkpoint`).
+GRPO and imitation share it: a model, its optimizers, the schedule of their learning rates, and the step itself, which
+is not taken along a gradient that is no number. Left out: where gradients come from (`update`, `sft`), and how a
+learner is written down (`checkpoint`).
 """
 
 import copy
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 
 from palaestra.agents import Agent
-from palaestra.trainers.config import GRPOConfig
+from palaestra.errors import TrainingHalted
+from palaestra.trainers.config import GRPOConfig, OptimizerConfig
+from palaestra.trainers.sft_config import SFTConfig
+
+Config = TypeVar("Config", bound=GRPOConfig | SFTConfig)
+MAX_SKIPPED = 3
+"""Optimizer steps in a row that may be skipped."""
 
 
 @dataclass(slots=True, eq=False)
-class Learner:
-    """A model in training, the agent whose engine samples from it, and the optimizer's memory."""
+class Learner(Generic[Config]):
+    """A model in training, the agent whose engine samples from it, and the optimizers' memory."""
 
     agent: Agent
     model: Any
-    config: GRPOConfig
+    config: Config
     step: int = 0
-    """Batches learned from so far; also the version of the weights."""
+    """Steps taken so far; also the version of the weights."""
     reference: Any = None
-    """The policy that KL is measured from: the model as it was at step 0. None where the recipe has no KL."""
-    optimizer: torch.optim.AdamW = field(init=False)
+    """The policy that KL is measured from: the model as it is now, if none is given. None where there is no KL."""
+    steps: int = 0
+    """How many it is to take, which schedules need to know; the config's, where it says so."""
+    state: Mapping[str, Any] = field(default_factory=dict)
+    """Where whoever decides what is learned next stood after this step, as plain data."""
+    optimizers: list[torch.optim.Optimizer] = field(init=False)
     torn: bool = field(init=False, default=False)
-    """True from a batch's first optimizer step to its last: the weights are then those of no step."""
+    """True from a step's first change of the weights to `publish`: they are then those of no step."""
+    skipped: int = field(init=False, default=0)
+    """Optimizer steps in a row that were not taken."""
+    _bases: list[float] = field(init=False)
 
     def __post_init__(self) -> None:
-        if self.config.algorithm.beta > 0 and self.reference is None:
-            self.reference = copy.deepcopy(self.model)
+        if isinstance(self.config, GRPOConfig):
+            self.steps = self.config.steps
+            if self.config.recipe.kl.beta > 0 and self.reference is None:
+                self.reference = copy.deepcopy(self.model)
         if self.reference is not None:
             self.reference.requires_grad_(False)
-        self.optimizer = torch.optim.AdamW(
-            self.model.parameters(),
-            self.config.learning_rate,
-            betas=(0.9, self.config.adam_beta2),
-            weight_decay=self.config.weight_decay,
-        )
-        self.optimizer.register_step_pre_hook(self._tear)
+        self.optimizers = _optimizers(self.model, self.config.optimizer)
+        self._bases = [optimizer.param_groups[0]["lr"] for optimizer in self.optimizers]
+        for optimizer in self.optimizers:
+            optimizer.register_step_pre_hook(self._tear)
 
     @property
-    def learning_rate(self) -> float:
-        """That of the step to come."""
-        config = self.config
-        if config.lr_schedule == "constant":
-            return config.learning_rate
-        return config.learning_rate * (1 - 0.95 * self.step / max(1, config.steps - 1))
+    def tokenizer(self) -> Any:
+        """Of its chat."""
+        assert self.agent.chat is not None, "an agent with a model has a chat"
+        return self.agent.chat.tokenizer
+
+    @property
+    def rate(self) -> float:
+        """Share of the learning rate in the step to come."""
+        return rate_at(self.step, self.steps, self.config.optimizer)
+
+    def descend(self, rate: float) -> float | None:
+        """Take an optimizer step along the gradients, which are gone then; their norm, or None where it was skipped."""
+        norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.optimizer.max_grad_norm))
+        taken = math.isfinite(norm)
+        self.skipped = 0 if taken else self.skipped + 1
+        for optimizer, base in zip(self.optimizers, self._bases, strict=True):
+            for group in optimizer.param_groups:
+                group["lr"] = base * rate
+            if taken:
+                optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        return norm if taken else None
+
+    def require_gradients(self) -> None:
+        """Refuse to go on where one optimizer step after the other is skipped. The weights are those of the last."""
+        if self.skipped >= MAX_SKIPPED:
+            raise TrainingHalted(
+                f"the gradients of the last {self.skipped} optimizer steps were no numbers, and none of them was "
+                "taken; a lower learning_rate or max_grad_norm may help, from an earlier checkpoint"
+            )
 
     def publish(self) -> None:
         """Let the engine sample from the weights as they are now."""
@@ -56,3 +96,31 @@ class Learner:
 
     def _tear(self, *_: object) -> None:
         self.torn = True
+
+
+def rate_at(step: int, steps: int, config: OptimizerConfig) -> float:
+    """Share of the learning rate in a step, counted from 0: up in equal parts, then level, in a line or a cosine."""
+    rising = int(config.warmup_share * steps)
+    if step < rising:
+        return (step + 1) / rising
+    if config.lr_schedule == "constant":
+        return 1.0
+    if config.lr_schedule == "linear":
+        return 1 - 0.95 * (step - rising) / max(1, steps - rising - 1)
+    return 0.5 * (1 + math.cos(math.pi * (step - rising) / max(1, steps - rising)))
+
+
+def _optimizers(model: Any, config: OptimizerConfig) -> list[torch.optim.Optimizer]:
+    """AdamW for everything, or Muon for hidden matrices and AdamW for the rest."""
+
+    def adamw(parameters: list[Any]) -> torch.optim.Optimizer:
+        betas = (0.9, config.adam_beta2)
+        return torch.optim.AdamW(parameters, config.learning_rate, betas=betas, weight_decay=config.weight_decay)
+
+    if config.algorithm == "adamw":
+        return [adamw(list(model.parameters()))]
+    outer = {id(model.get_input_embeddings().weight), id(model.get_output_embeddings().weight)}
+    matrices = [weight for weight in model.parameters() if weight.ndim == 2 and id(weight) not in outer]
+    others = [weight for weight in model.parameters() if weight.ndim != 2 or id(weight) in outer]
+    muon = torch.optim.Muon(matrices, config.matrix_learning_rate, weight_decay=config.weight_decay)
+    return [muon, adamw(others)]

@@ -107,17 +107,18 @@ def estimate(shape: Outline, config: GRPOConfig, *, keeps_scores: bool = False) 
     `keeps_scores` where the device's attention has no kernel for this model and keeps every score.
     """
     longest = config.longest_row
-    rows = -(-config.num_prompts // min(config.num_mini_batches, config.num_prompts)) * config.num_generations
+    mini_batches, slots = config.optimizer.num_mini_batches, config.play.slots
+    rows = -(-config.play.num_prompts // min(mini_batches, config.play.num_prompts)) * config.play.num_generations
     # A row longer than a micro-batch stands alone.
-    tokens = min(max(config.micro_batch_tokens, longest), rows * longest)
+    tokens = min(max(config.optimizer.micro_batch_tokens, longest), rows * longest)
     gradients = shape.parameters * _BYTES
     held = [Part("weights", shape.weight_bytes, "counted, in float32")]
-    if config.algorithm.beta > 0:
-        held.append(Part("reference model", shape.weight_bytes, f"a copy, for beta is {config.algorithm.beta:g}"))
+    if config.recipe.kl.beta > 0:
+        held.append(Part("reference model", shape.weight_bytes, f"a copy, for beta is {config.recipe.kl.beta:g}"))
     held.append(Part("AdamW state", 2 * gradients, "two figures a weight"))
-    cache = shape.layers * 2 * config.slots * shape.key_heads * longest * shape.head_width * _BYTES
-    held.append(Part("key-value cache", cache, f"{config.slots} slots, rows of {longest} tokens, all full"))
-    sampling = config.slots * shape.words * _SAMPLING
+    cache = shape.layers * 2 * slots * shape.key_heads * longest * shape.head_width * _BYTES
+    held.append(Part("key-value cache", cache, f"{slots} slots, rows of {longest} tokens, all full"))
+    sampling = slots * shape.words * _SAMPLING
     learning = [
         Part("gradients", gradients, "one figure a weight"),
         Part("batch", rows * longest * _BATCH, f"{rows} rows of {longest} tokens, at {_BATCH} bytes"),
@@ -132,7 +133,7 @@ def estimate(shape: Outline, config: GRPOConfig, *, keeps_scores: bool = False) 
         scores = shape.layers * shape.heads * tokens * min(tokens, longest) * _BYTES
         learning.append(Part("attention scores", scores, "this device has no kernel that forgets them"))
     return Estimate(
-        tuple(held), (Part("sampling", sampling, f"{config.slots} rows, {_SAMPLING} bytes a word"),), tuple(learning)
+        tuple(held), (Part("sampling", sampling, f"{slots} rows, {_SAMPLING} bytes a word"),), tuple(learning)
     )
 
 

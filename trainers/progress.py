@@ -20,8 +20,8 @@ class Progress:
     metrics: Mapping[str, float] = field(default_factory=dict)
     note: str = ""
     """Something worth a line of its own: a restart, a skipped update."""
-    played: Sequence[tuple[Episode, Lesson | None]] = ()
-    """The episodes of this step, and what was made of each; None for those that are BROKEN."""
+    played: Sequence[tuple[Episode, tuple[Lesson, ...]]] = ()
+    """The episodes of this step, and what was made of each: nothing of one that was not learned from."""
 
 
 def result_of(stage: Generator[Progress, None, Result]) -> Result:

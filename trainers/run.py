@@ -10,19 +10,19 @@ summary.json    the figures at the end, with seed, versions, wall and CPU second
 model/          safetensors, tokenizer and template
 lock            held by the process at work, and let go when it dies; the file itself says nothing
 
-Left out: what is in a checkpoint, and how a run is begun or gone on with (`lesson`).
+One process writes. Others may read while it does, and ranks of one job hold it open beside it: what they add is not
+written. Left out: what is in a checkpoint, and what is done in a run (`training`).
 """
 
 import errno
 import fcntl
 import json
+import math
 import os
-import platform
-import resource
 import socket
 import time
 from collections.abc import Iterable, Mapping
-from importlib.metadata import PackageNotFoundError, version
+from io import TextIOWrapper
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -33,191 +33,74 @@ from palaestra.record import Lesson, Record, write
 from palaestra.trainers.config import GRPOConfig
 from palaestra.trainers.durable import append_line, sweep, write_text, written
 from palaestra.trainers.progress import Progress
-from palaestra.trainers.resume import agreed, read_config, settled
+from palaestra.trainers.provenance import cpu_seconds, versions
+from palaestra.trainers.resume import RunConfig, agreed, read_config, settled, written_config
 
-_LIBRARIES = ("palaestra", "torch", "transformers", "tokenizers", "gymnasium", "numpy")
+_CONTENT = ("config.json", "metrics.jsonl")
 
 
 class Run:
-    """A folder that this process alone works in, until it closes the run or dies."""
+    """A folder that this process alone writes to, until it closes the run or dies; a context manager."""
 
-    def __init__(self, folder: Path, config: GRPOConfig) -> None:
-        """Begin a run in a folder that holds none."""
-        self._claim(folder)
-        if any((folder / name).exists() for name in ("config.json", "metrics.jsonl")):
-            self.close()
-            raise UsageError(
-                f"{folder} already holds a run; go on with it (palaestra train --resume {folder}), choose another "
-                "folder, or remove it"
-            )
-        self.config = config
-        self.notes: list[str] = []
-        """What whoever goes on with a run should know."""
-        self._file("episodes").mkdir(exist_ok=True)
-        config.save(self._file("config.json"))
-        self._file("metrics.jsonl").touch()
+    def __init__(self, folder: Path | str, config: RunConfig, *, rank: int = 0) -> None:
+        """Go on with the run in a folder, or begin one where there is none.
+
+        Its config may differ from what was written there in what changes no weight. Of several ranks of one job the
+        first writes; the others only read.
+        """
+        there = _holds_run(Path(folder))
+        self._open(Path(folder), config, begin=not there, writes=rank == 0)
 
     @classmethod
-    def reopened(cls, folder: Path, config: GRPOConfig | None = None) -> "Run":
-        """Go on with the run in a folder, under its own config or under one that differs in what may differ."""
-        saved = read_config(folder)
+    def begun(cls, folder: Path, config: RunConfig) -> "Run":
+        """Begin a run in a folder that holds none."""
         run = cls.__new__(cls)
-        run._claim(folder)
-        try:
-            run.config = saved if config is None else settled(saved, config)
-            run.notes = agreed(saved, run.config, folder)
-            sweep(folder, ("config.json", "before.json", "summary.json", "metrics.jsonl", "start", "model"))
-            for name in ("episodes", "checkpoints"):
-                sweep(folder / name)
-            run._file("episodes").mkdir(exist_ok=True)
-            if run.config != saved:
-                run.config.save(run._file("config.json"))
-        except BaseException:
-            run.close()
-            raise
+        run._open(folder, config, begin=True, writes=True)
+        return run
+
+    @classmethod
+    def reopened(cls, folder: Path, config: RunConfig | None = None) -> "Run":
+        """Go on with the run in a folder, under its own config where none is given."""
+        run = cls.__new__(cls)
+        run._open(folder, config or read_config(folder), begin=False, writes=True)
+        return run
+
+    @classmethod
+    def read(cls, folder: Path | str) -> "Run":
+        """Look at a run, whoever is at work in it."""
+        run = cls.__new__(cls)
+        run._open(Path(folder), read_config(Path(folder)), begin=False, writes=False)
         return run
 
     @property
     def checkpoints(self) -> Path:
         """Where its checkpoints are."""
-        return self._file("checkpoints")
+        return self.folder / "checkpoints"
+
+    @property
+    def model(self) -> Path:
+        """The folder of the model that it has made."""
+        return self.folder / "model"
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The figures at the end; empty before it."""
+        return _read(self.folder / "summary.json") or {}
 
     @property
     def finished(self) -> bool:
         """Whether all its steps are taken and summed up."""
-        summary = _read(self._file("summary.json"))
-        return summary is not None and summary.get("steps") == self.config.steps
+        return bool(self.summary.get(self.config.LENGTH) == getattr(self.config, self.config.LENGTH))
 
     @property
     def before(self) -> dict[str, Any] | None:
         """The figures before the first step, if they were taken."""
-        return _read(self._file("before.json"))
+        return _read(self.folder / "before.json")
 
     @property
-    def curve(self) -> list[float]:
-        """Success of each step's episodes, as far as it is written down."""
-        return [line["rewards/success/mean"] for line in self._lines()]
-
-    def settle(self, config: GRPOConfig) -> None:
-        """Take down what could not be known before the model was there."""
-        config.save(self._file("config.json"))
-        self.config = config
-
-    def add(self, progress: Progress) -> None:
-        """Write down a step: a line of metrics, and the episodes that are kept."""
-        wanted = self.config.recorded_groups
-        groups = sorted({episode.start.group for episode, _ in progress.played})[:wanted]
-        # Whole games: seats are compared in groups of their own, and a game is looked at with all of its seats.
-        games = {_game(episode) for episode, _ in progress.played if episode.start.group in groups}
-        kept = [pair for pair in progress.played if _game(pair[0]) in games or pair[0].reward is None]
-        self.keep(f"step-{progress.step:06}", kept, "train")
-        append_line(self._file("metrics.jsonl"), json.dumps({"step": progress.step, **progress.metrics}))
-
-    def add_before(self, figures: Mapping[str, Any]) -> None:
-        """Write down how good the agent is before the first step."""
-        write_text(self._file("before.json"), json.dumps(figures, indent=2) + "\n")
-
-    def keep(self, name: str, played: Iterable[tuple[Episode, Lesson | None]], split: str) -> None:
-        """Write episodes to a file of their own, by group and seed; nothing if the config keeps none."""
-        pairs = sorted(played, key=lambda pair: (pair[0].start.group, pair[0].start.seed))
-        if not pairs or not self.config.recorded_groups:
-            return
-        options = {"split": split, **self.config.environment}
-        path = self._file("episodes") / f"{name}.jsonl"
-        records = (Record(self.config.env_id, episode, options, self.config.model, lesson) for episode, lesson in pairs)
-        try:
-            with written(path):
-                write(path, records)
-        except UsageError as error:
-            raise UsageError(f"{error}; or pass --recorded-groups 0 to keep no episodes") from error
-
-    def rewind(self, step: int) -> None:
-        """Forget what was written down after a step: it happens again."""
-        lines = [line for line in self._lines() if line["step"] <= step]
-        lacking = sorted(set(range(1, step + 1)) - {line["step"] for line in lines})
-        if lacking:
-            self.notes.append(f"metrics.jsonl lacks {len(lacking)} of the first {step} steps; was it edited?")
-        write_text(self._file("metrics.jsonl"), "".join(json.dumps(line) + "\n" for line in lines))
-        for path in self._file("episodes").glob("step-*.jsonl"):
-            number = path.stem.removeprefix("step-")
-            if number.isdigit() and int(number) > step:
-                path.unlink()
-
-    def finish(self, figures: Mapping[str, Any]) -> dict[str, Any]:
-        """Write summary.json, whole or not at all; returns what was written."""
-        config = self.config
-        summary = {
-            "env_id": config.env_id,
-            "model": config.model,
-            "recipe": config.recipe,
-            "seed": config.seed,
-            "steps": config.steps,
-            "eval_tasks": config.eval_tasks,
-            **figures,
-            "wall_seconds": round(time.perf_counter() - self._began, 1),
-            "cpu_seconds": round(cpu_seconds(), 1),
-            "versions": versions(),
-        }
-        write_text(self._file("summary.json"), json.dumps(summary, indent=2) + "\n")
-        return summary
-
-    def withdraw(self) -> bool:
-        """Take back a run that has made nothing yet, so that its name is free again; False where there is something."""
-        made = ("start", "before.json", "checkpoints", "summary.json", "model")
-        if any(self._file(name).exists() for name in made) or self._lines() or any(self._file("episodes").iterdir()):
-            return False
-        for name in ("config.json", "metrics.jsonl", "lock"):
-            self._file(name).unlink(missing_ok=True)
-        self._file("episodes").rmdir()
-        if not any(self.folder.iterdir()):
-            self.folder.rmdir()
-        return True
-
-    def close(self) -> None:
-        """Let another process work here."""
-        self._lock.close()
-
-    def __enter__(self) -> "Run":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _claim(self, folder: Path) -> None:
-        self.folder = folder
-        self._began = time.perf_counter()
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._lock = (folder / "lock").open("a+", encoding="utf-8")
-        except OSError as error:
-            raise UsageError(f"the run folder {folder} cannot be made: {error}") from error
-        try:
-            # The kernel lets go of it when we die, however we die.
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            self._lock.seek(0)
-            holder = self._lock.read().strip() or "another process"
-            self._lock.close()
-            if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES):
-                raise UsageError(
-                    f"{folder} cannot be locked ({error.strerror}): two runs in it would spoil each other; "
-                    "choose a folder on a file system with locks"
-                ) from error
-            raise UsageError(
-                f"{folder} is in use by {holder}; wait for it, stop it, or choose another folder with --run"
-            ) from error
-        self._lock.truncate(0)
-        self._lock.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-        self._lock.flush()
-
-    def _file(self, name: str) -> Path:
-        return self.folder / name
-
-    def _lines(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl that are whole: a killed process leaves half a line."""
-        path, found = self._file("metrics.jsonl"), []
+    def metrics(self) -> list[dict[str, Any]]:
+        """The figures of each step, as far as they are written down whole: a killed process leaves half a line."""
+        path, found = self.folder / "metrics.jsonl", []
         for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
             try:
                 line = json.loads(text)
@@ -227,10 +110,175 @@ class Run:
                 found.append(line)
         return found
 
+    @property
+    def curve(self) -> list[float]:
+        """Success of each step's episodes, as far as it is written down."""
+        return [line["rewards/success/mean"] for line in self.metrics]
 
-def _game(episode: Episode) -> tuple[int, int]:
+    def settle(self, config: RunConfig) -> None:
+        """Take down what could not be known before the model was there."""
+        self.config = config
+        if self.writes:
+            write_text(self.folder / "config.json", written_config(config))
+
+    def add(self, progress: Progress) -> None:
+        """Write down a step: a line of metrics, in which what is no number is null, and the episodes that are kept."""
+        if isinstance(self.config, GRPOConfig):
+            groups = sorted({episode.start.group for episode, _ in progress.played})[: self.config.save.recorded_groups]
+            # Whole games: seats are compared in groups of their own, and a game is looked at with all of its seats.
+            games = {_game(episode) for episode, _ in progress.played if episode.start.group in groups}
+            kept = [pair for pair in progress.played if _game(pair[0]) in games or pair[0].reward is None]
+            self.keep(f"step-{progress.step:06}", kept, "train")
+        figures = {name: value if math.isfinite(value) else None for name, value in progress.metrics.items()}
+        if self.writes:
+            append_line(self.folder / "metrics.jsonl", json.dumps({"step": progress.step, **figures}, allow_nan=False))
+
+    def add_before(self, figures: Mapping[str, Any]) -> None:
+        """Write down how good the agent is before the first step."""
+        if self.writes:
+            write_text(self.folder / "before.json", json.dumps(figures, indent=2) + "\n")
+
+    def keep(self, name: str, played: Iterable[tuple[Episode, tuple[Lesson, ...]]], split: str) -> None:
+        """Write episodes to a file of their own, by group and seed; nothing if the config keeps none."""
+        config, pairs = self.config, sorted(played, key=lambda pair: (pair[0].start.group, pair[0].start.seed))
+        if not (pairs and self.writes and isinstance(config, GRPOConfig) and config.save.recorded_groups):
+            return
+        options, path = {"split": split, **config.env.options}, self.folder / "episodes" / f"{name}.jsonl"
+        records = (
+            Record(episode.start.env or config.env.env_id, episode, options, config.model, lessons)
+            for episode, lessons in pairs
+        )
+        try:
+            with written(path):
+                write(path, records)
+        except UsageError as error:
+            raise UsageError(f"{error}; or pass --save.recorded-groups 0 to keep no episodes") from error
+
+    def rewind(self, step: int) -> None:
+        """Forget what was written down after a step: it happens again."""
+        if not self.writes:
+            return
+        lines = [line for line in self.metrics if line["step"] <= step]
+        lacking = sorted(set(range(1, step + 1)) - {line["step"] for line in lines})
+        if lacking:
+            self.notes.append(f"metrics.jsonl lacks {len(lacking)} of the first {step} steps; was it edited?")
+        write_text(self.folder / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+        for path in (self.folder / "episodes").glob("step-*.jsonl"):
+            number = path.stem.removeprefix("step-")
+            if number.isdigit() and int(number) > step:
+                path.unlink()
+
+    def finish(self, figures: Mapping[str, Any]) -> dict[str, Any]:
+        """Write summary.json, whole or not at all; returns what was written."""
+        summary = {
+            **self.config.heading,
+            **figures,
+            "wall_seconds": round(time.perf_counter() - self._began, 1),
+            "cpu_seconds": round(cpu_seconds(), 1),
+            "versions": versions(),
+        }
+        if self.writes:
+            write_text(self.folder / "summary.json", json.dumps(summary, indent=2) + "\n")
+        return summary
+
+    def withdraw(self) -> bool:
+        """Take back a run that has made nothing yet, so that its name is free again; False where there is something."""
+        made = ("start", "before.json", "checkpoints", "summary.json", "model")
+        episodes = self.folder / "episodes"
+        if any((self.folder / name).exists() for name in made) or self.metrics or any(episodes.iterdir()):
+            return False
+        for name in (*_CONTENT, "lock"):
+            (self.folder / name).unlink(missing_ok=True)
+        episodes.rmdir()
+        if not any(self.folder.iterdir()):
+            self.folder.rmdir()
+        return True
+
+    def close(self) -> None:
+        """Let another process work here."""
+        if self._lock is not None:
+            self._lock.close()
+
+    def __enter__(self) -> "Run":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _open(self, folder: Path, config: RunConfig, *, begin: bool, writes: bool) -> None:
+        self.folder, self.config, self.writes = folder, config, writes
+        self.notes: list[str] = []
+        """What whoever goes on with a run should know."""
+        self._began = time.perf_counter()
+        self._lock = _claimed(folder) if writes else None
+        try:
+            if begin and writes:
+                if _holds_run(folder):
+                    raise UsageError(
+                        f"{folder} already holds a run; go on with it (--resume {folder}), choose another folder, or "
+                        "remove it"
+                    )
+                (folder / "episodes").mkdir(exist_ok=True)
+                self.settle(config)
+                (folder / "metrics.jsonl").touch()
+            elif not begin:
+                self._go_on(config)
+        except BaseException:
+            self.close()
+            raise
+
+    def _go_on(self, config: RunConfig) -> None:
+        saved = read_config(self.folder)
+        if saved.KIND != config.KIND:
+            raise UsageError(f"{self.folder} holds a run of the kind {saved.KIND}, not {config.KIND}")
+        self.config = settled(saved, config)
+        self.notes = agreed(saved, self.config, self.folder)
+        if not self.writes:
+            return
+        sweep(self.folder, (*_CONTENT, "before.json", "summary.json", "start", "model"))
+        for name in ("episodes", "checkpoints"):
+            sweep(self.folder / name)
+        (self.folder / "episodes").mkdir(exist_ok=True)
+        if self.config != saved:
+            self.settle(self.config)
+
+
+def _holds_run(folder: Path) -> bool:
+    return any((folder / name).exists() for name in _CONTENT)
+
+
+def _claimed(folder: Path) -> TextIOWrapper:
+    """The folder's lock, held. The kernel lets go of it when we die, however we die."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / "lock").open("a+", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"the run folder {folder} cannot be made: {error}") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        lock.seek(0)
+        holder = lock.read().strip() or "another process"
+        lock.close()
+        if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES):
+            raise UsageError(
+                f"{folder} cannot be locked ({error.strerror}): two runs in it would spoil each other; "
+                "choose a folder on a file system with locks"
+            ) from error
+        raise UsageError(
+            f"{folder} is in use by {holder}; wait for it, stop it, or choose another folder with --run"
+        ) from error
+    lock.truncate(0)
+    lock.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+    lock.flush()
+    return lock
+
+
+def _game(episode: Episode) -> tuple[str, int, int]:
     """What the seats of one game have in common, and no other episode of a step has."""
-    return episode.start.task, episode.start.seed
+    return episode.start.key[:3]
 
 
 def fresh_folder(name: str, root: Path = Path("runs")) -> Path:
@@ -239,25 +287,6 @@ def fresh_folder(name: str, root: Path = Path("runs")) -> Path:
     while folder.exists():
         folder, number = root / f"{name}-{number}", number + 1
     return folder
-
-
-def cpu_seconds() -> float:
-    """User and system time of this process and the children it has waited for."""
-    return sum(
-        usage.ru_utime + usage.ru_stime
-        for usage in (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
-    )
-
-
-def versions() -> dict[str, str]:
-    """What the figures were made with."""
-    found = {"python": platform.python_version(), "machine": f"{platform.system()} {platform.machine()}"}
-    for library in _LIBRARIES:
-        try:
-            found[library] = version(library)
-        except PackageNotFoundError:
-            found[library] = "not installed"
-    return found
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -1,33 +1,34 @@
 """Supervised fine-tuning on what an agent wrote: assistant tokens only, prompts and tool results are context.
 
-    taught(episode)  ->  sft_rows(chat, episodes)  ->  Imitation(model, rows, config)  ->  study(imitation, ...)
+    demonstrations  ->  sft_rows(chat, episodes)  ->  Imitation(learner, rows)  ->  a run of steps
 
-A folder then holds config.json, metrics.jsonl (one line a step), checkpoints/epoch-N/ (a model each, until the last
-epoch), model/ and at the end summary.json. Left out: which episodes are worth it (`selection`), and going on with a run
-that was stopped: its last checkpoint is a model to begin another with.
+Left out: which episodes are worth it (`selection`), and reading them (`demonstrations`).
 """
 
-import json
-import math
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from hashlib import blake2b
+from itertools import islice
 from typing import Any
 
 import numpy as np
-import torch
 
 from palaestra.agents import Chat
 from palaestra.agents.conversation import written_rows
-from palaestra.agents.local_model import LocalModel, export
-from palaestra.episode import Ending, Episode, TokenRow
-from palaestra.errors import ConfigError, PalaestraError, TrainingHalted, UsageError
-from palaestra.trainers.batch import pack_rows
-from palaestra.trainers.durable import append_line, remove_folder, whole_folder, write_text
+from palaestra.agents.local_model import LocalModel, find_device, load, serve
+from palaestra.agents.policies.tiny import tiny_model, tiny_tokenizer
+from palaestra.episode import Episode, TokenRow
+from palaestra.errors import ConfigError, PalaestraError, UsageError
+from palaestra.trainers.checkpoint import restore
+from palaestra.trainers.demonstrations import Demonstrations, demonstrations, in_format
 from palaestra.trainers.forward import micro_batches, token_logprobs
+from palaestra.trainers.going_on import keep_model, newest_of, recorded
 from palaestra.trainers.interrupts import Interrupts
+from palaestra.trainers.learner import Learner
+from palaestra.trainers.packed import pack_rows
 from palaestra.trainers.progress import Progress
+from palaestra.trainers.run import Run
 from palaestra.trainers.sft_config import SFTConfig
 
 
@@ -41,53 +42,70 @@ class SFTRows:
     emptied: int
     """Rows in which nothing that the agent said was left; they are not among `rows`."""
 
+    @property
+    def digest(self) -> str:
+        """Of the tokens: a run that is gone on with must find the same."""
+        found = blake2b(digest_size=12)
+        for row in self.rows:
+            found.update(row.ids.tobytes() + row.sampled.tobytes())
+        return found.hexdigest()
+
 
 class Imitation:
-    """A model that imitates rows, step by step. Each time round they come in another order."""
+    """A learner that imitates rows, step by step. Each time round they come in another order."""
 
-    def __init__(self, model: Any, rows: Sequence[TokenRow], config: SFTConfig) -> None:
+    def __init__(self, learner: Learner[SFTConfig], rows: Sequence[TokenRow]) -> None:
+        """A learner that has taken steps goes on with the rows that come next."""
         if not rows:
             raise ConfigError("there is nothing to imitate: no demonstration was given")
-        self.model, self.config, self.steps = model, config, 0
-        self._rows = rows
-        self._order = self._shuffled(np.random.default_rng([config.seed, 1]))
+        self.learner, self._rows = learner, rows
         # A batch never holds a row twice, however few there are.
-        self._size = min(config.batch_rows, len(rows))
-        self._optimizers = [(optimizer, optimizer.param_groups[0]["lr"]) for optimizer in _optimizers(model, config)]
+        self._size = min(learner.config.batch_rows, len(rows))
+        # So many that every row has come `epochs` times; the last batch may begin another round.
+        learner.steps = -(-learner.config.epochs * len(rows) // self._size)
+        order = self._shuffled(np.random.default_rng([learner.config.seed, 1]))
+        self._order = islice(order, learner.step * self._size, None)
 
     @property
-    def steps_in_all(self) -> int:
-        """Steps in which every row has come `epochs` times; the last batch may begin another round."""
-        return -(-self.config.epochs * len(self._rows) // self._size)
+    def epoch_steps(self) -> int:
+        """Steps in which every row has come once."""
+        return -(-len(self._rows) // self._size)
 
-    @property
-    def rounds(self) -> int:
-        """How often every row has come so far."""
-        return self.steps * self._size // len(self._rows)
+    def step(self, rate: float | None = None) -> dict[str, float]:
+        """Imitate the next rows; `rate` is the share of the learning rates, the schedule's by default.
 
-    def step(self, rate: float = 1.0) -> dict[str, float]:
-        """Imitate the next rows; `rate` scales the learning rates. Returns figures, the loss a token among them."""
-        config = self.config
-        batch = pack_rows([next(self._order) for _ in range(self._size)])
-        batch = batch.to(next(self.model.parameters()).device)
-        tokens, total = int(batch.sampled_N.sum()), 0.0
-        for micro in micro_batches(batch, config.micro_batch_tokens):
-            loss = -token_logprobs(self.model, micro).sum() / tokens
+        Returns figures, the loss a token among them.
+        """
+        learner, config = self.learner, self.learner.config.optimizer
+        rate = learner.rate if rate is None else rate
+        packed = pack_rows([next(self._order) for _ in range(self._size)])
+        packed = packed.to(next(learner.model.parameters()).device)
+        tokens, total = int(packed.sampled_N.sum()), 0.0
+        for micro in micro_batches(packed, config.micro_batch_tokens):
+            loss = -token_logprobs(learner.model, micro).sum() / tokens
             loss.backward()  # type: ignore[no-untyped-call]
             total += float(loss.detach())
-        norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.max_grad_norm))
-        if not (math.isfinite(total) and math.isfinite(norm)):
-            raise TrainingHalted(
-                f"step {self.steps + 1} of imitation has a loss of {total} and a gradient of norm {norm}; a lower "
-                "learning_rate may help"
-            )
-        self.steps += 1
-        for optimizer, base in self._optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = base * rate
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-        return {"loss": total, "num_tokens": tokens, "grad_norm": norm, "learning_rate": config.learning_rate * rate}
+        norm = learner.descend(rate)
+        learner.step += 1
+        learner.torn = False
+        return {
+            "loss": total,
+            "num_tokens": tokens,
+            "grad_norm": norm or 0.0,
+            "skipped_steps": float(norm is None),
+            "learning_rate": config.learning_rate * rate,
+            "epoch": learner.step * self._size // len(self._rows),
+        }
+
+    def progress(self) -> Iterator[Progress]:
+        """Imitate to the last epoch; one Progress a step."""
+        while self.learner.step < self.learner.steps:
+            self.learner.require_gradients()
+            began = time.perf_counter()
+            figures = self.step()
+            note = "an optimizer step was skipped: its gradient was no number" * bool(figures["skipped_steps"])
+            figures |= {"step_time": time.perf_counter() - began}
+            yield Progress("imitation", self.learner.step, self.learner.steps, figures, note)
 
     def _shuffled(self, rng: np.random.Generator) -> Iterator[TokenRow]:
         """The rows in a new order each time round."""
@@ -96,30 +114,70 @@ class Imitation:
                 yield self._rows[index]
 
 
-def rate_at(step: int, steps: int, config: SFTConfig) -> float:
-    """Share of the learning rate in a step, counted from 0: up in equal parts, then along a cosine, or level."""
-    rising = int(config.warmup_share * steps)
-    if step < rising:
-        return (step + 1) / rising
-    if config.lr_schedule == "constant":
-        return 1.0
-    return 0.5 * (1 + math.cos(math.pi * (step - rising) / max(1, steps - rising)))
+def imitate(run: Run, interrupts: Interrupts | None = None) -> Generator[Progress, None, None]:
+    """Take a run of imitation from where it stands to its end."""
+    config, found = run.config, newest_of(run)
+    if not isinstance(config, SFTConfig):
+        raise UsageError(f"{run.folder} holds a run of the kind {config.KIND}, which imitates nothing")
+    shown = demonstrations(config.files)
+    local = open_student(config, shown, str(found.model) if found else config.model)
+    shown, target = in_format(shown, config.format, local.tokenizer)
+    if target != config.format:
+        config = replace(config, format=target)
+        run.settle(config)
+    assert local.agent.chat is not None, "a model has a chat"
+    most = longest_row(local.model, config)
+    made = sft_rows(local.agent.chat, shown.episodes, most)
+    for note in (*run.notes, *shown.notes, *_said(shown, made, most)):
+        yield Progress("imitation", 0, 0, note=note)
+    if not made.rows:
+        raise UsageError(f"no row has a token of the agent among its first {most}; a larger max_row_tokens may help")
+    if found is None:
+        learner = Learner(local.agent, local.model, config, state={"rows": made.digest})
+    elif found.state != {"rows": made.digest}:
+        raise UsageError(f"{', '.join(config.files)} no longer hold what {found.path} has imitated; put them back")
+    else:
+        learner = restore(found, local, config)
+        yield Progress("imitation", found.step, 0, note=f"going on after step {found.step}")
+    run.rewind(learner.step)
+    imitation = Imitation(learner, made.rows)
+    every = config.save.checkpoint_every or imitation.epoch_steps
+    yield from recorded(run, learner, imitation.progress(), every, interrupts or Interrupts())
+    keep_model(run, learner)
+    losses = [line["loss"] for line in run.metrics]
+    run.finish(
+        {
+            "steps": learner.step,
+            **shown.counts,
+            "rows": len(made.rows),
+            "rows_truncated": made.truncated,
+            "rows_emptied": made.emptied,
+            "tokens": sum(map(len, made.rows)),
+            "sampled_tokens": sum(int(row.sampled.sum()) for row in made.rows),
+            "loss_first": losses[0],
+            "loss_last": losses[-1],
+        }
+    )
 
 
-def unfit(episode: Episode) -> str:
-    """Why an episode cannot be imitated, in words that end a sentence; empty if it can."""
-    turns = [message for message in episode.attempt.messages if message["role"] == "assistant"]
-    if episode.reward is None:
-        return "are BROKEN"
-    if episode.ending is Ending.LENGTH_LIMIT:  # Its last turn was cut, and imitating it would teach to stop there.
-        return "ran out of tokens"
-    if not turns:
-        return "have no turn of an agent"
-    if any(not isinstance(message.get("content"), str) for message in turns):
-        return "have a turn that is no text"
-    if any(message["role"] == "assistant" for message in episode.start.prefix):  # Context, never trained on.
-        return "begin with turns of an earlier attempt"
-    return ""
+def open_student(config: SFTConfig, shown: Demonstrations, name: str) -> LocalModel:
+    """The model that learns: from disk or hub, or the tiny one with a tokenizer made of these very episodes."""
+    if name != "tiny":
+        return load(name, slots=1, seed=config.seed, device=config.device)
+    device = find_device(config.device)
+    texts = (message["content"] for _, episode in shown.episodes for message in episode.attempt.messages)
+    tokenizer = tiny_tokenizer(text for text in texts if isinstance(text, str))
+    return serve(tiny_model(len(tokenizer), seed=config.seed).to(device), tokenizer, slots=1, seed=config.seed)
+
+
+def _said(shown: Demonstrations, made: SFTRows, most: int) -> Iterator[str]:
+    """What is imitated, in words, and what was cut."""
+    tokens, said = sum(map(len, made.rows)), sum(int(row.sampled.sum()) for row in made.rows)
+    known = ", ".join(f"{count} of {env_id}" for env_id, count in shown.environments.items())
+    yield f"{known}: {len(made.rows)} rows, {tokens:,} tokens, {said:,} of them the agent's"
+    if made.truncated:
+        gone = f", and {made.emptied} of them left out, for nothing that the agent said was left" * bool(made.emptied)
+        yield f"{made.truncated} rows are longer than {most} tokens; they were cut off{gone}"
 
 
 def sft_rows(chat: Chat, episodes: Iterable[tuple[str, Episode]], most: int) -> SFTRows:
@@ -159,79 +217,3 @@ def longest_row(model: Any, config: SFTConfig) -> int:
     """`max_row_tokens`, or less where the model has not so many places."""
     places = getattr(model.config, "max_position_embeddings", None)
     return min(config.max_row_tokens, places) if isinstance(places, int) and places > 1 else config.max_row_tokens
-
-
-def open_folder(folder: Path, content: Mapping[str, Any]) -> None:
-    """Begin a run in a folder that holds none, with this as its config."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        taken = any((folder / name).exists() for name in ("config.json", "metrics.jsonl"))
-        if not taken:
-            (folder / "metrics.jsonl").open("x").close()  # Of two that begin at once, one is refused.
-    except OSError as error:
-        raise UsageError(f"the run folder {folder} cannot be made: {error.strerror or error}") from error
-    if taken:
-        raise UsageError(f"{folder} already holds a run; choose another folder with --run, or remove it")
-    write_text(folder / "config.json", json.dumps(content, indent=2) + "\n")
-
-
-def study(
-    imitation: Imitation, local: LocalModel, folder: Path, interrupts: Interrupts | None = None
-) -> Generator[Progress, None, list[float]]:
-    """Imitate to the last epoch, writing each step and each epoch's model down; returns the loss of each step.
-
-    An interrupt is obeyed at once, but while a model is written it waits.
-    """
-    config, steps, saved = imitation.config, imitation.steps_in_all, 0
-    interrupts, losses = interrupts or Interrupts(), []
-    while imitation.steps < steps:
-        began = time.perf_counter()
-        figures = imitation.step(rate_at(imitation.steps, steps, config))
-        losses.append(figures["loss"])
-        figures |= {"epoch": imitation.rounds, "step_time": time.perf_counter() - began}
-        append_line(folder / "metrics.jsonl", json.dumps({"step": imitation.steps, **figures}))
-        with interrupts.held():
-            if imitation.steps == steps:
-                _keep(local, folder / "model")
-            elif imitation.rounds > saved:
-                saved = imitation.rounds
-                _keep(local, epoch_folder(folder, saved))
-                remove_folder(epoch_folder(folder, saved - config.keep_checkpoints))
-        interrupts.check()
-        yield Progress("imitation", imitation.steps, steps, figures)
-    return losses
-
-
-def epoch_folder(folder: Path, epoch: int) -> Path:
-    """Where a run keeps the model of an epoch."""
-    return folder / "checkpoints" / f"epoch-{epoch}"
-
-
-def last_epoch(folder: Path) -> Path | None:
-    """The newest model that a run has kept, the final one if it is there."""
-    if (folder / "model").is_dir():
-        return folder / "model"
-    numbers = [path.name.removeprefix("epoch-") for path in (folder / "checkpoints").glob("epoch-*")]
-    found = [int(number) for number in numbers if number.isdigit()]
-    return epoch_folder(folder, max(found)) if found else None
-
-
-def _keep(local: LocalModel, path: Path) -> None:
-    with whole_folder(path) as unfinished:
-        export(local.model, local.tokenizer, unfinished)
-
-
-def _optimizers(model: Any, config: SFTConfig) -> list[torch.optim.Optimizer]:
-    """AdamW for everything, or Muon for hidden matrices and AdamW for the rest."""
-
-    def adamw(parameters: list[Any]) -> torch.optim.Optimizer:
-        betas = (0.9, config.adam_beta2)
-        return torch.optim.AdamW(parameters, config.learning_rate, betas=betas, weight_decay=config.weight_decay)
-
-    if config.optimizer == "adamw":
-        return [adamw(list(model.parameters()))]
-    outer = {id(model.get_input_embeddings().weight), id(model.get_output_embeddings().weight)}
-    matrices = [weight for weight in model.parameters() if weight.ndim == 2 and id(weight) not in outer]
-    others = [weight for weight in model.parameters() if weight.ndim != 2 or id(weight) in outer]
-    muon = torch.optim.Muon(matrices, config.matrix_learning_rate, weight_decay=config.weight_decay)
-    return [muon, adamw(others)]

@@ -44,6 +44,8 @@ class TorchEngine:
             raise UsageError(f"the torch engine serves models with full attention in every layer; this one has {kinds}")
         self.model = model.eval()
         self.version = 0
+        self.sampled = 0
+        """Tokens, those of cancelled turns too."""
         self.seed = seed
         weight = next(model.parameters())
         self._device: torch.device = weight.device
@@ -217,6 +219,7 @@ class TorchEngine:
 
     def _take(self, slots: Sequence[Slot], tokens: list[int], logprobs: list[float]) -> list[Completion]:
         """Give the sampled tokens to their slots; the turns that ended come out."""
+        self.sampled += len(slots)
         done: list[Completion] = []
         for slot, token, logprob in zip(slots, tokens, logprobs, strict=True):
             assert slot.ticket is not None

@@ -55,6 +55,11 @@ class EndpointPolicy:
         """Requests, tokens and money so far."""
         return self._endpoint.totals
 
+    @property
+    def sampled(self) -> int:
+        """Tokens of its answers, as far as the server counts them."""
+        return self.totals.completion_tokens
+
     def check(self) -> None:
         """Ask the server one free question: a UsageError where it cannot be reached or refuses the key."""
         self._refuse_when_closed()

@@ -31,6 +31,9 @@ _GONE = "standard input has ended, so nobody is at the keyboard"
 class HumanPolicy:
     """Answers each request with what a person types."""
 
+    sampled = 0
+    """It has no tokens."""
+
     def __init__(self, *, format: str = "hermes", read: TextIO | None = None, write: TextIO | None = None) -> None:
         """`format` is the environment's call format. Reads standard input and writes standard error by default."""
         self._form: Format = formats.get(format)

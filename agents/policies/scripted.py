@@ -15,6 +15,9 @@ from palaestra.protocols import Completion, Request
 class ScriptedPolicy:
     """Answers each request with `rule(messages, rng)`; the rng is keyed by seed, start and turn, never shared."""
 
+    sampled = 0
+    """It has no tokens."""
+
     def __init__(
         self,
         rule: Callable[[Sequence[Message], np.random.Generator], str],

@@ -36,6 +36,11 @@ class SeatedEngine:
         self._ours: list[dict[int, int]] = [{} for _ in self._engines]
         """For each engine, its ticket: ours."""
 
+    @property
+    def sampled(self) -> int:
+        """Tokens of all engines."""
+        return sum(engine.sampled for engine in self._engines)
+
     def submit(self, request: Request) -> int:
         """Ask the seat's engine."""
         engine = self._seats.get(request.start.seat or "")

@@ -49,7 +49,7 @@ def find_scorer(name: str) -> Scorer:
 def rescore(record: Record, scorer: Scorer) -> Record:
     """The same episode with another reward. A BROKEN one stays without; a lesson, which compared the old, goes."""
     if record.episode.reward is None:
-        return replace(record, lesson=None)
+        return replace(record, lessons=())
     try:
         reward, parts = scorer(record.episode.attempt)
     except Broken as error:
@@ -61,7 +61,7 @@ def rescore_game(whole: Sequence[Placed], game_id: str, stage: Stage) -> list[Re
     """The seats of a game with the rewards that the rounds of another game give for it. A BROKEN one stays without."""
     (place, first), records = whole[0], [record for _, record in whole]
     if first.episode.reward is None:
-        return [replace(record, lesson=None) for record in records]
+        return [replace(record, lessons=()) for record in records]
     if not is_game(first.env_id):
         raise UsageError(f"{place} is of {first.env_id}; {game_id} is a game, and rewards games alone")
     machine, episodes = stage.machine(game_id, first.options), episodes_of(records)
@@ -106,7 +106,7 @@ def _rewarded(record: Record, reward: float | None, parts: Mapping[str, float], 
     episode = replace(record.episode, reward=reward, parts=parts)
     if reward is None:
         episode = replace(episode, ending=Ending.BROKEN, fault=f"no reward: {fault}")
-    return replace(record, episode=episode, lesson=None)
+    return replace(record, episode=episode, lessons=())
 
 
 def _of_function(name: str, function: Callable[[Attempt], Any]) -> Scorer:

@@ -8,28 +8,22 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from palaestra.agents.local_model import LocalModel, find_device
+from palaestra.agents.local_model import LocalModel
 from palaestra.cli.blame import blaming
 from palaestra.cli.display import watch
 from palaestra.cli.results import result_table
 from palaestra.cli.train import parse
 from palaestra.episode import Episode, Status
 from palaestra.errors import PalaestraError, UsageError
-from palaestra.registry import demonstrator
-from palaestra.trainers.cold_start import Pupil
+from palaestra.trainers.cold_start import Pupil, raise_tiny
 from palaestra.trainers.config import GRPOConfig
 from palaestra.trainers.controls import CONTROLS, Background, Control
 from palaestra.trainers.evaluate import Both
+from palaestra.trainers.going_on import keep_model
 from palaestra.trainers.learner import Learner
-from palaestra.trainers.lesson import (
-    check_environment,
-    keep_model,
-    keep_start,
-    measure,
-    open_arena,
-    practise,
-    raise_tiny,
-)
+from palaestra.trainers.measuring import measure
+from palaestra.trainers.opening import check
+from palaestra.trainers.reinforce import keep_start, practise
 from palaestra.trainers.report import need_matplotlib, save_curve, transcript
 from palaestra.trainers.run import Run, fresh_folder
 
@@ -54,48 +48,42 @@ def run(arguments: Sequence[str]) -> int:
             "the demo raises its own tiny agent; train a model of yours with 'palaestra train ID --model ...'"
         )
     need_matplotlib()
-    find_device(config.device)
-    demonstrator(config.env_id)
-    check_environment(config)
-    folder = options.run or fresh_folder(f"demo-{config.env_id.split('/')[-1].lower()}-seed{config.seed}")
-    with Run(folder, config) as record:
+    check(config)
+    folder = options.run or fresh_folder(f"demo-{config.env.env_id.split('/')[-1].lower()}-seed{config.seed}")
+    with Run.begun(folder, config) as record:
         try:
             with blaming():
-                _play(record, console)
+                _play(record, config, console)
         except PalaestraError:
             record.withdraw()
             raise
     return 0
 
 
-def _play(record: Run, console: Console) -> None:
-    config = record.config
-    console.print(f"[bold]1. A demonstrator with a bad habit is imitated[/bold] ({config.env_id}, seed {config.seed})")
+def _play(record: Run, config: GRPOConfig, console: Console) -> None:
+    env_id = config.env.env_id
+    console.print(f"[bold]1. A demonstrator with a bad habit is imitated[/bold] ({env_id}, seed {config.seed})")
     pupil = watch(raise_tiny(config), console)
     keep_start(record, pupil.local)
-    before = measure(record, pupil.local.agent, "before")
-    record.add_before(before.figures())
+    before = measure(record, config, pupil.local.agent, "before")
     console.print(
         f"   it uses its tool in {before.sampled.tool_share:.0%} of its episodes and is right in "
         f"{before.sampled.success_with_tool:.0%} of those; over all in {before.sampled.success:.0%}"
     )
     with Background() as background:
-        waiting = [background.submit(name, record.folder / "start", config, config.eval_tasks) for name in CONTROLS]
+        waiting = [background.submit(name, record.folder / "start", config) for name in CONTROLS]
         console.print("[bold]2. GRPO, with real tool calls[/bold] (the controls train beside it)")
-        after = _learn(record, pupil.local, console)
+        after = _learn(record, config, pupil.local, console)
         console.print("[bold]3. The controls, from the same start[/bold]")
         controls = [future.result() for future in waiting]
     _show(record, config, pupil, before, after, controls, console)
 
 
-def _learn(record: Run, local: LocalModel, console: Console) -> Both:
-    learner, practice = Learner(local.agent, local.model, record.config), open_arena(record.config)
-    try:
-        watch(practise(record, learner, practice), console)
-    finally:
-        practice.close()
+def _learn(record: Run, config: GRPOConfig, local: LocalModel, console: Console) -> Both:
+    learner = Learner(local.agent, local.model, config)
+    watch(practise(record, learner), console)
     keep_model(record, learner)
-    return measure(record, local.agent, "after")
+    return measure(record, config, local.agent, "after")
 
 
 def _show(
@@ -114,9 +102,9 @@ def _show(
     console.print("[bold]4. One task, before and after[/bold]")
     console.print(text, markup=False, highlight=False)
     measured = {"before": before, "after GRPO": after} | {c.name: c.measured for c in controls}
-    console.print(result_table(f"Success on {before.sampled.tasks} held-out tasks of {config.env_id}", measured))
+    console.print(result_table(f"Success on {before.sampled.tasks} held-out tasks of {config.env.env_id}", measured))
     curves = {"GRPO": record.curve} | {control.name: control.curve for control in controls}
-    save_curve(record.folder / "curve.png", f"{config.env_id}, seed {config.seed}", curves)
+    save_curve(record.folder / "curve.png", f"{config.env.env_id}, seed {config.seed}", curves)
     summary = record.finish(
         {
             "imitation_steps": pupil.steps,

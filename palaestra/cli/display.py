@@ -26,7 +26,7 @@ _COLUMNS = {
 
 def watch(stage: Generator[Progress, None, Result], console: Console) -> Result:
     """Run a stage to its end, showing each step; returns what the stage returns."""
-    shown, name, first, began = 0, "", 0, 0.0
+    shown, name, first, began, said = 0, "", 0, 0.0, ""
     with Live(console=console, auto_refresh=False, transient=True) as live:
         while True:
             try:
@@ -36,13 +36,14 @@ def watch(stage: Generator[Progress, None, Result], console: Console) -> Result:
             if progress.stage != name:  # Counted from what was seen: a run that goes on did steps in another process.
                 name, first, shown, began = progress.stage, progress.step, 0, time.perf_counter()
             line = _line(progress, time.perf_counter() - began, progress.step - first)
-            if progress.note:
-                console.print(f"[yellow]{progress.note}[/yellow]", highlight=False)
+            if progress.note and progress.note != said:  # What holds of one step after the other is said once.
+                show_line(console, progress.note, "yellow")
+            said = progress.note
             if console.is_terminal:
                 live.update(line, refresh=True)
             every = max(1, progress.total // _PLAIN_LINES)
             due = progress.step // every != shown // every or progress.step == progress.total
-            if (due or "success_with_tool" in progress.metrics) and not progress.note and shown != progress.step:
+            if progress.metrics and (due or "success_with_tool" in progress.metrics) and shown != progress.step:
                 shown = progress.step
                 console.print(line, highlight=False, soft_wrap=True)
 

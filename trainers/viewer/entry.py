@@ -27,7 +27,7 @@ Pairs = list[list[Any]]
 
 def entry(record: Record) -> dict[str, Any]:
     """What the lists show, sort and filter by."""
-    episode, lesson = record.episode, record.lesson
+    episode, lesson = record.episode, next(iter(record.lessons), None)
     attempt = episode.attempt
     statuses = [str(call.status) for call in attempt.calls]
     return {
@@ -45,7 +45,7 @@ def entry(record: Record) -> dict[str, Any]:
         "reward": number(episode.reward),
         "parts": numbers(episode.parts),
         "terms": [] if lesson is None else numbers(lesson.terms),
-        "advantage": None if lesson is None else number(lesson.advantage),
+        "advantage": None if lesson is None else number(sum(one.advantage for one in record.lessons)),
         "turns": attempt.turns,
         "calls": len(attempt.calls),
         "failed": sum(status != Status.OK for status in statuses),
@@ -60,7 +60,7 @@ def entry(record: Record) -> dict[str, Any]:
 
 def content(record: Record) -> dict[str, Any]:
     """Everything else: messages, calls, the task's world, tokens."""
-    episode, lesson = record.episode, record.lesson
+    episode, lesson = record.episode, next(iter(record.lessons), None)
     attempt = episode.attempt
     said = () if lesson is None else lesson.trainer_logprobs
     return {

@@ -1,0 +1,75 @@
+"""What commands that take a run through its steps share: opening its folder, showing it, and how it ends.
+
+Ctrl-C ends a run with a checkpoint, an error leaves what is safe, and a run that has made nothing leaves its name free.
+"""
+
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rich.console import Console
+
+from palaestra.cli.blame import blaming
+from palaestra.cli.display import watch
+from palaestra.errors import PalaestraError
+from palaestra.trainers.interrupts import Interrupted, Interrupts
+from palaestra.trainers.run import Run
+
+_HELD_BACK = "\nthis step ends first, then a checkpoint is written; Ctrl-C again ends at once, without it\n"
+
+
+def go_on(
+    command: str,
+    opened: Callable[[], tuple[Run, Any]],
+    show: Callable[[Run], None],
+    console: Console,
+    resumed: bool = False,
+) -> int:
+    """Take a run to its end and show it; returns the exit status. `opened` gives the run, and its model if it has one."""
+    with Interrupts(_HELD_BACK) as interrupts:
+        try:
+            record, local = opened()
+        except Interrupted as stop:
+            print("\ninterrupted before anything was done", file=sys.stderr)
+            return 128 + stop.number
+        with record:
+            if record.finished:
+                length = record.config.LENGTH
+                count = getattr(record.config, length)
+                console.print(f"{record.folder} is finished: {count} {length}", soft_wrap=True)
+                return 0
+            from palaestra.trainers.training import train
+
+            try:
+                with blaming():
+                    watch(train(record, interrupts, local), console)
+                    show(record)
+            except Interrupted as stop:
+                print(f"\ninterrupted; {_way_on(command, record)}", file=sys.stderr)
+                return 128 + stop.number
+            except PalaestraError as error:
+                if not resumed and record.withdraw():
+                    raise  # There is nothing to go on with, and the corrected command shall find the name free.
+                print(f"palaestra {command}: {error}\n{_way_on(command, record)}", file=sys.stderr)
+                return 2
+    return 0
+
+
+def option_value(arguments: Sequence[str], *spellings: str) -> str | None:
+    """What an option is given on the command line, the last time it is named; other defaults depend on it."""
+    named = [
+        argument.partition("=")[2] or following
+        for argument, following in zip(arguments, [*arguments[1:], ""], strict=False)
+        if argument.partition("=")[0] in spellings
+    ]
+    return named[-1] if named else None
+
+
+def _way_on(command: str, record: Run) -> str:
+    """One line: what is safe, and how to go on."""
+    from palaestra.trainers.checkpoint import last_step
+
+    step = last_step(record.checkpoints)
+    safe = "no step is saved yet" if step is None else f"step {step} is saved"
+    return f"{safe}; go on with: palaestra {command} --resume {shlex.quote(str(record.folder))}"

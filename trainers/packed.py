@@ -1,0 +1,131 @@
+"""Episodes as flat tensors. Here, and nowhere else, it is decided which tokens are trained on."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from palaestra.episode import Episode, TokenRow
+
+Values = float | NDArray[np.floating[Any]]
+"""One number for each sampled token of an episode, or one for all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """All tokens of some rows, one after the other, without padding: N tokens in all."""
+
+    ids_N: Tensor
+    sampled_N: Tensor
+    """True where the agent chose the token: these are trained on, no others."""
+    sampled_logprobs_N: Tensor
+    versions_N: Tensor
+    advantages_N: Tensor
+    weights_N: Tensor
+    """How much a sampled token counts in the loss (`losses.aggregation`); 0 for the others."""
+    reference_N: Tensor
+    """Log-probs under the reference; 0 where there is none."""
+    row_N: Tensor
+    """Which row, counted from 0 without gaps, in order."""
+    episode_N: Tensor
+    """Which of the packed episodes."""
+    origin_N: Tensor
+    """Where the token stood in what was packed, of which this may be a part."""
+
+    @property
+    def lengths(self) -> Tensor:
+        """Length of each row, shape [R]."""
+        return torch.bincount(self.row_N)
+
+    def to(self, device: torch.device) -> "Packed":
+        """The same on another device."""
+        return Packed(*(getattr(self, field.name).to(device) for field in fields(self)))
+
+    def select(self, rows: Sequence[int]) -> "Packed":
+        """Some of the rows, as a whole of their own."""
+        chosen = torch.tensor(sorted(rows), device=self.row_N.device)
+        kept = torch.isin(self.row_N, chosen)
+        parts = {field.name: getattr(self, field.name)[kept] for field in fields(self)}
+        parts["row_N"] = torch.searchsorted(chosen, parts["row_N"])
+        return Packed(**parts)
+
+    def by_episode(self, values_N: Tensor) -> list[NDArray[np.float32]]:
+        """A value a token, as one array an episode over its sampled tokens."""
+        values_S, owners_S = values_N[self.sampled_N].cpu(), self.episode_N[self.sampled_N].cpu()
+        return [part.numpy() for part in torch.split(values_S, torch.bincount(owners_S).tolist())]
+
+
+def pack(
+    episodes: Sequence[Episode],
+    advantages: Sequence[Values],
+    weights: Sequence[float] | None = None,
+    reference: Sequence[Values] | None = None,
+) -> Packed:
+    """Lay episodes out flat. Rows in which nothing was sampled teach nothing and are left out.
+
+    Without weights every sampled token counts the same.
+    """
+    owners = [index for index, episode in enumerate(episodes) for row in episode.rows if row.sampled.any()]
+    return pack_rows(
+        [row for episode in episodes for row in episode.rows if row.sampled.any()],
+        _by_row(advantages, episodes),
+        None if weights is None else [weights[owner] for owner in owners],
+        _by_row(reference or (), episodes),
+        owners,
+    )
+
+
+def pack_rows(
+    rows: Sequence[TokenRow],
+    advantages: Sequence[Values] = (),
+    weights: Sequence[float] | None = None,
+    reference: Sequence[Values] = (),
+    episodes: Sequence[int] | None = None,
+) -> Packed:
+    """Lay rows out flat. Without advantages each is to be imitated, without weights every sampled token counts the
+    same, without episodes each row is its own.
+    """
+    if not rows:
+        raise ValueError("there must be at least one row with a sampled token")
+    sampled_N = _joined([row.sampled for row in rows])
+    lengths = torch.tensor([len(row) for row in rows])
+    equal = [1 / max(1, int(sampled_N.sum()))] * len(rows)
+    return Packed(
+        ids_N=_joined([row.ids for row in rows]).long(),
+        sampled_N=sampled_N,
+        sampled_logprobs_N=_joined([row.logprobs for row in rows]),
+        versions_N=_joined([row.versions for row in rows]),
+        advantages_N=_placed(rows, advantages or [1.0] * len(rows)),
+        weights_N=_placed(rows, equal if weights is None else weights),
+        reference_N=_placed(rows, reference or [0.0] * len(rows)),
+        row_N=torch.repeat_interleave(torch.arange(len(rows)), lengths),
+        episode_N=torch.repeat_interleave(torch.tensor(list(episodes or range(len(rows)))), lengths),
+        origin_N=torch.arange(int(lengths.sum())),
+    )
+
+
+def _by_row(values: Sequence[Values], episodes: Sequence[Episode]) -> list[Values]:
+    """What is given an episode, for each of its rows in which something was sampled."""
+    found: list[Values] = []
+    for value, episode in zip(values, episodes, strict=bool(values)):
+        counts = [int(row.sampled.sum()) for row in episode.rows if row.sampled.any()]
+        found += np.split(value, np.cumsum(counts)[:-1]) if np.ndim(value) else [value] * len(counts)
+    return found
+
+
+def _placed(rows: Sequence[TokenRow], values: Sequence[Values]) -> Tensor:
+    """Values at the sampled tokens, 0 at all others."""
+    parts = []
+    for row, value in zip(rows, values, strict=True):
+        part = np.zeros(len(row), np.float32)
+        part[row.sampled] = value
+        parts.append(part)
+    return _joined(parts)
+
+
+def _joined(parts: Sequence[NDArray[Any]]) -> Tensor:
+    return torch.from_numpy(np.concatenate(parts))

@@ -1,0 +1,128 @@
+"""A GRPO run from beginning to end: have an agent, measure it, train it, measure it again and keep what must survive.
+
+Each part asks the run's folder what is done already, so that going on with a run is the same program as beginning it.
+"""
+
+from collections.abc import Generator
+from contextlib import closing
+from dataclasses import replace
+
+import torch
+
+from palaestra.agents.dialect import pinned
+from palaestra.agents.local_model import LocalModel, export
+from palaestra.errors import UsageError
+from palaestra.trainers.checked import changed
+from palaestra.trainers.checkpoint import Checkpoint, fingerprint, restore
+from palaestra.trainers.cold_start import raise_tiny
+from palaestra.trainers.config import EnvConfig, GRPOConfig
+from palaestra.trainers.durable import whole_folder
+from palaestra.trainers.going_on import keep_model, newest_of, recorded
+from palaestra.trainers.grpo import train
+from palaestra.trainers.interrupts import Interrupts
+from palaestra.trainers.learner import Learner
+from palaestra.trainers.measuring import measure, measure_before
+from palaestra.trainers.opening import open_arena, open_model
+from palaestra.trainers.progress import Progress
+from palaestra.trainers.resume import refused, trained_format
+from palaestra.trainers.run import Run
+
+
+def reinforce(
+    run: Run, interrupts: Interrupts | None = None, opened: LocalModel | None = None
+) -> Generator[Progress, None, None]:
+    """Take a run from where it stands to its end. `opened` is its model, where a caller has it already."""
+    learner = yield from prepare(run, opened)
+    config = learner.config
+    if learner.step:
+        note = f"going on after step {learner.step} of {learner.steps}"
+        yield Progress("grpo", learner.step, learner.steps, note=note)
+    before = measure_before(run, learner)
+    for note in run.notes:
+        yield Progress("grpo", learner.step, learner.steps, note=note)
+    yield from practise(run, learner, interrupts)
+    after = measure(run, config, learner.agent, "after")
+    keep_model(run, learner)
+    measured = {"before": before, "after": after} if before is not None else {"after": after}
+    run.finish({**{name: both.figures() for name, both in measured.items()}, "curve": run.curve})
+
+
+def prepare(run: Run, opened: LocalModel | None = None) -> Generator[Progress, None, Learner[GRPOConfig]]:
+    """Who learns in a run: from its newest checkpoint, else from its start, else `opened`, else made now.
+
+    `run.config` may know more afterwards: the call format of the model at hand.
+    """
+    config, start, found = _config(run), run.folder / "start", newest_of(run)
+    if found is not None:
+        learner = _restored(found, run, config)
+    else:
+        if start.is_dir():
+            local = open_model(str(start), config)
+        elif opened is not None or config.model != "tiny":
+            local = opened or open_model(config.model, config)
+        else:
+            local = (yield from raise_tiny(config)).local
+        if config.model != "tiny":
+            config = pin_format(run, config, local)
+        if config.model == "tiny" or config.recipe.kl.beta > 0:
+            keep_start(run, local)
+        # Dropout draws from torch's own generator, and nothing else does. It starts anew here, as after a kill.
+        torch.manual_seed(config.seed)
+        learner = Learner(local.agent, local.model, config)
+    run.rewind(learner.step)
+    return learner
+
+
+def practise(
+    run: Run, learner: Learner[GRPOConfig], interrupts: Interrupts | None = None
+) -> Generator[Progress, None, None]:
+    """Train to the last step, in an arena of the run's environment."""
+    with closing(open_arena(learner.config)) as arena:
+        every = learner.config.save.checkpoint_every or learner.steps
+        yield from recorded(run, learner, train(learner, arena), every, interrupts or Interrupts())
+
+
+def pin_format(run: Run, config: GRPOConfig, local: LocalModel) -> GRPOConfig:
+    """Have the run's environment read calls as its model's template writes them, unless a format was chosen.
+
+    From here on that stands in the run's config, as if it had been asked for.
+    """
+    env = config.env
+    options, note = pinned(env.env_id, env.options, local.tokenizer, trained_format(config.model))
+    if options != env.options:
+        pinning = f"format={options['format']}"
+        config = replace(config, env=replace(env, env_options=(*env.env_options, pinning)))
+        run.settle(config)
+    if note:
+        run.notes.append(note)
+    return config
+
+
+def keep_start(run: Run, local: LocalModel) -> None:
+    """Keep the model as it is before the first step, unless that is done."""
+    start = run.folder / "start"
+    if run.writes and not start.is_dir():
+        with whole_folder(start) as folder:
+            export(local.model, local.tokenizer, folder)
+
+
+def _config(run: Run) -> GRPOConfig:
+    if not isinstance(run.config, GRPOConfig):
+        raise UsageError(f"{run.folder} holds a run of the kind {run.config.KIND}, which plays nothing")
+    return run.config
+
+
+def _restored(found: Checkpoint, run: Run, config: GRPOConfig) -> Learner[GRPOConfig]:
+    reference, start = None, run.folder / "start"
+    if wrong := refused(changed(GRPOConfig(EnvConfig("")), found.config), config):
+        raise UsageError(
+            f"{found.path} was made with other options than {run.folder / 'config.json'} says: {wrong}; put back the "
+            "options, or the checkpoints of this run"
+        )
+    if config.recipe.kl.beta > 0:
+        if not start.is_dir():
+            raise UsageError(f"{start} is gone: the recipe's KL is measured from the model in it; put it back")
+        reference = open_model(str(start), config).model
+        if fingerprint(reference) != found.fingerprint:
+            raise UsageError(f"{start} and {found.path} hold models of different shapes; one of them is of another run")
+    return restore(found, open_model(str(found.model), config), config, reference)

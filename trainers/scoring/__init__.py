@@ -1,0 +1,1 @@
+"""What training adds to an environment's reward, and who is asked for it."""

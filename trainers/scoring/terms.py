@@ -1,0 +1,67 @@
+"""What training adds to an environment's reward: the outcome from -1 to 1, the tool bonus, the overlong penalty.
+
+Pure functions of a finished episode (arXiv 2510.11701, eq. 8 and 9); an environment sees none of it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
+
+from palaestra.episode import Episode, Status
+from palaestra.trainers.checked import COUNT, check_fields
+
+
+@dataclass(frozen=True, slots=True)
+class Shaping:
+    """The terms of an episode's training reward, by name; their sum is what is compared within a group."""
+
+    max_completion_length: Annotated[int, COUNT] = 20_480
+    """Longest response in tokens, tool results included: where the overlong penalty is whole."""
+    overlong_share: Annotated[float | None, Field(gt=0, le=1)] = 0.2
+    """Last share of the longest response over which the penalty grows; none for no penalty."""
+    tool_bonus: float = 0.1
+    """Per call that worked, for wrong answers. The paper and its code count every call, which is farmed."""
+    bonus_on_correct: bool = False
+    """Whether right answers get the bonus too: the paper prints it, its code does not give it and is followed."""
+    wrong_cap: float = -0.6
+    """Highest outcome of a wrong answer with its bonus."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def __call__(self, episode: Episode) -> Mapping[str, float]:
+        """The terms of an episode that has a reward."""
+        assert episode.reward is not None, "a BROKEN episode has no reward and is never shaped"
+        outcome = 2 * episode.reward - 1
+        terms = {"outcome": outcome, "tool_bonus": self.bonus(outcome, worked_calls(episode))}
+        if self.overlong_share is not None:
+            cache = max(1, round(self.overlong_share * self.max_completion_length))
+            terms["overlong"] = overlong(response_length(episode), self.max_completion_length, cache)
+        return terms
+
+    def bonus(self, outcome: float, calls: int) -> float:
+        """What the calls add to the outcome: wrong answers rise by `tool_bonus` a call up to `wrong_cap`."""
+        if outcome < 0:
+            return max(min(self.wrong_cap, outcome + self.tool_bonus * calls) - outcome, 0.0)
+        return self.tool_bonus * calls if self.bonus_on_correct else 0.0
+
+
+def worked_calls(episode: Episode) -> int:
+    """Calls that a tool served. Malformed and failing calls do not count: a bonus for them is farmed."""
+    return sum(call.status is Status.OK for call in episode.attempt.calls)
+
+
+def overlong(length: int, longest: int, cache: int) -> float:
+    """0 up to `longest - cache` tokens, then falling in a line to -1 at `longest`."""
+    return max(-1.0, min(0.0, (longest - cache - length) / cache))
+
+
+def response_length(episode: Episode) -> int:
+    """Tokens after the prompt, tool results included."""
+    if not episode.rows:
+        return 0
+    first, last = episode.rows[0], episode.rows[-1]
+    prompt = int(first.sampled.argmax()) if first.sampled.any() else len(first)
+    return len(last) - prompt
