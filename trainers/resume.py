@@ -4,8 +4,10 @@ Left out: the learner itself (`checkpoint`).
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from palaestra import formats
 from palaestra.errors import ConfigError, UsageError

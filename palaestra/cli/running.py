@@ -26,7 +26,7 @@ def go_on(
     console: Console,
     resumed: bool = False,
 ) -> int:
-    """Take a run to its end and show it; returns the exit status. `opened` gives the run, and its model if it has one."""
+    """Take a run to its end and show it; returns the exit status. `opened` gives the run, and its model or None."""
     with Interrupts(_HELD_BACK) as interrupts:
         try:
             record, local = opened()
