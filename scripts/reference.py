@@ -8,8 +8,8 @@ when the page is not current. Left out: options of single commands (`palaestra C
 
 import ast
 import inspect
-from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +20,18 @@ from palaestra.envs.core.author import ToolEnv
 from palaestra.envs.sandboxes import Limits
 from palaestra.envs.suite.reasoning_items import DENIED
 from palaestra.registry import author_class, registered
-from palaestra.trainers.cold_start import ColdStartConfig
-from palaestra.trainers.config import GRPOConfig, tiny_config
-from palaestra.trainers.recipes import RECIPES, Recipe
+from palaestra.trainers.config import grpo_config, tiny_config
+from palaestra.trainers.recipes import RECIPES
 from palaestra.trainers.sft_config import SFTConfig, tiny_sft_config
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
 HEAD = """\
 # Configuration
 
-Written by `make docs` from the source; edit the words there. On the command line `num_prompts` is `--num-prompts`, and
-`ordered`, a `bool`, is `--ordered` or `--no-ordered`. `palaestra COMMAND --help` shows what a command takes. A run's
-`config.json` holds the values that it was run with. [train.md](train.md) says how they are used.
+Written by `make docs` from the source; edit the words there. On the command line `num_prompts` of the section `play` is
+`--play.num-prompts`, and `ordered`, a `bool`, is `--play.ordered` or `--play.no-ordered`; in Python it is
+`tiny_config(ID, num_prompts=4)`, for no name stands in two sections. `palaestra COMMAND --help` shows what a command
+takes. A run's `config.json` holds the values that it was run with. [train.md](train.md) says how they are used.
 """
 ENVIRONMENTS = """\
 ## Options of environments
@@ -58,16 +58,14 @@ def main() -> None:
 
 def page() -> str:
     """The whole page."""
-    # What the reader names is no default.
-    given = {"env_id": MISSING, "model": MISSING}
-    grpo = {"a model of yours": defaults(GRPOConfig) | given, "tiny": values(tiny_config("-")) | {"env_id": MISSING}}
-    sft = {"a model of yours": defaults(SFTConfig) | given, "tiny": values(tiny_sft_config())}
-    presets = {name: values(recipe) for name, recipe in RECIPES.items()}
     parts = [
-        section("Training: `GRPOConfig`", "`palaestra train`, and `demo` with the tiny agent.", GRPOConfig, grpo),
-        section("The algorithm: `Recipe`", "`--recipe` chooses a preset.", Recipe, presets),
-        section("Imitation: `SFTConfig`", "`palaestra sft`.", SFTConfig, sft),
-        section("Raising the tiny agent: `ColdStartConfig`", "From Python only: `raise_tiny`.", ColdStartConfig),
+        "# Training\n\n`palaestra train`, and `demo` with the tiny agent. `--recipe` chooses one of the presets below.\n",
+        *nested("GRPOConfig", {"a model of yours": grpo_config("-"), "tiny": tiny_config("-")}),
+        "# The algorithm\n\n`--recipe.PART NAME` changes a part that is one of several.\n",
+        *nested("Recipe", dict(RECIPES), "recipe"),
+        "# Imitation\n\n`palaestra sft`.\n",
+        *nested("SFTConfig", {"a model of yours": SFTConfig(), "tiny": tiny_sft_config()}),
+        "# Everything else\n",
         section("Who plays: `AgentOptions`", "`palaestra eval` and `palaestra collect`.", AgentOptions),
         section("A server: `EndpointConfig`", "From Python: `EndpointPolicy`.", EndpointConfig),
         section("Token limits of an episode: `TokenLimits`", "From Python: `play`.", TokenLimits),
@@ -86,6 +84,22 @@ def page() -> str:
         ),
     ]
     return "\n".join([HEAD, *parts])
+
+
+def nested(title: str, columns: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """A config as a table for itself and one for each of its sections, a column for each of some configs."""
+    first = next(iter(columns.values()))
+    sections = [name for name, value in values(first).items() if is_dataclass(value) and name != "recipe"]
+    # What the reader names is no default.
+    shown = {
+        name: values(made) | ({"env_id": MISSING} if "env_id" in values(made) else {}) for name, made in columns.items()
+    }
+    if own := [name for name, value in values(first).items() if not is_dataclass(value) and name != "recipe_name"]:
+        where = f"`--{prefix.replace('_', '-')}.NAME`." if prefix else ""
+        yield section(f"{prefix or 'At the top'}: `{title}`", where, type(first), shown, only=own)
+    for name in sections:
+        below = {column: getattr(made, name) for column, made in columns.items()}
+        yield from nested(type(getattr(first, name)).__name__, below, f"{prefix}.{name}" if prefix else name)
 
 
 def environments() -> str:
@@ -115,12 +129,15 @@ def section(
     kind: type,
     columns: Mapping[str, Mapping[str, Any]] | None = None,
     said: str | None = None,
+    only: Sequence[str] | None = None,
 ) -> str:
-    """One class as a table: a row a field, a column for each set of values."""
+    """One class as a table: a row a field, all or `only` some, and a column for each set of values."""
     shown = columns or {"default": defaults(kind)}
     said = " ".join((inspect.getdoc(kind) or "").split()) if said is None else said
     rows = [["name", "type", *shown, "what it is"], ["---"] * (len(shown) + 3)]
     for name, (type_, words) in declared(kind).items():
+        if only is not None and name not in only:
+            continue
         rows.append([f"`{name}`", f"`{type_}`", *(cell(found.get(name, MISSING)) for found in shown.values()), words])
     return f"## {title}\n\n{f'{where} {said}'.strip()}\n\n{drawn(rows)}\n"
 
@@ -131,10 +148,11 @@ def drawn(rows: Sequence[Sequence[str]]) -> str:
 
 
 def declared(kind: type) -> dict[str, tuple[str, str]]:
-    """Type and words of each field, as the source has them."""
+    """Type and words of each field, as the source has them; those of a section's base first."""
+    inherited = kind.__mro__[1]
+    found = declared(inherited) if is_dataclass(inherited) else {}
     (body,) = ast.parse(inspect.getsource(kind)).body
     assert isinstance(body, ast.ClassDef)
-    found: dict[str, tuple[str, str]] = {}
     for statement, following in zip(body.body, [*body.body[1:], None], strict=True):
         if not (isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)):
             continue

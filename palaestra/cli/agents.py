@@ -4,9 +4,8 @@ A model is the environment's own script, a person at the keyboard, a served mode
 hub name that is loaded here. A command puts `AgentOptions` flat into its own options and plays inside `open_agent`.
 """
 
-import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -92,19 +91,18 @@ def loads_here(options: AgentOptions) -> bool:
 
 def token_limits(model: str, turn: int | None, episode: int | None) -> tuple[int, int]:
     """Most tokens a turn and a row: what is given, else what the run trained with whose model this is, else plenty."""
-    trained: dict[str, Any] = {}
+    from palaestra.trainers.config import GRPOConfig
+    from palaestra.trainers.resume import read_config
+
+    trained: GRPOConfig | None = None
     for folder in Path(model).resolve().parents[:3] if Path(model).is_dir() else ():
-        try:
-            trained = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue
-        if isinstance(trained, dict) and isinstance(trained.get("max_turn_tokens"), int):
-            break
-        trained = {}
+        with suppress(UsageError):
+            config = read_config(folder)
+            trained = trained or (config if isinstance(config, GRPOConfig) else None)
     if turn is None:
-        turn = trained.get("max_turn_tokens") or _MAX_TURN_TOKENS
+        turn = trained.play.max_turn_tokens if trained else _MAX_TURN_TOKENS
     if episode is None:
-        episode = trained.get("max_episode_tokens") or _MAX_EPISODE_TOKENS
+        episode = trained.longest_row if trained else _MAX_EPISODE_TOKENS
     return turn, episode
 
 
