@@ -15,7 +15,7 @@ from wheels import bare_python
 pytestmark = pytest.mark.prove
 
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
-SMALL = ["--steps", "1", "--num-prompts", "2", "--eval-tasks", "4", "--imitation-gate", "0.01"]
+SMALL = ["--steps", "1", "--play.num-prompts", "2", "--eval-tasks", "4", "--cold-start.imitation-gate", "0.01"]
 
 
 def palaestra(python: Path, folder: Path, *arguments: str) -> tuple[int, str]:

@@ -95,7 +95,7 @@ class Warm:
         else:
             given = OPTIONS | {"model": model, "run": folder}
             pairs = (str(part) for name, value in given.items() for part in (f"--{name}", value))
-            arguments = ["train", "two-hop", "--ordered", *pairs]
+            arguments = ["train", "two-hop", "--play.ordered", *pairs]
         self.process.stdin.write(json.dumps([arguments, str(self.log)]).encode() + b"\n")
         self.status, self.child = None, int(self.process.stdout.readline())
 
