@@ -74,7 +74,7 @@ def test_a_tiny_agent_is_made_from_the_episodes_themselves_and_its_loss_falls(ca
     )
     assert (told["loss_first"], told["loss_last"]) == (lines[0]["loss"], lines[-1]["loss"])
     asked = json.loads((folder / "config.json").read_text())
-    assert (asked["optimizer"], asked["epochs"], asked["files"]) == ("muon", 4, [str(files["calculator"])])
+    assert (asked["optimizer"]["algorithm"], asked["epochs"], asked["files"]) == ("muon", 4, [str(files["calculator"])])
     assert str(folder) in shown
     local = load(str(folder / "model"), slots=1, device="cpu")
     spelled = local.tokenizer.encode("What is", add_special_tokens=False)
@@ -86,12 +86,12 @@ def test_the_student_can_be_measured_and_taught_again(capsys, files, tmp_path):
     measure = ["--tasks", 2, "--max-turn-tokens", 8, "--device", "cpu"]
     status, _, err = run(capsys, "eval", "two-hop", "--model", tmp_path / "one" / "model", *measure)
     assert status == 0, err
-    again = ["--model", tmp_path / "one" / "model", "--run", tmp_path / "two", "--learning-rate", "1e-3"]
+    again = ["--model", tmp_path / "one" / "model", "--run", tmp_path / "two", "--optimizer.learning-rate", "1e-3"]
     status, _, err = run(capsys, "sft", files["two-hop"], *again, *SHORT)
     assert status == 0, err
     losses = [metrics(tmp_path / name) for name in ("one", "two")]
     assert losses[1][0]["loss"] < 0.9 * losses[0][0]["loss"], "it goes on from what it has learned"
-    assert json.loads((tmp_path / "two" / "config.json").read_text())["optimizer"] == "adamw"
+    assert json.loads((tmp_path / "two" / "config.json").read_text())["optimizer"]["algorithm"] == "adamw"
 
 
 def test_a_model_from_disk_reads_the_episodes_by_its_own_template(capsys, files, model, tmp_path):
@@ -103,7 +103,7 @@ def test_a_model_from_disk_reads_the_episodes_by_its_own_template(capsys, files,
         model,
         "--run",
         tmp_path / "run",
-        "--learning-rate",
+        "--optimizer.learning-rate",
         "3e-3",
         *SHORT,
     )
@@ -180,14 +180,14 @@ def test_what_cannot_be_imitated_is_left_out_and_what_is_imperfect_is_said(capsy
 
 
 def test_rows_that_are_too_long_are_cut_and_counted(capsys, files, tmp_path):
-    arguments = ["sft", files["two-hop"], "--run", tmp_path / "run", "--max-row-tokens"]
-    status, shown, _ = run(capsys, *arguments, 40, *SHORT)
+    asked = ["sft", files["two-hop"], *SHORT, "--max-row-tokens"]
+    status, shown, _ = run(capsys, *asked, 40, "--run", tmp_path / "run")
     assert status == 0
     told = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert told["rows_truncated"] == 30
     assert told["rows"] == 30 - told["rows_emptied"]
     assert "30 rows are longer than 40 tokens; they were cut off" in shown
-    status, _, err = run(capsys, *arguments, 3, *SHORT)
+    status, _, err = run(capsys, *asked, 3, "--run", tmp_path / "short")
     assert status == 2
     assert "a larger max_row_tokens may help" in err
 
@@ -238,8 +238,8 @@ def test_a_template_that_cannot_show_tools_is_refused(capsys, files, tmp_path):
     [
         (["--model", "/nowhere/at/all"], "no folder '/nowhere/at/all'"),
         (["--epochs", "0"], "epochs is 0"),
-        (["--learning-rate", "nan"], "learning_rate is nan"),
-        (["--optimizer", "sgd"], "muon"),
+        (["--optimizer.learning-rate", "nan"], "learning_rate is nan"),
+        (["--optimizer.algorithm", "sgd"], "muon"),
         (["--epoch", "3"], "--epochs"),
     ],
     ids=" ".join,
@@ -257,41 +257,65 @@ def test_help_shows_the_defaults_of_the_model_that_is_asked_for(capsys):
     ):
         status, shown, _ = run(capsys, "sft", *given, "--help")
         assert status == 0
-        assert f"--learning-rate FLOAT AdamW's. (default: {rate})" in shown
+        assert f"--optimizer.learning-rate FLOAT AdamW's. (default: {rate})" in shown
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_leaves_the_last_whole_epoch_and_says_so(capsys, files, tmp_path, monkeypatch, number):
+def test_an_interrupted_run_goes_on_and_ends_as_one_that_was_left_alone(capsys, files, tmp_path, monkeypatch, number):
     real = room.Imitation.step
 
-    def step(self, rate=1.0):
-        if self.steps == 9:
+    def step(self, rate=None):
+        if self.learner.step == 9:
             os.kill(os.getpid(), number)
         return real(self, rate)
 
-    monkeypatch.setattr(room.Imitation, "step", step)
-    status, _, err = run(capsys, "sft", files["two-hop"], "--run", tmp_path / "run", *SHORT)
+    folder = tmp_path / "a run"
+    with monkeypatch.context() as patch:
+        patch.setattr(room.Imitation, "step", step)
+        status, _, err = run(capsys, "sft", files["two-hop"], "--run", folder, *SHORT)
     assert status == 128 + number
-    kept = tmp_path / "run" / "checkpoints" / "epoch-2"
-    assert f"interrupted; the model of the last whole epoch is {kept}" in err
-    load(str(kept), slots=1, device="cpu")
-    assert not (tmp_path / "run" / "model").exists()
-    assert not list((tmp_path / "run").rglob("*.part"))
-    assert len(metrics(tmp_path / "run")) == 9
+    assert f"step 9 is saved; go on with: palaestra sft --resume '{folder}'" in err
+    load(str(folder / "checkpoints" / "step-000009" / "model"), slots=1, device="cpu")
+    assert not (folder / "model").exists()
+    assert len(metrics(folder)) == 9
+    status, out, err = run(capsys, "sft", "--resume", folder)
+    assert status == 0, err
+    assert "going on after step 9" in out
+    assert run(capsys, "sft", files["two-hop"], "--run", tmp_path / "whole", *SHORT)[0] == 0
+    assert not list(tmp_path.rglob("*.part"))
+    weights = [(one / "model" / "model.safetensors").read_bytes() for one in (folder, tmp_path / "whole")]
+    assert weights[0] == weights[1]
+    assert [line["loss"] for line in metrics(folder)] == [line["loss"] for line in metrics(tmp_path / "whole")]
+    assert "is finished: 4 epochs" in run(capsys, "sft", "--resume", folder)[1]
 
 
-def test_an_interrupt_before_the_first_epoch_says_that_nothing_is_kept(capsys, files, tmp_path, monkeypatch):
-    monkeypatch.setattr(room.Imitation, "step", lambda self, rate=1.0: os.kill(os.getpid(), signal.SIGINT))
+def test_an_interrupt_before_the_first_step_leaves_the_way_on(capsys, files, tmp_path, monkeypatch):
+    monkeypatch.setattr(room.Imitation, "step", lambda self, rate=None: os.kill(os.getpid(), signal.SIGINT))
     status, _, err = run(capsys, "sft", files["two-hop"], "--run", tmp_path / "run", *SHORT)
     assert status == 130
-    assert "interrupted; no epoch was finished" in err
+    assert f"no step is saved yet; go on with: palaestra sft --resume {tmp_path / 'run'}" in err
+
+
+def test_a_run_goes_on_with_the_episodes_that_it_began_with_alone(capsys, files, tmp_path):
+    path = tmp_path / "e.jsonl"
+    path.write_bytes(files["two-hop"].read_bytes())
+    run(capsys, "sft", path, "--run", tmp_path / "run", "--optimizer.lr-schedule", "constant", *SHORT)
+    records = list(read(path))
+    write(path, records[:-1])
+    status, _, err = run(capsys, "sft", "--resume", tmp_path / "run", "--epochs", 5)
+    assert status == 2
+    assert "no longer hold what" in err
+    write(path, records)
+    status, _, err = run(capsys, "sft", "--resume", tmp_path / "run", "--epochs", 5)
+    assert status == 0, err
+    assert len(metrics(tmp_path / "run")) == json.loads((tmp_path / "run" / "summary.json").read_text())["steps"]
 
 
 def test_a_rate_that_is_too_high_ends_in_a_sentence(capsys, files, model, tmp_path):
-    asked = ["sft", files["two-hop"], "--model", model, "--run", tmp_path / "run", "--warmup-share", "0"]
-    status, _, err = run(capsys, *asked, "--learning-rate", "1e30", *SHORT)
+    asked = ["sft", files["two-hop"], "--model", model, "--run", tmp_path / "run", "--optimizer.warmup-share", "0"]
+    status, _, err = run(capsys, *asked, "--optimizer.learning-rate", "1e30", *SHORT)
     assert status == 2
-    assert "a lower learning_rate may help" in err
+    assert "none of them was taken; a lower learning_rate" in err
 
 
 def test_help_does_not_wait_for_torch():

@@ -11,23 +11,24 @@ import pytest
 
 from palaestra.agents.local_model import export, serve
 from palaestra.agents.policies.tiny import tiny_model
-from palaestra.cli import main, train
-from palaestra.trainers import lesson
+from palaestra.cli import main, running
+from palaestra.trainers import measuring, opening, reinforce
 from palaestra.trainers.cold_start import Pupil
 from palaestra.trainers.learner import Learner
 from palaestra.trainers.progress import Progress
+from palaestra.trainers.run import Run
 
 OPTIONS = {
     "steps": 3,
-    "num-prompts": 4,
-    "num-generations": 4,
-    "num-mini-batches": 2,
-    "learning-rate": 1e-3,
-    "slots": 16,
-    "max-turn-tokens": 30,
-    "max-episode-tokens": 256,
-    "max-completion-length": 10,
-    "checkpoint-every": 2,
+    "play.num-prompts": 4,
+    "play.num-generations": 4,
+    "optimizer.num-mini-batches": 2,
+    "optimizer.learning-rate": 1e-3,
+    "play.slots": 16,
+    "play.max-turn-tokens": 30,
+    "play.max-episode-tokens": 256,
+    "recipe.shaping.max-completion-length": 10,
+    "save.checkpoint-every": 2,
     "eval-tasks": 4,
     "device": "cpu",
 }
@@ -49,7 +50,7 @@ def options(folder, **changes):
     return [
         "train",
         "two-hop",
-        "--ordered",
+        "--play.ordered",
         *(str(part) for name, value in given.items() for part in (f"--{name}", value)),
     ]
 
@@ -116,7 +117,7 @@ def test_a_killed_run_goes_on_from_its_folder(capsys, stopped, finished, form):
     more = {
         "folder alone": [],
         "with id": ["two-hop"],
-        "with options": ["TwoHop", "--steps", 3, "--checkpoint-every", 1],
+        "with options": ["TwoHop", "--steps", 3, "--save.checkpoint-every", 1],
     }
     status, out, err = run(capsys, "train", *more[form], "--resume", stopped)
     assert status == 0, err
@@ -126,8 +127,8 @@ def test_a_killed_run_goes_on_from_its_folder(capsys, stopped, finished, form):
 
 def test_figures_from_before_the_first_step_are_taken_once(capsys, monkeypatch, stopped, finished):
     measured = []
-    evaluate = lesson.evaluate_both
-    monkeypatch.setattr(lesson, "evaluate_both", lambda *given: measured.append(1) or evaluate(*given))
+    evaluate = measuring.evaluate_both
+    monkeypatch.setattr(measuring, "evaluate_both", lambda *given: measured.append(1) or evaluate(*given))
     assert run(capsys, "train", "--resume", stopped)[0] == 0
     assert len(measured) == 1, "only the figures after the last step"
     same_end(stopped, finished)
@@ -163,7 +164,7 @@ def test_a_finished_run_grows(capsys, finished, tmp_path, model):
     ("arguments", "meant"),
     [
         (["--seed", "3"], "seed was 0 and is 3"),
-        (["arithmetic"], "env_id was 'palaestra/TwoHop-v0' and is 'palaestra/Arithmetic-v0'"),
+        (["arithmetic"], "env.env_id was 'palaestra/TwoHop-v0' and is 'palaestra/Arithmetic-v0'"),
         (["--eval-tasks", "9"], "eval_tasks was 4 and is 9"),
         (["--steps", "2"], "steps was 3 and is 2; steps may grow"),
         (["--model", "tiny"], "model was"),
@@ -267,17 +268,17 @@ def test_a_signal_in_the_first_update_leaves_a_checkpoint_and_the_way_on(
 def test_a_signal_around_the_training_says_how_to_go_on(capsys, monkeypatch, model, finished, tmp_path, where):
     folder = tmp_path / "run"
     with monkeypatch.context() as patch:
-        struck(patch, (lesson, where), signal.SIGTERM)
+        struck(patch, (reinforce, where), signal.SIGTERM)
         status, _, err = run(capsys, *options(folder, model=model))
     assert status == 143
     assert f"go on with: palaestra train --resume {folder}" in err
-    assert ("step 3 is saved" in err) == (where == "keep_model")
+    assert ("step 3 is saved" in err) == (where != "measure_before")
     assert run(capsys, "train", "--resume", folder)[0] == 0
     same_end(folder, finished)
 
 
 def test_a_signal_before_the_folder_is_made_leaves_none(capsys, monkeypatch, model, tmp_path):
-    struck(monkeypatch, (lesson, "open_model"), signal.SIGTERM)
+    struck(monkeypatch, (opening, "open_model"), signal.SIGTERM)
     status, _, err = run(capsys, *options(tmp_path / "run", model=model))
     assert status == 143
     assert "before anything was done" in err
@@ -287,15 +288,15 @@ def test_a_signal_before_the_folder_is_made_leaves_none(capsys, monkeypatch, mod
 def test_the_tiny_agent_is_raised_once(capsys, monkeypatch, tmp_path):
     raised, tokenizer = [], families.TOKENIZERS["tiny"]
 
-    def raise_tiny(config, cold=None):
+    def raise_tiny(config):
         raised.append(1)
         yield Progress("imitation", 1, 1, {"loss": 1.0})
-        return Pupil(serve(tiny_model(len(tokenizer), layers=1), tokenizer, slots=config.slots), 1, 1, ())
+        return Pupil(serve(tiny_model(len(tokenizer), layers=1), tokenizer, slots=config.play.slots), 1, 1, ())
 
-    monkeypatch.setattr(lesson, "raise_tiny", raise_tiny)
+    monkeypatch.setattr(reinforce, "raise_tiny", raise_tiny)
     folder = tmp_path / "run"
     with monkeypatch.context() as patch:
-        struck(patch, (lesson, "practise"), signal.SIGINT)
+        struck(patch, (reinforce, "practise"), signal.SIGINT)
         assert run(capsys, *options(folder))[0] == 130
     assert not (folder / "checkpoints").exists()
     status, _, err = run(capsys, "train", "--resume", folder)
@@ -316,17 +317,15 @@ def test_the_tiny_agent_is_raised_once(capsys, monkeypatch, tmp_path):
 def test_a_full_disk_says_which_step_is_safe_and_how_to_go_on(capsys, stopped):
     metrics = stopped / "metrics.jsonl"
     lines = metrics.read_text()
-    # After the rewind the file is a link to a full disk again.
-    rewind = train.watch
+    rewind = Run.rewind
 
-    def watch(stage, console):
-        if stage.__name__ == "practise":
-            metrics.unlink()
-            metrics.symlink_to("/dev/full")
-        return rewind(stage, console)
+    def to_a_full_disk(self, step):
+        rewind(self, step)
+        metrics.unlink()
+        metrics.symlink_to("/dev/full")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train, "watch", watch)
+        patch.setattr(Run, "rewind", to_a_full_disk)
         status, _, err = run(capsys, "train", "--resume", stopped)
     assert status == 2
     assert "metrics.jsonl could not be written: No space left on device" in err
@@ -337,7 +336,7 @@ def test_a_full_disk_says_which_step_is_safe_and_how_to_go_on(capsys, stopped):
 
 
 def test_two_runs_in_one_folder_are_refused(capsys, stopped):
-    with lesson.Run.reopened(stopped):
+    with Run.reopened(stopped):
         status, _, err = run(capsys, "train", "--resume", stopped)
     assert status == 2
     assert f"in use by process {os.getpid()}" in err

@@ -9,19 +9,20 @@ import pytest
 import palaestra
 from palaestra import UsageError
 from palaestra.cli import main
-from palaestra.trainers import lesson
+from palaestra.trainers import cold_start, reinforce
 from palaestra.trainers.config import tiny_config
 from palaestra.trainers.progress import Progress, result_of
+from palaestra.trainers.run import Run
 
 
 @pytest.fixture(autouse=True)
 def nobody_is_raised(monkeypatch):
     """Raising the tiny agent takes minutes: whoever gets that far has refused too late."""
 
-    def raise_tiny(config, cold=None):
+    def raise_tiny(config):
         raise AssertionError("the tiny agent is raised")
 
-    monkeypatch.setattr(lesson, "raise_tiny", raise_tiny)
+    monkeypatch.setattr(reinforce, "raise_tiny", raise_tiny)
     monkeypatch.setattr("palaestra.cli.demo.raise_tiny", raise_tiny)
 
 
@@ -87,7 +88,7 @@ def test_an_option_that_the_environment_does_not_take(capsys, tmp_path):
     ("game", "meant"), [("solver-critic", "the seats solver_0, critic_0"), ("two-hop", "leave train_seats empty")]
 )
 def test_a_seat_that_does_not_exist(capsys, tmp_path, command, game, meant):
-    said = refused(capsys, tmp_path, command, game, "--train-seats", "solver_9")
+    said = refused(capsys, tmp_path, command, game, "--env.train-seats", "solver_9")
     assert "train_seats names 'solver_9'" in said
     assert meant in said
 
@@ -96,15 +97,15 @@ def test_a_seat_that_does_not_exist_is_refused_from_python_too(monkeypatch):
     monkeypatch.undo()
     config = tiny_config("palaestra/solver_critic-v0", train_seats=("solver_9",))
     with pytest.raises(UsageError, match="solver_9"):
-        next(lesson.raise_tiny(config))
+        next(cold_start.raise_tiny(config))
 
 
 def test_a_mistake_that_shows_only_while_the_agent_is_raised_leaves_the_name_free(capsys, monkeypatch, tmp_path):
-    def raise_tiny(config, cold=None):
+    def raise_tiny(config):
         yield Progress("demonstrations", 1, 1)
         raise UsageError("no demonstration is an episode")
 
-    monkeypatch.setattr(lesson, "raise_tiny", raise_tiny)
+    monkeypatch.setattr(reinforce, "raise_tiny", raise_tiny)
     assert "no demonstration" in refused(capsys, tmp_path, "train", "two-hop")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "notes.txt").write_text("mine")
@@ -118,35 +119,34 @@ def test_a_run_that_has_made_something_is_kept_and_told_how_to_go_on(capsys, mon
         yield Progress("demonstrations", 1, 1)
         raise UsageError("these episodes cannot be written")
 
-    monkeypatch.setattr(lesson, "prepare", prepare)
+    monkeypatch.setattr(reinforce, "prepare", prepare)
     assert main(["train", "two-hop", "--run", str(tmp_path / "run")]) == 2
     assert f"palaestra train --resume {tmp_path / 'run'}" in capsys.readouterr().err
     assert (tmp_path / "run" / "config.json").is_file()
 
 
 def test_who_goes_on_with_a_run_keeps_its_folder(capsys, monkeypatch, tmp_path):
-    def raise_tiny(config, cold=None):
+    def raise_tiny(config):
         yield Progress("demonstrations", 1, 1)
         raise palaestra.TrainingHalted("no weights pass")
 
-    with lesson.Run(tmp_path / "run", tiny_config("palaestra/TwoHop-v0")):
+    with Run(tmp_path / "run", tiny_config("palaestra/TwoHop-v0")):
         pass
-    monkeypatch.setattr(lesson, "raise_tiny", raise_tiny)
+    monkeypatch.setattr(reinforce, "raise_tiny", raise_tiny)
     assert main(["train", "--resume", str(tmp_path / "run")]) == 2
     assert "go on with: palaestra train --resume" in capsys.readouterr().err
     assert (tmp_path / "run" / "config.json").is_file()
 
 
 def test_the_gate_and_the_imitation_steps_that_are_asked_for_are_those_that_raise(monkeypatch):
-    """And a step count below the first measurement brings that forward."""
     monkeypatch.undo()
     asked = []
 
-    def cold_start(*_, config, **__):
+    def begun(*_, config, **__):
         asked.append(config)
         yield from ()
 
-    monkeypatch.setattr(lesson, "cold_start", cold_start)
+    monkeypatch.setattr(cold_start, "cold_start", begun)
     config = tiny_config("palaestra/TwoHop-v0", imitation_gate=0.5, imitation_steps=100)
-    result_of(lesson.raise_tiny(config))
-    assert [(c.imitation_gate, c.imitation_steps, c.first_gate) for c in asked] == [(0.5, 100, 100)]
+    result_of(cold_start.raise_tiny(config))
+    assert [(c.imitation_gate, c.imitation_steps) for c in asked] == [(0.5, 100)]

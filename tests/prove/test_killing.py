@@ -31,16 +31,16 @@ DEADLINE = 900.0
 MARK = "PALAESTRA_TEST_KILLING"
 OPTIONS = {
     "steps": STEPS,
-    "num-prompts": 12,
-    "num-generations": 8,
-    "num-mini-batches": 4,
-    "learning-rate": 1e-3,
-    "slots": 96,
-    "max-turn-tokens": 40,
-    "max-episode-tokens": 256,
-    "max-completion-length": 12,
-    "checkpoint-every": 2,
-    "recorded-groups": 12,
+    "play.num-prompts": 12,
+    "play.num-generations": 8,
+    "optimizer.num-mini-batches": 4,
+    "optimizer.learning-rate": 1e-3,
+    "play.slots": 96,
+    "play.max-turn-tokens": 40,
+    "play.max-episode-tokens": 256,
+    "recipe.shaping.max-completion-length": 12,
+    "save.checkpoint-every": 2,
+    "save.recorded-groups": 12,
     "eval-tasks": 32,
     "device": "cpu",
 }
@@ -59,7 +59,7 @@ def model(tmp_path_factory):
 
 _WARM = """
 import json, os, sys
-import palaestra.cli.results, palaestra.envs, palaestra.trainers.lesson
+import palaestra.cli.results, palaestra.envs, palaestra.trainers.training
 from palaestra.cli import main
 for line in sys.stdin:
     arguments, log = json.loads(line)
