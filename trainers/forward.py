@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from palaestra.agents.head import head_of
 from palaestra.trainers.batch import Batch
 
 _BUCKET = 1.35
@@ -42,6 +43,6 @@ def token_logprobs(model: Any, batch: Batch, temperature: float = 1.0) -> Tensor
     ids_RL[batch.row_N, places_N] = batch.ids_N
     hidden_RLD = model.base_model(input_ids=ids_RL, use_cache=False).last_hidden_state
     before_SD = hidden_RLD[batch.row_N[batch.sampled_N], places_N[batch.sampled_N] - 1]
-    logits_SV = model.get_output_embeddings()(before_SD).float() / temperature
+    logits_SV = head_of(model)(before_SD) / temperature
     logprobs_S = -torch.nn.functional.cross_entropy(logits_SV, batch.ids_N[batch.sampled_N], reduction="none")
     return torch.zeros_like(batch.sampled_logprobs_N).masked_scatter(batch.sampled_N, logprobs_S)
