@@ -24,6 +24,7 @@ from torch import Tensor
 from palaestra.agents.engines.noise import gumbel, row_key, word_keys
 from palaestra.agents.engines.rows import Feed, Slot, plan
 from palaestra.agents.engines.slots import SlotCache
+from palaestra.agents.head import head_of
 from palaestra.errors import UsageError
 from palaestra.protocols import Completion, Request
 
@@ -50,9 +51,9 @@ class TorchEngine:
         weight = next(model.parameters())
         self._device: torch.device = weight.device
         self._stops = frozenset(stops)
-        self._head = model.get_output_embeddings()
+        self._head = head_of(model)
         self._cache = SlotCache(model.config, slots, weight.dtype, weight.device)
-        self._words = word_keys(self._head.weight.shape[0], weight.device)
+        self._words = word_keys(self._head.layer.weight.shape[0], weight.device)
         self._slots = [Slot(place) for place in range(slots)]
         self._queue: deque[tuple[int, Request]] = deque()
         self._tickets = count()
@@ -199,6 +200,9 @@ class TorchEngine:
 
     def _forward(self, ids: Tensor, positions: Tensor, places: Sequence[int], span: int) -> Tensor:
         mask = self._cache.aim(places, positions, span)
+        if self.model.config._attn_implementation == "eager":
+            # It adds its mask, where sdpa chooses by it. Gemma 2 has no sdpa.
+            mask = torch.where(mask, 0.0, torch.finfo(self.model.dtype).min).to(self.model.dtype)
         output = self.model.base_model(
             input_ids=ids, position_ids=positions, attention_mask=mask, past_key_values=self._cache, use_cache=True
         )
@@ -209,7 +213,7 @@ class TorchEngine:
         """The next token of each row and its log-probability."""
         temperatures = torch.tensor([[slot.temperature] for slot in slots], device=self._device)
         greedy = temperatures == 0
-        logits = self._head(hidden).float() / torch.where(greedy, 1.0, temperatures)
+        logits = self._head(hidden) / torch.where(greedy, 1.0, temperatures)
         logprobs = torch.log_softmax(logits, dim=-1)
         scores = gumbel(self._tensor([slot.key for slot in slots]), positions, self._words).add_(logprobs)
         if any(slot.temperature == 0 for slot in slots):

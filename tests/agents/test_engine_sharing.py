@@ -253,10 +253,10 @@ def test_the_same_work_gives_the_same_bits():
 def test_after_new_weights_the_engine_is_as_new_to_the_last_bit(diverged):
     """So that a run which goes on in another process, with an engine that never played, stays the same run."""
     old = tiny_model(VOCABULARY, layers=2, seed=2)
+    served = TorchEngine(old, (), slots=10)
     if diverged:
         for layer in old.model.layers:
             layer.self_attn.v_proj.weight.data.fill_(float("inf"))
-    served = TorchEngine(old, (), slots=10)
     played_twice(served, 900)
     prompts = [text(150), *(one.ids for one in work(0)[::4])]
     tickets = [served.submit(request(ids, row=row, max_tokens=5 + 4 * row)) for row, ids in enumerate(prompts)]

@@ -59,6 +59,7 @@ def test_the_split_into_micro_batches_changes_neither_loss_nor_gradient(max_toke
 def test_tool_output_is_never_trained_on():
     """What the model says of tool results, and what stands after the last sampled token, changes nothing."""
     model = tiny_model(40, layers=2, seed=5)
+    token_logprobs(model, BATCH)  # The first time the model's own forward runs as well.
     hidden = []
     model.get_output_embeddings().register_forward_pre_hook(lambda _, inputs: hidden.append(inputs[0].shape))
     token_logprobs(model, BATCH)

@@ -1,0 +1,130 @@
+"""From hidden states to logits, as the model itself does it.
+
+Engine and trainer share this step. Several families scale the logits of their output layer or cap them softly (Granite,
+Cohere, Gemma). Code that forgets it samples and trains on wrong log-probs, and no comparison of engine and trainer
+shows it. So a model's own forward runs once, over a few tokens, and must agree with what is made here.
+
+Left out: models that do anything else between hidden states and logits. They are refused.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from palaestra.errors import UsageError
+
+_SCALES = ("logits_scaling", "logit_scale", "lm_head_multiplier", "output_multiplier")
+"""Names of a factor in the configs of transformers; some models multiply by it, others divide."""
+_CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
+_TOKENS = 8
+_LARGE = 100.0
+"""The largest logit in the second row of the probe: random weights give logits so near to 0 that a cap of 30 would not
+be seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Makes logits, in float32, of hidden states; `layer` is the model's own output layer."""
+
+    layer: Any
+    scale: float = 1.0
+    cap: float | None = None
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        logits: Tensor = self.layer(hidden).float()
+        if self.scale != 1.0:
+            logits = logits * self.scale
+        return logits if self.cap is None else torch.tanh(logits / self.cap) * self.cap
+
+    def __str__(self) -> str:
+        scale = "" if self.scale == 1.0 else f" times {self.scale:g}"
+        return f"the output layer{scale}" + ("" if self.cap is None else f", softly capped at {self.cap:g}")
+
+
+_known: WeakKeyDictionary[Any, tuple[float, float | None]] = WeakKeyDictionary()
+
+
+def head_of(model: Any) -> Head:
+    """The head that makes the logits of the model's own forward; where none does, the model is refused.
+
+    It is looked for when a model is first seen. That draws no random number and leaves every module in its mode.
+    """
+    layer = model.get_output_embeddings()
+    if layer is None:
+        raise _refusal(model, "it has no output layer")
+    if model not in _known:
+        head = _find(model, layer)
+        _known[model] = head.scale, head.cap
+    return Head(layer, *_known[model])
+
+
+@torch.no_grad()
+def _find(model: Any, layer: Any) -> Head:
+    """The first candidate whose logits are the model's own."""
+    hidden, own = _probe(model, layer)
+    shape = (*hidden.shape[:-1], layer.weight.shape[0])
+    if own.shape != shape:
+        raise _refusal(model, f"its own forward gives logits {list(own.shape)}, its output layer {list(shape)}")
+    if not (hidden.isfinite().all() and own.isfinite().all()):
+        raise _refusal(model, "its own forward gives numbers that are not finite, as diverged weights do")
+    # In bfloat16 a model may round four times: the output layer's logits, their quotient, its tanh, their product.
+    tolerance = max(1e-4, 4 * torch.finfo(hidden.dtype).eps)
+    tried = []
+    for head in _candidates(model.config.get_text_config(), layer):
+        gap = _gap(head(hidden), own)
+        if gap <= tolerance:
+            return head
+        tried.append(f"by {gap:.2%} from {head}")
+    raise _refusal(
+        model,
+        f"its own forward differs {', '.join(tried)} (parts of the largest logit; {tolerance:.2%} may be rounding)",
+    )
+
+
+def _probe(model: Any, layer: Any) -> tuple[Tensor, Tensor]:
+    """The last hidden states of some tokens, as they are and magnified [2, tokens, width], and the model's logits."""
+    weight = model.get_input_embeddings().weight
+    ids = torch.arange(1, _TOKENS + 1, device=weight.device) * weight.shape[0] // (_TOKENS + 1)
+    ids = ids.expand(2, -1)
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        hidden = getattr(model.base_model(input_ids=ids, use_cache=False), "last_hidden_state", None)
+        if hidden is None or hidden.shape[-1] != layer.weight.shape[-1]:
+            raise _refusal(model, "its base model gives no last_hidden_state of the width that the output layer takes")
+        largest = float(layer(hidden).abs().max()) or _LARGE
+        factors = hidden.new_tensor([1.0, _LARGE / largest])[:, None, None]
+        with layer.register_forward_pre_hook(lambda _, inputs: (inputs[0] * factors,)):
+            own = model(input_ids=ids, use_cache=False).logits
+    finally:
+        for module, mode in modes:
+            module.training = mode
+    return hidden * factors, own.float()
+
+
+def _candidates(config: Any, layer: Any) -> Iterator[Head]:
+    """What the config names comes first, the plain output layer last."""
+    factors, caps = (
+        [value for name in names if isinstance(value := getattr(config, name, None), (int, float)) and value]
+        for names in (_SCALES, _CAPS)
+    )
+    scales = [scale for factor in factors for scale in (1 / factor, factor)]
+    return (Head(layer, scale, cap) for cap in (*caps, None) for scale in (*scales, 1.0))
+
+
+def _gap(found: Tensor, own: Tensor) -> float:
+    """How far two sets of logits are apart, as a part of the largest; the worse of the two rows."""
+    largest = own.abs().amax((1, 2)).clamp(min=1e-30)
+    return float(((found - own).abs().amax((1, 2)) / largest).max())
+
+
+def _refusal(model: Any, reason: str) -> UsageError:
+    return UsageError(
+        f"log-probs of a {type(model).__name__} would be wrong here: {reason}. Use a model whose logits are those of "
+        "its output layer on its base model's last hidden state, changed by nothing but a factor (its config's "
+        f"{', '.join(_SCALES)}) and a soft cap ({', '.join(_CAPS)})"
+    )
