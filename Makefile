@@ -8,7 +8,7 @@ PY = .venv/bin/python
 export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-chromium test-docker prove check bench-depth bench-gpu bench-engine bench-episodes bench-envs bench-sandbox docs clean
+.PHONY: help setup demo test test-chromium test-docker prove check bench-depth bench-gpu bench-engine bench-episodes bench-envs bench-sandbox docs pictures clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -50,6 +50,9 @@ bench-episodes: setup  ## episodes a second: written, read, scored anew, replaye
 
 docs: setup  ## write docs/configuration.md anew from the source
 	@$(PY) scripts/reference.py
+
+pictures: setup  ## the two pictures of the front page, from a real run; RUN=FOLDER: from that demo
+	@CHROMIUM="$$($(PY) scripts/chromium.py)" && export CHROMIUM && $(PY) scripts/pictures.py $(RUN)
 
 bench-envs: setup  ## a step of an environment, beside other suites, which it installs; BESIDE=FOLDER: another checkout
 	@$(if $(BESIDE),true,$(PY) scripts/peers.py)

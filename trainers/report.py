@@ -1,6 +1,7 @@
 """A finished run for the eye: its curves as a PNG, an episode as a transcript."""
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +19,22 @@ def need_matplotlib() -> Any:
 
 
 def save_curve(path: Path, title: str, curves: Mapping[str, Sequence[float]]) -> None:
-    """Draw success by training step, one line a curve."""
+    """Draw success by training step, one line a curve; the lines differ without their colours too."""
     need_matplotlib().use("Agg")
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.add_subplot()
-    for name, values in curves.items():
-        axes.plot(range(1, len(values) + 1), values, label=name, linewidth=2.5 if name == next(iter(curves)) else 1.5)
+    steps = max(map(len, curves.values()))
+    for (name, values), style in zip(curves.items(), cycle(["-", "--", ":", "-."])):
+        label = name if len(values) == steps else f"{name} ({len(values)} steps)"
+        width = 2.5 if style == "-" else 1.8
+        axes.plot(range(1, len(values) + 1), values, style, label=label, linewidth=width)
     axes.set(title=title, xlabel="training step", ylabel="success of the step's episodes", ylim=(-0.02, 1.02))
+    axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
-    figure.savefig(path, dpi=120)
+    figure.savefig(path, dpi=200)
 
 
 def transcript(episode: Episode) -> str:

@@ -95,7 +95,7 @@ function advantageWorked(member, group) {
   }, signed(other.reward === null ? null : other.train, 2)));
   return h("div.worked", null,
     h("div.sum", null, h("span", null, "advantage"), h(`b.${member.advantage < 0 ? "down" : "up"}`, null, signed(member.advantage, 3))),
-    h("div.peers", null, others),
+    h("div.formula", null, "from the training rewards of its group"), h("div.peers", null, others),
     of.equal
       ? h("p", null, "All training rewards of the group are equal: nothing to compare, advantage 0.")
       : h("p.formula", null, `(${signed(member.train, 3)} − mean ${signed(of.mean, 3)}) / deviation ${fixed(of.deviation, 3)} = ${signed(expected, 3)}`),
