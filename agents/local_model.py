@@ -1,6 +1,7 @@
 """A model in this process that plays and can be trained: from disk, from a hub, or just made."""
 
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,27 +16,33 @@ from palaestra.agents.agent import Agent
 from palaestra.agents.chat import Chat
 from palaestra.agents.engines.torch_engine import TorchEngine
 from palaestra.errors import UsageError
+from palaestra.protocols import Engine
 
 # Bars for loading and saving would run through a live display and say nothing about seconds of work.
 transformers_logging.disable_progress_bar()
 
 
+EngineMaker = Callable[..., Engine]
+"""`(model, stops, slots=, seed=)`: what answers for a model that is trained here. The built-in engine samples from that
+very model; another may hold weights of its own and take them by `update_weights`."""
+
+
 @dataclass(frozen=True, slots=True)
 class LocalModel:
-    """A model, its tokenizer, and an agent whose engine samples from that very model."""
+    """A model, its tokenizer, and an agent that answers with its weights."""
 
     model: Any
     tokenizer: Any
     agent: Agent
 
 
-def serve(model: Any, tokenizer: Any, *, slots: int, seed: int = 0) -> LocalModel:
+def serve(model: Any, tokenizer: Any, *, slots: int, seed: int = 0, engine: EngineMaker = TorchEngine) -> LocalModel:
     """Put an engine and a chat around a model."""
     chat = Chat(tokenizer)
     ends = model.generation_config.eos_token_id if model.generation_config is not None else None
     # The chat must know them all: a stop that it does not know would stay in the text, and spoil the answer.
     chat.stops |= set(ends if isinstance(ends, list) else [] if ends is None else [ends])
-    return LocalModel(model, tokenizer, Agent(TorchEngine(model, chat.stops, slots=slots, seed=seed), chat))
+    return LocalModel(model, tokenizer, Agent(engine(model, chat.stops, slots=slots, seed=seed), chat))
 
 
 def open_tokenizer(name: str) -> Any:
@@ -73,7 +80,9 @@ def misplaced(name: str) -> tuple[str, str] | None:
     return None
 
 
-def load(name: str, *, slots: int, seed: int = 0, device: str = "auto") -> LocalModel:
+def load(
+    name: str, *, slots: int, seed: int = 0, device: str = "auto", engine: EngineMaker = TorchEngine
+) -> LocalModel:
     """Load a causal language model with its chat template.
 
     Weights are float32: steps of a small learning rate vanish in bfloat16.
@@ -89,7 +98,7 @@ def load(name: str, *, slots: int, seed: int = 0, device: str = "auto") -> Local
     # otherwise than in memory of torch's own: a resumed run would leave the uninterrupted one by its last bits.
     for weight in model.parameters():
         weight.data = weight.data.clone()
-    return serve(model, tokenizer, slots=slots, seed=seed)
+    return serve(model, tokenizer, slots=slots, seed=seed, engine=engine)
 
 
 def export(model: Any, tokenizer: Any, folder: Path) -> None:
