@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from palaestra.trainers.config import GRPOConfig, grpo_config, tiny_config
 from palaestra.trainers.progress import Progress
-from palaestra.trainers.recipes import RECIPES, Recipe
+from palaestra.trainers.recipes import Recipe, find_recipe
 from palaestra.trainers.run import Run
 from palaestra.trainers.sft_config import SFTConfig, tiny_sft_config
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from palaestra.trainers.training import train
 
 __all__ = [
-    "RECIPES",
     "GRPOConfig",
     "Progress",
     "Recipe",
     "Run",
     "SFTConfig",
+    "find_recipe",
     "grpo_config",
     "tiny_config",
     "tiny_sft_config",

@@ -84,8 +84,8 @@ def run(arguments: Sequence[str]) -> int:
         return Run.begun(options.run or fresh_folder(config.env.env_id.split("/")[-1].lower()), config), local
 
     def show(record: Run) -> None:
-        names = [name for name in ("before", "after") if name in record.summary]
-        measured = {name: recalled(record.summary[name]) for name in names}
+        found = record.summary
+        measured = {str(name): recalled(found[name]) for name in ("before", "after") if name in found}
         console.print(result_table(f"Success on held-out tasks of {options.config.env.env_id}", measured))
         console.print(f"model and figures: {record.folder}", soft_wrap=True)
 
