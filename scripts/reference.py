@@ -59,7 +59,7 @@ def main() -> None:
 def page() -> str:
     """The whole page."""
     parts = [
-        "# Training\n\n`palaestra train`, and `demo` with the tiny agent. `--recipe` chooses a preset of those below.\n",
+        "# Training\n\n`palaestra train`, and `demo` with the tiny agent. `--recipe` chooses a preset below.\n",
         *nested("GRPOConfig", {"a model of yours": grpo_config("-"), "tiny": tiny_config("-")}),
         "# The algorithm\n\n`--recipe.PART NAME` changes a part that is one of several.\n",
         *nested("Recipe", dict(RECIPES), "recipe"),

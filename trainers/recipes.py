@@ -22,7 +22,7 @@ from palaestra.trainers.scoring.terms import Shaping
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How episodes become a gradient."""
+    """How episodes become a gradient. --recipe.advantage is group, or one of the controls successes and shuffled."""
 
     recipe_name: Annotated[str, tyro.conf.Suppress]
     """The preset that this is, or was made from."""

@@ -129,7 +129,7 @@ def imitate(run: Run, interrupts: Interrupts | None = None) -> Generator[Progres
     most = longest_row(local.model, config)
     made = sft_rows(local.agent.chat, shown.episodes, most)
     for note in (*run.notes, *shown.notes, *_said(shown, made, most)):
-        yield Progress("imitation", 0, 0, note=note)
+        yield Progress("episodes", 0, 0, note=note)
     if not made.rows:
         raise UsageError(f"no row has a token of the agent among its first {most}; a larger max_row_tokens may help")
     if found is None:
@@ -138,7 +138,7 @@ def imitate(run: Run, interrupts: Interrupts | None = None) -> Generator[Progres
         raise UsageError(f"{', '.join(config.files)} no longer hold what {found.path} has imitated; put them back")
     else:
         learner = restore(found, local, config)
-        yield Progress("imitation", found.step, 0, note=f"going on after step {found.step}")
+        yield Progress("episodes", 0, 0, note=f"going on after step {found.step}")
     run.rewind(learner.step)
     imitation = Imitation(learner, made.rows)
     every = config.save.checkpoint_every or imitation.epoch_steps

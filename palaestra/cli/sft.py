@@ -62,8 +62,9 @@ def run(arguments: Sequence[str]) -> int:
         return Run.begun(options.run or fresh_folder(f"sft-{Path(options.config.model).name}"), options.config), None
 
     def show(record: Run) -> None:
-        figures = record.summary
-        show_line(console, f"loss a token: {figures['loss_first']:.3f} at first, {figures['loss_last']:.3f} at last")
+        first, last = (record.summary[name] for name in ("loss_first", "loss_last"))
+        if first is not None and last is not None:  # They may be no numbers, in a step that was skipped.
+            show_line(console, f"loss a token: {first:.3f} at first, {last:.3f} at last")
         show_line(console, f"model and figures: {record.folder}")
 
     return go_on("sft", opened, show, console, resumed=options.resume is not None)
