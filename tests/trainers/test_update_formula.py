@@ -179,7 +179,7 @@ def a_batch(model, settings):
     """Episodes of three groups by turns, most of them played with weights that are two steps old."""
     specs = [  # group, turns of each row, and by how much the engine's log-probs are off: as a row, and each token
         (3, [([4, 3], -0.5)]),
-        (5, [([3], 0.6), ([2, 5], -0.9)]),
+        (5, [([5], 0.6), ([2, 3], -0.9)]),  # rows so alike that they share a micro-batch
         (3, [([6], None)]),  # played with the weights of this step
         (8, [([], 0.0)]),
         (8, [([5, 2, 3], -0.7), ([2], 0.4)]),
