@@ -16,10 +16,11 @@ import torch
 
 from palaestra.agents import Agent
 from palaestra.agents.policies.tiny import tiny_model
-from palaestra.trainers.config import GRPOConfig
+from palaestra.trainers.batch import Batch, Sample, Scored
+from palaestra.trainers.config import grpo_config
 from palaestra.trainers.learner import Learner
+from palaestra.trainers.look import look
 from palaestra.trainers.recipes import find_recipe
-from palaestra.trainers.shaping import shape
 from palaestra.trainers.update import update
 
 
@@ -47,12 +48,12 @@ class Settings:
 
 def learned(model, reference, episodes, terms, advantages, settings):
     """What the trainer makes of the episodes: the model after the step, figures, one lesson an episode."""
-    config = GRPOConfig(
+    config = grpo_config(
         "palaestra/TwoHop-v0",
-        recipe="grpo-t",
+        "grpo-t",
         epsilon=settings.epsilon,
         epsilon_high=settings.epsilon_high,
-        dual_clip=settings.dual_clip or 0,
+        dual_clip=settings.dual_clip,
         importance_sampling_level=settings.level,
         aggregation=settings.aggregation,
         beta=settings.beta,
@@ -69,7 +70,13 @@ def learned(model, reference, episodes, terms, advantages, settings):
     )
     model = copy.deepcopy(model)
     learner = Learner(Agent(families.Echo()), model, config, step=settings.step, reference=reference)
-    found, lessons = update(learner, episodes, terms, np.array(advantages))
+    groups = sorted({episode.start.group for episode in episodes})
+    batch = Batch(
+        number=settings.step,
+        played=tuple(Scored(episode, term) for episode, term in zip(episodes, terms, strict=True)),
+        samples=tuple(Sample(i, groups.index(episode.start.group)) for i, episode in enumerate(episodes)),
+    )
+    found, lessons = update(learner, batch, advantages, look(learner, batch))
     names = {
         "loss": "loss",
         "norm": "grad_norm",
@@ -85,7 +92,7 @@ def learned(model, reference, episodes, terms, advantages, settings):
 
 def training_reward(episode):
     """What the trainer compares within a group."""
-    return sum(shape(episode, find_recipe("grpo-t")).values())
+    return sum(find_recipe("grpo-t").shaping(episode).values())
 
 
 # The formula.
