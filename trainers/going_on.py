@@ -7,12 +7,14 @@ from collections.abc import Generator, Iterator
 
 from palaestra.agents.local_model import export
 from palaestra.errors import TrainingHalted, UsageError
+from palaestra.trainers.checked import changed
 from palaestra.trainers.checkpoint import Checkpoint, newest, save
 from palaestra.trainers.durable import remove_folder, whole_folder
 from palaestra.trainers.interrupts import Interrupts
 from palaestra.trainers.learner import Config, Learner
 from palaestra.trainers.progress import Progress
 from palaestra.trainers.provenance import versions
+from palaestra.trainers.resume import refused
 from palaestra.trainers.run import Run
 
 
@@ -27,6 +29,11 @@ def newest_of(run: Run) -> Checkpoint | None:
         )
     if found is None:
         return None
+    if wrong := refused(changed(run.config, found.config), run.config):
+        raise UsageError(
+            f"{found.path} was made with other options than {run.folder / 'config.json'} says: {wrong}; put back the "
+            "options, or the checkpoints of this run"
+        )
     for path, fault in faults.items():
         run.notes.append(f"{path} is damaged ({fault}) and was removed; step {found.step} is gone on from")
         if run.writes:

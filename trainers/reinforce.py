@@ -12,10 +12,9 @@ import torch
 from palaestra.agents.dialect import pinned
 from palaestra.agents.local_model import LocalModel, export
 from palaestra.errors import UsageError
-from palaestra.trainers.checked import changed
 from palaestra.trainers.checkpoint import Checkpoint, fingerprint, restore
 from palaestra.trainers.cold_start import raise_tiny
-from palaestra.trainers.config import EnvConfig, GRPOConfig
+from palaestra.trainers.config import GRPOConfig
 from palaestra.trainers.durable import whole_folder
 from palaestra.trainers.going_on import keep_model, newest_of, recorded
 from palaestra.trainers.grpo import train
@@ -24,7 +23,7 @@ from palaestra.trainers.learner import Learner
 from palaestra.trainers.measuring import measure, measure_before
 from palaestra.trainers.opening import open_arena, open_model
 from palaestra.trainers.progress import Progress
-from palaestra.trainers.resume import refused, trained_format
+from palaestra.trainers.resume import trained_format
 from palaestra.trainers.run import Run
 
 
@@ -114,11 +113,6 @@ def _config(run: Run) -> GRPOConfig:
 
 def _restored(found: Checkpoint, run: Run, config: GRPOConfig) -> Learner[GRPOConfig]:
     reference, start = None, run.folder / "start"
-    if wrong := refused(changed(GRPOConfig(EnvConfig("")), found.config), config):
-        raise UsageError(
-            f"{found.path} was made with other options than {run.folder / 'config.json'} says: {wrong}; put back the "
-            "options, or the checkpoints of this run"
-        )
     if config.recipe.kl.beta > 0:
         if not start.is_dir():
             raise UsageError(f"{start} is gone: the recipe's KL is measured from the model in it; put it back")

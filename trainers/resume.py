@@ -79,6 +79,8 @@ def refused(saved: RunConfig, asked: RunConfig) -> str:
 
 def settled(saved: RunConfig, asked: RunConfig) -> RunConfig:
     """What is asked for, with the call format that the run was pinned to at its start: nobody has to name that."""
+    if isinstance(saved, SFTConfig) and isinstance(asked, SFTConfig):
+        return replace(asked, format=asked.format or saved.format)
     if not isinstance(saved, GRPOConfig) or not isinstance(asked, GRPOConfig) or "format" in asked.env.options:
         return asked
     found = [text for text in saved.env.env_options if text.startswith(_FORMAT)]
