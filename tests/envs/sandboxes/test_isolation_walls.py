@@ -233,6 +233,8 @@ def test_the_probe_names_what_a_machine_lacks(monkeypatch):
     assert all(found[name] for name in ("files", "network", "processes", "process_count", "syscalls", "forks"))
     assert found["memory"] == ("tree" if cgroups.why_not() == "" else "watched")
     assert found["own_user"] == (os.geteuid() == 0)
-    monkeypatch.setattr(probe.cell, "unshare", lambda flags: (_ for _ in ()).throw(PermissionError(1, "unshare")))
+    monkeypatch.setattr(
+        probe.cell.kernel, "unshare", lambda flags: (_ for _ in ()).throw(PermissionError(1, "unshare"))
+    )
     with pytest.raises(syscalls.Unavailable, match=r"ordinary user: PermissionError.*docker or the remote"):
         probe.best_mode()
