@@ -47,7 +47,6 @@ class AttachStream(socket.socket):
                 return piece
             self._said = (self._said + piece)[-SAID_BYTES:]
 
-
     def let_go(self) -> None:
         """The supervisor reads the end of its input and ends, and so does its container; whoever waits here wakes."""
         with contextlib.suppress(OSError):  # the other side was first

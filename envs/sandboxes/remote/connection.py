@@ -65,11 +65,10 @@ class Connection:
         try:
             work = self._ask(path, None, read, most, OPENING, patience)
             return run_blocking(self._background.outcome(work, 2 * OPENING + GRACE, True))
-        except Broken as error:
+        except BaseException as error:
             self.close()
-            raise SandboxUnavailable(self.backend, str(error), [remedy]) from None
-        except BaseException:
-            self.close()
+            if isinstance(error, Broken):
+                raise SandboxUnavailable(self.backend, str(error), [remedy]) from None
             raise
 
     async def ask(
