@@ -49,11 +49,11 @@ class Request(Generic[T]):
             raise
 
 
-def start_request(limits: Limits, files: Files | None) -> Request[Header]:
-    """A session with files to begin with."""
+def _opening(operation: str, limits: Limits, files: Files | None, *rest: bytes) -> bytes:
+    """What begins a place: its limits, the files to begin with, and what comes behind them."""
     given = arguments.files_of(files, limits)
-    header = {"op": "start", "limits": asdict(limits), "files": [(path, len(data)) for path, data in given.items()]}
-    return Request(pack(header, *given.values()), lambda reply, body: checked(reply))
+    listed = [(path, len(data)) for path, data in given.items()]
+    return pack({"op": operation, "limits": asdict(limits), "files": listed}, *given.values(), *rest)
 
 
 def run_request(asked: Execution, alone: bool = False) -> Request[Result] | Result:
@@ -70,11 +70,7 @@ def run_request(asked: Execution, alone: bool = False) -> Request[Result] | Resu
             text = f"the {what} is {size} bytes; at most {limits.code_bytes} are taken\n"
             return Result(exit_code=1, limit_hit="code", stderr=text, stderr_bytes=len(text))
     run = RUN.pack(is_command, show_last, seconds, len(content))
-    frame = pack(run, content, stdin)
-    if alone:
-        given = arguments.files_of(files, limits)
-        header = {"op": "once", "limits": asdict(limits), "files": [(path, len(data)) for path, data in given.items()]}
-        frame = pack(header, *given.values(), run, content, stdin)
+    frame = _opening("once", limits, files, run, content, stdin) if alone else pack(run, content, stdin)
     return Request(frame, read_result, 3 * limits.output_bytes + SPARE_BYTES, seconds)
 
 
@@ -116,6 +112,10 @@ def checked(head: Head, path: str | None = None) -> Header:
     raise Broken(text)
 
 
+def _acknowledged(head: Head, body: bytes) -> Header:
+    return checked(head)
+
+
 def first_words(stream: Stream, backend: str, seconds: float) -> Header:
     """What a runner says of itself when it has started: what it enforces, or SandboxUnavailable."""
     said = checked(run_blocking(stream.exchange(b"", SPARE_BYTES, seconds, True))[0])
@@ -155,12 +155,12 @@ class FramedSession(Session):
         return await self._call(Request(frame, lambda head, body: _names(head, body, path), most), blocking)
 
     async def _reset(self, blocking: bool) -> None:
-        await self._call(Request(pack({"op": "reset"}), lambda head, body: checked(head)), blocking)
+        await self._call(Request(pack({"op": "reset"}), _acknowledged), blocking)
 
     async def _fork(self, blocking: bool) -> Session:
         self._take()
         try:
-            request = Request(pack({"op": "fork", "of": self._name}), lambda head, body: checked(head))
+            request = Request(pack({"op": "fork", "of": self._name}), _acknowledged)
             fork: Session = await self._begin(self._stream.beside(), request, self.limits, blocking)
             return fork
         finally:
@@ -224,7 +224,7 @@ class FramedSandbox(Sandbox):
         """Run a program without a session."""
 
     async def _start(self, files: Files | None, limits: Limits, blocking: bool) -> FramedSession:
-        request = start_request(limits, files)
+        request = Request(_opening("start", limits, files), _acknowledged)
         return await self._begin(await self._connect(limits, blocking), request, limits, blocking)
 
     async def _begin(self, stream: Stream, request: Request[Header], limits: Limits, blocking: bool) -> FramedSession:

@@ -6,7 +6,6 @@ kernel; against people rather than models, use a machine of its own.
 """
 
 import asyncio
-import contextlib
 import os
 import shutil
 import site
@@ -14,14 +13,13 @@ import sys
 import tempfile
 import threading
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from palaestra.envs.running.lifetime import close_at_exit
 from palaestra.envs.sandboxes.capabilities import Capabilities
 from palaestra.envs.sandboxes.framed import FramedSandbox, Request
 from palaestra.envs.sandboxes.limits import Limits
 from palaestra.envs.sandboxes.result import Result
-from palaestra.envs.sandboxes.runner.wire import Header
 from palaestra.envs.sandboxes.streams import SocketStream
 from palaestra.envs.sandboxes.supervised import Supervisor
 from palaestra.errors import SandboxUnavailable, UsageError
@@ -48,21 +46,22 @@ class LocalSandbox(FramedSandbox):
     ) -> None:
         if sys.platform != "linux":
             raise SandboxUnavailable("local", f"it needs Linux, this is {sys.platform}", _ELSEWHERE)
-        for name, value, known in (
-            ("preload", preload, ("auto", "bare", "numpy", "scientific")),
-            ("mode", mode, ("auto", "root", "user", "fork_only")),
-        ):
+        for name, value, known in (("preload", preload, get_args(Preload)), ("mode", mode, get_args(Mode))):
             if value not in known:
                 raise UsageError(f"{name} is {value!r}; expected one of {', '.join(known)}")
         super().__init__()
         self.limits = Limits.of(limits)
-        packages = [path for path in _site_packages() if os.path.isdir(path)]
+        # This interpreter's packages, which programs see read-only; and those of the interpreter that a virtual
+        # environment was made from, since it is shown whole.
+        users = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
+        packages = [path for path in (*site.getsitepackages(), *users) if os.path.isdir(path)]
+        shown = *packages, *site.getsitepackages([sys.base_prefix])
         self._settings: dict[str, Any] = {
             "mode": mode,
             "preload_wanted": preload,
             "paths": packages,
             "readonly": packages,
-            "hidden": [os.path.join(path, name) for path in (*packages, *_base_packages()) for name in HIDDEN],
+            "hidden": [os.path.join(path, name) for path in shown for name in HIDDEN],
         }
         self._scratch = tempfile.mkdtemp(prefix="palaestra-") if mode == "fork_only" else None
         if self._scratch is not None:
@@ -72,7 +71,8 @@ class LocalSandbox(FramedSandbox):
         self._supervisor: Supervisor | None = None
         self._closed = False
         close_at_exit(self)
-        self._capabilities = _capabilities(self._running().capabilities)
+        found = self._running().capabilities
+        self._capabilities = Capabilities("local", **{**found, "notes": tuple(found.get("notes", ()))})
 
     def capabilities(self) -> Capabilities:
         return self._capabilities
@@ -81,9 +81,17 @@ class LocalSandbox(FramedSandbox):
         return (await self._supervised(blocking)).connect()
 
     async def _alone(self, request: Request[Result], limits: Limits, blocking: bool) -> Result:
-        stream = self._borrow(await self._supervised(blocking))
+        supervisor = await self._supervised(blocking)
+        try:
+            stream = self._idle.pop()
+        except IndexError:
+            stream = supervisor.connect()
         result = await request.first_over(stream, blocking)
-        self._give_back(stream)
+        with self._lock:
+            if not self._closed and not stream.dropped and len(self._idle) < _MOST_IDLE:
+                self._idle.append(stream)
+                return result
+        stream.drop()
         return result
 
     def close(self) -> None:
@@ -123,18 +131,6 @@ class LocalSandbox(FramedSandbox):
             return supervisor
         return await asyncio.to_thread(self._running)
 
-    def _borrow(self, supervisor: Supervisor) -> SocketStream:
-        with contextlib.suppress(IndexError):
-            return self._idle.pop()
-        return supervisor.connect()
-
-    def _give_back(self, stream: SocketStream) -> None:
-        with self._lock:
-            if not self._closed and not stream.dropped and len(self._idle) < _MOST_IDLE:
-                self._idle.append(stream)
-                return
-        stream.drop()
-
     def forget(self) -> None:
         """In a forked child: everything is the parent's; what is asked of this one starts its own."""
         self._lock = threading.Lock()
@@ -146,18 +142,3 @@ class LocalSandbox(FramedSandbox):
         if self._supervisor is not None:
             self._supervisor.forget()
             self._supervisor = None
-
-
-def _site_packages() -> list[str]:
-    """Where this interpreter's packages are; programs see them, read-only."""
-    users = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
-    return [*site.getsitepackages(), *users]
-
-
-def _base_packages() -> list[str]:
-    """Those of the interpreter that a virtual environment was made from: it is shown whole."""
-    return site.getsitepackages([sys.base_prefix])
-
-
-def _capabilities(found: Header) -> Capabilities:
-    return Capabilities(backend="local", **{**found, "notes": tuple(found.get("notes", ()))})

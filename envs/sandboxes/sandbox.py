@@ -12,7 +12,6 @@ blocks the loop. Rules that hold for every backend:
 
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Mapping, Sequence
-from types import TracebackType
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 from palaestra.envs.sandboxes.capabilities import Capabilities
@@ -55,9 +54,7 @@ class _Closing:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -27,13 +28,12 @@ class Supervisor:
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._lock = threading.Lock()
         self._log = os.memfd_create("palaestra-supervisor", os.MFD_CLOEXEC)
-        self._last_words = ""
+        weakref.finalize(self, os.close, self._log)  # not before: another thread may be asking why its run broke
         self._control, far = socket.socketpair()
         try:
             self._process = _spawn(settings, far.fileno(), self._log)
         except BaseException:
             self._control.close()
-            os.close(self._log)
             raise
         finally:
             far.close()
@@ -64,8 +64,8 @@ class Supervisor:
         """What the supervisor said last, or how it ended."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(0.1)
-        with self._lock:
-            said = self._said()
+        start = max(os.fstat(self._log).st_size - _REASON_BYTES, 0)
+        said = os.pread(self._log, _REASON_BYTES, start).decode(errors="replace").strip()
         code = self._process.returncode
         ended = "it is running" if code is None else f"it ended with {code}"
         return f"{ended}; {said}" if said else ended
@@ -80,22 +80,11 @@ class Supervisor:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        with self._lock:  # another thread may be asking why its run broke
-            self._last_words = self._said()
-            if self._log >= 0:
-                os.close(self._log)
-            self._log = -1
 
     def forget(self) -> None:
         """In a forked child: the process is the parent's."""
         self._control.close()
         self._process.returncode = 0  # or its garbage collection would complain that it runs
-
-    def _said(self) -> str:
-        if self._log < 0:
-            return self._last_words
-        start = max(os.fstat(self._log).st_size - _REASON_BYTES, 0)
-        return os.pread(self._log, _REASON_BYTES, start).decode(errors="replace").strip()
 
 
 def _spawn(settings: Mapping[str, Any], control: int, log: int) -> "subprocess.Popen[bytes]":

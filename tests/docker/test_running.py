@@ -63,24 +63,6 @@ def test_async_callers_share_the_loop(docker_sandbox: DockerSandbox) -> None:
     assert seconds < 4 * 8, "they took as long as one after another"
 
 
-def test_a_cancelled_run_is_killed(docker_sandbox: DockerSandbox) -> None:
-    async def cancel() -> None:
-        session = await docker_sandbox.astart()
-        running = asyncio.ensure_future(session.arun("import time; time.sleep(1000)", timeout=1000))
-        await asyncio.sleep(0.3)
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-        with pytest.raises(UsageError, match="cancelled, which ended this session"):
-            await session.arun("1")
-        await session.aclose()
-
-    begun = time.monotonic()
-    asyncio.run(cancel())
-    assert time.monotonic() - begun < 100
-    assert docker_sandbox.run_once("print(1)").ok
-
-
 def test_a_session_may_have_tighter_limits_and_no_wider_ones(docker_sandbox: DockerSandbox) -> None:
     tight = Limits(scratch_bytes=2**20, output_bytes=100)
     with docker_sandbox.start(limits=tight) as session:

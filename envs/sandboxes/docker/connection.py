@@ -19,6 +19,10 @@ REMEDIES = (
     "Podman: systemctl --user start podman.socket; export DOCKER_HOST=unix:///run/user/$UID/podman/podman.sock",
     "an engine elsewhere: DOCKER_HOST=unix:///path/to/docker.sock, or open_sandbox('docker', engine=...)",
 )
+TUNNEL = (
+    "forward the engine's socket: ssh -L /tmp/engine.sock:/var/run/docker.sock HOST",
+    "then engine='unix:///tmp/engine.sock'",
+)
 
 
 class Connection:
@@ -37,7 +41,9 @@ class Connection:
             address = engine or os.environ.get("DOCKER_HOST") or "the usual socket"
             raise SandboxUnavailable(NAME, f"no engine answers at {address}: {problem}", REMEDIES)
         with closing(api):
-            _refuse_what_cannot_stream(api.base_url)
+            if urlsplit(api.base_url).scheme not in ("http+docker", "http") or "ssh" in api.base_url:
+                found = f"no stream to a container can be kept through {api.base_url}: only unix sockets and plain TCP"
+                raise SandboxUnavailable(NAME, found, TUNNEL)
             self._settings["version"] = api.api_version
             self.info: dict[str, Any] = api.info()
             parts = api.version().get("Components") or []
@@ -62,17 +68,6 @@ class Connection:
         if runtime == "runsc":
             remedies.append("gVisor: install runsc, run `sudo runsc install`, restart the engine")
         raise SandboxUnavailable(NAME, f"the engine has no runtime {runtime!r}", remedies)
-
-
-def _refuse_what_cannot_stream(address: str) -> None:
-    if urlsplit(address).scheme in ("http+docker", "http") and "ssh" not in address:
-        return
-    remedies = [
-        "forward the engine's socket: ssh -L /tmp/engine.sock:/var/run/docker.sock HOST",
-        "then engine='unix:///tmp/engine.sock'",
-    ]
-    found = f"no stream to a container can be kept through {address}: only unix sockets and plain TCP"
-    raise SandboxUnavailable(NAME, found, remedies)
 
 
 def library() -> Any:

@@ -83,9 +83,12 @@ class Launcher:
     def launch(self, limits: Limits) -> Container:
         """Create, take hold, start. What fails here is the engine, not a program."""
         user = FIRST_USER + next(_users) % USERS
-        identity = ""
+        identity, podman = "", self.connection.is_podman
         try:
             with self.connection.client() as api:
+                host_config = hardening.host_config(
+                    api, limits, user=user, profile=self.profile, runtime=self.runtime, cpus=self.cpus, podman=podman
+                )
                 made = api.create_container(
                     self.image,
                     entrypoint=["python3", "-I", "-c", _BECOME_SUPERVISOR],
@@ -93,7 +96,7 @@ class Launcher:
                     user=f"{user}:{user}",
                     stdin_open=True,
                     labels={owners.LABEL: owners.mine()},
-                    host_config=self._host_config(api, limits, user),
+                    host_config=host_config,
                 )
                 identity = made["Id"]
                 socket = attach(api, identity)
@@ -103,17 +106,6 @@ class Launcher:
                 self.end(identity)
             raise Broken(f"the engine could not start a container: {error}") from error
         return Container(identity, socket)
-
-    def _host_config(self, api: Any, limits: Limits, user: int) -> dict[str, Any]:
-        return hardening.host_config(
-            api,
-            limits,
-            user=user,
-            profile=self.profile,
-            runtime=self.runtime,
-            cpus=self.cpus,
-            podman=self.connection.is_podman,
-        )
 
     def end(self, identity: str) -> None:
         """Kill and remove."""

@@ -13,22 +13,14 @@ def capabilities(
     """`found` is what a supervisor tried in a container, `engine` what the engine says of itself."""
     tree, counted = bool(engine.get("MemoryLimit")), bool(engine.get("PidsLimit"))
     landlock = int(found["landlock"])
-    notes = []
-    if not tree:
-        notes.append(
-            "memory is bounded for each process alone: the engine cannot bound a container's (no memory cgroup)"
-        )
-    if not counted:
-        notes.append("the number of processes is not bounded: the engine cannot count a container's (no pids cgroup)")
-    if runtime is None:
-        notes.append("the container shares the machine's kernel; runtime='runsc' (gVisor) gives it one of its own")
-    if landlock < 6:
-        notes.append(
-            "a program can end the warm interpreter in its own container (Landlock 6, Linux 6.12, would keep it from"
-            " that); the container is then thrown away"
-        )
-    if podman:
-        notes.append("the number of files in the scratch folders is not bounded: Podman cannot; their size is")
+    notes = {
+        "memory is bounded for each process alone: the engine cannot bound a container's (no memory cgroup)": not tree,
+        "the number of processes is not bounded: the engine cannot count a container's (no pids cgroup)": not counted,
+        "the container shares the machine's kernel; runtime='runsc' (gVisor) gives it one of its own": runtime is None,
+        "a program can end the warm interpreter in its own container (Landlock 6, Linux 6.12, would keep it from that);"
+        " the container is then thrown away": landlock < 6,
+        "the number of files in the scratch folders is not bounded: Podman cannot; their size is": podman,
+    }
     return Capabilities(
         backend=NAME,
         files=bool(found["files"]),
@@ -40,5 +32,5 @@ def capabilities(
         landlock=landlock,
         own_user=True,  # a number of its own for each container
         forks=False,
-        notes=tuple(notes),
+        notes=tuple(note for note, holds in notes.items() if holds),
     )

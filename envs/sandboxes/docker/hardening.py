@@ -30,34 +30,24 @@ RLIMITS = {"core": 0, "nofile": 4096, "nproc": 4096}
 OOM_SCORE = 500
 """When the machine itself runs out of memory, containers go before the trainer."""
 
-_ARCHITECTURES = {
-    "x86_64": ["SCMP_ARCH_X86_64"],
-    "amd64": ["SCMP_ARCH_X86_64"],
-    "aarch64": ["SCMP_ARCH_AARCH64"],
-    "arm64": ["SCMP_ARCH_AARCH64"],
-}
+_ARCHITECTURES = {"x86_64": "X86_64", "amd64": "X86_64", "aarch64": "AARCH64", "arm64": "AARCH64"}
 _ENOSYS, _EPERM, _AF_UNIX = 38, 1, 1
 
 
 def seccomp_profile(architecture: str) -> str:
     """The filter as engines want it; system calls of other architectures are killed."""
     refused: dict[str, Any] = {"action": "SCMP_ACT_ERRNO", "errnoRet": _EPERM}
-    flags = [1 << bit for bit in range(32) if syscalls.NEW_NAMESPACES >> bit & 1]
+    other_family = {"index": 0, "value": _AF_UNIX, "op": "SCMP_CMP_NE"}
     rules: list[dict[str, Any]] = [
         {"names": list(seccomp.REFUSED), **refused},
-        {"names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": _ENOSYS},  # libc then takes clone
-        {
-            "names": ["socket", "socketpair"],
-            **refused,
-            "args": [{"index": 0, "value": _AF_UNIX, "op": "SCMP_CMP_NE"}],
-        },
+        {"names": ["clone3"], **refused, "errnoRet": _ENOSYS},  # libc then takes clone
+        {"names": ["socket", "socketpair"], **refused, "args": [other_family]},
     ]
-    for flag in flags:
+    for flag in (1 << bit for bit in range(32) if syscalls.NEW_NAMESPACES >> bit & 1):
         masked = {"index": 0, "value": flag, "valueTwo": flag, "op": "SCMP_CMP_MASKED_EQ"}
         rules.append({"names": ["clone"], **refused, "args": [masked]})
-    return json.dumps(
-        {"defaultAction": "SCMP_ACT_ALLOW", "architectures": _ARCHITECTURES[architecture], "syscalls": rules}
-    )
+    kinds = [f"SCMP_ARCH_{_ARCHITECTURES[architecture]}"]
+    return json.dumps({"defaultAction": "SCMP_ACT_ALLOW", "architectures": kinds, "syscalls": rules})
 
 
 def host_config(

@@ -24,8 +24,7 @@ LABEL = "palaestra.runner"
 BUILD_SECONDS = 1800
 COMMAND = "python -m palaestra.envs.sandboxes.docker"
 
-_PACKAGE = Path(__file__).parents[1]
-_RUNNER = _PACKAGE / "runner"
+_RUNNER = Path(__file__).parents[1] / "runner"
 _IN_CONTEXT = "envs/sandboxes/runner"  # where a clone has it, so that `docker build .` there works as well
 
 
@@ -55,12 +54,9 @@ def check(api: Any, name: str) -> None:
         raise SandboxUnavailable(NAME, f"the engine has no image {tag(name)!r}", remedies) from None
     found = ((image.get("Config") or {}).get("Labels") or {}).get(LABEL)
     if found != runner_version():
-        raise SandboxUnavailable(
-            NAME,
-            f"image {name!r} holds "
-            + (f"the runner {found}, and this palaestra has {runner_version()}" if found else "no runner of palaestra"),
-            [f"{COMMAND} --base {name} runner    builds {tag('runner')} on top of it"],
-        )
+        held = f"the runner {found}, and this palaestra has {runner_version()}" if found else "no runner of palaestra"
+        remedy = f"{COMMAND} --base {name} runner    builds {tag('runner')} on top of it"
+        raise SandboxUnavailable(NAME, f"image {name!r} holds {held}", [remedy])
 
 
 def build(client: Any, name: str, *, base: str | None = None, network: str | None = None) -> str:
@@ -83,12 +79,12 @@ def build(client: Any, name: str, *, base: str | None = None, network: str | Non
 
 def _context(name: str) -> io.BytesIO:
     """The Dockerfile and the runner, as a tar."""
-    packed = io.BytesIO()
+    import palaestra
+
+    packed, dockerfile = io.BytesIO(), Path(palaestra.__file__).parent / "sandbox_images" / name / "Dockerfile"
+    runner = [(path, f"{_IN_CONTEXT}/{path.relative_to(_RUNNER).as_posix()}") for path in _runner_files()]
     with tarfile.open(fileobj=packed, mode="w") as tar:
-        for path, place in [
-            (_dockerfile(name), "Dockerfile"),
-            *((path, f"{_IN_CONTEXT}/{path.relative_to(_RUNNER).as_posix()}") for path in _runner_files()),
-        ]:
+        for path, place in [(dockerfile, "Dockerfile"), *runner]:
             entry = tarfile.TarInfo(place)
             entry.size, entry.mode = path.stat().st_size, 0o644
             with path.open("rb") as file:
@@ -99,9 +95,3 @@ def _context(name: str) -> io.BytesIO:
 
 def _runner_files() -> list[Path]:
     return sorted(_RUNNER.rglob("*.py"))
-
-
-def _dockerfile(name: str) -> Path:
-    import palaestra
-
-    return Path(palaestra.__file__).parent / "sandbox_images" / name / "Dockerfile"

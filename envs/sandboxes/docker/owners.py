@@ -24,11 +24,9 @@ def mine() -> str:
 
 def is_gone(owner: str) -> bool:
     """Whether the process of a label surely runs no more."""
-    place, _, process = owner.rpartition(" ")[0].rpartition(" ")
-    started = owner.rpartition(" ")[2]
-    if place != _here() or not process.isdigit():
-        return False
-    return _started(int(process)) != started
+    before, _, started = owner.rpartition(" ")
+    place, _, process = before.rpartition(" ")
+    return place == _here() and process.isdigit() and _started(int(process)) != started
 
 
 def reap(api: Any) -> int:

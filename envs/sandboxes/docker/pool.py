@@ -103,7 +103,10 @@ class Pool:
                 self._refuse_when_closed()
                 if limits is None and (self._fresh or (self._used and not fresh)):
                     continue  # It has come to be ready meanwhile.
-                if self._alive() < self.policy.most or self._drop_used():
+                full = self._alive() >= self.policy.most
+                if not full or self._used:
+                    if full:  # one that only waits for one-shot runs makes room
+                        self._ends.put(self._used.pop())
                     self._making += 1
                     break
                 if not self._change.wait(deadline - time.monotonic()):
@@ -199,13 +202,6 @@ class Pool:
             self._taken.add(found)
             return found
         return None
-
-    def _drop_used(self) -> bool:
-        """With the lock held: make room for a session by ending one that only waits for one-shot runs."""
-        if not self._used:
-            return False
-        self._ends.put(self._used.pop())
-        return True
 
     def _make(self, limits: Limits) -> Container:
         """Launch one for the caller, who has already been counted."""

@@ -17,7 +17,7 @@ from typing import Any
 
 from palaestra.envs.running.lifetime import close_at_exit
 from palaestra.envs.sandboxes.capabilities import Capabilities
-from palaestra.envs.sandboxes.docker import guards, owners
+from palaestra.envs.sandboxes.docker import guards, images, owners
 from palaestra.envs.sandboxes.docker.connection import NAME, Connection
 from palaestra.envs.sandboxes.docker.containers import Container, Launcher
 from palaestra.envs.sandboxes.docker.pool import Policy, Pool
@@ -158,10 +158,7 @@ class DockerSandbox(FramedSandbox):
         try:
             return self._launch(self.limits)
         except Broken as error:
-            remedies = [
-                "the engine's own log says more",
-                "python -m palaestra.envs.sandboxes.docker python    builds anew",
-            ]
+            remedies = ["the engine's own log says more", f"{images.COMMAND} python    builds anew"]
             if runtime is not None:
                 remedies = [f"a newer {runtime}: the runner needs pidfd_open and close_range", "or leave `runtime` out"]
             raise SandboxUnavailable(NAME, f"a container does not work: {error}", remedies) from error

@@ -47,13 +47,6 @@ class AttachStream(socket.socket):
                 return piece
             self._said = (self._said + piece)[-SAID_BYTES:]
 
-    def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
-        """The same, into a buffer."""
-        view = memoryview(buffer)
-        piece = self.recv(nbytes or len(view), flags)
-        view[: len(piece)] = piece
-        return len(piece)
-
     def let_go(self) -> None:
         """The supervisor reads the end of its input and ends, and so does its container; whoever waits here wakes."""
         with contextlib.suppress(OSError):  # the other side was first

@@ -65,11 +65,10 @@ class Connection:
         try:
             work = self._ask(path, None, read, most, OPENING, patience)
             return run_blocking(self._background.outcome(work, 2 * OPENING + GRACE, True))
-        except Broken as error:
+        except BaseException as error:
             self.close()
-            raise SandboxUnavailable(self.backend, str(error), [remedy]) from None
-        except BaseException:
-            self.close()
+            if isinstance(error, Broken):
+                raise SandboxUnavailable(self.backend, str(error), [remedy]) from None
             raise
 
     async def ask(
@@ -119,11 +118,8 @@ class Connection:
 
     def failure(self, response: Response, what: str) -> Again | Broken:
         """The error for what is no answer of such a server: `Again` where it may be a proxy's page."""
-        found = f"it answered {response.status}: {self.shown(_beginning(response.body))}"
+        beginning = plain(response.body[:500].decode("utf-8", "replace")) or "nothing"
+        found = f"it answered {response.status}: {self.shown(beginning)}"
         if response.status in _AGAIN:
             return Again(found, response.wait)
         return Broken(f"{self.address} {what}; {found}")
-
-
-def _beginning(body: bytes) -> str:
-    return plain(body[:500].decode("utf-8", "replace")) or "nothing"

@@ -140,7 +140,9 @@ class Hosting:
     ) -> bytes:
         if isinstance(head, bytes):
             async with self._visit(name, request) as session:
-                return await self._run(session, head, body, patience)
+                given = read_run(head, body)
+                async with self._running(given, patience):
+                    return pack_result(await session.arun(**given))
         if operation == "close":
             await self._end(name)
             return DONE
@@ -166,20 +168,8 @@ class Hosting:
         files, rest = read_files(head, body)
         given = read_run(rest[: RUN.size], rest[RUN.size :])
         limits = self.limits.narrowed(head.get("limits"))
-        if name in self._hosted:
-            raise UsageError("there is a session of this name")
-        hosted = self._hosted[name] = _Hosted(alone=True, busy=1, work=asyncio.current_task())
-        try:
-            async with self._running(given, patience):
-                return pack_result(await self.sandbox.arun_once(**given, files=files, limits=limits))
-        finally:
-            if self._hosted.get(name) is hosted:
-                del self._hosted[name]
-
-    async def _run(self, session: Session, head: bytes, body: bytes, patience: float) -> bytes:
-        given = read_run(head, body)
-        async with self._running(given, patience):
-            return pack_result(await session.arun(**given))
+        async with self._room(name, alone=True), self._running(given, patience):
+            return pack_result(await self.sandbox.arun_once(**given, files=files, limits=limits))
 
     # Inside.
 
@@ -193,13 +183,13 @@ class Hosting:
             yield
 
     @asynccontextmanager
-    async def _room(self, name: str) -> AsyncIterator[_Hosted]:
-        """Room for one more session, kept only if it comes to be."""
+    async def _room(self, name: str, alone: bool = False) -> AsyncIterator[_Hosted]:
+        """Room for one more session, kept only if it comes to be; for a program `alone` there is always some."""
         if name in self._hosted:
             raise UsageError("there is a session of this name")
-        if self._sessions() >= self.service.most_sessions:
+        if not alone and self._sessions() >= self.service.most_sessions:
             raise Full
-        hosted = self._hosted[name] = _Hosted(busy=1, work=asyncio.current_task())
+        hosted = self._hosted[name] = _Hosted(alone=alone, busy=1, work=asyncio.current_task())
         try:
             yield hosted
         finally:

@@ -10,17 +10,8 @@ from typing import Any
 
 from palaestra.envs.sandboxes.limits import Limits
 from palaestra.envs.sandboxes.result import Result
-from palaestra.envs.sandboxes.runner.wire import (
-    HEAD_BYTES,
-    LIMITED,
-    RESULT,
-    RUN,
-    FrameError,
-    Head,
-    Header,
-    Reader,
-    pack,
-)
+from palaestra.envs.sandboxes.runner import wire
+from palaestra.envs.sandboxes.runner.wire import RUN, FrameError, Head, Header, pack
 from palaestra.errors import UsageError
 
 CONTENT_TYPE = "application/x-palaestra-sandbox"
@@ -32,7 +23,7 @@ DONE = pack({"ok": True})
 
 def unpack(data: bytes, body_bytes: int) -> tuple[Head, bytes]:
     """The one frame in a body."""
-    reader = Reader(body_bytes)
+    reader = wire.Reader(body_bytes)
     reader.feed(data)
     frame = reader.take()
     if frame is None or not reader.empty:
@@ -42,7 +33,7 @@ def unpack(data: bytes, body_bytes: int) -> tuple[Head, bytes]:
 
 def largest_frame(limits: Limits) -> int:
     """Bytes of the largest request that fits these limits: all files of a place at once, a program and its stdin."""
-    return limits.scratch_bytes + limits.file_bytes + 2 * limits.code_bytes + 2 * HEAD_BYTES
+    return limits.scratch_bytes + limits.file_bytes + 2 * limits.code_bytes + 2 * wire.HEAD_BYTES
 
 
 def is_name(value: str) -> bool:
@@ -92,6 +83,6 @@ def pack_result(result: Result) -> bytes:
     texts = [text.encode("utf-8", "replace") for text in (result.stdout, result.stderr, result.value or "")]
     sizes = [len(texts[0]), len(texts[1]), -1 if result.value is None else len(texts[2])]
     ended = [-1 if number is None else number for number in (result.exit_code, result.signal)]
-    flags = result.timed_out, result.oom, result.state_lost, LIMITED.index(result.limit_hit)
+    flags = result.timed_out, result.oom, result.state_lost, wire.LIMITED.index(result.limit_hit)
     measured = result.stdout_bytes, result.stderr_bytes, result.duration_s, result.cpu_s, result.max_rss_bytes
-    return pack(RESULT.pack(*ended, *flags, *measured, *sizes), *texts)
+    return pack(wire.RESULT.pack(*ended, *flags, *measured, *sizes), *texts)

@@ -126,7 +126,7 @@ class _Front:
             return _response(200, await self.hosting.answer(name, session, *frame, patience))
         except Full:
             told = ", ".join(f"{name} {value}" for name, value in self.hosting.figures().items())
-            return _error(429, "full", f"the server is full: {told}", {"Retry-After": str(_RETRY_AFTER)})
+            return _error(429, "full", f"the server is full: {told}")
         except FrameError as error:
             return _error(400, "usage", f"the request has {error}")
         except (UsageError, ValueError) as error:
@@ -168,14 +168,15 @@ async def _disconnected(request: "Request") -> None:
         pass
 
 
-def _response(status: int, frame: bytes, headers: dict[str, str] | None = None) -> "Response":
+def _response(status: int, frame: bytes) -> "Response":
     from starlette.responses import Response
 
+    headers = {"Retry-After": str(_RETRY_AFTER)} if status == 429 else None
     return Response(frame, status, headers, CONTENT_TYPE)
 
 
-def _error(status: int, kind: str, text: str, headers: dict[str, str] | None = None, **more: int) -> "Response":
-    return _response(status, pack({"error": {"kind": kind, "text": text[:4000], **more}}), headers)
+def _error(status: int, kind: str, text: str, **more: int) -> "Response":
+    return _response(status, pack({"error": {"kind": kind, "text": text[:4000], **more}}))
 
 
 def is_this_machine(host: str) -> bool:
@@ -215,7 +216,12 @@ def serve(
         import uvicorn
     except ImportError as error:
         raise MissingExtra("uvicorn", "serve", "serving a sandbox") from error
-    with _listen(host, port) as listening:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listening = socket.create_server((host, port), family=family, backlog=512)
+    except (OSError, OverflowError) as error:
+        raise UsageError(f"{host} port {port} cannot be used: {error}; port 0 takes a free one") from error
+    with listening:
         config = uvicorn.Config(
             app,
             log_config=None,
@@ -237,12 +243,3 @@ def serve(
         shown = f"[{host}]" if ":" in host else host
         ready(f"{'https' if certificate else 'http'}://{shown}:{listening.getsockname()[1]}")
         uvicorn.Server(config).run(sockets=[listening])
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        return socket.create_server(
-            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=512
-        )
-    except (OSError, OverflowError) as error:
-        raise UsageError(f"{host} port {port} cannot be used: {error}; port 0 takes a free one") from error

@@ -3,7 +3,7 @@
     enter_zygote     namespaces, a root folder of its own        once, before anything is imported for the agent
     fork_session     a child that is PID 1 of a new pid namespace
     enter_session    its own /proc and scratch folders           still privileged: an init may fork the console after it
-    settle_init      what is left to an init                     reaps, runs nothing
+
     confine          everything given up                         the agent's code may run after it
     enter_branch     a forked console leaves the old folder
 
@@ -32,38 +32,17 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from . import files, landlock, rlimits, root, seccomp
-from .syscalls import (
-    CLONE_NEWIPC,
-    CLONE_NEWNET,
-    CLONE_NEWNS,
-    CLONE_NEWPID,
-    CLONE_NEWUSER,
-    CLONE_NEWUTS,
-    MS_NODEV,
-    MS_NOEXEC,
-    MS_NOSUID,
-    PR_CAPBSET_DROP,
-    PR_SET_DUMPABLE,
-    PR_SET_NO_NEW_PRIVS,
-    PR_SET_PDEATHSIG,
-    close_all_but,
-    drop_capabilities,
-    enter_namespace,
-    fork,
-    mount,
-    prctl,
-    unshare,
-)
+from . import files, hierarchies, landlock, rlimits, root, seccomp, watching
+from . import syscalls as kernel
 
 MODES = ("root", "user", "container", "fork_only")
-_NAMESPACES = CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWPID
+_NAMESPACES = kernel.NEW_NAMESPACES & ~(kernel.CLONE_NEWUSER | kernel.CLONE_NEWCGROUP)
 _AGENT = 1000
 """User and group that an agent sees itself as where it cannot have ids of its own."""
 _FIRST_SLOT, _SLOTS, _OWNERS = 1 << 30, 1 << 12, 1 << 18
-_HIGHEST_CAPABILITY = 63
+
 _OWN_INODES = 4  # of the scratch's count: the root, the two folders, and one that tmpfs keeps
-_INIT_FILTER = {"memfd": False, "unix_sockets": False}
+
 _own_pid_namespace = -1
 places: root.Places = []
 """What this zygote shows, once it is entered."""
@@ -83,39 +62,40 @@ def enter_zygote(settings: Settings) -> None:
         if settings["mode"] == "user":
             _unshare_with_user(_NAMESPACES)
         else:
-            unshare(_NAMESPACES)
+            kernel.unshare(_NAMESPACES)
         _continue_as_init()
         places[:] = root.build(settings.get("readonly", ()), settings.get("hidden", ()))
         socket.sethostname("sandbox")
-        _drop_bounding_set()
+        with contextlib.suppress(OSError):  # past the last one that this kernel knows
+            for capability in range(64):
+                kernel.prctl(kernel.PR_CAPBSET_DROP, capability)
         _own_pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
     else:
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     _top[:] = [f"/{name}" for name in os.listdir("/")]
     _replace_environment(settings, [root.inside(path, places) for path in settings.get("readonly", ())])
     seccomp.prepare(**_filter(settings))
-    seccomp.prepare(**_INIT_FILTER)
-    prctl(PR_SET_DUMPABLE, 0)
+
+    kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
 
 
 def fork_session(settings: Settings) -> int:
-    """A fork whose child is PID 1 of a pid namespace, alone in a network.
-
-    A raw clone would skip what libraries do at a fork.
-    """
+    """A fork whose child is PID 1 of a pid namespace, alone in a network. A raw clone would skip what libraries do."""
     global _mapped
     _mapped = rlimits.mapped()
     if not _has_namespaces(settings):
-        return fork()
-    unshare(CLONE_NEWPID)
+        return kernel.fork()
+    kernel.unshare(kernel.CLONE_NEWPID)
     pid = -1
     try:
-        pid = fork()
+        pid = kernel.fork()
     finally:
         if pid:
-            enter_namespace(_own_pid_namespace, CLONE_NEWPID)  # or the next unshare would be refused
+            # Or the next unshare would be refused.
+            kernel.enter_namespace(_own_pid_namespace, kernel.CLONE_NEWPID)
     if pid:
-        unshare(CLONE_NEWNET)  # for the next one, while this one begins: names of abstract sockets belong to a network
+        # For the next one, while this one begins: names of abstract sockets belong to a network.
+        kernel.unshare(kernel.CLONE_NEWNET)
     return pid
 
 
@@ -126,13 +106,13 @@ def enter_session(limits: Mapping[str, Any], slot: int, settings: Settings) -> i
     """
     scratch = _scratch(settings)
     if _has_namespaces(settings):
-        unshare(CLONE_NEWNS)
-        mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, "subset=pid")
+        kernel.unshare(kernel.CLONE_NEWNS)
+        kernel.mount("proc", "/proc", "proc", kernel.MS_PLAIN, "subset=pid")
         inodes = limits["scratch_files"] + _OWN_INODES
         options = f"size={limits['scratch_bytes']},nr_inodes={inodes},mode=755"
-        mount("tmpfs", scratch, "tmpfs", MS_NOSUID | MS_NODEV, options)
+        kernel.mount("tmpfs", scratch, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, options)
     else:
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
         files.empty(scratch)
     user = user_of(slot, settings)
     for name in ("0", "tmp"):
@@ -144,19 +124,9 @@ def enter_session(limits: Mapping[str, Any], slot: int, settings: Settings) -> i
     return os.open(scratch, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
-def settle_init(keep: tuple[int, ...] = ()) -> None:
-    """For an init, after it has forked the console: it may wait for children and end, and is deaf to every signal."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    close_all_but(keep)
-    prctl(PR_SET_DUMPABLE, 1)  # the supervisor may have to ask what it holds
-    prctl(PR_SET_NO_NEW_PRIVS, 1)
-    drop_capabilities()
-    seccomp.install(**_INIT_FILTER)
-
-
 def confine(limits: Mapping[str, Any], slot: int, settings: Settings, keep: tuple[int, ...] = ()) -> None:
     """Give up everything but 0, 1, 2, the kept descriptors and the limits. There is no way back from here."""
-    close_all_but((0, 1, 2, *keep))
+    kernel.close_all_but((0, 1, 2, *keep))
     with contextlib.suppress(PermissionError):  # it leads a session already
         os.setsid()
     if settings["mode"] == "user":
@@ -169,10 +139,12 @@ def confine(limits: Mapping[str, Any], slot: int, settings: Settings, keep: tupl
         os.setgroups([])
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
-    prctl(PR_SET_DUMPABLE, 1)  # or /proc/self would belong to root, and not even what is ours could be opened
-    _be_first_to_go()
-    prctl(PR_SET_NO_NEW_PRIVS, 1)
-    drop_capabilities()
+    # Or /proc/self would belong to root, and not even what is ours could be opened.
+    kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
+    with contextlib.suppress(OSError):  # where memory runs out round us, the agent's program is to go, not a trainer
+        hierarchies.write("/proc/self/oom_score_adj", 1000)
+    kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+    kernel.drop_capabilities()
     landlock.restrict(read=["/"], write=[_scratch(settings)], devices="/dev")
     seccomp.install(**_filter(settings))
 
@@ -216,19 +188,11 @@ def user_of(slot: int, settings: Settings) -> int | None:
     return _AGENT if settings["mode"] == "container" and os.geteuid() == 0 else None
 
 
-def _be_first_to_go() -> None:
-    """Where memory runs out round us, the kernel is to take the agent's program, not a zygote or a trainer."""
-    with contextlib.suppress(OSError):
-        file = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
-        os.write(file, b"1000")
-        os.close(file)
-
-
 def _unshare_with_user(flags: int) -> None:
     """A user namespace in which we are the agent's user, and the only one."""
     user, group = os.geteuid(), os.getegid()
-    prctl(PR_SET_DUMPABLE, 1)  # or the maps would not be ours to write
-    unshare(CLONE_NEWUSER | flags)
+    kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # or the maps would not be ours to write
+    kernel.unshare(kernel.CLONE_NEWUSER | flags)
     for name, text in [("uid_map", f"{_AGENT} {user} 1"), ("setgroups", "deny"), ("gid_map", f"{_AGENT} {group} 1")]:
         with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
             file.write(text)
@@ -241,23 +205,15 @@ def _continue_as_init() -> None:
     """
     pid = os.fork()
     if pid == 0:
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
         return
-    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGTERM, lambda number, frame: os.kill(pid, signal.SIGKILL))  # then the end is seen below
-    close_all_but(())  # or whoever waits for an end of file would wait for this process too
+    kernel.close_all_but(())  # or whoever waits for an end of file would wait for this process too
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if code < 0:
         os.kill(os.getpid(), -code)
     os._exit(code & 0xFF)
-
-
-def _drop_bounding_set() -> None:
-    for capability in range(_HIGHEST_CAPABILITY + 1):
-        try:
-            prctl(PR_CAPBSET_DROP, capability)
-        except OSError:
-            return  # past the last one this kernel knows
 
 
 def _replace_environment(settings: Settings, packages: list[str]) -> None:
@@ -275,7 +231,6 @@ def _replace_environment(settings: Settings, packages: list[str]) -> None:
         LOGNAME="agent",
     )
     os.environ.update(settings.get("environment", {}))
-    with open("/proc/self/stat", encoding="utf-8", errors="replace") as file:
-        start, end = (int(word) for word in file.read().rpartition(")")[2].split()[47:49])
+    start, end = map(int, watching.status("self")[47:49])
     if 0 < start < end:
         ctypes.memset(start, 0, end - start)

@@ -10,7 +10,6 @@ import os
 import select
 import signal
 import socket
-import struct
 from typing import Any, Protocol
 
 from . import zygote as child
@@ -26,26 +25,41 @@ _buffer = bytearray(CONSOLE_BYTES)
 _view = memoryview(_buffer)
 
 
-class Loop(Protocol):
-    """What a cell needs of the supervisor."""
-
-    def watch(self, descriptor: int, handler: Any) -> None: ...
-    def unwatch(self, descriptor: int) -> None: ...
-    def wake_all(self) -> None: ...
-    def gone(self, place: "Place") -> None: ...
-
-
 class Waiter(Protocol):
     """Somebody who waits for a change."""
 
     def wake(self) -> None: ...
 
 
+class Host(Protocol):
+    """The supervisor, as all that it holds sees it. Zygotes, sessions and connections are made in files after this."""
+
+    mode: str
+    namespaces: bool
+    sessions: dict[int, Any]
+    connections: set[Any]
+
+    def watch(self, descriptor: int, handler: Any) -> None: ...
+    def unwatch(self, descriptor: int) -> None: ...
+    def want_to_write(self, descriptor: int, wanted: bool) -> None: ...
+    def wake(self, connection: Any) -> None: ...
+    def wake_all(self) -> None: ...
+    def wait(self, connection: Any, deadline: float | None) -> None: ...
+    def zygote(self, name: str) -> Any: ...
+    def place(self, zygote: Any, kind: str, limits: Message, waiter: Waiter, group: Group | None) -> "Place": ...
+    def gone(self, place: "Place") -> None: ...
+    def group(self, limits: Message) -> Group | None: ...
+    def bury(self, group: Group | None, over: bool) -> None: ...
+    def look_after(self, session: Any) -> None: ...
+    def enrol(self, session: Any) -> int: ...
+    def stop(self) -> None: ...
+
+
 class Process:
     """A process that runs an agent's code: a console, or what it became."""
 
-    def __init__(self, loop: Loop, waiter: Waiter, channel: socket.socket) -> None:
-        self._loop, self._waiter = loop, waiter
+    def __init__(self, host: Host, waiter: Waiter, channel: socket.socket) -> None:
+        self._host, self._waiter = host, waiter
         self.channel = channel
         self.pidfd = -1
         self.pid = 0
@@ -65,7 +79,7 @@ class Process:
 
     def listen(self) -> None:
         self.channel.setblocking(False)
-        self._loop.watch(self.channel.fileno(), self._hear)
+        self._host.watch(self.channel.fileno(), self._hear)
 
     def _hear(self) -> None:
         try:
@@ -76,7 +90,7 @@ class Process:
             said = b""
         if not said:
             self.hung_up = True
-            self._loop.unwatch(self.channel.fileno())
+            self._host.unwatch(self.channel.fileno())
         elif not self.ready and said[:1] == REFUSED:  # the first word is ours: no program has run yet
             self.refused = said[1:].decode(errors="replace")
         elif self.ready and self.awaited and not self.reply and said.startswith(self.awaited):
@@ -109,7 +123,7 @@ class Process:
         outputs, self.outputs = self.outputs, None
         if outputs is not None:
             for pipe in outputs.both:
-                self._loop.unwatch(pipe.reading)
+                self._host.unwatch(pipe.reading)
                 pipe.close()
 
     def held(self) -> int:
@@ -126,14 +140,11 @@ class Process:
 
     def tell(self, order: bytes, *descriptors: int) -> None:
         """Send an order; one that cannot be taken shows in the death or the silence that follows."""
-        try:
-            if not descriptors:
+        with contextlib.suppress(OSError):
+            if descriptors:
+                socket.send_fds(self.channel, [order], descriptors)
+            else:
                 self.channel.send(order)
-                return
-            rights = struct.pack(f"{len(descriptors)}i", *descriptors)
-            self.channel.sendmsg([order], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
-        except OSError:
-            pass  # see above
 
     def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
         if self.pidfd >= 0:
@@ -143,7 +154,7 @@ class Process:
     def close(self) -> None:
         self._end = None
         if self.channel.fileno() >= 0:
-            self._loop.unwatch(self.channel.fileno())
+            self._host.unwatch(self.channel.fileno())
             self.channel.close()
         for descriptor in (self.pidfd, self._status):
             if descriptor >= 0:
@@ -155,12 +166,12 @@ class Place:
     """A cell: a pid namespace whose first process is a console ("once") or an init ("stay")."""
 
     def __init__(
-        self, loop: Loop, number: int, slot: int, user: int | None, kind: str, limits: Message, waiter: Waiter
+        self, host: Host, number: int, slot: int, user: int | None, kind: str, limits: Message, waiter: Waiter
     ) -> None:
-        self._loop = loop
+        self._host, self.waiter = host, waiter
         self.number, self.slot, self.user, self.kind, self.limits = number, slot, user, kind, limits
         self.channel, self._far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.first = Process(loop, waiter, self.channel)
+        self.first = Process(host, waiter, self.channel)
         """Its PID 1."""
         self.folder = -1
         self.branches = 1
@@ -168,7 +179,6 @@ class Place:
         """How many sessions live in it: a fork stays in the place of its original."""
         self.broken = ""
         """Why it cannot be used any more, where that is not the agent's doing."""
-        self.waiter = waiter
         self._doomed = False
         self._processes: dict[int, Process] = {}
         self._expected: list[Process] = []
@@ -177,7 +187,7 @@ class Place:
         """What to ask a zygote for, with descriptors to hand over. One-shot: its PID 1 joins the group by itself."""
         joining = group.join_descriptors() if group is not None and self.kind == "once" else []
         self.channel.setblocking(False)
-        self._loop.watch(self.channel.fileno(), self._hear)
+        self._host.watch(self.channel.fileno(), self._hear)
         order = {"place": self.number, "kind": self.kind, "slot": self.slot, "limits": self.limits}
         return order, [self._far.detach(), *joining]
 
@@ -189,7 +199,7 @@ class Place:
         except OSError:
             data, descriptors = b"", []
         if not data:
-            self._loop.unwatch(self.channel.fileno())
+            self._host.unwatch(self.channel.fileno())
             return
         if data[:1] == REFUSED:
             self.broken = f"the walls of a session could not be built: {data[1:].decode(errors='replace')}"
@@ -205,14 +215,14 @@ class Place:
             process.known(descriptors[0])
             self._processes[message["lives"]] = process
         elif "lost" in message:
-            self._expected.pop(0).ended({"status": 0, "cpu": 0.0, "rss": 0})
+            self._expected.pop(0).ended(child.told(0))
         elif "died" in message and message["died"] in self._processes:
             self._processes.pop(message["died"]).ended(message)
 
     def spawn(self, waiter: Waiter, area: str, group: Group | None) -> Process:
         """A new console for the session of this area; it is known once the init has answered."""
         near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        process = Process(self._loop, waiter, near)
+        process = Process(self._host, waiter, near)
         joining = group.join_descriptors() if group is not None else []
         try:
             self._expected.append(process)
@@ -261,11 +271,11 @@ class Place:
             return
         self.first.ended(message)
         for process in [*self._processes.values(), *self._expected]:
-            process.ended({"status": signal.SIGKILL, "cpu": 0.0, "rss": 0})
+            process.ended(child.told(signal.SIGKILL))
         self._processes.clear()
         self._expected.clear()
         self.waiter.wake()
-        self._loop.gone(self)
+        self._host.gone(self)
 
     def close(self) -> None:
         """Let go of what stands for it here."""
@@ -278,7 +288,4 @@ class Place:
 def host_pid(pidfd: int) -> int:
     """The pid behind a pidfd as this process sees it, 0 where it is gone."""
     with open(f"/proc/self/fdinfo/{pidfd}", "rb") as file:
-        for line in file:
-            if line.startswith(b"Pid:"):
-                return max(int(line[4:]), 0)
-    return 0
+        return max(int(file.read().partition(b"\nPid:")[2].split(None, 1)[0]), 0)

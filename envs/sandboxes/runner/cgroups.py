@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from . import hierarchies
-from .hierarchies import remove, write
+from .hierarchies import remove, words, write
 
 _REMOVE_SECONDS = 0.2
 _KILL_ROUNDS = 200
@@ -62,9 +62,7 @@ class Group:
 
     def processes(self) -> list[int]:
         """Their pids, as this process sees them."""
-        with contextlib.suppress(OSError):
-            return [int(line) for line in (self._memory / "cgroup.procs").read_text().split()]
-        return []
+        return [int(word) for word in words(self._memory / "cgroup.procs")]
 
     def oom_kills(self) -> int:
         """How many processes the kernel killed here for memory."""
@@ -76,10 +74,10 @@ class Group:
 
     def cpu_seconds(self) -> float | None:
         """What processes computed here, those that have ended too; None where nobody counts it."""
-        words = self._used.text().split()
+        told = self._used.text().split()
         if self._unified:
-            return int(words[1]) / 1e6 if words[:1] == [b"usage_usec"] else None
-        return int(words[0]) / 1e9 if words else None
+            return int(told[1]) / 1e6 if told[:1] == [b"usage_usec"] else None
+        return int(told[0]) / 1e9 if told else None
 
     def alone(self) -> bool:
         """At most one process with one thread is here."""
@@ -154,11 +152,9 @@ class _Counter:
 class Around(Group):
     """The group that a container runs in: the engine set its limits, only its counters are read here."""
 
-    def join_descriptors(self) -> list[int]:
-        return []
-
-    def add(self, pid: int) -> None:
-        """It is here already."""
+    def __init__(self, memory: Path, pids: Path) -> None:
+        super().__init__(memory, pids)
+        self._folders = []  # nobody has to join: all are here already
 
     def alone(self) -> bool:
         """The runner is here as well."""

@@ -6,11 +6,11 @@ What is not here: the loop that calls it (`supervisor`), and what the requests d
 import json
 import os
 from collections.abc import Generator
-from typing import Any, Protocol
+from typing import Any
 
 from . import wire
-from .cells import Message
-from .runs import Failure, Host, asked
+from .cells import Host, Message
+from .runs import Failure, asked
 from .sessions import Session
 
 BODY_BYTES = 2**28
@@ -19,24 +19,10 @@ _buffer = bytearray(2**18)
 _view = memoryview(_buffer)
 
 
-class Owner(Host, Protocol):
-    """The supervisor, as a connection sees it."""
-
-    capabilities: Message
-    sessions: dict[int, Session]
-    connections: set["Connection"]
-
-    def want_to_write(self, descriptor: int, wanted: bool) -> None: ...
-    def wake(self, connection: "Connection") -> None: ...
-    def wait(self, connection: "Connection", deadline: float | None) -> None: ...
-    def enrol(self, session: Session) -> int: ...
-    def stop(self) -> None: ...
-
-
 class Connection:
     """One client's stream: a request at a time, the steps it takes, its reply."""
 
-    def __init__(self, supervisor: Owner, reading: int, writing: int, wanted: str) -> None:
+    def __init__(self, supervisor: Host, reading: int, writing: int, wanted: str) -> None:
         self._supervisor, self._reading, self._writing = supervisor, reading, writing
         self._wanted = wanted
         self._reader = wire.Reader(BODY_BYTES)
@@ -118,10 +104,7 @@ class Connection:
             if self._session is not None:
                 raise Failure("usage", "a session is open on this connection already")
             return (yield from self._open(name, head, body))
-        if name == "ping":
-            return {"ok": True}, ()
-        if name == "capabilities":
-            return {"capabilities": self._supervisor.capabilities}, ()
+
         session = self._session
         if session is None:
             raise Failure("usage", f"{name!r} needs a session; start one first")
@@ -145,7 +128,7 @@ class Connection:
         if name == "fork" and original is None:
             raise Failure("usage", "the session to fork is closed")
         limits = original.limits if original is not None else header["limits"]
-        session = Session(self._supervisor, self, limits, header.get("preload") or self._wanted)
+        session = Session(self._supervisor, self, limits, self._wanted)
         if name == "once":
             given, rest = _given(header["files"], body)
             return (yield from session.once(given, asked(rest[: wire.RUN.size], rest[wire.RUN.size :])))

@@ -10,6 +10,7 @@ import ast
 import builtins
 import contextlib
 import io
+import json
 import linecache
 import os
 import random
@@ -30,13 +31,8 @@ from .output import shortened
 _COPY_CHUNK = 2**20
 _RIGHTS_BYTES = socket.CMSG_SPACE(orders.MOST_DESCRIPTORS * 4)
 # Without the enumerations that `signal` wraps round each call; the agent may have put something else in their place.
-_set_handler, _SIGINT, _IGNORE, _interrupt = (
-    _signal.signal,
-    int(signal.SIGINT),
-    _signal.SIG_IGN,
-    signal.default_int_handler,
-)
-_count_threads = _thread._count
+_set_handler, _SIGINT, _IGNORE = _signal.signal, int(signal.SIGINT), _signal.SIG_IGN
+_interrupt, _count_threads = signal.default_int_handler, _thread._count
 
 
 class Console:
@@ -74,7 +70,7 @@ class Console:
             self._channel.close()
             os.close(self._null)
             if order.kind == orders.ARGV:
-                _execute(orders.words(order.text))
+                _execute(json.loads(order.text))
             self._script(order.text, order.show_last)
 
     def _next(self) -> tuple[Order, list[int]]:
@@ -130,8 +126,6 @@ class Console:
         _flush()
         # The next run may have the same ones if they are as they were and no thread prints meanwhile.
         intact = not _count_threads() and _outputs() == self._outputs
-        if order.has_stdin:
-            os.dup2(self._null, 0)
         if not intact:
             os.dup2(self._null, 1)
             os.dup2(self._null, 2)

@@ -74,41 +74,42 @@ def branch(scratch: int, area: str, original: int) -> int:
 
 def put(root: int, path: str, data: bytes | memoryview) -> None:
     """Write a regular file below the folder `root`; it belongs to whom the folder belongs to."""
-    *steps, name = _names(path) or [""]
-    if not name:
+    if not _names(path):
         raise OSError(errno.EISDIR, "a file needs a name", path)
-    with _folder(root, steps, make=True) as folder:
-        file = os.open(name, _FILE | os.O_WRONLY | os.O_CREAT, 0o644, dir_fd=folder)
-        try:
-            if not stat.S_ISREG(os.fstat(file).st_mode):
-                raise OSError(errno.EINVAL, "not a regular file", path)
-            os.ftruncate(file, 0)
-            left = memoryview(data)
-            while left:
-                left = left[os.write(file, left) :]
-            _own(file, os.fstat(root))
-        finally:
-            os.close(file)
+    with _regular(root, path, os.O_WRONLY | os.O_CREAT) as file:
+        os.ftruncate(file, 0)
+        left = memoryview(data)
+        while left:
+            left = left[os.write(file, left) :]
+        _own(file, os.fstat(root))
 
 
 def get(root: int, path: str, most: int) -> bytes:
     """Read a regular file of at most `most` bytes."""
+    with _regular(root, path, os.O_RDONLY) as file:
+        size = os.fstat(file).st_size
+        if size > most:
+            raise OSError(errno.EFBIG, f"{size} bytes; at most {most} are read", path)
+        parts, left = [], most
+        while left > 0 and (part := os.read(file, min(left, 2**20))):  # it may grow while it is read
+            parts.append(part)
+            left -= len(part)
+        return b"".join(parts)
+
+
+@contextlib.contextmanager
+def _regular(root: int, path: str, flags: int) -> Iterator[int]:
+    """A regular file, opened; with O_CREAT it and the folders on the way are made."""
     *steps, name = _names(path) or ["."]
-    with _folder(root, steps) as folder:
-        file = os.open(name, _FILE | os.O_RDONLY, dir_fd=folder)
+    with _folder(root, steps, make=bool(flags & os.O_CREAT)) as folder:
+        file = os.open(name, _FILE | flags, 0o644, dir_fd=folder)
         try:
-            found = os.fstat(file)
-            if stat.S_ISDIR(found.st_mode):
+            mode = os.fstat(file).st_mode
+            if stat.S_ISDIR(mode):
                 raise OSError(errno.EISDIR, "a folder", path)
-            if not stat.S_ISREG(found.st_mode):
+            if not stat.S_ISREG(mode):
                 raise OSError(errno.EINVAL, "not a regular file", path)
-            if found.st_size > most:
-                raise OSError(errno.EFBIG, f"{found.st_size} bytes; at most {most} are read", path)
-            parts, left = [], most
-            while left > 0 and (part := os.read(file, min(left, 2**20))):  # it may grow while it is read
-                parts.append(part)
-                left -= len(part)
-            return b"".join(parts)
+            yield file
         finally:
             os.close(file)
 

@@ -12,6 +12,8 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from . import watching
+
 NEEDED = ("memory", "pids")
 WANTED = ("cpu", "cpuacct")
 """A share of the processor, and a count of what was used of it; version 2 counts it in any group."""
@@ -64,7 +66,8 @@ def _look_in_version_2(mount: Path, mounted_root: str, own: str) -> Found | str:
     for base in [here, *here.parents]:
         if not base.is_relative_to(mount):
             break
-        if _hands_out(base) and os.access(base / "cgroup.procs", os.W_OK):
+        handed_out = words(base / "cgroup.subtree_control")
+        if set(NEEDED) <= set(handed_out) and os.access(base / "cgroup.procs", os.W_OK):
             with contextlib.suppress(OSError):
                 return _made_in_version_2(base, mount)
     missing = [name for name in NEEDED if name not in words(here / "cgroup.controllers")]
@@ -119,10 +122,6 @@ def _hand_out(group: Path) -> None:
         write(group / "cgroup.subtree_control", " ".join(f"+{name}" for name in NEEDED))
 
 
-def _hands_out(folder: Path) -> bool:
-    return set(NEEDED) <= set(words(folder / "cgroup.subtree_control"))
-
-
 def _mounts(process: str) -> dict[str, tuple[Path, str]]:
     """Controller to (mount point, the group that is mounted there); the unified hierarchy is named ''."""
     found: dict[str, tuple[Path, str]] = {}
@@ -170,10 +169,7 @@ def _pid_namespace() -> int:
 
 def _start_time(pid: int) -> int:
     """Clock ticks after boot, -1 where there is no such process."""
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-    except OSError:
-        return -1
+    return int((watching.status(pid)[19:20] or [b"-1"])[0])
 
 
 def words(path: Path) -> list[str]:
@@ -183,7 +179,7 @@ def words(path: Path) -> list[str]:
         return []
 
 
-def write(path: Path, value: object) -> None:
+def write(path: str | Path, value: object) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(descriptor, str(value).encode())

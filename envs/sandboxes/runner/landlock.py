@@ -38,10 +38,10 @@ def restrict(read: Iterable[str], write: Iterable[str], devices: str | None = No
     found = version()
     if not found:
         return
-    handled = _handled_files(found)
-    words = [handled, _TCP if found >= 4 else 0, _SCOPES if found >= 6 else 0]
+    # Every right this version knows: 13 in the first, then refer, truncate, and ioctl on devices in the fifth.
+    handled = (1 << {1: 13, 2: 14, 3: 15, 4: 15}.get(found, 16)) - 1
     used = 3 if found >= 6 else 2 if found >= 4 else 1
-    ruleset = call("landlock_create_ruleset", struct.pack(f"{used}Q", *words[:used]), 8 * used, 0)
+    ruleset = call("landlock_create_ruleset", struct.pack("3Q", handled, _TCP, _SCOPES), 8 * used, 0)
     try:
         for path in read:
             _allow(ruleset, path, _READ & handled)
@@ -52,11 +52,6 @@ def restrict(read: Iterable[str], write: Iterable[str], devices: str | None = No
         call("landlock_restrict_self", ruleset, 0)
     finally:
         os.close(ruleset)
-
-
-def _handled_files(found: int) -> int:
-    """Every right this version knows: 13 in the first, then refer, truncate, and ioctl on devices in the fifth."""
-    return (1 << {1: 13, 2: 14, 3: 15, 4: 15}.get(found, 16)) - 1
 
 
 def _allow(ruleset: int, path: str, rights: int) -> None:

@@ -7,7 +7,6 @@ The program comes inside the order if it is short, else as the first descriptor.
 and stdout and stderr, unless those of the run before serve again; a fork brings the branch's socket.
 """
 
-import json
 import os
 import struct
 from typing import NamedTuple
@@ -19,7 +18,7 @@ VALUE_BYTES = 2**16
 """Of a value, however much output is kept: it comes in one message, and a socket takes none that is much larger."""
 MOST_DESCRIPTORS = 4
 TOKEN_BYTES = 8
-_LAYOUT = struct.Struct(f"<BII{TOKEN_BYTES}s???")
+_LAYOUT = struct.Struct(f"<BII??{TOKEN_BYTES}s?")
 
 READY, REFUSED, DONE, FORKED = b"r", b"e", b"d", b"f"
 """How an answer begins.
@@ -35,50 +34,34 @@ class Order(NamedTuple):
 
     kind: int
     text: bytes
-    number: int
-    value_bytes: int
-    show_last: bool
-    has_stdin: bool
-    token: bytes
+    number: int = 0
+    value_bytes: int = 0
+    show_last: bool = False
+    has_stdin: bool = False
+    token: bytes = bytes(TOKEN_BYTES)
 
-
-def pack(
-    kind: int,
-    text: bytes,
-    number: int = 0,
-    value_bytes: int = 0,
-    show_last: bool = False,
-    has_stdin: bool = False,
-    token: bytes = bytes(TOKEN_BYTES),
-) -> bytes:
-    """An order; a text that is too long for it must come in a file."""
-    in_file = len(text) > INLINE_BYTES
-    head = _LAYOUT.pack(kind, number, value_bytes, token, show_last, has_stdin, in_file)
-    return head if in_file else head + text
+    def packed(self) -> bytes:
+        """A text that is too long for it must come in a file."""
+        kind, text, *fields, token = self
+        in_file = len(text) > INLINE_BYTES
+        head = _LAYOUT.pack(kind, *fields, token, in_file)
+        return head if in_file else head + text
 
 
 def unpack(data: bytes, descriptors: list[int]) -> Order:
     """The order; the descriptor of its text, where there is one, is read and taken from the list."""
-    kind, number, value_bytes, token, show_last, has_stdin, in_file = _LAYOUT.unpack_from(data)
+    kind, *fields, in_file = _LAYOUT.unpack_from(data)
     text = data[_LAYOUT.size :]
     if in_file:
         with open(descriptors.pop(0), "rb") as file:
             text = file.read()
-    return Order(kind, text, number, value_bytes, show_last, has_stdin, token)
-
-
-def words(text: bytes) -> list[str]:
-    """The words of a command."""
-    found = json.loads(text)
-    assert isinstance(found, list)
-    return found
+    return Order(kind, text, *fields)
 
 
 def memory_file(content: bytes) -> int:
     """A file that is nowhere, read from its start by whoever is given it."""
     descriptor = os.memfd_create("given", os.MFD_CLOEXEC)
-    left = memoryview(content)
-    while left:
-        left = left[os.write(descriptor, left) :]
-    os.lseek(descriptor, 0, os.SEEK_SET)
+    with open(descriptor, "wb", closefd=False) as file:
+        file.write(content)
+        file.seek(0)
     return descriptor

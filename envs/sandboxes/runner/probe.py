@@ -49,7 +49,7 @@ def best_mode(readonly: Iterable[str] = ()) -> str:
     reasons = []
     for mode in ("root", "user") if os.geteuid() == 0 else ("user",):
         try:
-            _try_session(mode, readonly)
+            _tried(mode, tuple(readonly), root.SCRATCH)
         except Unavailable as error:
             reasons.append(f"as {'root' if mode == 'root' else 'an ordinary user'}: {error.missing}")
             remedies = error.remedies
@@ -62,7 +62,7 @@ def capabilities(mode: str, readonly: Iterable[str] = (), scratch: str = root.SC
     """The guards of a mode; `Unavailable` where a session cannot even start."""
     if mode == "fork_only":
         return {"notes": ["mode fork_only isolates nothing: it is for comparisons"]}
-    found = _try_session(mode, readonly, scratch)
+    found = {**_tried(mode, tuple(readonly), scratch)}
     found["forks"] = mode in ("root", "user")
     found["landlock"] = landlock.version() if found.pop("landlock_holds") else 0
     found["memory"], why = _memory(mode)
@@ -99,13 +99,9 @@ def _notes(mode: str, found: dict[str, Any]) -> list[str]:
     return [sentence for name, sentence in sentences.items() if not found[name]]
 
 
-def _try_session(mode: str, readonly: Iterable[str] = (), scratch: str = root.SCRATCH) -> dict[str, Any]:
-    """What a real session meets. A failure anywhere on the way is `Unavailable`; a success is not tried twice."""
-    return dict(_tried(mode, tuple(readonly), scratch))
-
-
 @functools.cache
 def _tried(mode: str, readonly: tuple[str, ...], scratch: str) -> dict[str, Any]:
+    """What a real session meets. A failure anywhere on the way is `Unavailable`; a success is not tried twice."""
     settings = {"mode": mode, "readonly": list(readonly), "owner": os.getpid(), "scratch": scratch}
     outside = {"root": os.stat("/").st_dev, "user": os.geteuid()}
     answer = _in_child(lambda pipe: _zygote(settings, outside, pipe))
@@ -131,7 +127,7 @@ def _session(settings: dict[str, Any], outside: dict[str, int], pipe: int) -> di
     return {
         "files": _files(settings, outside["root"]),
         "network": _refused(lambda: socket.socket(socket.AF_INET)),
-        "processes": set(_pids()) == {os.getpid()},
+        "processes": [*filter(str.isdigit, os.listdir("/proc"))] == [str(os.getpid())],
         "syscalls": _refused(lambda: unshare(CLONE_NEWUSER)) and _refused(lambda: call("ptrace", 0, 0, 0, 0)),
         "landlock_holds": _refused(lambda: open("/proc/self/comm", "wb").close()),
         "own_user": settings["mode"] != "user" and os.getuid() != outside["user"],
@@ -143,10 +139,6 @@ def _files(settings: dict[str, Any], outside: int) -> bool:
     own = settings["mode"] == "container" or os.stat("/").st_dev != outside
     places = ["/", "/usr", os.path.dirname(os.__file__)]
     return own and all(_refused(functools.partial(open, f"{path}/palaestra-trial", "wb")) for path in places)
-
-
-def _pids() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
 def _most_children() -> int:
@@ -205,8 +197,12 @@ def _in_child(work: Callable[[int], object]) -> dict[str, Any]:
         os.close(reader)
         _answer(writer, lambda: work(writer))
     os.close(writer)
+    text, deadline = b"", time.monotonic() + _SECONDS
     try:
-        text = _read(reader, time.monotonic() + _SECONDS)
+        while select.select([reader], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            if not (part := os.read(reader, 65536)):
+                break
+            text += part
     finally:
         os.close(reader)
         with contextlib.suppress(ProcessLookupError):
@@ -230,15 +226,6 @@ def _answer(pipe: int, work: Callable[[], object]) -> None:
         if outcome is not None:
             os.write(pipe, json.dumps(outcome).encode() + b"\n")
         os._exit(0)
-
-
-def _read(reader: int, deadline: float) -> bytes:
-    text = b""
-    while select.select([reader], [], [], max(0.0, deadline - time.monotonic()))[0]:
-        if not (part := os.read(reader, 65536)):
-            break
-        text += part
-    return text
 
 
 def _sysctls() -> list[str]:

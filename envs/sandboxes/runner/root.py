@@ -5,24 +5,12 @@ in it. A folder shows at the path it has outside, so that nothing that names it 
 belongs to the sandbox itself (/tmp, /work ...): then it shows below /opt/palaestra, and `inside` tells where.
 """
 
+import contextlib
 import os
 import sys
 from collections.abc import Iterable
 
-from .syscalls import (
-    MS_BIND,
-    MS_NODEV,
-    MS_NOEXEC,
-    MS_NOSUID,
-    MS_PRIVATE,
-    MS_RDONLY,
-    MS_REC,
-    Unavailable,
-    has_capability,
-    make_read_only,
-    mount,
-    pivot_root_here,
-)
+from . import syscalls as kernel
 
 SCRATCH = "/work"
 _BASE = "/sys"  # every Linux has this folder, and the sandbox wants nothing of what is in it
@@ -50,23 +38,31 @@ def build(readonly: Iterable[str], hidden: Iterable[str] = ()) -> Places:
     """
     places = plan([*interpreter(), *readonly])
     sys.executable = os.path.realpath(sys.executable)  # a link, maybe, of a virtual environment that is not shown
-    mount("none", "/", None, MS_REC | MS_PRIVATE)
-    may_make_devices = has_capability(_CAP_MKNOD) and _in_first_user_namespace()
-    mount("tmpfs", _BASE, "tmpfs", MS_NOSUID | (0 if may_make_devices else MS_NODEV), "size=4m,mode=755")
+    kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
+    with open("/proc/self/uid_map", encoding="ascii") as file:
+        in_first_user_namespace = file.read().split() == ["0", "0", "4294967295"]
+    may_make_devices = in_first_user_namespace and kernel.has_capability(_CAP_MKNOD)
+    flags = kernel.MS_NOSUID | (0 if may_make_devices else kernel.MS_NODEV)
+    kernel.mount("tmpfs", _BASE, "tmpfs", flags, "size=4m,mode=755")
     for source, target in [("/usr", "/usr"), *places]:
         _show(source, target)
-    _show_system()
+    for path in _SYSTEM:
+        if os.path.islink(path):
+            os.symlink(os.readlink(path), _BASE + path)
+        elif os.path.isdir(path):
+            _show(path, path)
     for path in hidden:
-        _hide(_BASE + inside(path, places))
+        if os.path.isdir(where := _BASE + inside(path, places)):
+            kernel.mount("none", where, "tmpfs", kernel.MS_RDONLY | kernel.MS_PLAIN, "size=4k,nr_inodes=1")
     _fill_etc()
     _fill_devices(may_make_devices)
     os.mkdir(_BASE + "/proc")
-    mount("proc", _BASE + "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    kernel.mount("proc", _BASE + "/proc", "proc", kernel.MS_PLAIN)
     os.mkdir(_BASE + SCRATCH)
     os.symlink(SCRATCH + "/tmp", _BASE + "/tmp")
     os.chdir(_BASE)
-    pivot_root_here()
-    make_read_only("/", recursive=False, devices=may_make_devices)
+    kernel.pivot_root_here()
+    kernel.make_read_only("/", recursive=False, devices=may_make_devices)
     _rewrite_interpreter(places)
     return places
 
@@ -74,25 +70,38 @@ def build(readonly: Iterable[str], hidden: Iterable[str] = ()) -> Places:
 def inside(path: str, places: Places) -> str:
     """What a path is called in there; unchanged where it is not shown."""
     for source, target in places:
-        if path == source or path.startswith(source + "/"):
+        if _below(path, [source]):
             return target + path[len(source) :]
     return path
 
 
 def interpreter() -> list[str]:
-    """The folders this interpreter lives in, and those of the libraries it has loaded."""
-    return [sys.base_prefix, sys.prefix, os.path.dirname(os.path.realpath(sys.executable)), *_library_folders()]
+    """The folders this interpreter lives in, and those of the libraries it has loaded, which may lie elsewhere."""
+    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file:
+        paths = {line.rstrip("\n").partition("/")[2] for line in file if "/" in line and ".so" in line}
+    libraries = {os.path.dirname("/" + path) for path in paths if not path.endswith("(deleted)")}
+    return [sys.base_prefix, sys.prefix, os.path.dirname(os.path.realpath(sys.executable)), *libraries]
 
 
 def plan(wanted: Iterable[str]) -> Places:
     """Which folders to show, and where: none twice, none below another, none that is the whole machine."""
     folders: list[str] = []
     for path in sorted({os.path.abspath(path) for path in wanted if path}):
-        if _below(path, ("/usr", *_SYSTEM, *folders)) or not _reachable(path):
+        if _below(path, ("/usr", *_SYSTEM, *folders)):
             continue
+        try:
+            os.stat(path)
+        except PermissionError:
+            raise kernel.Unavailable(
+                f"this user may not reach {path}, which programs in the sandbox need",
+                "give this user read access to the folders above it",
+                "use an interpreter and packages that this user can read",
+            ) from None
+        except OSError:
+            continue  # nothing is there
         home = os.path.expanduser("~")
         if path == "/" or _below(home, [path]) or path in _OWN:
-            raise Unavailable(
+            raise kernel.Unavailable(
                 f"the sandbox would have to show {path}, which holds more than an interpreter",
                 "install the interpreter or the packages in a folder of their own",
             )
@@ -106,66 +115,33 @@ def check_readable(places: Places) -> None:
     library = os.path.dirname(os.__file__)
     for source, target in [*places, (library, library)]:
         if not os.access(target, os.R_OK | (os.X_OK if os.path.isdir(target) else 0)):
-            raise Unavailable(
+            raise kernel.Unavailable(
                 f"programs in the sandbox run as another user, who may not read {source}",
                 f"chmod -R go+rX {source}",
                 "use an interpreter and packages that every user can read",
             )
 
 
-def _reachable(path: str) -> bool:
-    """False where there is nothing; what is there and may not be reached is an error."""
-    try:
-        os.stat(path)
-    except PermissionError:
-        raise Unavailable(
-            f"this user may not reach {path}, which programs in the sandbox need",
-            "give this user read access to the folders above it",
-            "use an interpreter and packages that this user can read",
-        ) from None
-    except OSError:
-        return False
-    return True
-
-
 def _show(source: str, target: str) -> None:
     """Bind read-only, with all that is mounted below: an ordinary user may not take the one without the other."""
-    where = _BASE + target
-    if os.path.isdir(source):
-        os.makedirs(where, exist_ok=True)
-    else:
-        os.makedirs(os.path.dirname(where), exist_ok=True)
-        os.close(os.open(where, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644))
+    where, is_folder = _BASE + target, os.path.isdir(source)
+    os.makedirs(where if is_folder else os.path.dirname(where), exist_ok=True)
+    if not is_folder:
+        open(where, "ab").close()
     try:
-        mount(os.path.realpath(source), where, None, MS_BIND | MS_REC)
+        kernel.mount(os.path.realpath(source), where, None, kernel.MS_BIND | kernel.MS_REC)
     except OSError as error:
-        raise Unavailable(
+        raise kernel.Unavailable(
             f"cannot show {source} in the sandbox: {error}", f"make {source} readable for this user"
         ) from None
-    make_read_only(where, recursive=True)
-
-
-def _hide(where: str) -> None:
-    if os.path.isdir(where):
-        mount("none", where, "tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, "size=4k,nr_inodes=1")
-
-
-def _show_system() -> None:
-    for path in _SYSTEM:
-        if os.path.islink(path):
-            os.symlink(os.readlink(path), _BASE + path)
-        elif os.path.isdir(path):
-            _show(path, path)
+    kernel.make_read_only(where, recursive=True)
 
 
 def _fill_etc() -> None:
     os.mkdir(_BASE + "/etc")
     texts = {name: text.encode() for name, text in _ETC.items()}
-    try:
-        with open("/etc/ld.so.cache", "rb") as file:
-            texts["ld.so.cache"] = file.read(1 << 20)
-    except OSError:
-        pass  # the loader then looks in the folders it was built with
+    with contextlib.suppress(OSError), open("/etc/ld.so.cache", "rb") as file:
+        texts["ld.so.cache"] = file.read(1 << 20)  # without it the loader looks in the folders it was built with
     for name, content in texts.items():
         with open(f"{_BASE}/etc/{name}", "wb") as file:
             file.write(content)
@@ -182,23 +158,11 @@ def _fill_devices(may_make: bool) -> None:
             os.mknod(path, 0o020666, os.makedev(1, minor))
             os.chmod(path, 0o666)
         else:
-            os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o666))
-            mount(f"/dev/{name}", path, None, MS_BIND)
+            open(path, "ab").close()
+            kernel.mount(f"/dev/{name}", path, None, kernel.MS_BIND)
     links = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2", "shm": SCRATCH + "/tmp"}
     for name, target in links.items():
         os.symlink(target, f"{_BASE}/dev/{name}")
-
-
-def _library_folders() -> set[str]:
-    """Where mapped shared objects lie: an interpreter may bring libraries from outside its prefix."""
-    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file:
-        paths = {line.rstrip("\n").partition("/")[2] for line in file if "/" in line and ".so" in line}
-    return {os.path.dirname("/" + path) for path in paths if not path.endswith("(deleted)")}
-
-
-def _in_first_user_namespace() -> bool:
-    with open("/proc/self/uid_map", encoding="ascii") as file:
-        return file.read().split() == ["0", "0", "4294967295"]
 
 
 def _below(path: str, folders: Iterable[str]) -> bool:

@@ -8,15 +8,15 @@ import os
 import signal
 import time
 from collections.abc import Callable, Generator
-from typing import Any, NamedTuple, Protocol
+from functools import partial
+from typing import Any, NamedTuple
 
 from . import orders, wire
-from .cells import Loop, Message, Place, Process, Waiter
+from .cells import Host, Place, Process
 from .cgroups import Group
 from .measures import Meters, is_full
 from .output import Outputs, Pipe
 from .watching import tree, watched_memory
-from .zygotes import Zygote
 
 GRACE_SECONDS = 0.3
 """Between the interrupt at the time limit, which keeps the variables, and the kill."""
@@ -41,19 +41,6 @@ class Failure(Exception):
     def __init__(self, kind: str, text: str, number: int = 0) -> None:
         super().__init__(text)
         self.kind, self.number = kind, number
-
-
-class Host(Loop, Protocol):
-    """The supervisor, as sessions and runs see it."""
-
-    mode: str
-    namespaces: bool
-
-    def zygote(self, name: str) -> Zygote: ...
-    def place(self, zygote: Zygote, kind: str, limits: Message, waiter: Waiter, group: Group | None) -> Place: ...
-    def group(self, limits: Message) -> Group | None: ...
-    def bury(self, group: Group | None, over: bool) -> None: ...
-    def look_after(self, session: Any) -> None: ...
 
 
 class Asked(NamedTuple):
@@ -104,7 +91,7 @@ class Run:
             ended = yield from until(process.done, began + min(UNREAD_SECONDS, wanted.timeout))
             if not ended:
                 for pipe in outputs.both:
-                    self._host.watch(pipe.reading, _reader(self._host, pipe))
+                    self._host.watch(pipe.reading, partial(self._read, pipe))
                 ended = yield from self._waited(began + wanted.timeout)
                 if not ended:
                     yield from self._stop(wanted.command)
@@ -138,14 +125,14 @@ class Run:
         token = os.urandom(orders.TOKEN_BYTES)
         process.awaits(orders.DONE + token if kind == orders.RUN else b"")
         of_value = min(most, orders.VALUE_BYTES)
-        order = orders.pack(kind, wanted.program, number, of_value, wanted.show_last, bool(wanted.stdin), token)
+        order = orders.Order(kind, wanted.program, number, of_value, wanted.show_last, bool(wanted.stdin), token)
         mine: list[int] = []
         try:
             if len(wanted.program) > orders.INLINE_BYTES:
                 mine.append(orders.memory_file(wanted.program))
             if wanted.stdin:
                 mine.append(orders.memory_file(wanted.stdin))
-            process.tell(order, *mine, *given)
+            process.tell(order.packed(), *mine, *given)
         finally:
             for descriptor in mine:
                 os.close(descriptor)
@@ -197,10 +184,6 @@ class Run:
     def _full(self) -> bool:
         return self._place.folder >= 0 and self._host.mode != "fork_only" and is_full(self._place)
 
-
-def _reader(host: Host, pipe: Pipe) -> Callable[[], None]:
-    def read() -> None:
+    def _read(self, pipe: Pipe) -> None:
         if pipe.read() == 0:
-            host.unwatch(pipe.reading)
-
-    return read
+            self._host.unwatch(pipe.reading)

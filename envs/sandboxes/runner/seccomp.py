@@ -26,6 +26,7 @@ _NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT, _SECOND_ARGUMENT = 0, 4, 16, 24  # offs
 
 Code = list[tuple[int, int, int, int]]
 """Instructions: operation, jump if true, jump if false, operand."""
+_REFUSE_ELSE_ALLOW: Code = [(_RETURN, 0, 0, _REFUSE), (_RETURN, 0, 0, _ALLOW)]
 
 
 def install(*, memfd: bool = True, unix_sockets: bool = True) -> None:
@@ -63,23 +64,19 @@ def _verdicts(memfd: bool, unix_sockets: bool) -> dict[int, Code]:
     """What to do with each number that is not simply allowed."""
     named: dict[str, Code] = {name: [(_RETURN, 0, 0, _REFUSE)] for name in REFUSED}
     named["clone3"] = [(_RETURN, 0, 0, _ABSENT)]  # its flags are out of a filter's sight; libc then takes clone
-    named["clone"] = [(_LOAD, 0, 0, _FIRST_ARGUMENT), (_ANY_BIT, 0, 1, NEW_NAMESPACES), *_refuse_else_allow()]
-    family = [(_LOAD, 0, 0, _FIRST_ARGUMENT), (_EQUAL, 1, 0, _AF_UNIX), *_refuse_else_allow()]
+    named["clone"] = [(_LOAD, 0, 0, _FIRST_ARGUMENT), (_ANY_BIT, 0, 1, NEW_NAMESPACES), *_REFUSE_ELSE_ALLOW]
+    family = [(_LOAD, 0, 0, _FIRST_ARGUMENT), (_EQUAL, 1, 0, _AF_UNIX), *_REFUSE_ELSE_ALLOW]
     named["socketpair"] = family
     named["socket"] = family if unix_sockets else [(_RETURN, 0, 0, _REFUSE)]
     for name, one, other in (("ioctl", _TIOCSTI, _TIOCLINUX), ("fcntl", _F_SETLEASE, _F_NOTIFY)):
         code = [(_LOAD, 0, 0, _SECOND_ARGUMENT), (_EQUAL, 1, 0, one), (_EQUAL, 0, 1, other)]
-        named[name] = [*code, *_refuse_else_allow()]
+        named[name] = [*code, *_REFUSE_ELSE_ALLOW]
     # Of oneself only: another process of the same user, an init say, has limits too. Of arguments the low half is seen.
-    named["prlimit64"] = [(_LOAD, 0, 0, _FIRST_ARGUMENT), (_EQUAL, 1, 0, 0), *_refuse_else_allow()]
+    named["prlimit64"] = [(_LOAD, 0, 0, _FIRST_ARGUMENT), (_EQUAL, 1, 0, 0), *_REFUSE_ELSE_ALLOW]
     if not memfd:
         named["memfd_create"] = [(_RETURN, 0, 0, _REFUSE)]
     found = {number(name): verdict for name, verdict in named.items()}
     return {which: verdict for which, verdict in found.items() if which is not None}
-
-
-def _refuse_else_allow() -> Code:
-    return [(_RETURN, 0, 0, _REFUSE), (_RETURN, 0, 0, _ALLOW)]
 
 
 def _steps(verdicts: dict[int, Code]) -> list[tuple[int, Code]]:

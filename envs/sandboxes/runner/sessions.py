@@ -7,16 +7,18 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator
+from typing import Any, TypeVar
 
-from . import files, orders, preload
-from .cells import Message, Place, Process, Waiter
+from . import files, preload
+from .cells import Host, Message, Place, Process, Waiter
 from .cgroups import Group
 from .measures import Meters, refusal
-from .orders import FORKED
-from .runs import DEATH_SECONDS, Asked, Failure, Host, Reply, Run, Steps, until
+from .orders import FORK, FORKED, Order
+from .runs import DEATH_SECONDS, Asked, Failure, Reply, Run, Steps, until
 from .watching import tree
 
+T = TypeVar("T")
 START_SECONDS = 30.0
 """For a cell to be there; the first one waits for its zygote to be warm."""
 FORK_SECONDS = 10.0
@@ -145,7 +147,7 @@ class Session:
         branch.ready = True  # nothing that this process says is ours
         branch.awaits(FORKED)
         branch.listen()
-        original._console.tell(orders.pack(orders.FORK, self._area.encode()), far.fileno())
+        original._console.tell(Order(FORK, self._area.encode()).packed(), far.fileno())
         far.close()
         deadline = time.monotonic() + FORK_SECONDS
         yield from until(lambda: branch.reply or branch.hung_up or original._gone(), deadline)
@@ -213,19 +215,13 @@ class Session:
     # --- files
 
     def put(self, path: str, data: bytes) -> None:
-        self._living()
-        with _as_failure():
-            files.put(self._root, path, data)
+        self._asked(files.put, path, data)
 
     def get(self, path: str) -> bytes:
-        self._living()
-        with _as_failure():
-            return files.get(self._root, path, int(self.limits["file_bytes"]))
+        return self._asked(files.get, path, int(self.limits["file_bytes"]))
 
     def listdir(self, path: str) -> list[str]:
-        self._living()
-        with _as_failure():
-            return files.listdir(self._root, path, int(self.limits["scratch_files"]))
+        return self._asked(files.listdir, path, int(self.limits["scratch_files"]))
 
     def _put_all(self, given: list[tuple[str, bytes]]) -> None:
         for path, data in given:
@@ -233,6 +229,14 @@ class Session:
                 self.put(path, data)
             except Failure as error:  # Whoever asked gave many.
                 raise Failure(error.kind, f"{error}: {path}", error.number) from None
+
+    def _asked(self, work: Callable[[int, str, Any], T], path: str, given: Any) -> T:
+        """Something with a file. What the file system says is the caller's to hear, not a fault of ours."""
+        self._living()
+        try:
+            return work(self._root, path, given)
+        except OSError as error:
+            raise Failure("os", error.strerror or str(error), error.errno or 0) from None
 
     # --- below
 
@@ -276,12 +280,3 @@ class Session:
 
     def _ready(self, place: Place, process: Process) -> Run:
         return Run(self._host, place, process, self._group, self._meters)
-
-
-@contextlib.contextmanager
-def _as_failure() -> Iterator[None]:
-    """What the file system says is the caller's to hear, not a fault of ours."""
-    try:
-        yield
-    except OSError as error:
-        raise Failure("os", error.strerror or str(error), error.errno or 0) from None

@@ -59,14 +59,12 @@ class Supervisor:
         self.connections: set[Connection] = set()
         self.sessions: dict[int, Session] = {}
         self._slots: list[int] = []
-        self._slots_used = 0
-        self._count = 0
+        self._slots_used = self._count = 0
         self._graves: list[Group] = []
         self._computing: dict[Session, None] = {}
         """Sessions of which something may go on between runs, the one that was looked at last at the end."""
         self._look_at = float("inf")
         self._most_descriptors = _raise_descriptors()
-        self.capabilities: Message = {}
         self.over = False
 
     # --- the loop
@@ -141,16 +139,16 @@ class Supervisor:
     def zygote(self, name: str) -> Zygote:
         """The zygote of this name, started anew where it has gone."""
         found = self._zygotes.get(name)
-        if found is None or not found.usable:
+        if found is None or found.failed:
             found = self._zygotes[name] = Zygote(self, self._settings | {"preload": name})
         return found
 
     def place(self, zygote: Zygote, kind: str, limits: Message, waiter: Waiter, group: Group | None) -> Place:
         self._count += 1
-        if self._slots:
-            slot = self._slots.pop()
-        else:
-            slot, self._slots_used = self._slots_used, self._slots_used + 1
+        if not self._slots:
+            self._slots.append(self._slots_used)
+            self._slots_used += 1
+        slot = self._slots.pop()
         place = Place(self, self._count, slot, user_of(slot, self._settings), kind, limits, waiter)
         zygote.fork(place, group)
         return place
@@ -159,8 +157,9 @@ class Supervisor:
         """A place is dead: its slot is free."""
         self._slots.append(place.slot)
         place.close()
-        if not self.namespaces:
-            self._end_strays()
+        if self.mode == "container" and not any(zygote.places for zygote in self._zygotes.values()):
+            # Without a pid namespace something may be left running. One session is served at a time then.
+            watching.end_all_but({os.getpid(), *(zygote.pid for zygote in self._zygotes.values())})
 
     def group(self, limits: Message) -> Group | None:
         self._check_room()
@@ -220,8 +219,12 @@ class Supervisor:
         if not data:
             self.stop()
         for descriptor in descriptors:
-            os.set_blocking(descriptor, False)
-            self.connections.add(Connection(self, descriptor, descriptor, self._settings["preload_wanted"]))
+            self.connect(descriptor, descriptor)
+
+    def connect(self, reading: int, writing: int) -> None:
+        """One client's stream: a socket, or two pipes."""
+        os.set_blocking(reading, False)
+        self.connections.add(Connection(self, reading, writing, self._settings["preload_wanted"]))
 
     def stop(self) -> None:
         self.over = True
@@ -233,12 +236,6 @@ class Supervisor:
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-
-    def _end_strays(self) -> None:
-        """Without a pid namespace: what a session has left running. One session is served at a time then."""
-        if self.mode != "container" or any(zygote.places for zygote in self._zygotes.values()):
-            return
-        watching.end_all_but({os.getpid(), *(zygote.pid for zygote in self._zygotes.values())})
 
     def farewell(self) -> None:
         """End everything, and see it gone."""
@@ -279,7 +276,6 @@ def main() -> NoReturn:
             settings["mode"] = probe.best_mode(settings["readonly"])
         found = probe.capabilities(settings["mode"], settings["readonly"], settings.get("scratch", "/work"))
         supervisor = Supervisor(settings)
-        supervisor.capabilities = found
     except Unavailable as error:
         os.write(control or 1, wire.pack({"unavailable": error.missing, "remedies": list(error.remedies)}))
         sys.exit(1)
@@ -290,12 +286,11 @@ def main() -> NoReturn:
     signal.signal(signal.SIGTERM, lambda number, frame: supervisor.stop())
     supervisor.watch(woken, lambda: supervisor.heard_children(woken))
     supervisor.zygote("bare" if settings["preload_wanted"] == "auto" else settings["preload_wanted"])
-    ready = wire.pack({"ready": True, "mode": settings["mode"], "capabilities": supervisor.capabilities})
+    ready = wire.pack({"ready": True, "mode": settings["mode"], "capabilities": found})
     if control is not None:
         supervisor.control(control)
     else:
-        os.set_blocking(0, False)
-        supervisor.connections.add(Connection(supervisor, 0, 1, settings["preload_wanted"]))
+        supervisor.connect(0, 1)
     os.write(control or 1, ready)
     try:
         supervisor.serve()

@@ -8,6 +8,7 @@ import ctypes
 import functools
 import os
 import platform
+import struct
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -19,6 +20,7 @@ NEW_NAMESPACES = (
 
 MS_RDONLY = 1
 MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC, MS_PRIVATE = 2, 4, 8, 4096, 16384, 1 << 18
+MS_PLAIN = MS_NOSUID | MS_NODEV | MS_NOEXEC
 MNT_DETACH = 2
 _MOUNT_ATTR_RDONLY, _MOUNT_ATTR_NOSUID, _MOUNT_ATTR_NODEV = 1, 2, 4
 _AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
@@ -134,31 +136,22 @@ def prctl(option: int, value: int = 0, third: object = 0) -> None:
 
 
 def mount(source: str, target: str, kind: str | None, flags: int, options: str | None = None) -> None:
-    words = [None if text is None else os.fsencode(text) for text in (source, target, kind, options)]
-    failed = LIBC.mount(words[0], words[1], words[2], ctypes.c_ulong(flags), words[3])
-    _checked(f"mount {kind or source} on {target}", failed)
-
-
-def unmount(target: str) -> None:
-    _checked(f"umount {target}", LIBC.umount2(os.fsencode(target), MNT_DETACH))
-
-
-class _MountAttributes(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_uint64) for name in ("set", "clear", "propagation", "user_namespace")]
+    *names, data = [None if text is None else os.fsencode(text) for text in (source, target, kind, options)]
+    _checked(f"mount {kind or source} on {target}", LIBC.mount(*names, ctypes.c_ulong(flags), data))
 
 
 def make_read_only(target: str, *, recursive: bool, devices: bool = False) -> None:
     """Read-only and without set-uid programs or, unless asked for, devices; `recursive` takes the mounts below too."""
     attributes = _MOUNT_ATTR_RDONLY | _MOUNT_ATTR_NOSUID | (0 if devices else _MOUNT_ATTR_NODEV)
-    wanted = _MountAttributes(attributes, 0, 0, 0)
+    wanted = struct.pack("4Q", attributes, 0, 0, 0)  # to set, to clear, propagation, user namespace
     flags = _AT_RECURSIVE if recursive else 0
-    call("mount_setattr", _AT_FDCWD, os.fsencode(target), flags, ctypes.byref(wanted), ctypes.sizeof(wanted))
+    call("mount_setattr", _AT_FDCWD, os.fsencode(target), flags, wanted, len(wanted))
 
 
 def pivot_root_here() -> None:
     """Make the current folder the root and let go of the old one."""
     call("pivot_root", b".", b".")
-    unmount(".")
+    _checked("umount .", LIBC.umount2(b".", MNT_DETACH))
     os.chdir("/")
 
 
@@ -177,9 +170,9 @@ def has_capability(which: int) -> bool:
 def close_all_but(keep: tuple[int, ...]) -> None:
     """Close every descriptor that is not kept, however high."""
     first = 0
-    for descriptor in [*sorted(set(keep)), _LAST_DESCRIPTOR]:
+    for descriptor in [*sorted(set(keep)), _LAST_DESCRIPTOR + 1]:
         if descriptor > first:
-            call("close_range", first, descriptor - 1 if descriptor != _LAST_DESCRIPTOR else descriptor, 0)
+            call("close_range", first, descriptor - 1, 0)
         first = descriptor + 1
 
 

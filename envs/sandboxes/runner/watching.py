@@ -14,6 +14,8 @@ import time
 from collections.abc import Iterable
 
 _KILL_ROUNDS = 100
+ENDED: tuple[list[bytes], ...] = ([b"Z"], [b"X"], [])
+"""How the status of a process begins that is gone, or only waits to be reaped."""
 
 
 def tree(pid: int) -> list[int]:
@@ -27,31 +29,29 @@ def tree(pid: int) -> list[int]:
 
 def watched_memory(pids: Iterable[int]) -> int:
     """Bytes these processes hold together; one that has gone counts as nothing."""
-    return sum(_held(pid) for pid in pids)
+    return sum(map(_held, pids))
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
     """What these processes computed, and those that they have waited for: of a tree, all that has not been disowned."""
-    return sum(_computed(pid) for pid in pids) / os.sysconf("SC_CLK_TCK")
+    return sum(int(ticks) for pid in pids for ticks in status(pid)[11:15]) / os.sysconf("SC_CLK_TCK")
 
 
-def _computed(pid: int) -> int:
-    """Ticks of a process and of the children that it has waited for."""
+def status(pid: int | str) -> list[bytes]:
+    """What /proc tells of a process behind its name, which may hold anything; nothing where there is none."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            return sum(map(int, file.read().rpartition(b") ")[2].split()[11:15]))
+            return file.read().rpartition(b") ")[2].split()
     except OSError:
-        return 0
+        return []
 
 
 def _children(pid: int) -> list[int]:
     found: list[int] = []
-    try:
+    with contextlib.suppress(OSError):  # it died while it was looked at
         for thread in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
-                found += [int(word) for word in file.read().split()]
-    except OSError:
-        pass  # it died while it was looked at
+                found += map(int, file.read().split())
     return found
 
 
@@ -62,38 +62,23 @@ def _held(pid: int) -> int:
                 if line.startswith(b"Pss:"):
                     return int(line.split()[1]) * 1024
     except PermissionError:
-        return _held_at_most(pid)  # it hides: a program may do so
+        # It hides: a program may do so. What is of nobody's file can be read of every process, shared or not.
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/statm", "rb") as file:
+            _, resident, shared = file.read().split()[:3]
+            return (int(resident) - int(shared)) * resource.getpagesize()
     except OSError:
         pass  # gone
     return 0
 
 
-def _held_at_most(pid: int) -> int:
-    """What it shares with nobody's file, shared with other processes or not: this can be read of every process."""
-    try:
-        with open(f"/proc/{pid}/statm", "rb") as file:
-            _, resident, shared = file.read().split()[:3]
-    except OSError:
-        return 0
-    return (int(resident) - int(shared)) * resource.getpagesize()
-
-
 def end_all_but(spared: set[int]) -> None:
     """Kill all else that can be seen, and what it forks meanwhile: a container serves one session at a time."""
     for _ in range(_KILL_ROUNDS):
-        strays = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if pid not in spared]
-        strays = [pid for pid in strays if not _zombie(pid)]
+        seen = map(int, filter(str.isdigit, os.listdir("/proc")))
+        strays = [pid for pid in seen if pid not in spared and status(pid)[:1] not in ENDED]
         for pid in strays:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         if not strays:
             return
         time.sleep(0.001)
-
-
-def _zombie(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b") ")[2][:1] in (b"Z", b"X")
-    except OSError:
-        return True

@@ -45,6 +45,12 @@ def receive(channel: socket.socket) -> tuple[Message | None, list[int]]:
     return (json.loads(data) if data else None), descriptors
 
 
+def told(status: int, usage: Any = None) -> Message:
+    """How a process ended, and what the kernel measured of it, if it did."""
+    cpu, rss = (usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024) if usage else (0.0, 0)
+    return {"status": status, "cpu": cpu, "rss": rss}
+
+
 def main() -> NoReturn:
     """Build the walls, get warm, serve until the supervisor is gone."""
     channel = socket.socket(fileno=CHANNEL)
@@ -58,8 +64,7 @@ def main() -> NoReturn:
         settings["environment"] = {"PYTHONPATH": inside, **settings.get("environment", {})}  # for a python in a shell
         preload.load(settings["preload"])
     except (OSError, Unavailable) as error:
-        remedies = list(error.remedies) if isinstance(error, Unavailable) else []
-        send(channel, {"failed": str(getattr(error, "missing", error)), "remedies": remedies})
+        send(channel, {"failed": str(getattr(error, "missing", error))})
         os._exit(1)
     with contextlib.suppress(AttributeError):  # another C library
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _ARENAS)
@@ -80,7 +85,7 @@ def _serve(channel: socket.socket, settings: Message) -> NoReturn:
                 place, pid = born.pop(descriptor)
                 poll.unregister(descriptor)  # closing would not do: a child may hold a copy of it
                 os.close(descriptor)
-                send(channel, {"died": place, **_last_words(pid)})
+                send(channel, {"died": place, **told(*os.wait4(pid, 0)[1:])})
                 continue
             if descriptor != channel.fileno():
                 continue
@@ -116,19 +121,32 @@ def _become(order: Message, descriptors: list[int], settings: Message) -> NoRetu
         os.close(folder)
         if order["kind"] == "stay":
             _Init(channel, order, settings).serve()
-        cgroups.join(descriptors[1:])
+    except (OSError, Unavailable) as error:
+        _refuse(channel, error)
+    _run(channel, order, descriptors[1:], settings)
+
+
+def _run(channel: socket.socket, order: Message, joining: list[int], settings: Message, area: str = "") -> NoReturn:
+    """Give up what is left, and be a console: in the session's working folder, or in that of a branch."""
+    try:
+        cgroups.join(joining)
         cell.confine(order["limits"], order["slot"], settings, (channel.fileno(),))
-    except (OSError, Unavailable) as error:  # ours: no program has run yet
-        channel.send(REFUSED + str(error).encode())
-        os._exit(1)
-    _console(channel, settings, os.path.dirname(os.getcwd()))
-
-
-def _console(channel: socket.socket, settings: Message, scratch: str) -> NoReturn:
+        scratch = os.path.dirname(os.getcwd())
+        if area:
+            cell.enter_branch(area, settings)
+            os.chdir(os.path.join(scratch, area, "0"))
+    except (OSError, Unavailable) as error:
+        _refuse(channel, error)
     try:
         Console(channel, settings, scratch).serve()
     except BaseException:  # the agent closed our descriptors, or forged itself a way here: its process ends
         os._exit(1)
+
+
+def _refuse(channel: socket.socket, error: Exception) -> NoReturn:
+    """The fault is ours: no program has run yet."""
+    channel.send(REFUSED + str(error).encode())
+    os._exit(1)
 
 
 class _Init:
@@ -188,35 +206,12 @@ class _Init:
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
-        try:
-            cgroups.join(descriptors[1:])
-            cell.confine(self._order["limits"], self._order["slot"], self._settings, (channel.fileno(),))
-            scratch = os.path.dirname(os.getcwd())
-            if order["area"]:
-                cell.enter_branch(order["area"], self._settings)
-                os.chdir(os.path.join(scratch, order["area"], "0"))
-        except (OSError, Unavailable) as error:
-            channel.send(REFUSED + str(error).encode())
-            os._exit(1)
-        _console(channel, self._settings, scratch)
+        _run(channel, self._order, descriptors[1:], self._settings, order["area"])
 
     def _reap(self) -> None:
-        while True:
-            try:
-                pid, status, usage = os.wait4(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            if pid in self._children:
-                self._children.discard(pid)
-                send(self._channel, {"died": pid, **_measures(status, usage)})
-
-
-def _last_words(pid: int) -> Message:
-    _, status, usage = os.wait4(pid, 0)
-    return _measures(status, usage)
-
-
-def _measures(status: int, usage: Any) -> Message:
-    return {"status": status, "cpu": usage.ru_utime + usage.ru_stime, "rss": usage.ru_maxrss * 1024}
+        with contextlib.suppress(ChildProcessError):
+            while (ended := os.wait4(-1, os.WNOHANG))[0]:
+                pid, status, usage = ended
+                if pid in self._children:
+                    self._children.discard(pid)
+                    send(self._channel, {"died": pid, **told(status, usage)})

@@ -8,7 +8,7 @@ import sys
 from collections import deque
 
 from . import zygote as child
-from .cells import Loop, Message, Place
+from .cells import Host, Message, Place
 from .cgroups import Group
 
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
@@ -17,12 +17,12 @@ _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEX
 class Zygote:
     """A zygote's process and socket, and the places that were forked from it."""
 
-    def __init__(self, loop: Loop, settings: Message) -> None:
-        self._loop = loop
+    def __init__(self, host: Host, settings: Message) -> None:
+        self._host = host
         self.name: str = settings["preload"]
         self.ready = False
         self.failed = ""
-        self.remedies: list[str] = []
+
         self.places: dict[int, Place] = {}
         self._orders: deque[tuple[Message, list[int]]] = deque()
         self.channel, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -38,7 +38,7 @@ class Zygote:
         far.close()
         child.send(self.channel, settings)
         self.channel.setblocking(False)
-        loop.watch(self.channel.fileno(), self._hear)
+        host.watch(self.channel.fileno(), self._hear)
 
     def fork(self, place: Place, group: Group | None) -> None:
         """Order a place. While the zygote forks for others it may not be able to take one more order."""
@@ -59,10 +59,6 @@ class Zygote:
             for descriptor in descriptors:
                 os.close(descriptor)
 
-    @property
-    def usable(self) -> bool:
-        return not self.failed
-
     def _hear(self) -> None:
         try:
             message, descriptors = child.receive(self.channel)
@@ -74,16 +70,15 @@ class Zygote:
             self.end("its process is gone")
         elif "ready" in message:
             self.ready = True
-            self._loop.wake_all()
+            self._host.wake_all()
         elif "failed" in message:
-            self.remedies = message["remedies"]
             self.end(message["failed"])
         elif "born" in message:
             self.places[message["born"]].born(descriptors[0])
         elif "died" in message:
             self.places.pop(message["died"]).ended(message)
         elif "stillborn" in message:
-            self.places.pop(message["stillborn"]).ended({"status": 0, "cpu": 0.0, "rss": 0}, message["text"])
+            self.places.pop(message["stillborn"]).ended(child.told(0), message["text"])
         self._send_orders()
 
     def end(self, reason: str) -> None:
@@ -91,15 +86,15 @@ class Zygote:
         if self.failed:
             return
         self.failed = reason
-        self._loop.unwatch(self.channel.fileno())
+        self._host.unwatch(self.channel.fileno())
         self.channel.close()
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGTERM)  # which ends all that it forked before it ends itself
         for place in [*self.places.values()]:
             place.kill()
-            place.ended({"status": signal.SIGKILL, "cpu": 0.0, "rss": 0}, f"the {self.name} zygote failed: {reason}")
+            place.ended(child.told(signal.SIGKILL), f"the {self.name} zygote failed: {reason}")
         self.places.clear()
         while self._orders:
             for descriptor in self._orders.popleft()[1]:
                 os.close(descriptor)
-        self._loop.wake_all()
+        self._host.wake_all()

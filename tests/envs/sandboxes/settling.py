@@ -5,8 +5,7 @@ Deadlines are long, since only a failure waits for one.
 
 import os
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterable
 
 from palaestra.envs.sandboxes.local import LocalSandbox
 from palaestra.envs.sandboxes.runner import watching
@@ -35,10 +34,17 @@ def below(pid: int) -> set[int]:
 
 def alive(pid: int) -> bool:
     """Not gone, and not only waiting to be reaped."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1] not in ("Z", "X")
-    except OSError:
-        return False
+    return watching.status(pid)[:1] not in watching.ENDED
+
+
+def known(pids: Iterable[int]) -> set[tuple[int, bytes]]:
+    """Those that are alive, with the moment each began, so that a number used again is not taken for it."""
+    return {(pid, began) for pid in pids if alive(pid) for began in watching.status(pid)[19:20]}
+
+
+def live(processes: Iterable[tuple[int, bytes]]) -> bool:
+    """Whether any of these is alive still."""
+    return not known(pid for pid, _ in processes).isdisjoint(processes)
 
 
 def reaped(pid: int) -> bool:

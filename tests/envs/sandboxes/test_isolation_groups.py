@@ -12,14 +12,9 @@ from settling import alive, soon
 from palaestra.envs.sandboxes.runner import cgroups, hierarchies, watching
 
 LIMITS = {"memory_bytes": 48 * 2**20, "processes": 4}
-FILES = {"cgroup.procs": "", "cgroup.subtree_control": "", "memory.max": "max", "memory.swap.max": "max"}
-FILES |= {
-    "cpu.stat": "",
-    "pids.max": "max",
-    "pids.events": "max 0\n",
-    "memory.events": "low 0\noom 1\noom_kill 0\n",
-    "cgroup.kill": "",
-}
+FILES = dict.fromkeys(("cgroup.procs", "cgroup.subtree_control", "cpu.stat", "cgroup.kill"), "")
+FILES |= dict.fromkeys(("memory.max", "memory.swap.max", "pids.max"), "max")
+FILES |= {"pids.events": "max 0\n", "memory.events": "low 0\noom 1\noom_kill 0\n"}
 
 really = pytest.mark.skipif(cgroups.why_not() != "", reason="no control groups can be had here")
 
@@ -141,23 +136,19 @@ def test_an_owner_is_known_by_pid_and_start_so_only_groups_of_the_dead_are_swept
 def test_the_kernel_counts_the_whole_tree_and_tells_of_its_kills(groups):
     group = groups.create("eaters", LIMITS)
     # 36 MiB each: either alone would do. The child holds its own until the parent has taken as much, or has died.
-    program = (
-        "import os, sys\n"
-        "sys.stdin.read(1)\n"
-        "(held, holds), (done, parent) = os.pipe(), os.pipe()\n"
-        "pid = os.fork()\n"
-        "if pid == 0:\n"
-        "    os.close(parent)\n"
-        "    own = bytearray(36 << 20)\n"
-        "    os.write(holds, b'x')\n"
-        "    os.read(done, 1)\n"
-        "    os._exit(0)\n"
-        "os.close(holds)\n"
-        "os.read(held, 1)\n"
-        "own = bytearray(36 << 20)\n"
-        "os.close(parent)\n"
-        "os.wait()\n"
-    )
+    program = """
+import os, sys
+sys.stdin.read(1)
+(held, holds), (done, parent) = os.pipe(), os.pipe()
+if os.fork() == 0:
+    os.close(parent)
+    own = bytearray(36 << 20)
+    os.write(holds, b'x'), os.read(done, 1)
+    os._exit(0)
+os.close(holds), os.read(held, 1)
+own = bytearray(36 << 20)
+os.close(parent), os.wait()
+"""
     with subprocess.Popen([sys.executable, "-I", "-S", "-c", program], stdin=subprocess.PIPE) as process:
         group.add(process.pid)
         process.communicate(b"x", timeout=60)

@@ -154,15 +154,8 @@ def outcomes(case: str) -> dict[str, dict]:
 
 def place(python: str, settings: dict, programs: list[str], **who) -> list[dict]:
     request = json.dumps({"settings": settings, "limits": LIMITS, "programs": programs})
-    answer = subprocess.run(
-        [python, "-I", "-S", PLACE],
-        input=request,
-        capture_output=True,
-        text=True,
-        timeout=300,  # for all of a case's programs
-        env={"TELLTALE": "TELLTALE"},
-        **who,
-    )
+    who |= {"env": {"TELLTALE": "TELLTALE"}, "timeout": 300}  # for all of a case's programs
+    answer = subprocess.run([python, "-I", "-S", PLACE], input=request, capture_output=True, text=True, **who)
     assert answer.returncode == 0, answer.stderr
     return json.loads(answer.stdout)
 
@@ -228,11 +221,14 @@ def test_foreign_processors_and_x32_kill():
 
 
 def test_the_probe_names_what_a_machine_lacks(monkeypatch):
+    assert probe.best_mode() == ("root" if os.geteuid() == 0 else "user")
     found = probe.capabilities(probe.best_mode())
     probe._tried.cache_clear()
     assert all(found[name] for name in ("files", "network", "processes", "process_count", "syscalls", "forks"))
     assert found["memory"] == ("tree" if cgroups.why_not() == "" else "watched")
     assert found["own_user"] == (os.geteuid() == 0)
-    monkeypatch.setattr(probe.cell, "unshare", lambda flags: (_ for _ in ()).throw(PermissionError(1, "unshare")))
+    monkeypatch.setattr(
+        probe.cell.kernel, "unshare", lambda flags: (_ for _ in ()).throw(PermissionError(1, "unshare"))
+    )
     with pytest.raises(syscalls.Unavailable, match=r"ordinary user: PermissionError.*docker or the remote"):
         probe.best_mode()

@@ -8,12 +8,11 @@ import pytest
 from patient_runner import patient
 from settling import below, reaped, soon, supervisor_of
 
-from palaestra.envs.sandboxes import Limits, Result, Session
+from palaestra.envs.sandboxes import Session
 from palaestra.envs.sandboxes.local import HIDDEN, LocalSandbox
 from palaestra.envs.sandboxes.runner.output import MARK_BYTES
 from palaestra.errors import UsageError
 
-MIB = 2**20
 SECONDS = 60.0
 """For programs that end by themselves. Those that never would sleep for longer than anybody waits."""
 
@@ -24,6 +23,9 @@ def test_a_program_that_runs_once_behaves_as_a_script(sandbox: LocalSandbox) -> 
     result = sandbox.run_once(program, stdin=b"given")
     assert result.stdout == "__main__ ['main.py'] given\nbye\n"
     assert (result.exit_code, result.signal, result.ok) == (7, None, False)
+    assert sandbox.run_once("print(1)\n6 * 7", show_last=True).stdout == "1\n42\n"
+    assert sandbox.run_once("print(1)", show_last=True).stdout == "1\n"
+    assert sandbox.run_once("import os; print(sorted(os.listdir('/proc/self/fd')))").stdout == "['0', '1', '2', '3']\n"
 
 
 def test_a_traceback_shows_the_agents_lines_and_none_of_ours(sandbox: LocalSandbox, session: Session) -> None:
@@ -106,19 +108,6 @@ def test_a_process_that_goes_is_an_answer(session: Session, program: str, code: 
     assert session.run("1 + 1", show_last=True).value == "2"
 
 
-def test_a_forged_reply_fools_only_its_own_session(sandbox: LocalSandbox, session: Session) -> None:
-    forge = """
-import os
-for fd in range(3, 64):
-    for word in (b"d", b"d\\0\\1forged", b"e", b"f99999", b"x" * 100_000, b"d\\xff", b""):
-        try: os.write(fd, word)
-        except OSError: pass
-"""
-    assert isinstance(session.run(forge, timeout=0.5), Result)
-    assert isinstance(session.run("1", timeout=0.5), Result)
-    assert sandbox.run_once("print('sound')").stdout == "sound\n"
-
-
 def test_a_forged_value_is_cut_as_any_other(session: Session) -> None:
     program = """
 import sys
@@ -155,11 +144,12 @@ def test_a_process_that_goes_between_two_runs_takes_no_run_with_it(
     assert session.run("print(2)").ok
 
 
-def test_a_thread_prints_into_its_own_run_alone_and_outlives_it(session: Session) -> None:
-    thread = "while True:\n        time.sleep(0.01)\n        print('late')\n        beats.append(1)"
-    program = f"import threading, time\nbeats = []\ndef work():\n    {thread}\n"
-    session.run(program + "threading.Thread(target=work, daemon=True).start()")
-    assert session.run("while len(beats) < 4: time.sleep(0.01)").ok
+def test_a_thread_outlives_its_run_and_what_it_prints_before_the_next_one_is_nobodys(session: Session) -> None:
+    work = "    while not os.path.exists('go'): time.sleep(0.01)\n    print('late')\n    open('said', 'w').close()"
+    session.run(f"import os, threading, time\ndef work():\n{work}\nthreading.Thread(target=work).start()")
+    session.put("go", b"")
+    soon(lambda: "said" in session.listdir())
+    assert session.run("print(2)").stdout == "2\n"
 
 
 @pytest.mark.parametrize("spoiled", ["os.close(1)", "os.dup2(2, 1)", "os.set_blocking(1, False)", "sys.stdout.close()"])
@@ -175,15 +165,6 @@ def test_what_a_child_prints_after_its_run_is_nobodys(session: Session) -> None:
     session.run(f"import os, time\nif os.fork() == 0:\n{child}")
     session.put("go", b"")
     assert session.run("os.wait()\nprint(2)").stdout == "2\n"
-
-
-def test_a_program_that_runs_once_may_show_its_last_value(sandbox: LocalSandbox) -> None:
-    assert sandbox.run_once("print(1)\n6 * 7", show_last=True).stdout == "1\n42\n"
-    assert sandbox.run_once("print(1)", show_last=True).stdout == "1\n"
-
-
-def test_a_program_that_runs_once_has_three_descriptors(sandbox: LocalSandbox) -> None:
-    assert sandbox.run_once("import os; print(sorted(os.listdir('/proc/self/fd')))").stdout == "['0', '1', '2', '3']\n"
 
 
 def test_a_daemon_that_holds_stdout_does_not_hold_the_run(sandbox: LocalSandbox, session: Session) -> None:
@@ -296,18 +277,6 @@ def test_a_session_that_its_program_keeps_from_being_forked_begins_anew_and_says
     assert session.run("print(x)").stdout == "1\n"
 
 
-def test_limits_may_only_be_tighter(sandbox: LocalSandbox) -> None:
-    with pytest.raises(UsageError, match="at most"):
-        sandbox.start(limits=Limits(memory_bytes=1024 * MIB))
-
-
-def test_one_run_does_not_see_another(sandbox: LocalSandbox) -> None:
-    sandbox.run_once("import builtins, math; builtins.print = None; math.pi = 3; open('/tmp/f', 'w').write('')")
-    assert sandbox.run_once("import math, os; print(math.pi > 3.1, os.listdir('.'), os.listdir('/tmp'))").stdout == (
-        "True [] []\n"
-    )
-
-
 def test_cancelling_ends_the_run(sandbox: LocalSandbox) -> None:
     supervisor = supervisor_of(sandbox)
 
@@ -328,6 +297,9 @@ def test_cancelling_ends_the_run(sandbox: LocalSandbox) -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+        for again in (session.arun("1"), session.afork(), session.areset()):
+            with pytest.raises(UsageError, match="an earlier call was cancelled, which ended this session"):
+                await again
         await session.aclose()
         await until(lambda: below(supervisor) <= quiet)
         results = await asyncio.gather(*(sandbox.arun_once(f"print({number})") for number in range(8)))

@@ -137,14 +137,12 @@ supervisor.main()
 """
 
 
-@pytest.mark.parametrize("grouped", [True, False])
-def test_children_that_relay_each_other_have_the_cpu_time_of_one_session(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, grouped: bool
+def test_children_that_relay_each_other_have_the_cpu_time_of_one_session_where_no_control_group_counts_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Between runs and during one, where control groups count the time and where none does."""
-    if not grouped:
-        (tmp_path / "runner.py").write_text(UNGROUPED)
-        monkeypatch.setattr(supervised, "_RUNNER", tmp_path / "runner.py")
+    """Between runs and during one; where groups count is among the scenes of the proofs."""
+    (tmp_path / "runner.py").write_text(UNGROUPED)
+    monkeypatch.setattr(supervised, "_RUNNER", tmp_path / "runner.py")
     tight = Limits(cpu_seconds=1.0, seconds=SECONDS)
     with LocalSandbox(tight, preload="bare") as sandbox, sandbox.start() as session:
         quiet = below(supervisor_of(sandbox))

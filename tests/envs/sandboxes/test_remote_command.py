@@ -1,13 +1,12 @@
 """`palaestra serve sandbox`, as it is started: it serves, and when it is stopped or killed nothing of it is left."""
 
-import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from settling import soon
+from settling import below, known, live, soon
 
 from palaestra.envs.sandboxes import open_sandbox
 from palaestra.envs.sandboxes.remote.connection import TOKEN_ENV
@@ -24,24 +23,6 @@ with open_sandbox("remote", url=sys.argv[1]) as sandbox:
     print("began", flush=True)
     session.run("ctypes.CDLL(None).prctl(15, b'under way', 0, 0, 0); time.sleep(500)", timeout=500)
 """
-
-
-def family(pid):
-    """The processes that come of one, with the moment each began, so that a number used again is not taken for it."""
-    children = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if fields[0] != "Z":
-            children.setdefault(int(fields[1]), set()).add((int(path.parent.name), fields[19]))
-    found, queue = set(), [pid]
-    while queue:
-        for child in children.get(queue.pop(), ()):
-            found.add(child)
-            queue.append(child[0])
-    return found
 
 
 def name(process):
@@ -76,11 +57,11 @@ def test_a_server_that_is_stopped_leaves_no_process(server, number):
     with open_sandbox("remote", url=url, patience=0.3) as sandbox:
         session = sandbox.start(files={"a": b"x"})
         session.run("import os\nif not os.fork():\n import time; time.sleep(1000)")
-        alive = family(process.pid)
-        assert len(alive) >= 4
+        family = known(below(process.pid))
+        assert len(family) >= 4
         process.send_signal(number)
         process.wait(60)
-        soon(lambda: not alive & _alive())
+        soon(lambda: not live(family))
         with pytest.raises(Broken):
             session.run("print(1)")
 
@@ -90,22 +71,18 @@ def test_the_run_of_a_client_that_is_killed_is_ended(server):
     with open_sandbox("remote", url=url) as sandbox, sandbox.start() as session:
         session.run("print(1)")
         sandbox.run_once("import numpy")
-    known = family(process.pid)
+    before = known(below(process.pid))
     client = subprocess.Popen([sys.executable, "-c", CLIENT, url], stdout=subprocess.PIPE)
     with client:
         assert client.stdout.readline() == b"began\n"
-        began = family(process.pid) - known
+        began = known(below(process.pid)) - before
         assert len(began) >= 2  # the first process of its session, and the one that runs its programs
         soon(lambda: b"under way" in map(name, began))
         client.kill()
-    soon(lambda: not began & _alive())
+    soon(lambda: not live(began))
 
 
 def test_a_wrong_token_is_refused(server, monkeypatch):
     monkeypatch.setenv(TOKEN_ENV, TOKEN[::-1])
     with pytest.raises(UsageError, match="refused"):
         open_sandbox("remote", url=server[1])
-
-
-def _alive():
-    return family(1) if os.getpid() != 1 else family(os.getpid())

@@ -10,7 +10,7 @@ from hypothesis import strategies as some
 from palaestra.envs.sandboxes import Result
 from palaestra.envs.sandboxes.framed import checked, read_result
 from palaestra.envs.sandboxes.result import Limited
-from palaestra.envs.sandboxes.runner.output import Kept, Outputs, Pipe
+from palaestra.envs.sandboxes.runner.output import Kept, Outputs
 from palaestra.envs.sandboxes.runner.preload import choose
 from palaestra.envs.sandboxes.runner.wire import HEAD_BYTES, LENGTHS, LIMITED, RESULT, FrameError, Reader, pack
 from palaestra.errors import Broken
@@ -29,18 +29,11 @@ def test_frames_come_out_as_they_went_in_however_they_are_cut(frames: list[tuple
     assert found == frames and reader.empty
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        LENGTHS.pack(HEAD_BYTES + 1, 0),
-        LENGTHS.pack(2, 101),
-        LENGTHS.pack(2, 0) + b"[]",
-        LENGTHS.pack(0, 0),
-        LENGTHS.pack(3, 0) + b"{x}",
-        LENGTHS.pack(2, 0) + b"\xff\xff",
-        LENGTHS.pack(100_000, 0) + b"[" * 100_000,
-    ],
-)
+TOO_LONG = [LENGTHS.pack(HEAD_BYTES + 1, 0), LENGTHS.pack(2, 101)]
+HEADS = [b"[]", b"", b"{x}", b"\xff\xff", b"[" * 100_000]
+
+
+@pytest.mark.parametrize("data", [*TOO_LONG, *(LENGTHS.pack(len(head), 0) + head for head in HEADS)])
 def test_what_is_no_frame_is_refused_before_it_is_kept(data: bytes) -> None:
     reader = Reader(100)
     reader.feed(data)
@@ -69,29 +62,18 @@ def test_a_flood_costs_no_memory() -> None:
     assert kept.size == 2000 * 2**16 and len(kept._head) + len(kept._tail) < 2**18
 
 
-def test_a_pipe_that_others_hold_open_is_drained_without_waiting() -> None:
-    pipe = Pipe(100)
-    held = os.dup(pipe.writing)
+def test_what_a_program_left_is_read_from_both_outputs_and_who_holds_one_open_is_not_waited_for() -> None:
+    outputs = Outputs(100, None)
+    held = os.dup(outputs.err.writing)
     try:
         os.write(held, b"words")
-        pipe.given()
-        pipe.drain()
-        assert pipe.kept.text() == b"words"
-    finally:
-        os.close(held)
-        pipe.close()
-
-
-def test_what_a_program_left_is_read_from_both_of_its_outputs() -> None:
-    outputs = Outputs(100, None)
-    try:
-        os.write(outputs.err.writing, b"words")
         outputs.given()
         outputs.drain()
         assert (outputs.out.kept.text(), outputs.err.kept.text()) == (b"", b"words")
         outputs.begin()
         assert outputs.err.kept.size == 0
     finally:
+        os.close(held)
         outputs.out.close()
         outputs.err.close()
 
@@ -105,17 +87,15 @@ def test_a_result_is_read_and_what_is_wrong_is_broken() -> None:
         stdout="ab", value="6", exit_code=0, signal=None, timed_out=True, limit_hit="scratch", stdout_bytes=2,
         duration_s=0.1, cpu_s=0.2, max_rss_bytes=1,
     )  # fmt: skip
-    wrong = [
-        result(sizes=(9, 0, 1)),
-        result(sizes=(3, 0, 1)),
-        result(sizes=(2, 0, 2**31 - 1)),
+    sizes = (9, 0, 1), (3, 0, 1), (2, 0, 2**31 - 1)
+    for reply in (
+        *(result(sizes=one) for one in sizes),
         result(len(LIMITED)),
         result()[:-1],
         b"\0",
-        {"error": "text"},
+        {"error": "x"},
         {},
-    ]
-    for reply in wrong:
+    ):
         with pytest.raises(Broken):
             read_result(reply, b"ab6")
     assert get_args(Limited) == LIMITED
