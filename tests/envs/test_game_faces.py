@@ -72,18 +72,6 @@ def test_an_aec_face_stands_after_a_restore_where_the_snapshot_was_taken(turns):
         assert end(one, *PLAN[turns:]) == first
 
 
-def test_a_game_of_pettingzoos_registry_is_branched():
-    env = pettingzoo.make("aec", CRITIC)
-    env.reset(seed=0)
-    env.step("Answer: 1")
-    here = env.snapshot()
-    for _ in range(2):
-        assert env.agent_selection == "critic_0"
-        env.step("Agree.")
-        assert env.agent_selection == "solver_0"
-        env.restore(here)
-
-
 def test_a_parallel_face_stands_after_a_restore_where_the_snapshot_was_taken():
     env = ParallelGame(Bells())
     first, infos = env.reset(seed=3)

@@ -7,9 +7,9 @@ import pytest
 import workshop
 from driven import PATIENCE, becomes, begun, call, heard
 
-from palaestra import Broken, Ending, EnvironmentDefect, Start
+from palaestra import Broken, Ending, Start
 from palaestra.envs import TextEnv
-from palaestra.envs.running import crew, loop
+from palaestra.envs.running import loop
 
 
 @pytest.fixture(autouse=True)
@@ -92,17 +92,6 @@ def test_no_way_out_of_an_episode_hangs(arena, way):
     assert time.monotonic() - started < 0.7 * PATIENCE  # It hangs for all of it.
 
 
-def test_a_hung_call_closes_its_toolkits_aside(arena):
-    opened = lit(arena, 1)
-    (lamp,) = workshop.Lamp.made
-    opened.send({0: call("hang")})
-    assert opened.recv(1, PATIENCE)[0].ending is Ending.BROKEN
-    until = time.monotonic() + PATIENCE
-    while opened._aside and time.monotonic() < until:
-        opened._hear(time.monotonic() + 0.05)
-    assert lamp.log == ["start", "close"]
-
-
 def test_a_reward_that_raises_closes_the_toolkits_and_frees_the_slot(arena):
     opened = lit(arena, 2)
     opened.send({0: "raise", 1: "yes"})
@@ -113,20 +102,6 @@ def test_a_reward_that_raises_closes_the_toolkits_and_frees_the_slot(arena):
     assert opened.recv(1, PATIENCE)[0].ending is None
     opened.close()
     assert all(lamp.log.count("start") == lamp.log.count("close") for lamp in workshop.Lamp.made)
-
-
-def test_a_defect_that_shows_as_toolkits_start_is_raised(arena):
-    class Cracked(workshop.Lamp):
-        def start(self, task, rng):
-            raise EnvironmentDefect("no filament")
-
-    class Dark(workshop.Lit):
-        toolkits = (Cracked,)
-
-    opened = arena(Dark, 1)
-    opened.begin(0, Start(0, 0))
-    with pytest.raises(EnvironmentDefect, match="no filament"):
-        opened.recv(1, PATIENCE)
 
 
 def test_an_environment_by_itself_waits_for_its_toolkits_no_longer_than_a_slot(arena, caplog):
@@ -145,15 +120,6 @@ def test_an_environment_by_itself_waits_for_its_toolkits_no_longer_than_a_slot(a
     assert len(workshop.Lamp.made) == 3
     assert time.monotonic() - started < 0.7 * PATIENCE  # It hangs for all of it.
     env.close()
-
-
-def test_a_start_that_no_thread_can_run_breaks_its_episode(arena, monkeypatch):
-    monkeypatch.setattr(crew, "MAX_LOST", 0)
-    opened = arena(workshop.Lit, 1)
-    opened.begin(0, Start(0, 0))
-    (event,) = opened.recv(1, PATIENCE)
-    assert event.ending is Ending.BROKEN
-    assert "0 threads hang" in event.fault
 
 
 def test_a_stalled_call_is_reported_by_name_and_warned_about(arena, caplog):
