@@ -83,9 +83,11 @@ def test_a_constructor_that_knows_nothing_of_formats_takes_one(author):
         built(author, format="lama")
 
 
-def test_an_option_of_an_authors_own_stays_the_authors():
+def test_what_an_author_takes_and_gets_wrong_stays_the_authors():
     found = Own(format="yaml")
     assert (found.output, found.format) == ("yaml", "hermes")
+    with pytest.raises(TypeError, match="unexpected keyword argument 'length'"):
+        built(Misled)
 
 
 @pytest.mark.parametrize("vector", [False, True])
@@ -95,8 +97,3 @@ def test_an_option_that_there_is_not_is_told_with_those_that_there_are(vector):
         opening("palaestra/TwoHop-v0", fromat="llama3")
     with pytest.raises(UsageError, match="Sized: missing a required argument: 'size'"):
         built(Sized)
-
-
-def test_a_mistake_in_an_authors_constructor_is_the_authors():
-    with pytest.raises(TypeError, match="unexpected keyword argument 'length'"):
-        built(Misled)
