@@ -8,7 +8,7 @@ import pytest
 import palaestra
 from palaestra import Task, UnknownTask
 from palaestra.envs import ToolEnv
-from palaestra.envs.checks.check import CHECKS
+from palaestra.envs.checks.check import CHECKS, check
 from palaestra.envs.checks.findings import measure
 from palaestra.envs.checks.trials import Subject
 
