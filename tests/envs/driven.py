@@ -2,7 +2,9 @@
 
 import time
 
-from palaestra import Start
+import pytest
+
+from palaestra import Start, UsageError
 from palaestra.formats import ParsedCall, hermes
 
 PATIENCE = 60
@@ -42,3 +44,9 @@ def becomes(found):
     while not found() and time.monotonic() < until:
         time.sleep(0.005)
     return found()
+
+
+def refused(said, use, *given, error=UsageError):
+    """What is used so says this."""
+    with pytest.raises(error, match=said):
+        use(*given)

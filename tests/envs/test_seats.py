@@ -4,7 +4,7 @@ import threading
 
 import game_worlds
 import pytest
-from driven import becomes, begun, call, heard, seated
+from driven import becomes, begun, call, heard, refused, seated
 
 import palaestra
 from palaestra.agents import Agent, ScriptedPolicy, play
@@ -193,10 +193,6 @@ def test_an_engine_that_fails_once_makes_the_whole_game_be_played_again(table):
 
 
 def test_the_state_of_each_slot_is_guarded(table):
-    def refused(said, use, *given):
-        with pytest.raises(UsageError, match=said):
-            use(*given)
-
     refused("slot 9 does not exist", table.begin, 9, Start(0, 0, seat=LEFT))
     refused("send: slot 0 is free", table.send, {0: "x"})
     refused("one of 'left_0', 'right_0', or open it with seat=NAME", table.begin, 0, Start(0, 0))

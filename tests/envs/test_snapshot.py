@@ -4,10 +4,11 @@ import threading
 
 import numpy as np
 import pytest
+from driven import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from palaestra import Broken, Start, Task, UsageError
+from palaestra import Broken, Start, Task
 from palaestra.envs import TextEnv, ToolEnv, Toolkit, tool
 from palaestra.envs.arena.driving import settle
 
@@ -206,10 +207,6 @@ def test_branches_differ_in_noise_and_forking_again_repeats_them():
 def test_what_has_no_snapshot_or_takes_none_says_why():
     env, closed = TextEnv(Room()), opened(Closed)
     prefix = ({"role": "assistant", "content": "earlier"},)
-
-    def refused(said, use, *given):
-        with pytest.raises(UsageError, match=said):
-            use(*given)
 
     refused("no episode of Room runs", env.snapshot)
     settle(env.machine, env.machine.open({None: Start(0, 1, prefix=prefix)}))

@@ -5,7 +5,7 @@ import threading
 import gymnasium
 import numpy as np
 import pytest
-from driven import becomes, begun, call
+from driven import becomes, begun, call, refused
 from gymnasium.vector import AutoresetMode
 
 import palaestra
@@ -127,10 +127,6 @@ def test_finish_answers_through_recv(arena):
 
 def test_misuse_is_named_and_sends_nothing(arena):
     opened = begun(arena(slots=2))
-
-    def refused(said, use, *given):
-        with pytest.raises(UsageError, match=said):
-            use(*given)
 
     refused("slot 2 does not exist", opened.send, {0: "yes", 2: "yes"})
     opened.send({0: "yes"})
