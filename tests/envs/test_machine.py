@@ -5,6 +5,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from driven import refused
 from machine_worlds import (
     MADE,
     SELL,
@@ -101,8 +102,7 @@ def test_what_is_late_breaks_the_episode_and_a_closing_changes_nothing(late):
 def test_what_was_dropped_closes_and_changes_nothing_later(role, kits):
     machine = machine_of(JudgedShop, *kits)
     old = stands(machine, role)
-    with pytest.raises(UsageError, match=r"middle of a turn|no episode"):
-        branches.take(machine)
+    refused(r"middle of a turn|no episode", branches.take, machine)
     assert machine.discard() is None
     led(machine, machine.open({None: Start(0, 2)}))
     there = machine.state.attempt(None)
@@ -197,8 +197,7 @@ def test_a_reward_that_fails_is_raised_once_toolkits_are_closed(kit, reward):
         with pytest.raises(EnvironmentDefect if reward == 2.0 else type(reward)):
             led(machine, machine.act(None, "sold"))
         assert (MADE[-1].log, machine.is_open) == (["start", "close"], False)
-        with pytest.raises(UsageError, match="has ended"):
-            machine.stop(Ending.LENGTH_LIMIT)
+        refused("has ended", machine.stop, Ending.LENGTH_LIMIT)
 
 
 def test_a_tool_may_end_the_episode_and_a_failure_may_only_where_it_is_ours():
@@ -260,8 +259,7 @@ def test_an_interrupt_while_somebody_waits_drops_the_episode(monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         driving.settle(machine, machine.act(None, SELL))
     for use in (lambda: machine.act(None, "sold"), lambda: machine.stop(Ending.LENGTH_LIMIT)):
-        with pytest.raises(UsageError, match="before an episode has begun"):
-            use()
+        refused("before an episode has begun", use)
     done(closings[0])
     assert MADE[0].log == ["start", "close"]
 

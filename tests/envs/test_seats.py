@@ -146,8 +146,7 @@ def test_a_seat_that_gives_up_before_the_game_opens_is_forgotten(table):
 def test_seats_that_can_never_meet_are_an_error_and_no_endless_wait(table):
     for slot in range(4):
         table.begin(slot, Start(slot, slot, seat=LEFT))
-    with pytest.raises(UsageError, match="waits for right_0, and every slot is taken"):
-        table.recv(1, 1)
+    refused("waits for right_0, and every slot is taken", table.recv, 1, 1)
 
 
 def test_a_seat_that_nobody_takes_is_an_error_after_our_deadline(arena):
@@ -206,15 +205,17 @@ def test_the_state_of_each_slot_is_guarded(table):
 
 
 def test_an_arena_that_holds_no_game_is_refused():
-    with pytest.raises(UsageError, match="found 1 slots; expected at least 2, one for each of left_0, right_0"):
-        palaestra.arena(DUEL, 1)
-    for game, options in ((DUEL, {}), ("palaestra/debate_v0", {"seat": "judge_0"})):
-        with pytest.raises(UsageError, match=r"expected at least 1, how many episodes"):
-            palaestra.arena(game, 0, **options)
-    with pytest.raises(UsageError, match=r"test/duel_v0 takes no option 'colour'; it takes split"):
-        palaestra.arena(DUEL, 2, colour="red")
-    with pytest.raises(UnknownId, match=r"test/duel-v0"):
-        palaestra.arena("test/dual-v0", 2)
+    for game, slots, options, error, said in (
+        (DUEL, 1, {}, UsageError, "found 1 slots; expected at least 2, one for each of left_0, right_0"),
+        (DUEL, 0, {}, UsageError, "expected at least 1, how many episodes"),
+        ("palaestra/debate_v0", 0, {"seat": "judge_0"}, UsageError, "expected at least 1, how many episodes"),
+        ("palaestra/debate_v0", 3, {"seat": "jury_0"}, UsageError, "seat is 'jury_0'; expected one of"),
+        (INLINE, 3, {"seat": LEFT}, UsageError, "has no demonstrator"),
+        (DUEL, 2, {"colour": "red"}, UsageError, "test/duel_v0 takes no option 'colour'; it takes split"),
+        ("test/dual-v0", 2, {}, UnknownId, "test/duel-v0"),
+    ):
+        with pytest.raises(error, match=said):
+            palaestra.arena(game, slots, **options)
 
 
 def test_one_seat_against_demonstrators_is_an_ordinary_episode_that_repeats(arena):
@@ -227,10 +228,6 @@ def test_one_seat_against_demonstrators_is_an_ordinary_episode_that_repeats(aren
         assert [(episode.reward, episode.start.seat) for episode in episodes] == [(1.0, None)] * 9
         seen.append([episode.attempt.messages for episode in episodes])
     assert seen[0] == seen[1]
-    with pytest.raises(UsageError, match=r"seat is 'jury_0'; expected one of"):
-        palaestra.arena(game, 3, seat="jury_0")
-    with pytest.raises(UsageError, match="has no demonstrator"):
-        palaestra.arena(INLINE, 3, seat=LEFT)
 
 
 def test_partners_say_the_same_for_the_same_task_and_seed_and_differ_by_seat():

@@ -7,7 +7,9 @@ import threading
 import time
 from typing import Literal
 
-from palaestra.envs import Task, ToolEnv, ToolError, Toolkit, tool
+import worlds
+
+from palaestra.envs import Task, ToolError, Toolkit, tool
 from palaestra.errors import Broken
 
 inside = 0
@@ -52,16 +54,10 @@ def fail(times, error):
             raise error
 
 
-class Base(ToolEnv):
-    """Says yes."""
+class Base(worlds.Plain):
+    """Long enough for several calls."""
 
     max_turns = 6
-
-    def task(self, rng):
-        return Task(prompt=f"Say {rng.integers(1000)}.", answer="yes")
-
-    def reward(self, attempt):
-        return float(attempt.answer == "yes")
 
 
 class Limited(Base):
@@ -234,7 +230,7 @@ class Lamp(Toolkit):
         return "late"
 
 
-class Lit(ToolEnv):
+class Lit(worlds.Plain):
     """An environment with a lamp."""
 
     toolkits = (Lamp,)

@@ -49,7 +49,28 @@ class Notes(Toolkit):
         return f"{len(self.lines)} kept"
 
 
-class Kitchen(ToolEnv):
+class Plain(ToolEnv):
+    """Wants a yes."""
+
+    def task(self, rng):
+        return Task(prompt=f"Say {rng.integers(1000)}.", answer="yes")
+
+    def reward(self, attempt):
+        return float(attempt.answer == "yes")
+
+
+class Inline(Plain):
+    """Only computes."""
+
+    max_turns = 3
+
+    @tool
+    def add(self, a: int, b: int = 1) -> int:
+        """Add."""
+        return a + b
+
+
+class Kitchen(Inline):
     """One tool of every kind and temper."""
 
     max_turns = 5
@@ -58,14 +79,6 @@ class Kitchen(ToolEnv):
     system = "Be brief."
     toolkits = (Notes,)
     parts = {"success": RewardPart(), "brevity": RewardPart(weight=0.5, low=-1.0)}  # noqa: RUF012
-
-    def task(self, rng):
-        return Task(prompt=f"Say {rng.integers(1000)}.", answer="yes")
-
-    @tool
-    def add(self, a: int, b: int = 1) -> int:
-        """Add."""
-        return a + b
 
     @tool
     async def nap(self, seconds: float, name: str) -> str:
@@ -124,23 +137,6 @@ class Kitchen(ToolEnv):
 
     def reward(self, attempt):
         return {"success": float(attempt.answer == attempt.task.answer), "brevity": -0.5}
-
-
-class Inline(ToolEnv):
-    """Only computes."""
-
-    max_turns = 3
-
-    def task(self, rng):
-        return Task(prompt=f"Say {rng.integers(1000)}.", answer="yes")
-
-    @tool
-    def add(self, a: int, b: int = 1) -> int:
-        """Add."""
-        return a + b
-
-    def reward(self, attempt):
-        return float(attempt.answer == "yes")
 
 
 class Meeting(Inline):
