@@ -12,7 +12,7 @@ import palaestra
 from palaestra import registry
 
 sys.path.insert(0, str(Path(__file__).parent))
-IDS = {"Kitchen": "test/Kitchen-v0", "Inline": "test/Inline-v0", "Unstartable": "test/Unstartable-v0"}
+IDS = {"Kitchen": "test/Kitchen-v0", "Inline": "test/Inline-v0"}
 REGISTRIES = (
     gymnasium.registry, pettingzoo.aec_registry, pettingzoo.parallel_registry, registry._games, registry._demonstrators
 )  # fmt: skip

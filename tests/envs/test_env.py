@@ -179,15 +179,6 @@ def test_broken_and_deadlines_end_without_reward(name):
     assert env.step("yes")[2]
 
 
-def test_a_toolkit_that_does_not_start_is_broken():
-    env = make("test/Unstartable-v0")
-    event = begun(env, Start(task=13, seed=0))
-    assert event.ending is Ending.BROKEN
-    assert "no display" in event.fault
-    refused("no display", lambda: env.reset(options={"task": 13}), error=Broken)
-    env.reset(options={"task": 12})
-
-
 @pytest.mark.parametrize(
     ("value", "said"),
     [({"succes": 1.0}, "not declared"), ({"brevity": 0.0}, "without 'success'"), (2.0, "declared range"),

@@ -5,7 +5,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from driven import refused
+from driven import call, refused
 from machine_worlds import (
     MADE,
     SELL,
@@ -17,18 +17,15 @@ from machine_worlds import (
     Till,
     Warehouse,
     aside,
-    call,
     done,
     led,
     machine_of,
     stands,
 )
 
-from palaestra import Broken, Ending, EnvironmentDefect, Episode, Start, ToolError, UsageError
-from palaestra.envs import Done, tool
+from palaestra import Broken, Ending, EnvironmentDefect, Start, UsageError
 from palaestra.envs.arena import driving
 from palaestra.envs.core import branches
-from palaestra.record import Record, from_line, to_line
 
 
 @pytest.fixture(autouse=True)
@@ -198,39 +195,6 @@ def test_a_reward_that_fails_is_raised_once_toolkits_are_closed(kit, reward):
             led(machine, machine.act(None, "sold"))
         assert (MADE[-1].log, machine.is_open) == (["start", "close"], False)
         refused("has ended", machine.stop, Ending.LENGTH_LIMIT)
-
-
-def test_a_tool_may_end_the_episode_and_a_failure_may_only_where_it_is_ours():
-    machine = machine_of(Shop, Warehouse)
-    led(machine, machine.open({None: Start(0, 1)}))
-    TROUBLE["sell"] = ToolError("not for sale")
-    (event,) = led(machine, machine.act(None, SELL)).values()
-    assert (event.ending, event.messages[0]["content"]) == (None, "Error: not for sale")
-    (event,) = led(machine, machine.act(None, call("sell", thing="last") + call("look"))).values()
-    assert [message["content"] for message in event.messages] == ["Sold out.", "shelves"]
-    assert (event.ending, event.attempt.answer, event.reward) == (Ending.ANSWERED, "all 2", 1.0)
-    assert [one.answer for one in event.attempt.calls] == [None, "all 2", None]
-    TROUBLE["sell"] = Broken("no power")
-    led(machine, machine.open({None: Start(0, 1)}))
-    (event,) = led(machine, machine.act(None, SELL + call("sell", thing="last"))).values()
-    assert (event.ending, event.reward) == (Ending.BROKEN, None), "whatever else was in the turn"
-
-
-def test_a_record_keeps_final_state_answers_of_calls_and_what_was_written():
-    class Counter(Stock):
-        @tool
-        def pay(self, euros: int = 1) -> str:
-            """Pay."""
-            return Done(f"{euros} paid")
-
-    machine = machine_of(Shop, Counter)
-    led(machine, machine.open({None: Start(0, 1)}))
-    (event,) = led(machine, machine.act(None, SELL + call("pay", euros="2"))).values()
-    paid = event.attempt.calls[1]
-    assert (paid.arguments, paid.written, paid.answer) == ({"euros": 2}, {"euros": "2"}, "2 paid")
-    episode = Episode(event.start, event.attempt, (), event.ending, event.reward, event.parts, "", event.tools)
-    again = from_line(to_line(Record("shop", episode))).episode.attempt
-    assert (again.final, again.calls) == (event.attempt.final, event.attempt.calls)
 
 
 def test_a_start_on_the_loop_that_comes_through_when_nobody_waits_is_closed(monkeypatch):

@@ -10,7 +10,7 @@ from gymnasium.vector import AutoresetMode
 
 import palaestra
 from palaestra import Arena, Ending, EnvironmentDefect, Start, UsageError
-from palaestra.envs import ToolEnv, ToolVectorEnv
+from palaestra.envs import ToolVectorEnv
 
 
 def test_the_registry_opens_an_arena_of_what_is_an_author(arena, worlds):
@@ -88,18 +88,6 @@ def test_a_deadline_breaks_one_slot_and_not_its_neighbours(arena, name, worlds):
     assert opened.recv(1, timeout=60)[0].ending is Ending.ANSWERED
 
 
-def test_broken_tools_and_starts_are_events(arena):
-    opened, unstartable = begun(arena()), arena("test/Unstartable-v0", 2)
-    opened.send({0: call("unplugged")})
-    unstartable.begin(0, Start(task=13, seed=0))
-    for one, said in ((opened, "the server is gone"), (unstartable, "no display")):
-        (event,) = one.recv(1)
-        assert (event.ending, event.reward) == (Ending.BROKEN, None)
-        assert said in event.fault
-    unstartable.begin(0, Start(task=12, seed=0))
-    assert unstartable.recv()[0].ending is None
-
-
 def test_begin_discards_what_runs_without_a_reward(arena, worlds):
     opened = begun(arena(slots=2))
     opened.send({0: call("stay", name="late")})
@@ -115,14 +103,6 @@ def test_begin_discards_what_runs_without_a_reward(arena, worlds):
     assert becomes(lambda: not opened._runner._crew._lost)  # Its thread is back, so its result has come.
     opened.send({1: call("wait", seconds=0.0, name="on")})
     assert [event.slot for event in opened.recv(1)] == [1]
-
-
-def test_finish_answers_through_recv(arena):
-    opened = begun(arena())
-    opened.finish(2, Ending.LENGTH_LIMIT, "the answer is y")
-    (event,) = opened.recv()
-    assert (event.slot, event.ending, event.parts["success"]) == (2, Ending.LENGTH_LIMIT, 0.0)
-    assert event.attempt.messages[-1]["content"] == "the answer is y"
 
 
 def test_misuse_is_named_and_sends_nothing(arena):
@@ -141,21 +121,6 @@ def test_misuse_is_named_and_sends_nothing(arena):
     for use in (lambda: opened.send({1: "yes"}), lambda: opened.begin(0, Start(0, 0)), lambda: opened.reset(seed=1)):
         refused("closed with its environment; make a new one", use)
     assert opened.recv() == []
-
-
-def test_a_defect_in_one_reward_loses_no_other_event(arena):
-    class Odd(ToolEnv):
-        def task_set(self, split):
-            return [palaestra.Task(prompt=f"{number}") for number in range(3)]
-
-        def reward(self, attempt):
-            return 1 / int(attempt.task.prompt)
-
-    opened = begun(arena(Odd, 3))
-    opened.send(dict.fromkeys((0, 1, 2), "x"))
-    with pytest.raises(ZeroDivisionError):
-        opened.recv()
-    assert [event.slot for event in opened.recv()] == [1, 2]
 
 
 @pytest.mark.parametrize("slots", [1, 3])

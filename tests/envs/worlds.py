@@ -166,19 +166,5 @@ class Meeting(Inline):
         return "b"
 
 
-class BadKit(Toolkit):
-    """Does not start for task 13."""
-
-    def start(self, task, rng):
-        if task.id == "train/13":
-            raise RuntimeError("no display")
-
-
-class Unstartable(Inline):
-    """Its toolkit fails for one task."""
-
-    toolkits = (BadKit,)
-
-
 class NotOurs:
     """No ToolEnv."""
