@@ -64,7 +64,6 @@ class Warehouse(Stock):
 
     @tool(blocking=True)
     def sell(self, thing: str) -> str:
-        """Sell a thing; the last one ends the sale."""
         return Stock.sell(self, thing)
 
 
@@ -82,7 +81,6 @@ class Server(Stock):
 
     @tool
     async def sell(self, thing: str) -> str:
-        """Sell a thing; the last one ends the sale."""
         return Stock.sell(self, thing)
 
 
@@ -97,7 +95,6 @@ class Shop(ToolEnv):
 
     @tool
     def look(self) -> str:
-        """Look around."""
         return "shelves"
 
     def reward(self, attempt):
@@ -177,7 +174,6 @@ class Notes(Toolkit):
 
     @tool
     def note(self, line: str) -> str:
-        """Keep a line."""
         self.lines.append(line)
         return f"{len(self.lines)} kept"
 

@@ -66,7 +66,6 @@ def test_arguments_fit_every_kind_of_parameter():
             self, way: typing.Literal["up", "down"], place: Place, names: list[str], count: int | str, sure: bool,
             more: str = "",
         ) -> str:  # fmt: skip
-            """Go."""
             return way
 
     values = Many._tools["go"].validate(arguments(Many._tools["go"].schema, "hello", 7))

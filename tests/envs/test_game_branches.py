@@ -25,7 +25,6 @@ class Dice(Game):
 
     @game_worlds.tool
     def count(self) -> str:
-        """Count on."""
         self.counted += 1
         return str(self.counted)
 
@@ -109,7 +108,6 @@ class Careless(Dice):
 
     @game_worlds.tool
     def count(self) -> str:
-        """Write a line."""
         self.lines.append("one")
         return "written"
 

@@ -25,7 +25,6 @@ class Bells(Game):
 
     @game_worlds.tool
     def ring(self) -> str:
-        """Ring."""
         self.rung += 1
         return f"rung {self.rung}"
 

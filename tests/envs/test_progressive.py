@@ -184,7 +184,6 @@ class Staged(ToolEnv):
 
     @tool
     def add(self, a: int) -> int:
-        """Add one."""
         return a + 1
 
     reward = Progressive(

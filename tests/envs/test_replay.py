@@ -43,14 +43,12 @@ class Till(Toolkit):
 
     @tool
     def sell(self, what: str, price: int = 3) -> str:
-        """Sell."""
         ran.append(what)
         self.sold.append((what, price))
         return Done("sold out", answer="all") if what == "last" else f"{what} for {price}"
 
     @tool(terminal=True)
     def stop(self) -> str:
-        """Close."""
         return "closed"
 
     def final(self):

@@ -44,7 +44,6 @@ class Stubborn:
 
     @tool(blocking=True, timeout=2 * PATIENCE)
     def quick(self) -> str:
-        """Answers."""
         return "here"
 
     @tool(blocking=True, timeout=2 * PATIENCE)

@@ -24,7 +24,6 @@ class Desk(Toolkit):
 
     @tool
     def write(self, line: str) -> str:
-        """Write."""
         return line
 
 

@@ -84,12 +84,10 @@ class Many:
 
     @tool
     def take(self, text: str, count: int, share: float, flag: bool) -> str:
-        """Take plain values."""
         return text
 
     @tool
     def rest(self) -> str:
-        """Rest."""
         return ""
 
 
@@ -251,19 +249,16 @@ class Counter(ToolEnv):
 
     @tool
     def sell(self, price: int) -> str:
-        """Sell."""
         return Done(f"sold for {price}", answer="yes") if price < 9 else "too dear"
 
     @tool(terminal=True)
     def submit(self, answer: str) -> str:
-        """Give the answer."""
         if not answer:
             raise ToolError("an answer has letters")
         return answer.strip().lower()
 
     @tool(blocking=True)
     def unplugged(self) -> str:
-        """Its server is gone."""
         raise Broken("the server is gone")
 
     def reward(self, attempt):

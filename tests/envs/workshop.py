@@ -130,19 +130,16 @@ class Flaky(Base):
 
     @tool(retries=3, transient=(Exception,))
     async def refuse(self) -> str:
-        """Refuses."""
         fail(99, ToolError("no"))
         return "never"
 
     @tool(retries=1, transient=(Broken,))
     async def unplugged(self) -> str:
-        """Its server is gone."""
         fail(99, Broken("the server is gone"))
         return "never"
 
     @tool(retries=50, transient=(OSError,), timeout=60)
     async def never(self) -> str:
-        """Never comes through."""
         fail(99, OSError("gone"))
         return "never"
 
@@ -152,12 +149,10 @@ class Heavy(Base):
 
     @tool(process=True)
     def square(self, number: int, sign: Literal["+", "-"] = "+") -> str:
-        """Square a number."""
         return f"{sign}{number**2} in {os.getpid() != os.getppid()}"
 
     @tool(process=True)
     def die(self, how: str) -> str:
-        """End the process."""
         if how == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         if how == "lie":
@@ -170,7 +165,6 @@ class Heavy(Base):
 
     @tool(process=True, timeout=0.5)
     def spin(self) -> str:
-        """Compute for ever."""
         while True:
             pass
 
@@ -182,12 +176,10 @@ class Heavy(Base):
 
     @tool(process=True)
     def refuse(self) -> str:
-        """Say no."""
         raise ToolError("no")
 
     @tool(process=True)
     def flood(self, size: int) -> str:
-        """A long result."""
         return "\ud800" + "a" * size
 
 
@@ -219,13 +211,11 @@ class Lamp(Toolkit):
 
     @tool(blocking=True)
     def glow(self, mood: str = "") -> str:
-        """Glow."""
         self.mood = mood
         return "lit"
 
     @tool(blocking=True, timeout=0.2)
     def hang(self) -> str:
-        """Hang."""
         Lamp.gate.wait(60)
         return "late"
 
@@ -278,7 +268,6 @@ class Loopy(Base):
 
     @tool(timeout=120)
     async def nap(self, seconds: float = 0.0) -> str:
-        """Sleeps."""
         await asyncio.sleep(seconds)
         return "slept"
 

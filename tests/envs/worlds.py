@@ -15,18 +15,19 @@ gate = threading.Event()
 
 def judged(author, attempt):
     """The reward of an attempt and its parts, with no episode around it."""
-    found = author.reward(attempt)
-    return score(type(author).__name__, author.parts, asyncio.run(_awaited(found)) if isawaitable(found) else found)
+    return score(type(author).__name__, author.parts, _found(author.reward(attempt)))
 
 
 def explained(author, attempt):
     """What a person is told of a reward."""
-    found = author.explain(attempt)
-    return asyncio.run(_awaited(found)) if isawaitable(found) else found
+    return _found(author.explain(attempt))
 
 
-async def _awaited(found):
-    return await found
+def _found(result):
+    async def awaited():
+        return await result
+
+    return asyncio.run(awaited()) if isawaitable(result) else result
 
 
 class Notes(Toolkit):
@@ -44,7 +45,6 @@ class Notes(Toolkit):
 
     @tool
     def note(self, line: str) -> str:
-        """Keep a line."""
         self.lines.append(line)
         return f"{len(self.lines)} kept"
 
@@ -66,7 +66,6 @@ class Inline(Plain):
 
     @tool
     def add(self, a: int, b: int = 1) -> int:
-        """Add."""
         return a + b
 
 
@@ -112,27 +111,22 @@ class Kitchen(Inline):
 
     @tool
     def refuse(self) -> str:
-        """Says no."""
         raise ToolError("no")
 
     @tool
     def crash(self) -> str:
-        """Divides by zero."""
         return str(1 // 0)
 
     @tool
     def leave(self) -> str:
-        """Calls exit."""
         raise SystemExit(3)
 
     @tool(blocking=True)
     def unplugged(self) -> str:
-        """Its server is gone."""
         raise palaestra.Broken("the server is gone")
 
     @tool
     def shout(self, size: int) -> str:
-        """A long reply."""
         return "a" * (size // 2) + "\ud800" + "z" * (size // 2)
 
     def reward(self, attempt):
