@@ -1,6 +1,5 @@
 """ToolEnv: one step at a time, whatever the agent says."""
 
-import importlib
 import json
 import logging
 import pickle
@@ -13,33 +12,9 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.wrappers import RecordEpisodeStatistics
 
 import palaestra
-from palaestra import Broken, Ending, EnvironmentDefect, Start, Status, Task, UsageError
-from palaestra.envs import RewardPart, TextEnv, TextSpace, ToolEnv
+from palaestra import Ending, EnvironmentDefect, Start, Status, Task, UsageError
+from palaestra.envs import TextEnv, TextSpace, ToolEnv
 from palaestra.envs.arena.driving import settle
-
-EXAMPLE = '''
-import palaestra
-from palaestra.envs import Task, ToolEnv, tool
-from palaestra.envs.suite.calculator import safe_eval
-
-class Calculator(ToolEnv):
-    """Multiply two numbers with a calculator."""
-    max_turns = 4
-
-    def task(self, rng):                             # tools see the current one as `self.problem`
-        a, b = rng.integers(100, size=2)
-        return Task(prompt=f"What is {a} * {b}?", answer=str(a * b))
-
-    @tool
-    def calculator(self, expression: str) -> str:
-        "Evaluate an arithmetic expression."
-        return str(safe_eval(expression))
-
-    def reward(self, attempt):                       # a float is `success`; or a dict of declared parts
-        return float(attempt.answer == attempt.task.answer)
-
-palaestra.register("me/Calculator-v0", "my_module:Calculator")
-'''
 
 
 def make(env_id="test/Kitchen-v0", **kwargs):
@@ -62,18 +37,6 @@ def calls(env, *items):
 
 def contents(info):
     return [message["content"] for message in info["messages"]]
-
-
-def test_the_smallest_environment_runs_in_fourteen_lines(tmp_path, monkeypatch):
-    lines = [line for line in EXAMPLE.splitlines() if line.strip() and "import" not in line.split("#")[0]]
-    assert len(lines) <= 14
-    (tmp_path / "my_module.py").write_text(EXAMPLE)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    importlib.import_module("my_module")
-    env = gymnasium.make("me/Calculator-v0")
-    check_env(env.unwrapped)
-    env.reset(seed=0)
-    assert env.step(env.unwrapped.call("calculator", expression="6 * 7"))[0] == "42"
 
 
 @pytest.mark.parametrize("env_id", [*palaestra.registered(), "test/Kitchen-v0", "test/Inline-v0"])
@@ -184,20 +147,10 @@ def test_broken_and_deadlines_end_without_reward(name):
     [({"succes": 1.0}, "not declared"), ({"brevity": 0.0}, "without 'success'"), (2.0, "declared range"),
      (float("nan"), "finite number"), ("1", "expected a number"), (None, "expected a number")],
 )  # fmt: skip
-def test_rewards_are_checked(value, said):
-    class Odd(ToolEnv):
-        parts = {"success": RewardPart(), "brevity": RewardPart()}  # noqa: RUF012
-
-        def task(self, rng):
-            return Task(prompt=f"{rng.integers(99)}")
-
-        def reward(self, attempt):
-            return value
-
-    env = TextEnv(Odd())
-    env.reset(seed=0)
-    with pytest.raises(EnvironmentDefect, match=said):
-        env.step("x")
+def test_rewards_are_checked(worlds, monkeypatch, value, said):
+    monkeypatch.setattr(worlds.Kitchen, "reward", lambda self, attempt: value)
+    env, _ = fresh()
+    refused(said, env.step, "x", error=EnvironmentDefect)
 
 
 def test_a_fixed_list_is_checked_and_named_once_and_left_as_it_was():
@@ -255,18 +208,15 @@ def test_misuse_is_named():
     refused("expected str", env.step, 3)
 
 
-def test_an_idle_environment_is_small():
+def test_the_space_holds_all_strings_and_an_idle_environment_is_small():
+    space = TextSpace()
+    assert [one in space for one in ("\ud800", space.sample(), 3)] == [True, True, False]
     [make("test/Inline-v0") for _ in range(3)]
     tracemalloc.start()
     kept = [make("test/Inline-v0", disable_env_checker=True) for _ in range(100)]
     size = tracemalloc.get_traced_memory()[0] / len(kept)
     tracemalloc.stop()
     assert size < 9000  # With Gymnasium's spec and its wrapper, a third of it.
-
-
-def test_the_space_holds_all_strings():
-    space = TextSpace()
-    assert [one in space for one in ("\ud800", space.sample(), 3)] == [True, True, False]
 
 
 @pytest.mark.parametrize("env_id", ["palaestra/TwoHop-v0", "palaestra/CodeMath-v0", "test/Inline-v0"])
