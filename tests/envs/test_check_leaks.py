@@ -20,7 +20,7 @@ LEFT = {
     flawed.OnClass: "OnClass.seen has changed, and lives on: it belongs to the class",
     flawed.OnModule: "flawed.numbers has changed, and lives on: it is a global",
     flawed.Moody: "Moody.own has changed",
-    flawed.ByItsTool: "a task is changed as it is played, for later episodes and records too; copy it first: Task.data['seen'] is [] and [1]",
+    flawed.ByItsTool: "copy it first: Task.data['seen'] is [] and [1]",
     flawed.ByItsReward: "copy it first: Task.data is {} and {'judged': 0}",
 }
 
