@@ -33,8 +33,9 @@ def seated(arena, task=0, seed=0, slots=(0, 1)):
 def heard(arena, count):
     """So many events, by slot."""
     found = {}
-    while len(found) < count:
-        found |= {event.slot: event for event in arena.recv(1, PATIENCE)}
+    while len(found) < count and (events := arena.recv(1, PATIENCE)):
+        found |= {event.slot: event for event in events}
+    assert len(found) == count, "what was begun or sent is not answered"
     return found
 
 

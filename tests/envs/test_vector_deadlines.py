@@ -184,11 +184,12 @@ def held_for_long():
     time.sleep(1.5 * loop.HELD_SECONDS)
 
 
-def test_a_loop_that_was_held_serves_its_other_calls_before_it_ends(arena):
+def test_a_loop_that_is_held_is_replaced_and_serves_its_other_calls_before_it_ends(arena, caplog):
     opened = begun(arena(workshop.Loopy, 3))
     opened.send({0: call("nap", seconds=0.3), 1: call("grab")})
     held_for_long()
     assert [(event.slot, event.ending) for event in opened.recv(1, PATIENCE)] == [(1, Ending.BROKEN)]
+    assert "is held by Loopy slot 1: grab" in caplog.text
     held = opened._runner._held_loops
     assert [loop.runs for loop in held] == [True]
     opened.send({2: call("nap")})
@@ -197,14 +198,3 @@ def test_a_loop_that_was_held_serves_its_other_calls_before_it_ends(arena):
     (event,) = opened.recv(1, PATIENCE)
     assert (event.slot, event.messages[0]["content"]) == (0, "slept")
     assert becomes(lambda: not held[0].runs)
-
-
-def test_a_loop_that_is_held_for_good_is_replaced(arena, caplog):
-    opened = begun(arena(workshop.Loopy, 2))
-    opened.send({0: call("grab")})
-    held_for_long()
-    (event,) = opened.recv(1, PATIENCE)
-    assert event.ending is Ending.BROKEN
-    assert "is held by Loopy slot 0: grab" in caplog.text
-    opened.send({1: call("nap")})
-    assert opened.recv(1, PATIENCE)[0].messages[0]["content"] == "slept"
