@@ -23,9 +23,6 @@ class Sized(ToolEnv):
     def task(self, rng):
         return Task(prompt=f"{rng.integers(100)}")
 
-    def reward(self, attempt):
-        return 0.0
-
 
 class Smaller(Sized):
     """Hands on to its parent."""

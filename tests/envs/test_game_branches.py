@@ -55,36 +55,25 @@ def end(machine, *turns):
     return [message["content"] for message in machine.state.seats["a_0"].messages], events["a_0"].reward
 
 
-def test_restoring_goes_on_exactly_as_from_there_any_number_of_times():
+def test_a_branch_is_branched_and_restored_with_its_own_noise_any_number_of_times_and_elsewhere():
     game = begun(Dice())
     act(game, COUNT)
-    act(game, "on")
-    here = take(game)
-    assert repr(here) == "<Snapshot of Dice after 2 turns>"
-    ends = [end(game, COUNT, "x", "y")]
-    for _ in range(2):
-        asked = put(game, here)
-        assert list(asked) == ["a_0"]
-        ends.append(end(game, COUNT, "x", "y"))
-    assert ends[0] == ends[1] == ends[2]
-    assert ends[0][1] == 0.5
-    other = Machine(spec_of(Dice()))
-    put(other, here)
-    assert end(other, COUNT, "x", "y") == ends[0]
-
-
-def test_a_branch_is_branched_and_restored_with_its_own_noise():
-    game = begun(Dice())
     (child,) = fork(game, 1)
     here = take(child)
-    first = end(child, "x", "y", "z")
-    put(child, here)
+    assert repr(here) == "<Snapshot of Dice after 1 turns>"
+    first = end(child, "x", COUNT, "y", "z")
+    assert first[1] == 0.5
+    assert list(put(child, here)) == ["a_0"]
     act(child, "x")
     later = take(child)
-    assert end(child, "y", "z") == first
-    put(child, later)
-    assert end(child, "y", "z") == first
-    assert end(begun(Dice()), "x", "y", "z") != first
+    assert end(child, COUNT, "y", "z") == first
+    for one, snapshot, turns in (
+        (child, later, (COUNT, "y", "z")), (child, later, (COUNT, "y", "z")),
+        (Machine(spec_of(Dice())), here, ("x", COUNT, "y", "z")),
+    ):  # fmt: skip
+        put(one, snapshot)
+        assert end(one, *turns) == first
+    assert end(game, "x", COUNT, "y", "z") != first
 
 
 @pytest.mark.parametrize("kind", [SolverCritic, Negotiation])

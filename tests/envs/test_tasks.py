@@ -54,14 +54,7 @@ def test_defects_are_explained(drawn, said):
         ProceduralTasks(lambda rng: drawn, "A", split)[0]
 
 
-class Sums(ToolEnv):
-    """Draws sums."""
-
-    def reward(self, attempt):
-        return 0.0
-
-
-class Forgetful(Sums):
+class Forgetful(ToolEnv):
     """Keeps a problem on itself."""
 
     def task(self, rng):
@@ -69,7 +62,7 @@ class Forgetful(Sums):
         return Task(prompt=f"{self.a} + {self.b}?")
 
 
-class Cached(Sums):
+class Cached(ToolEnv):
     """Keeps what all its problems share."""
 
     def task(self, rng):

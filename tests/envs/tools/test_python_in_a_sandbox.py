@@ -26,14 +26,6 @@ class Kept(Python):
     limits = Fresh.limits
 
 
-class QuickFresh(Fresh):
-    limits = QUICK
-
-
-class QuickKept(Kept):
-    limits = QUICK
-
-
 @pytest.fixture(autouse=True)
 def time_limit(monkeypatch):
     """Programs are held to it as long as it `holds`: what ends by itself does so late on a busy machine."""
@@ -114,7 +106,8 @@ ENDLESS = (
 
 
 def test_time_runs_out_as_an_observation(made, time_limit):
-    kits = [(made(kit), code) for kit in (QuickFresh, QuickKept) for code in ENDLESS]
+    quick = [type("Quick", (kit,), {"limits": QUICK}) for kit in (Fresh, Kept)]
+    kits = [(made(kit), code) for kit in quick for code in ENDLESS]
 
     async def played(code=None):
         return await asyncio.gather(*(kit.python(code or own) for kit, own in kits), return_exceptions=True)
