@@ -2,7 +2,6 @@
 
 import sys
 
-import gymnasium
 import pytest
 
 import palaestra
@@ -20,17 +19,12 @@ def findings(cls, *names, demonstrator=()):
     register = palaestra.register_game if cls.seats else palaestra.register
     env_id = f"test/{cls.__name__}-v0"
     register(env_id, f"{cls.__module__}:{cls.__name__}", demonstrator=script)
-    try:
-        with pytest.MonkeyPatch.context() as patch:  # As many episodes on a busy machine as on any other.
-            patch.setattr(trials, "CHEAT_SECONDS", 60.0)
-            patch.setattr(cheats, "SAMPLE_SECONDS", 60.0)
-            subject = trials.Subject(env_id)
-            left_out = OF_ONE_SEAT if cls.seats else OF_GAMES
-            every = {name: one for name, one in CHECKS.items() if one not in left_out and name != RECORDED}
-            return measure({name: CHECKS[name] for name in names} or every, subject)
-    finally:
-        gymnasium.registry.pop(env_id, None)
-        palaestra.registry._games.pop(env_id, None)
+    with pytest.MonkeyPatch.context() as patch:  # As many episodes on a busy machine as on any other.
+        patch.setattr(trials, "CHEAT_SECONDS", 60.0)
+        patch.setattr(cheats, "SAMPLE_SECONDS", 60.0)
+        left_out = OF_ONE_SEAT if cls.seats else OF_GAMES
+        every = {name: one for name, one in CHECKS.items() if one not in left_out and name != RECORDED}
+        return measure({name: CHECKS[name] for name in names} or every, trials.Subject(env_id))
 
 
 def failed(cls, *names, **options):

@@ -1,23 +1,29 @@
-"""Test environments, registered once."""
+"""Test environments, registered for every test; what a test registers or opens is gone after it."""
 
 import sys
 import threading
 from pathlib import Path
 
+import gymnasium
+import pettingzoo
 import pytest
 
 import palaestra
+from palaestra import registry
 
 sys.path.insert(0, str(Path(__file__).parent))
-IDS = {"Kitchen": "test/Kitchen-v0", "Inline": "test/Inline-v0", "Unstartable": "test/Unstartable-v0"}
+IDS = {"Kitchen": "test/Kitchen-v0", "Inline": "test/Inline-v0"}
+REGISTRIES = (
+    gymnasium.registry, pettingzoo.aec_registry, pettingzoo.parallel_registry, registry._games, registry._demonstrators
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
 def worlds():
-    """Register the test environments for a test, and forget them after it."""
-    import gymnasium
+    """Register the test environments for a test, and forget after it whatever was registered."""
     import worlds as module
 
+    before = [dict(known) for known in REGISTRIES]
     for name, env_id in IDS.items():
         palaestra.register(env_id, f"worlds:{name}")
     module.opened.clear()
@@ -27,19 +33,24 @@ def worlds():
     for thread in threading.enumerate():  # What closes toolkits aside must not write into the next test's list.
         if thread.name == "palaestra-close":
             thread.join(60)
-    for env_id in IDS.values():
-        gymnasium.registry.pop(env_id, None)
+    for known, held in zip(REGISTRIES, before, strict=True):
+        known.clear()
+        known.update(held)
 
 
 @pytest.fixture
-def own_module(request, monkeypatch):
-    """For tests of `check` that write classes: a copy of their module, to be imported by its name, which forgets what a
-    test adds; and as many episodes on a busy machine as on any other."""
-    from palaestra.envs.checks import cheats, trials
+def arena():
+    """Open what has many slots, by its id or of a class; closed after the test, and once more."""
+    from palaestra.envs import ToolVectorEnv
 
-    name = request.module.__name__
-    module = type(sys)(name)
-    module.__dict__.update(vars(request.module))
-    monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setattr(trials, "CHEAT_SECONDS", 60.0)
-    monkeypatch.setattr(cheats, "SAMPLE_SECONDS", 60.0)
+    made = []
+
+    def open_arena(what="test/Kitchen-v0", slots=4, **options):
+        by_id = isinstance(what, str)
+        made.append(palaestra.arena(what, slots, **options) if by_id else ToolVectorEnv(what(), slots, **options))
+        return made[-1]
+
+    yield open_arena
+    for one in made:
+        one.close()
+        one.close()

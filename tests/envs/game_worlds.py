@@ -29,12 +29,10 @@ class Duel(Game):
 
     @tool
     def echo(self, text: str) -> str:
-        """Say it again."""
         return text
 
     @tool(blocking=True)
     def nap(self) -> str:
-        """Sleep."""
         time.sleep(0.01)
         return "slept"
 

@@ -2,12 +2,13 @@
 
 import asyncio
 
+from driven import call
+
 from palaestra import Start, Task
 from palaestra.envs import Done, Game, ToolEnv, Toolkit, tool
 from palaestra.envs.arena.opening import spec_of
 from palaestra.envs.core.machine import Machine
 from palaestra.envs.running.work import Mode, Pending
-from palaestra.formats import ParsedCall, hermes
 
 TROUBLE = {}
 """What a method of a toolkit, a reward or rounds are to raise or to return, by name."""
@@ -63,25 +64,23 @@ class Warehouse(Stock):
 
     @tool(blocking=True)
     def sell(self, thing: str) -> str:
-        """Sell a thing; the last one ends the sale."""
         return Stock.sell(self, thing)
+
+
+def awaited(method):
+    async def awaiting(self, *given):
+        return method(self, *given)
+
+    return awaiting
 
 
 class Server(Stock):
     """All of it waits on the loop."""
 
-    async def start(self, task, rng):
-        Stock.start(self, task, rng)
-
-    async def close(self):
-        Stock.close(self)
-
-    async def final(self):
-        return Stock.final(self)
+    start, close, final = awaited(Stock.start), awaited(Stock.close), awaited(Stock.final)
 
     @tool
     async def sell(self, thing: str) -> str:
-        """Sell a thing; the last one ends the sale."""
         return Stock.sell(self, thing)
 
 
@@ -96,7 +95,6 @@ class Shop(ToolEnv):
 
     @tool
     def look(self) -> str:
-        """Look around."""
         return "shelves"
 
     def reward(self, attempt):
@@ -112,10 +110,6 @@ class JudgedShop(Shop):
 
 def machine_of(author, *kits):
     return Machine(spec_of(type(author.__name__, (author,), {"toolkits": kits})()))
-
-
-def call(name, /, **arguments):
-    return hermes.render([ParsedCall(name, arguments)])
 
 
 SELL = call("sell", thing="pen")
@@ -180,7 +174,6 @@ class Notes(Toolkit):
 
     @tool
     def note(self, line: str) -> str:
-        """Keep a line."""
         self.lines.append(line)
         return f"{len(self.lines)} kept"
 

@@ -3,12 +3,12 @@
 import logging
 import subprocess
 import sys
-import time
 
 import game_worlds
 import gymnasium
 import pettingzoo
 import pytest
+from driven import becomes, begun, heard, seated
 
 import palaestra
 from palaestra.agents import Agent, ScriptedPolicy, play
@@ -30,18 +30,10 @@ def foreigners():
     pettingzoo.register("parallel", TOGETHER, "game_worlds:Together")
     yield
     game_worlds.gate.set()
-    for env_id in (ECHO, JUDGED, NUMBERS, "test/Graded-v0"):
-        gymnasium.registry.pop(env_id)
-    pettingzoo.aec_registry.pop("test/count-v0")
-    pettingzoo.parallel_registry.pop("test/together-v0")
 
 
-def say_it(messages, rng):
-    return str(messages[-1]["content"]).split()[-1]
-
-
-def one(arena, *turns, task=0):
-    """Play these turns in slot 0; the event that ends it."""
+def said(arena, *turns, task=0):
+    """Say these in slot 0, in an episode of its own; the last event of it."""
     arena.begin(0, Start(task, 1))
     event = arena.recv(1, 60)[0]
     for turn in turns:
@@ -51,26 +43,8 @@ def one(arena, *turns, task=0):
     return event
 
 
-def test_a_gymnasium_environment_of_text_is_an_arena():
-    arena = palaestra.arena(ECHO, 4, ordered=True)
-    assert isinstance(arena, Arena)
-    assert arena.slots == 4
-    assert arena.seats == ()
-    assert arena.ordered
-    episodes = list(play(Agent(ScriptedPolicy(say_it)), arena, [Start(n, n) for n in range(20)]))
-    assert [episode.ending for episode in episodes] == [Ending.ANSWERED] * 20
-    assert {episode.reward for episode in episodes} == {1.0}
-    first = episodes[0]
-    assert first.parts == {"success": 1.0, "reward": 1.0}
-    assert [message["role"] for message in first.attempt.messages] == ["user", "assistant"]
-    assert first.attempt.task.id == f"train/{first.start.task}"
-    assert first.attempt.answer == first.attempt.messages[-1]["content"]
-    arena.close()
-
-
-def opening(arena, task):
-    arena.begin(0, Start(task, 99))
-    return arena.recv(1, 60)[0].messages[0]["content"]
+def opening(arena, task=0):
+    return said(arena, task=task).messages[0]["content"]
 
 
 def test_the_task_decides_the_problem_and_splits_take_different_seeds():
@@ -81,114 +55,111 @@ def test_the_task_decides_the_problem_and_splits_take_different_seeds():
     assert opening(held_out, 3) == word.reset(seed=7)[0]
 
 
-def test_an_environment_that_knows_splits_and_success_is_believed():
-    arena = palaestra.arena(JUDGED, 1, split="eval")
-    assert opening(arena, 0).startswith("eval: Say")
-    event = one(arena, opening(arena, 0).split()[-1])
-    assert event.parts == {"success": 1.0, "reward": 0.0}
-    assert event.reward == 0.0
-    assert one(arena, "wrong").parts == {"success": 0.0, "reward": -1.0}
+def test_success_is_what_the_environment_says_or_where_it_does_not_a_threshold():
+    knows = palaestra.arena(JUDGED, 1, split="eval")
+    first = opening(knows)
+    assert first.startswith("eval: Say")
+    event = said(knows, first.split()[-1])
+    assert (event.parts, event.reward) == ({"success": 1.0, "reward": 0.0}, 0.0)
+    assert said(knows, "wrong").parts == {"success": 0.0, "reward": -1.0}
+    graded = palaestra.arena("test/Graded-v0", 1)
+    word = opening(graded).split()[-1]
+    assert said(graded, word, "x").parts == {"success": 0.0, "reward": 1.0}
+    assert said(graded, word, word).parts == {"success": 1.0, "reward": 2.0}
+    assert said(palaestra.arena("test/Graded-v0", 1, success_at=1), word, "x").parts["success"] == 1.0
+    assert said(palaestra.arena(ECHO, 1), "x").parts["success"] == 0.0
 
 
-def test_success_is_a_threshold_where_the_environment_does_not_say():
-    arena = palaestra.arena("test/Graded-v0", 1)
-    word = opening(arena, 0).split()[-1]
-    assert one(arena, word, "x").parts == {"success": 0.0, "reward": 1.0}
-    assert one(arena, word, word).parts == {"success": 1.0, "reward": 2.0}
-    assert one(palaestra.arena("test/Graded-v0", 1, success_at=1), word, "x").parts["success"] == 1.0
-    assert one(palaestra.arena(ECHO, 1), "x").parts["success"] == 0.0
+def say_it(messages, rng):
+    return str(messages[-1]["content"]).split()[-1]
+
+
+def test_a_gymnasium_environment_of_text_is_an_arena(arena):
+    opened = arena(ECHO, 4, ordered=True)
+    assert isinstance(opened, Arena)
+    assert (opened.slots, opened.seats, opened.ordered) == (4, (), True)
+    episodes = list(play(Agent(ScriptedPolicy(say_it)), opened, [Start(n, n) for n in range(20)]))
+    assert [(episode.ending, episode.reward) for episode in episodes] == [(Ending.ANSWERED, 1.0)] * 20
+    first = episodes[0]
+    assert first.parts == {"success": 1.0, "reward": 1.0}
+    assert [message["role"] for message in first.attempt.messages] == ["user", "assistant"]
+    assert first.attempt.task.id == f"train/{first.start.task}"
+    assert first.attempt.answer == first.attempt.messages[-1]["content"]
 
 
 def test_a_turn_outside_the_space_is_answered_and_not_passed_on():
-    arena = palaestra.arena(ECHO, 1)
-    event = one(arena, "a" * 21)
-    assert "this turn is not legal here; write 1 to 20 characters" in event.messages[0]["content"]
-    event = one(arena, *["?!"] * 9)
-    assert event.ending is Ending.TURN_LIMIT
-    assert event.reward == 0.0
+    opened = palaestra.arena(ECHO, 1)
+    assert "this turn is not legal here; write 1 to 20" in said(opened, "a" * 21).messages[0]["content"]
+    event = said(opened, *["?!"] * 9)
+    assert (event.ending, event.reward) == (Ending.TURN_LIMIT, 0.0)
 
 
-def test_a_step_that_never_returns_is_broken_and_does_not_starve_the_others():
-    arena = palaestra.arena(ECHO, 3, timeout=50, max_workers=1)
-    for slot in range(3):
-        arena.begin(slot, Start(slot, 0))
-    opened = []
-    while len(opened) < 3:
-        opened += arena.recv(1, 60)
-    arena.send({0: "hang", 1: "x", 2: "y"})
-    (job,) = arena._tables[0].out[0].works
-    until = time.monotonic() + 60
-    while job.begun is None and time.monotonic() < until:
-        time.sleep(0.005)
+def test_a_step_that_never_returns_is_broken_and_does_not_starve_the_others(arena):
+    opened = begun(arena(ECHO, 3, timeout=50, max_workers=1))
+    opened.send({0: "hang", 1: "x", 2: "y"})
+    (job,) = opened._tables[0].out[0].works
+    assert becomes(lambda: job.begun is not None)
     job.begun -= 50.0  # It has hung for so long, and a busy machine takes nothing from the others.
-    ended = {}
-    while len(ended) < 3:
-        ended |= {event.slot: event for event in arena.recv(1, 60)}
+    ended = heard(opened, 3)
     assert [ended[slot].ending for slot in range(3)] == [Ending.BROKEN, Ending.ANSWERED, Ending.ANSWERED]
     assert ended[0].reward is None
     assert "test/Echo-v0: step gave no result in 50 s" in ended[0].fault
     game_worlds.gate.set()
-    assert one(arena, "x").ending is Ending.ANSWERED
-    arena.close()
+    assert said(opened, "x").ending is Ending.ANSWERED
 
 
 def test_a_crash_of_the_agents_making_earns_nothing_and_is_not_broken(caplog):
-    arena = palaestra.arena(ECHO, 1)
+    opened = palaestra.arena(ECHO, 1)
     with caplog.at_level(logging.WARNING, logger="palaestra.envs"):
-        event = one(arena, "crash")
-    assert event.ending is Ending.TURN_LIMIT
-    assert event.parts == {"success": 0.0, "reward": 0.0}
+        event = said(opened, "crash")
+    assert (event.ending, event.parts) == (Ending.TURN_LIMIT, {"success": 0.0, "reward": 0.0})
     assert "ZeroDivisionError" in caplog.text
-    said = "Error: the environment failed on this turn: ZeroDivisionError: crashed by the agent"
-    assert event.attempt.messages[-1]["content"] == event.messages[-1]["content"] == said
+    told = "Error: the environment failed on this turn: ZeroDivisionError: crashed by the agent"
+    assert event.attempt.messages[-1]["content"] == event.messages[-1]["content"] == told
     assert event.fault == "", "an episode with a fault is left out of training"
-    assert one(arena, "x").ending is Ending.ANSWERED
+    assert said(opened, "x").ending is Ending.ANSWERED
 
 
-def test_an_environment_that_says_it_is_broken_is_believed():
-    event = one(palaestra.arena(ECHO, 1), "gone")
-    assert (event.ending, event.reward) == (Ending.BROKEN, None)
-    assert "the server is gone" in event.fault
+def test_an_environment_that_says_it_is_broken_or_does_not_reset_is_broken():
+    for event, fault in (
+        (said(palaestra.arena(ECHO, 1), "gone"), "the server is gone"),
+        (said(palaestra.arena(ECHO, 1, slow=-1.0)), "RuntimeError: no server"),
+    ):
+        assert (event.ending, event.reward) == (Ending.BROKEN, None)
+        assert fault in event.fault
 
 
 def test_a_step_of_another_shape_is_the_authors_defect_whatever_the_agent_did():
-    with pytest.raises(EnvironmentDefect, match=r"Echo-v0\.step returned 4 values; expected observation, reward, term"):
-        one(palaestra.arena(ECHO, 1), "old")
-    arena = palaestra.arena(TOGETHER, 2)
-    for slot, seat in enumerate(arena.seats):
-        arena.begin(slot, Start(0, 0, seat=seat))
-    arena.recv(2, 60)
-    arena.send({0: "bare", 1: "x"})
+    for turn, said_of_it in (
+        ("old", r"Echo-v0\.step returned 4 values; expected observation, reward, term"),
+        ("nan", "gave the reward nan"),
+    ):
+        with pytest.raises(EnvironmentDefect, match=said_of_it):
+            said(palaestra.arena(ECHO, 1), turn)
+    together = palaestra.arena(TOGETHER, 2)
+    seated(together)
+    together.send({0: "bare", 1: "x"})
     with pytest.raises(EnvironmentDefect, match=r"together_v0\.step returned '1\.0'; expected a dict by seat"):
-        arena.recv(2, 60)
+        together.recv(2, 60)
 
 
-def test_a_reset_that_fails_is_broken():
-    episodes = list(play(Agent(ScriptedPolicy(say_it)), palaestra.arena(ECHO, 2, slow=-1.0), [Start(0, 0)]))
-    assert [episode.ending for episode in episodes] == [Ending.BROKEN]
-    assert "RuntimeError: no server" in episodes[0].fault
-
-
-def test_a_reward_that_is_no_number_is_the_authors_defect():
-    with pytest.raises(EnvironmentDefect, match="gave the reward nan"):
-        one(palaestra.arena(ECHO, 1), "nan")
-
-
-def test_what_is_no_text_is_refused():
-    with pytest.raises(UsageError, match=r"CartPole-v1 observes Box.* and acts Discrete.*expected text in both"):
-        palaestra.arena("CartPole-v1", 2)
-    with pytest.raises(UsageError, match="observes Discrete"):
-        palaestra.arena(NUMBERS, 2)
+def test_what_is_no_text_or_not_there_is_refused():
     pettingzoo.register("parallel", "test/mute_v0", "game_worlds:Mute")
-    with pytest.raises(UsageError, match=r"test/mute_v0, one_0, observes TextSpace.* acts Discrete"):
-        palaestra.arena("test/mute_v0", 2)
-    pettingzoo.parallel_registry.pop("test/mute-v0")
-    with pytest.raises(UnknownId, match="no environment is registered as 'test/Ecko-v0'"):
-        palaestra.arena("test/Ecko-v0", 2)
-    with pytest.raises(UsageError, match="cannot be made with"):
-        palaestra.arena(ECHO, 2, colour="red")
-    with pytest.raises(UsageError, match="one seat; expected Start"):
-        palaestra.arena(ECHO, 2).begin(0, Start(0, 0, seat="one_0"))
+    for env_id, options, error, told in (
+        ("CartPole-v1", {}, UsageError, r"CartPole-v1 observes Box.* and acts Discrete.*expected text in both"),
+        (NUMBERS, {}, UsageError, "observes Discrete"),
+        ("test/mute_v0", {}, UsageError, r"test/mute_v0, one_0, observes TextSpace.* acts Discrete"),
+        ("test/Ecko-v0", {}, UnknownId, "no environment is registered as 'test/Ecko-v0'"),
+        (ECHO, {"colour": "red"}, UsageError, "cannot be made with"),
+    ):
+        with pytest.raises(error, match=told):
+            palaestra.arena(env_id, 2, **options)
+    for env_id, start, told in (
+        (ECHO, Start(0, 0, seat="one_0"), "one seat; expected Start"),
+        (COUNT, Start(0, 0), r"to be one of 'one_0', 'two_0'$"),
+    ):
+        with pytest.raises(UsageError, match=told):
+            palaestra.arena(env_id, 2).begin(0, start)
 
 
 def count_up(messages, rng):
@@ -199,83 +170,65 @@ def starts(arena, tasks):
     return [Start(task, 50 + task, seat=seat) for task in range(tasks) for seat in arena.seats]
 
 
-def test_a_foreign_aec_game_is_played_seat_by_seat():
-    arena = palaestra.arena(COUNT, 6)
-    assert arena.seats == ("one_0", "two_0")
-    with pytest.raises(UsageError, match=r"to be one of 'one_0', 'two_0'$"):
-        arena.begin(0, Start(0, 0))
-    episodes = list(play(Agent(ScriptedPolicy(count_up)), arena, starts(arena, 9)))
-    assert len(episodes) == 18
-    assert {episode.ending for episode in episodes} == {Ending.TURN_LIMIT}
-    assert {episode.reward for episode in episodes} == {2.0}
-    assert {episode.fault for episode in episodes} == {""}
-    assert {episode.attempt.turns for episode in episodes} == {2}
-    arena.close()
+def test_a_foreign_aec_game_is_played_seat_by_seat(arena):
+    opened = arena(COUNT, 6)
+    assert opened.seats == ("one_0", "two_0")
+    episodes = list(play(Agent(ScriptedPolicy(count_up)), opened, starts(opened, 9)))
+    found = [(episode.ending, episode.reward, episode.fault, episode.attempt.turns) for episode in episodes]
+    assert found == [(Ending.TURN_LIMIT, 2.0, "", 2)] * 18
 
 
-def test_a_seat_whose_play_ends_early_is_reported_with_the_rest():
-    arena = palaestra.arena(COUNT, 2)
-    for slot, seat in enumerate(arena.seats):
-        arena.begin(slot, Start(0, 0, seat=seat))
-    event = arena.recv(1, 60)[0]
+def counting(arena, text):
+    """A game of two in which the first has said this."""
+    opened = arena(COUNT, 2)
+    for slot, seat in enumerate(opened.seats):
+        opened.begin(slot, Start(0, 0, seat=seat))
+    (event,) = opened.recv(1, 60)
     assert event.start.seat == "one_0"
-    arena.send({0: "wrong"})
-    while (event := arena.recv(1, 60)[0]).ending is None:
+    opened.send({0: text})
+    return opened
+
+
+def test_a_seat_whose_play_ends_early_is_reported_with_the_rest(arena):
+    opened = counting(arena, "wrong")
+    while (event := opened.recv(1, 60)[0]).ending is None:
         assert event.start.seat == "two_0"
-        arena.send({1: count_up(event.messages, None)})
-    assert event.start.seat in arena.seats
-    arena.close()
+        opened.send({1: count_up(event.messages, None)})
 
 
-def test_a_crash_in_a_game_is_laid_to_the_seat_that_acted():
-    arena = palaestra.arena(COUNT, 2)
-    for slot, seat in enumerate(arena.seats):
-        arena.begin(slot, Start(0, 0, seat=seat))
-    arena.recv(1, 60)
-    arena.send({0: "crash"})
-    ended = {event.start.seat: event for event in arena.recv(2, 60)}
-    assert {event.ending for event in ended.values()} == {Ending.TURN_LIMIT}
-    assert ended["one_0"].fault == ""
-    assert "failed on the turn of one_0" in ended["two_0"].fault
-    assert "KeyError: 'crash'" in ended["one_0"].attempt.messages[-1]["content"]
-    assert "KeyError" not in str(ended["two_0"].attempt.messages)
-    assert all(event.parts["success"] == 0 for event in ended.values())
+def test_a_crash_in_a_game_is_laid_to_the_seat_that_acted(arena):
+    one, two = (heard(counting(arena, "crash"), 2)[slot] for slot in (0, 1))
+    assert one.ending is two.ending is Ending.TURN_LIMIT
+    assert one.fault == ""
+    assert "failed on the turn of one_0" in two.fault
+    assert "KeyError: 'crash'" in one.attempt.messages[-1]["content"]
+    assert "KeyError" not in str(two.attempt.messages)
+    assert one.parts["success"] == two.parts["success"] == 0
 
 
-def test_a_foreign_parallel_game_steps_when_all_have_spoken():
-    arena = palaestra.arena(TOGETHER, 2, split="eval")
-    for slot, seat in enumerate(arena.seats):
-        arena.begin(slot, Start(4, 0, seat=seat))
-    events = arena.recv(2, 60)
-    assert [event.messages[0]["content"] for event in events] == ["seed 9", "seed 9"]
-    arena.send({0: "tree"})
-    assert arena.recv(1, 0.05) == []
-    arena.send({1: "tree"})
-    assert len(arena.recv(2, 60)) == 2
-    arena.send({0: "sea", 1: "sun"})
-    ended = arena.recv(2, 60)
-    assert [event.reward for event in ended] == [1.0, 1.0]
-    assert [event.parts["success"] for event in ended] == [0.0, 0.0]
+def test_a_foreign_parallel_game_steps_when_all_have_spoken(arena):
+    opened = arena(TOGETHER, 2, split="eval")
+    assert [event.messages[0]["content"] for event in seated(opened, task=4)] == ["seed 9", "seed 9"]
+    opened.send({0: "tree"})
+    assert opened.recv(1, 0.05) == []
+    opened.send({1: "tree"})
+    assert len(opened.recv(2, 60)) == 2
+    opened.send({0: "sea", 1: "sun"})
+    assert [(event.reward, event.parts["success"]) for event in opened.recv(2, 60)] == [(1.0, 0.0)] * 2
 
 
-def test_our_own_games_come_through_pettingzoos_door_with_the_same_messages():
+def test_our_own_games_come_through_pettingzoos_door_with_the_same_messages(arena):
     kwargs = dict(pettingzoo.spec("aec", "palaestra/negotiation_v0").kwargs)
     pettingzoo.register("aec", "test/bargain_v0", "palaestra.envs.arena.pettingzoo:make_aec", kwargs=kwargs)
-    try:
-        ours, theirs = palaestra.arena("palaestra/negotiation_v0", 2), palaestra.arena("test/bargain_v0", 2)
-        assert theirs.task_count == 2**30
-        rule = palaestra.demonstrator("palaestra/negotiation_v0")
-        for arena in (ours, theirs):
-            episodes = list(play(Agent(ScriptedPolicy(rule)), arena, starts(arena, 3)))
-            assert {episode.ending for episode in episodes} == {Ending.ANSWERED}
-            assert all(episode.reward == episode.parts["success"] or arena is theirs for episode in episodes)
-            assert {message["role"] for e in episodes for message in e.attempt.messages} == {
-                "system",
-                "user",
-                "assistant",
-            }
-    finally:
-        pettingzoo.aec_registry.pop("test/bargain-v0")
+    ours, theirs = arena("palaestra/negotiation_v0", 2), arena("test/bargain_v0", 2)
+    assert theirs.task_count == 2**30
+    rule = palaestra.demonstrator("palaestra/negotiation_v0")
+    for one in (ours, theirs):
+        episodes = list(play(Agent(ScriptedPolicy(rule)), one, starts(one, 3)))
+        assert {episode.ending for episode in episodes} == {Ending.ANSWERED}
+        assert all(episode.reward == episode.parts["success"] or one is theirs for episode in episodes)
+        roles = {message["role"] for episode in episodes for message in episode.attempt.messages}
+        assert roles == {"system", "user", "assistant"}
 
 
 def test_without_pettingzoo_games_play_and_its_face_names_the_extra():

@@ -3,11 +3,11 @@
 import gymnasium
 import pettingzoo
 import pytest
+import worlds
 
 import palaestra
 from palaestra import formats
 from palaestra.agents import Agent, ScriptedPolicy, play
-from palaestra.envs import Task, ToolEnv
 from palaestra.envs.arena.opening import open_machine
 from palaestra.envs.checks.check import check
 from palaestra.envs.suite.solver_critic import SolverCritic
@@ -21,39 +21,31 @@ GAME = "palaestra/solver_critic_v0"
 DIALECTS = ["llama3", "qwen3_coder", "mistral", "auto"]
 
 
-class Tagged(ToolEnv):
+class Tagged(worlds.Plain):
     """Its author chose a format."""
 
     format = "tags"
 
-    def task(self, rng):
-        return Task(f"{rng.integers(1000)}", "yes")
-
-    def reward(self, attempt):
-        return 0.0
-
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize("env_id", [*ENVS, GAME])
-def test_a_demonstrators_calls_are_said_as_the_environment_reads_them(env_id, dialect):
-    arena = palaestra.arena(env_id, 4, format=dialect)
+def test_a_demonstrators_calls_are_said_as_the_environment_reads_them(arena, env_id, dialect):
+    opened = arena(env_id, 4, format=dialect)
     agent = Agent(ScriptedPolicy(palaestra.demonstrator(env_id), format=dialect))
-    seats = getattr(arena, "seats", ()) or (None,)
+    seats = getattr(opened, "seats", ()) or (None,)
     starts = [Start(task, task, seat=seat) for task in range(2) for seat in seats]
-    for episode in play(agent, arena, starts):
+    for episode in play(agent, opened, starts):
         assert episode.parts["success"] == 1.0
         assert episode.attempt.calls
         turn = next(m["content"] for m in episode.attempt.messages if m["role"] == "assistant")
         assert ("<tool_call>{" in turn) is (dialect == "auto")
-    arena.close()
 
 
-def test_partners_of_one_seat_speak_the_games_format():
-    arena = palaestra.arena(GAME, 1, seat="critic_0", format="llama3")
+def test_partners_of_one_seat_speak_the_games_format(arena):
+    opened = arena(GAME, 1, seat="critic_0", format="llama3")
     agent = Agent(ScriptedPolicy(palaestra.demonstrator(GAME), format="llama3"))
     # The solver was right at once, so its call was read.
-    assert [dict(e.parts) for e in play(agent, arena, [Start(3, 0)])] == [{"success": 1.0, "first": 1.0}]
-    arena.close()
+    assert [dict(e.parts) for e in play(agent, opened, [Start(3, 0)])] == [{"success": 1.0, "first": 1.0}]
 
 
 @pytest.mark.parametrize("dialect", ["llama3", "glm", "deepseek"])
@@ -91,7 +83,6 @@ def test_the_class_the_registration_and_the_options_choose_in_that_order():
     assert chosen_format("test/Tagged-v0", {}) == "fence"
     assert open_machine("test/Tagged-v0", {}).spec.author.format == "fence"
     assert [chosen_format(env_id, {}) for env_id in (*ENVS, GAME)] == [None] * 4
-    gymnasium.registry.pop("test/Tagged-v0")
 
 
 def test_a_branch_reads_what_its_environment_reads():
@@ -113,6 +104,4 @@ class Coded(TwoHop):
 
 def test_a_class_that_chose_is_checked_and_demonstrated_in_its_format():
     palaestra.register("test/Coded-v0", f"{__name__}:Coded", demonstrator="palaestra.envs.suite.two_hop:demonstrate")
-    failed = [finding for finding in check("test/Coded-v0") if not finding.passed]
-    assert failed == []
-    gymnasium.registry.pop("test/Coded-v0")
+    assert [finding for finding in check("test/Coded-v0") if not finding.passed] == []

@@ -25,22 +25,19 @@ def outcome(env, name, /, **arguments):
 
 
 @pytest.mark.parametrize("name", ["fetch", "fetch_async"])
-def test_a_transient_failure_is_tried_again(env, name):
+def test_a_transient_failure_is_tried_again_and_one_that_outlives_its_tries_is_broken(env, name):
     assert outcome(env, name, times=2) == (Status.OK, "got", 3, "")
-
-
-@pytest.mark.parametrize("name", ["fetch", "fetch_async"])
-def test_a_failure_that_outlives_its_tries_is_broken(env, name):
+    env.reset(seed=0)
+    workshop.reset()
     status, text, tries, ending = outcome(env, name, times=3)
     assert (status, tries, ending) == (Status.BROKEN, 3, "broken")
     assert "ConnectionResetError: gone (declared transient, and still so after 3 tries)" in text
 
 
-def test_a_refusal_is_an_answer_and_never_tried_again(env):
+def test_a_refusal_is_never_tried_again_and_infrastructure_that_stays_gone_is_broken(env):
     assert outcome(env, "refuse") == (Status.TOOL_ERROR, "Error: no", 1, "")
-
-
-def test_infrastructure_that_stays_gone_is_broken(env):
+    env.reset(seed=0)
+    workshop.reset()
     status, _, tries, ending = outcome(env, "unplugged")
     assert (status, tries, ending) == (Status.BROKEN, 2, "broken")
 

@@ -1,6 +1,7 @@
 """`check` lets cheats play: each that wins is named; and what they say to tools spares our own process."""
 
 import os
+import re
 import typing
 
 import flawed
@@ -35,24 +36,16 @@ def test_a_cheat_that_wins_is_named(cls):
     assert "declare the chance of guessing" in said
 
 
-def test_a_right_answer_among_others_and_one_that_fits_most_tasks_are_found():
-    for cls in (flawed.Listing, flawed.Boxing):
-        said = failed(cls, "hedged answers fail")["hedged answers fail"]
-        assert "hides the right one among others" in said
-    said = failed(flawed.Mostly, "constant answers fail")["constant answers fail"]
-    assert "always answer 'it is not'" in said
-
-
-def test_pay_without_success_stays_below_the_declared_ceiling():
-    said = failed(flawed.Paying, "cheats fail")["cheats fail"]
-    assert "was paid 0.4 without success" in said
-    assert "Paying.ceiling is 0.3" in said
-
-
-def test_a_crash_on_purpose_is_no_escape():
-    said = failed(flawed.Blaming, "crashing is no escape")["crashing is no escape"]
-    assert "ended an episode broken" in said
-    assert "the interpreter died" in said
+@pytest.mark.parametrize(
+    ("cls", "name", "said"),
+    [(flawed.Listing, "hedged answers fail", "hides the right one among others"),
+     (flawed.Boxing, "hedged answers fail", "hides the right one among others"),
+     (flawed.Mostly, "constant answers fail", "always answer 'it is not'"),
+     (flawed.Paying, "cheats fail", r"was paid 0\.4 without success.*Paying\.ceiling is 0\.3"),
+     (flawed.Blaming, "crashing is no escape", "ended an episode broken.*the interpreter died")],
+)  # fmt: skip
+def test_what_pays_other_than_a_right_answer_is_found(cls, name, said):
+    assert re.search(said, failed(cls, name)[name], re.DOTALL)
 
 
 def test_arguments_fit_every_kind_of_parameter():
@@ -66,7 +59,6 @@ def test_arguments_fit_every_kind_of_parameter():
             self, way: typing.Literal["up", "down"], place: Place, names: list[str], count: int | str, sure: bool,
             more: str = "",
         ) -> str:  # fmt: skip
-            """Go."""
             return way
 
     values = Many._tools["go"].validate(arguments(Many._tools["go"].schema, "hello", 7))

@@ -20,6 +20,8 @@ LEFT = {
     flawed.OnClass: "OnClass.seen has changed, and lives on: it belongs to the class",
     flawed.OnModule: "flawed.numbers has changed, and lives on: it is a global",
     flawed.Moody: "Moody.own has changed",
+    flawed.ByItsTool: "copy it first: Task.data['seen'] is [] and [1]",
+    flawed.ByItsReward: "copy it first: Task.data is {} and {'judged': 0}",
 }
 
 
@@ -37,8 +39,10 @@ def _let_go():
 @pytest.mark.parametrize("cls", LEFT)
 def test_what_an_episode_leaves_behind_is_found_by_name_without_a_demonstrator(cls):
     said = failed(cls, "determinism")["determinism"]
-    assert "is played differently after another episode" in said
     assert LEFT[cls] in said
+    assert ("is played differently after another episode" in said) is not ("copy it first" in said)
+    if cls is flawed.Moody:
+        assert re.search(r"the play by rule\['parts'\]\['success'\] is 0\.\d+ and 0\.\d+;", said)
 
 
 def test_what_changes_nothing_is_no_failure_and_a_shared_cache_is_said():
@@ -48,22 +52,6 @@ def test_what_changes_nothing_is_no_failure_and_a_shared_cache_is_said():
     (noted,) = findings(flawed.Caching, "determinism")
     assert noted.passed
     assert "self.seen, which __init__ made, is changed by an episode and shared by all" in noted.message
-
-
-def test_the_first_place_at_which_two_plays_differ_is_shown():
-    said = failed(flawed.Moody, "determinism")["determinism"]
-    assert re.search(r"the play by rule\['parts'\]\['success'\] is 0\.\d+ and 0\.\d+;", said)
-
-
-@pytest.mark.parametrize(
-    ("cls", "what"),
-    [(flawed.ByItsTool, "Task.data['seen'] is [] and [1]"),
-     (flawed.ByItsReward, "Task.data is {} and {'judged': 0}")],
-)  # fmt: skip
-def test_a_task_that_is_changed_as_it_is_played_is_found(cls, what):
-    said = failed(cls, "determinism")["determinism"]
-    assert "a task is changed as it is played" in said
-    assert said.endswith(what)
 
 
 # What keeps others waiting.

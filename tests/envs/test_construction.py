@@ -8,8 +8,8 @@ import pytest
 from gymnasium.envs.registration import EnvSpec
 
 import palaestra
-from palaestra import UsageError
-from palaestra.envs import Task, ToolEnv
+from palaestra import EnvironmentDefect, UsageError
+from palaestra.envs import Task, TextEnv, ToolEnv
 from palaestra.envs.arena.opening import made
 from palaestra.envs.suite.two_hop import TwoHop
 
@@ -22,9 +22,6 @@ class Sized(ToolEnv):
 
     def task(self, rng):
         return Task(prompt=f"{rng.integers(100)}")
-
-    def reward(self, attempt):
-        return 0.0
 
 
 class Smaller(Sized):
@@ -77,15 +74,18 @@ def test_every_environment_takes_a_format_from_gymnasium_and_its_spec_keeps_it()
 def test_a_constructor_that_knows_nothing_of_formats_takes_one(author):
     found = built(author, format="llama3")
     assert (found.format, built(author).format) == ("llama3", "hermes")
+    assert TextEnv(built(author)).reset(seed=1)[0]
     for copied in (copy.deepcopy(found), pickle.loads(pickle.dumps(found))):
         assert copied.format == "llama3"
     with pytest.raises(UsageError, match="no call format is named 'lama'"):
         built(author, format="lama")
 
 
-def test_an_option_of_an_authors_own_stays_the_authors():
+def test_what_an_author_takes_and_gets_wrong_stays_the_authors():
     found = Own(format="yaml")
     assert (found.output, found.format) == ("yaml", "hermes")
+    with pytest.raises(TypeError, match="unexpected keyword argument 'length'"):
+        built(Misled)
 
 
 @pytest.mark.parametrize("vector", [False, True])
@@ -95,8 +95,7 @@ def test_an_option_that_there_is_not_is_told_with_those_that_there_are(vector):
         opening("palaestra/TwoHop-v0", fromat="llama3")
     with pytest.raises(UsageError, match="Sized: missing a required argument: 'size'"):
         built(Sized)
-
-
-def test_a_mistake_in_an_authors_constructor_is_the_authors():
-    with pytest.raises(TypeError, match="unexpected keyword argument 'length'"):
-        built(Misled)
+    with pytest.raises(UsageError, match=r"takes no option 'tasks'; it takes by, format$"):
+        built(Smaller, tasks="a.jsonl")
+    with pytest.raises(EnvironmentDefect, match="has no problems"):
+        TextEnv(type("Bare", (ToolEnv,), {})()).reset(seed=0)

@@ -17,6 +17,8 @@ class Plain(ToolEnv):
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [("deadlines", {"reward": 0}, "seconds above 0 by name"), ("deadlines", {"clsoe": 5}, "of start, reward, close"),
+     ("deadlines", {"reward": float("inf")}, "seconds above 0"), ("deadlines", {"reward": "5"}, "seconds above 0"),
+     ("deadlines", 5, "seconds above 0 by name"),
      ("reward_timeout", 300, r"reward_timeout is read no more; write deadlines = \{'reward': seconds\}"),
      ("chance", 2, "chance is 2"), ("ceiling", float("nan"), "ceiling is nan"),
      ("max_turns", 0, "max_turns is 0; expected at least 1"),

@@ -25,7 +25,6 @@ class Dice(Game):
 
     @game_worlds.tool
     def count(self) -> str:
-        """Count on."""
         self.counted += 1
         return str(self.counted)
 
@@ -49,60 +48,32 @@ def act(machine, text):
     return settle(machine, machine.act("a_0", text))
 
 
-def heard(machine):
-    return [message["content"] for message in machine.state.seats["a_0"].messages]
-
-
 def end(machine, *turns):
     """Take these turns of a_0; what it heard in the end, and its reward."""
     for text in turns:
         events = act(machine, text)
-    return heard(machine), events["a_0"].reward
+    return [message["content"] for message in machine.state.seats["a_0"].messages], events["a_0"].reward
 
 
-def test_restoring_goes_on_exactly_as_from_there_any_number_of_times():
+def test_a_branch_is_branched_and_restored_with_its_own_noise_any_number_of_times_and_elsewhere():
     game = begun(Dice())
     act(game, COUNT)
-    act(game, "on")
-    here = take(game)
-    assert repr(here) == "<Snapshot of Dice after 2 turns>"
-    ends = [end(game, COUNT, "x", "y")]
-    for _ in range(2):
-        asked = put(game, here)
-        assert list(asked) == ["a_0"]
-        ends.append(end(game, COUNT, "x", "y"))
-    assert ends[0] == ends[1] == ends[2]
-    assert ends[0][1] == 0.5
-    other = Machine(spec_of(Dice()))
-    put(other, here)
-    assert end(other, COUNT, "x", "y") == ends[0]
-
-
-def test_branches_differ_in_their_noise_only_and_their_parent_stays():
-    game = begun(Dice())
-    act(game, "on")
-    twins, children = fork(game, 2, own_noise=False), fork(game, 3)
-    again = fork(game, 3)
-    before = heard(game)
-    ends = {name: [end(one, "x", "y")[0] for one in kids] for name, kids in (("own", children), ("again", again))}
-    assert len({tuple(told) for told in ends["own"]}) == 3
-    assert ends["own"] == ends["again"]
-    assert all(told[: len(before)] == before for told in ends["own"])
-    assert end(twins[0], "x", "y") == end(twins[1], "x", "y") == end(game, "x", "y")
-
-
-def test_a_branch_is_branched_and_restored_with_its_own_noise():
-    game = begun(Dice())
     (child,) = fork(game, 1)
     here = take(child)
-    first = end(child, "x", "y", "z")
-    put(child, here)
+    assert repr(here) == "<Snapshot of Dice after 1 turns>"
+    first = end(child, "x", COUNT, "y", "z")
+    assert first[1] == 0.5
+    assert list(put(child, here)) == ["a_0"]
     act(child, "x")
     later = take(child)
-    assert end(child, "y", "z") == first
-    put(child, later)
-    assert end(child, "y", "z") == first
-    assert end(begun(Dice()), "x", "y", "z") != first
+    assert end(child, COUNT, "y", "z") == first
+    for one, snapshot, turns in (
+        (child, later, (COUNT, "y", "z")), (child, later, (COUNT, "y", "z")),
+        (Machine(spec_of(Dice())), here, ("x", COUNT, "y", "z")),
+    ):  # fmt: skip
+        put(one, snapshot)
+        assert end(one, *turns) == first
+    assert end(game, "x", COUNT, "y", "z") != first
 
 
 @pytest.mark.parametrize("kind", [SolverCritic, Negotiation])
@@ -126,22 +97,22 @@ class Careless(Dice):
 
     @game_worlds.tool
     def count(self) -> str:
-        """Write a line."""
         self.lines.append("one")
         return "written"
 
 
 def test_what_has_no_snapshot_is_refused_with_the_reason():
-    with pytest.raises(UsageError, match="no episode of Dice runs"):
-        take(Machine(spec_of(Dice())))
     game = begun(Careless())
     act(game, COUNT)
     act(game, "on")
-    with pytest.raises(
-        UsageError, match=r"did not come out the same.*round 2 asked .*let final\(\) of a Toolkit declare"
+    for use, said in (
+        (lambda: take(Machine(spec_of(Dice()))), "no episode of Dice runs"),
+        (
+            lambda: put(game, take(game)),
+            r"did not come out the same.*round 2 .*let final\(\) of a Toolkit declare",
+        ),
+        (lambda: put(Machine(spec_of(Dice())), take(begun(Careless()))), "expected a Snapshot of Dice"),
+        (lambda: fork(begun(Dice()), 0), r"fork\(0\)"),
     ):
-        put(game, take(game))
-    with pytest.raises(UsageError, match="expected a Snapshot of Dice"):
-        put(Machine(spec_of(Dice())), take(begun(Careless())))
-    with pytest.raises(UsageError, match=r"fork\(0\)"):
-        fork(begun(Dice()), 0)
+        with pytest.raises(UsageError, match=said):
+            use()

@@ -4,13 +4,14 @@ import game_worlds
 import numpy as np
 import pettingzoo
 import pytest
+from driven import refused
 
 from palaestra.envs import Game, Task
 from palaestra.envs.arena.pettingzoo import AECGame, ParallelGame
 from palaestra.errors import UsageError
 from palaestra.formats import ParsedCall, hermes
 
-DEBATE, CRITIC = "palaestra/debate_v0", "palaestra/solver_critic_v0"
+DEBATE = "palaestra/debate_v0"
 
 
 class Bells(Game):
@@ -24,7 +25,6 @@ class Bells(Game):
 
     @game_worlds.tool
     def ring(self) -> str:
-        """Ring."""
         self.rung += 1
         return f"rung {self.rung}"
 
@@ -70,18 +70,6 @@ def test_an_aec_face_stands_after_a_restore_where_the_snapshot_was_taken(turns):
     for one in (env, other):
         one.restore(here)
         assert end(one, *PLAN[turns:]) == first
-
-
-def test_a_game_of_pettingzoos_registry_is_branched():
-    env = pettingzoo.make("aec", CRITIC)
-    env.reset(seed=0)
-    env.step("Answer: 1")
-    here = env.snapshot()
-    for _ in range(2):
-        assert env.agent_selection == "critic_0"
-        env.step("Agree.")
-        assert env.agent_selection == "solver_0"
-        env.restore(here)
 
 
 def test_a_parallel_face_stands_after_a_restore_where_the_snapshot_was_taken():
@@ -132,53 +120,42 @@ def test_branches_of_a_face_differ_in_their_noise_only(face):
 @FACES
 def test_options_that_nobody_reads_are_refused(face):
     env = face(Bells())
-    with pytest.raises(UsageError, match="options has no 'foo'; expected 'task'"):
-        env.reset(options={"foo": 1})
-    with pytest.raises(UsageError, match="options has no 'tasks'; is 'task' meant"):
-        env.reset(options={"tasks": 1, "options": 1})
-    for loose in (1.9, "3", True):
-        with pytest.raises(UsageError, match=r"options\['task'\] is .*; expected a whole number"):
-            env.reset(options={"task": loose})
-    env.reset(options={"task": 5})
-    assert env.machine.state.problem.id == "train/5"
-    env.reset(options={"task": np.int64(6)})
-    assert env.machine.state.problem.id == "train/6"
+    for options, said in (
+        ({"foo": 1}, "options has no 'foo'; expected 'task'"),
+        ({"tasks": 1, "options": 1}, "options has no 'tasks'; is 'task' meant"),
+        *(({"task": loose}, r"options\['task'\] is .*; expected a whole number") for loose in (1.9, "3", True)),
+    ):
+        with pytest.raises(UsageError, match=said):
+            env.reset(options=options)
+    for task in (5, np.int64(6)):
+        env.reset(options={"task": task})
+        assert env.machine.state.problem.id == f"train/{task}"
 
 
 @pytest.mark.parametrize("kind", ["aec", "parallel"])
 def test_a_face_without_a_game_says_that_none_is_played(kind):
     env = pettingzoo.make(kind, DEBATE)
     action = "so" if kind == "aec" else dict.fromkeys(env.possible_agents, "so")
-    with pytest.raises(UsageError, match=r"step: no game is played.*call reset first"):
-        env.step(action)
-    with pytest.raises(UsageError, match=r"no episode of .* runs"):
-        env.snapshot()
+    refused(r"step: no game is played.*call reset first", env.step, action)
+    refused(r"no episode of .* runs", env.snapshot)
     if kind == "aec":
-        with pytest.raises(UsageError, match="call reset first"):
-            env.observe("judge_0")
-        with pytest.raises(AttributeError, match="no game is played; call reset first"):
-            env.agent_selection  # noqa: B018
+        refused("call reset first", env.observe, "judge_0")
+        refused("no game is played; call reset first", lambda: env.agent_selection, error=AttributeError)
+        refused("has no attribute 'agent_selector'", lambda: env.agent_selector, error=AttributeError)
         assert not hasattr(env, "agent_selection")
-        with pytest.raises(AttributeError, match="has no attribute 'agent_selector'"):
-            env.agent_selector  # noqa: B018
     env.reset(seed=0)
     while env.agents:
         over = kind == "aec" and any(env.terminations.values())
         env.step(None if over else action)
-    assert env.agents == []
-    with pytest.raises(UsageError, match="step: no game is played, or it has ended"):
-        env.step(action)
+    refused("step: no game is played, or it has ended", env.step, action)
 
 
 def test_an_action_of_a_seat_that_does_not_exist_is_refused():
     env = pettingzoo.make("parallel", DEBATE)
     env.reset(seed=0)
     asked = dict.fromkeys(env.agents, "so")
-    with pytest.raises(UsageError, match=r"there is no seat 'nobody'; the seats are debater_0, debater_1, judge_0"):
-        env.step(asked | {"nobody": "y"})
+    refused(r"no seat .nobody.; the seats are debater_0, debater_1, judge_0", env.step, asked | {"nobody": "y"})
     for ask in (env.action_space, env.observation_space, pettingzoo.make("aec", DEBATE).observe):
-        with pytest.raises(UsageError, match="there is no seat 'nobody'"):
-            ask("nobody")
-    with pytest.raises(UsageError, match="step: debater_0, debater_1 were asked and have no action"):
-        env.step({})
+        refused("there is no seat 'nobody'", ask, "nobody")
+    refused("step: debater_0, debater_1 were asked and have no action", env.step, {})
     env.step(asked)

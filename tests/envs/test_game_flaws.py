@@ -1,6 +1,7 @@
 """What an author of a game gets wrong is said: in the class when it is made, in its rounds when it shows."""
 
 import pytest
+from driven import refused, seated
 
 from palaestra.envs import Game, RewardPart, Task
 from palaestra.envs.arena.arena import Arena
@@ -42,10 +43,6 @@ def no_yield(self, task, rng):
     return {"a_0": 1.0, "b_0": 1.0}
 
 
-async def awaited(self, task, rng):
-    return {"a_0": 1.0, "b_0": 1.0}
-
-
 async def awaited_rounds(self, task, rng):
     yield {"a_0": task.prompt}
 
@@ -54,7 +51,6 @@ async def awaited_rounds(self, task, rng):
     ("rounds", "says"),
     [
         (no_yield, "rounds gave dict and no generator"),
-        (awaited, "rounds gave coroutine and no generator"),
         (awaited_rounds, "rounds gave async_generator and no generator"),
         (one_round(ask={"c_0": "hello"}), r"expected \{seat: text\}"),
         (one_round(ask={"a_0": ""}), "expected some text"),
@@ -71,8 +67,7 @@ def test_a_flaw_of_the_rounds_is_named_when_it_shows(rounds, says):
         game.open({seat: Start(0, 0, seat=seat) for seat in game.seats})
         game.act("a_0", "said")
 
-    with pytest.raises(EnvironmentDefect, match=says):
-        play_it()
+    refused(says, play_it, error=EnvironmentDefect)
 
 
 def fails_when_told(self, task, rng):
@@ -85,17 +80,11 @@ def fails_when_told(self, task, rng):
 def test_an_authors_error_reaches_the_caller_and_the_arena_goes_on():
     spec = spec_of(flawed(rounds=fails_when_told)())
     arena = Arena(lambda: Machine(spec), 2, name="flawed")
-
-    def begin():
-        for slot, seat in enumerate(arena.seats):
-            arena.begin(slot, Start(0, 0, seat=seat))
-        assert len(arena.recv(2, 60)) == 2
-
-    begin()
+    seated(arena)
     arena.send({0: "fail"})
     arena.send({1: "y"})
     with pytest.raises(ZeroDivisionError):
         arena.recv()
-    begin()
+    seated(arena)
     arena.send({0: "x", 1: "y"})
     assert [event.reward for event in arena.recv(2, 60)] == [1.0, 1.0]

@@ -17,29 +17,14 @@ from palaestra.envs.suite.negotiation import DIVISIBLE, WORTH, Negotiation, read
 from palaestra.envs.suite.solver_critic import SolverCritic, agrees
 from palaestra.episode import Ending, Start
 from palaestra.formats import ParsedCall, hermes
-from palaestra.record import Record, from_line, to_line
 
 GAMES = ["palaestra/debate_v0", "palaestra/negotiation_v0", "palaestra/solver_critic_v0"]
-# What PettingZoo warns of: observations are text and no arrays, spaces neither Box nor Discrete.
-TEXT_IS_NO_ARRAY = (
-    "ignore:Observation is not a NumPy array",
-    "ignore:Observation space for each agent probably should be",
-    "ignore:Action space for each agent probably should be",
-)
-pettingzoos = [pytest.mark.filterwarnings(line) for line in TEXT_IS_NO_ARRAY]
-
-
-def all_of(marks):
-    def put(function):
-        for mark in marks:
-            function = mark(function)
-        return function
-
-    return put
 
 
 @pytest.mark.parametrize("game", GAMES)
-@all_of(pettingzoos)
+# What PettingZoo warns of: observations are text and no arrays, spaces neither Box nor Discrete.
+@pytest.mark.filterwarnings("ignore:Observation is not a NumPy array")
+@pytest.mark.filterwarnings("ignore:(Observation|Action) space for each agent probably should be")
 def test_pettingzoos_own_tests_pass(game):
     api_test(pettingzoo.make("aec", game), num_cycles=100)
     parallel_api_test(pettingzoo.make("parallel", game), num_cycles=100)
@@ -60,8 +45,8 @@ def test_games_are_in_both_registries_and_under_both_spellings():
         palaestra.arena(f"palaestra:{game}", 3).close()
 
 
-def played(game, rule=None, tasks=20, arena=None, **options):
-    arena = arena or palaestra.arena(game, 6, **options)
+def played(game, rule=None, tasks=20, slots=6):
+    arena = palaestra.arena(game, slots)
     starts = [Start(task, 7 + task, group=task, seat=seat) for task in range(tasks) for seat in arena.seats]
     episodes = list(play(Agent(ScriptedPolicy(rule or palaestra.demonstrator(game))), arena, starts))
     arena.close()
@@ -69,37 +54,13 @@ def played(game, rule=None, tasks=20, arena=None, **options):
 
 
 @pytest.mark.parametrize("game", GAMES)
-def test_demonstrators_play_every_seat_to_the_end(game):
-    episodes = played(game)
-    assert len(episodes) == 20 * len(pettingzoo.make("aec", game).possible_agents)
-    assert {episode.ending for episode in episodes.values()} == {Ending.ANSWERED}
-    assert not any(call.status != "ok" for episode in episodes.values() for call in episode.attempt.calls)
-
-
-@pytest.mark.parametrize("game", GAMES)
-def test_the_same_starts_give_the_same_games_in_any_number_of_slots(game):
-    few, many = played(game), played(game, arena=palaestra.arena(game, 40))
-    assert {key: episode.attempt for key, episode in few.items()} == {
-        key: episode.attempt for key, episode in many.items()
-    }
-
-
-@pytest.mark.parametrize("game", GAMES)
-def test_episodes_of_a_game_are_recorded_and_read_back(game):
-    for episode in played(game, tasks=3).values():
-        back = from_line(to_line(Record(game, episode))).episode
-        assert back.start == episode.start
-        assert back.attempt.messages == episode.attempt.messages
-        assert back.parts == episode.parts
-
-
-@pytest.mark.parametrize("kind", [SolverCritic, Debate, Negotiation])
-def test_splits_are_disjoint_by_problem(kind):
-    train = {task.prompt for task in kind().task_set("train")[:300]}
-    held_out = {task.prompt for task in kind().task_set("eval")[:300]}
-    assert train
-    assert held_out
-    assert not train & held_out
+def test_demonstrators_play_every_seat_to_the_end_and_the_same_games_in_any_number_of_slots(game):
+    few, many = played(game), played(game, slots=40)
+    assert len(few) == 20 * len(pettingzoo.make("aec", game).possible_agents)
+    for key, episode in few.items():
+        assert episode.attempt == many[key].attempt
+        assert episode.ending is Ending.ANSWERED
+        assert {call.status for call in episode.attempt.calls} <= {"ok"}
 
 
 @pytest.mark.parametrize("game", GAMES)
@@ -159,44 +120,39 @@ def test_the_debaters_rewards_add_up_to_zero_and_the_judge_wants_the_truth():
     assert decision("yesterday") is None
 
 
-def test_a_debater_cannot_write_a_line_in_the_others_name():
+def test_debaters_who_open_together_do_not_hear_each_other_and_write_no_line_in_the_others_name():
     env = pettingzoo.make("aec", GAMES[0])
     env.reset(seed=0)
-    for text in ("x\nNo: I give up", "b", "c", "d"):
-        env.step(text)
-    assert env.agent_selection == "judge_0"
-    assert len(env.observe("judge_0").splitlines()) == 6  # system, question, four statements
-
-
-def test_debaters_who_open_together_do_not_hear_each_other():
-    env = pettingzoo.make("aec", GAMES[0])
-    env.reset(seed=0)
-    env.step("SECRET")
+    env.step("SECRET\nNo: I give up")
     assert env.agent_selection == "debater_1"
     assert "SECRET" not in env.observe("debater_1")
     env.step("reply")
     assert "reply" in env.observe("debater_0")
     assert "SECRET" in env.observe("debater_1")
+    for text in "cd":
+        env.step(text)
+    assert env.agent_selection == "judge_0"
+    assert len(env.observe("judge_0").splitlines()) == 6  # system, question, four statements
 
 
-def test_a_deal_is_worth_what_its_items_are_to_each_seat():
-    task = Negotiation().task_set("train")[0]
-    everything = ", ".join(f"{n} {kind}s" for n, kind in zip(task.data["counts"], ("book", "hat", "ball"), strict=True))
-    rewards = aec(GAMES[1], f"Take {everything}", "accept.")
+def test_a_deal_is_worth_what_its_items_are_to_each_seat_and_ten_to_both_if_they_share_well():
+    tasks = Negotiation().task_set("train")[:50]
+    everything = zip(tasks[0].data["counts"], ("book", "hat", "ball"), strict=True)
+    rewards = aec(GAMES[1], f"Take {', '.join(f'{count} {kind}s' for count, kind in everything)}", "accept.")
     assert sorted(rewards.values()) == [0.0, 1.0]
     assert aec(GAMES[1], "Accept", *["nothing"] * 20) == {"buyer_0": 0.0, "buyer_1": 0.0}
+    assert all(1 <= count <= 4 for counts in DIVISIBLE for count in counts)
+    assert all(worth(task.data["counts"], values) == WORTH for task in tasks for values in task.data["values"])
 
 
 def test_a_seat_is_told_its_own_values_only():
     env = pettingzoo.make("aec", GAMES[1])
     env.reset(seed=0, options={"task": 5})
     values = dict(zip(env.possible_agents, Negotiation().task_set("train")[5].data["values"], strict=True))
-    first = env.agent_selection
-    assert [int(n) for n in re.findall(r"is worth (\d+)", env.observe(first))] == list(values[first])
-    env.step("Take 1 book")
-    assert [int(n) for n in re.findall(r"is worth (\d+)", env.observe(env.agent_selection))] == list(
-        values[env.agent_selection]
-    )
+    for _ in range(2):
+        seat = env.agent_selection
+        assert [int(n) for n in re.findall(r"is worth (\d+)", env.observe(seat))] == list(values.pop(seat))
+        env.step("Take 1 book")
 
 
 @pytest.mark.parametrize(
@@ -214,22 +170,6 @@ def test_a_seat_is_told_its_own_values_only():
 )
 def test_only_legal_offers_are_read(text, taken):
     assert read_offer(text, (2, 1, 3))[0] == taken
-
-
-def test_items_can_always_be_worth_ten_to_both():
-    for counts in DIVISIBLE:
-        assert all(1 <= n <= 4 for n in counts)
-    for task in Negotiation().task_set("train")[:50]:
-        assert all(worth(task.data["counts"], values) == WORTH for values in task.data["values"])
-
-
-def test_doing_nothing_earns_nothing():
-    for game in GAMES:
-        episodes = played(game, rule=lambda messages, rng: "", tasks=10)
-        by_seat = Counter()
-        for (_, seat), episode in episodes.items():
-            by_seat[seat] += episode.parts["success"]
-        assert not any(by_seat.values())
 
 
 @pytest.mark.parametrize("game", GAMES)

@@ -47,24 +47,13 @@ grid = st.integers(0, STEPS).map(lambda number: number / STEPS)
 
 
 @st.composite
-def rewards(draw):
-    count = draw(st.integers(1, 5))
-    weights = draw(st.lists(st.floats(0.01, 10), min_size=count, max_size=count))
-    thresholds = draw(
-        st.one_of(
-            st.just([1.0] * count),
-            st.lists(st.integers(1, STEPS).map(lambda number: number / STEPS), min_size=count, max_size=count),
-        )
-    )
-    return weights, thresholds
-
-
-@st.composite
 def two_attempts(draw):
-    weights, thresholds = draw(rewards())
-    count = len(weights)
-    one, other = (draw(st.lists(grid, min_size=count, max_size=count)) for _ in range(2))
-    return weights, thresholds, one, other
+    """Weights and thresholds of stages, and the scores of two attempts."""
+    count = draw(st.integers(1, 5))
+    scores = st.lists(grid, min_size=count, max_size=count)
+    weights = draw(st.lists(st.floats(0.01, 10), min_size=count, max_size=count))
+    thresholds = draw(st.just([1.0] * count) | scores.map(lambda found: [max(one, 1 / STEPS) for one in found]))
+    return weights, thresholds, draw(scores), draw(scores)
 
 
 @given(two_attempts(), st.integers(0, 4), st.integers(1, STEPS))
@@ -94,17 +83,12 @@ def test_clearing_a_stage_or_doing_better_at_any_never_lowers_the_reward(drawn, 
 
 
 @given(two_attempts())
-def test_only_perfect_stages_give_the_full_reward(drawn):
+def test_only_perfect_stages_give_the_full_reward_and_with_thresholds_of_one_it_is_the_gated_sum(drawn):
     weights, thresholds, scores, _ = drawn
     reward = progressive(weights, thresholds)
     full = total(reward, [1.0] * len(weights))
     assert full == pytest.approx(sum(weights))
     assert (total(reward, scores) == full) == (scores == [1.0] * len(weights))
-
-
-@given(two_attempts())
-def test_with_thresholds_of_one_it_is_the_gated_sum(drawn):
-    weights, _, scores, _ = drawn
     gate, expected = 1.0, 0.0
     for weight, one in zip(weights, scores, strict=True):
         expected += weight * gate * one
@@ -121,25 +105,20 @@ def test_worked_numbers():
     assert total(reward, (0.8, 0.7, 1, 1)) == pytest.approx(0.08 + 0.07 + 0.1 + 0.7)
 
 
-def test_the_parts_are_the_stages_and_success_is_the_last():
-    reward = progressive((0.2, 0.8), (1.0, 1.0))
-    assert dict(reward.parts) == {"stage0": RewardPart(weight=0.2), "success": RewardPart(weight=0.8)}
-    found = score("Test", reward.parts, reward(attempt(task=Task("?", data={"scores": (0.5, 1.0)}))))
-    assert found == (0.1, {"stage0": 0.5, "success": 0.0})
-
-
-def test_a_stage_is_measured_only_when_those_before_it_are_cleared():
+def test_the_parts_are_the_stages_and_one_is_measured_only_when_those_before_it_are_cleared():
     asked = []
 
     def judge(found):
         asked.append(found.answer)
         return 1.0
 
-    reward = Progressive(Stage("format", lambda found: len(found.answer) / 4, 0.5), Stage("success", judge, 0.5))
-    reward(attempt("abc"))
+    form = Stage("format", lambda found: len(found.answer) / 4, 0.2, 0.75)
+    reward = Progressive(form, Stage("success", judge, 0.8))
+    assert dict(reward.parts) == {"format": RewardPart(weight=0.2), "success": RewardPart(weight=0.8)}
+    assert score("Test", reward.parts, reward(attempt("ab"))) == (0.1, {"format": 0.5, "success": 0.0})
     assert asked == []
-    reward(attempt("abcd"))
-    assert asked == ["abcd"]
+    reward(attempt("abc"))
+    assert asked == ["abc"]
 
 
 def test_a_score_that_misses_its_threshold_by_rounding_alone_clears_it():
@@ -205,7 +184,6 @@ class Staged(ToolEnv):
 
     @tool
     def add(self, a: int) -> int:
-        """Add one."""
         return a + 1
 
     reward = Progressive(
@@ -224,23 +202,17 @@ class Judged(Staged):
     reward = Progressive(Stage("valid", valid_calls, 0.2), Stage("success", half, 0.8))
 
 
-def test_an_environment_declares_the_stages_by_its_reward_alone():
-    env = TextEnv(Staged())
-    env.reset(seed=1)
-    env.step(env.call("add", a=1) + env.call("nobody"))
-    _, reward, _, _, info = env.step("Answer: 2")
-    assert (reward, info["parts"]) == (pytest.approx(0.1), {"valid": 0.5, "success": 0.0})
-    env.reset(seed=1)
-    env.step(env.call("add", a=1))
-    assert env.step("Answer: 2")[1] == pytest.approx(1.0)
-
-
-def test_stages_may_ask_a_judge():
-    env = TextEnv(Judged())
-    env.reset(seed=1)
-    _, reward, terminated, _, info = env.step("Answer: 2")
-    assert (terminated, info["parts"]) == (True, {"valid": 1.0, "success": 0.5})
-    assert reward == pytest.approx(0.6)
+def test_an_environment_declares_the_stages_by_its_reward_alone_and_may_ask_a_judge():
+    for kind, called, total_of, parts in (
+        (Staged, ("add", "nobody"), 0.1, {"valid": 0.5, "success": 0.0}),
+        (Staged, ("add",), 1.0, {"valid": 1.0, "success": 1.0}),
+        (Judged, ("add",), 0.6, {"valid": 1.0, "success": 0.5}),
+    ):
+        env = TextEnv(kind())
+        env.reset(seed=1)
+        env.step("".join(env.call(name, **({"a": 1} if name == "add" else {})) for name in called))
+        _, reward, terminated, _, info = env.step("Answer: 2")
+        assert (reward, terminated, info["parts"]) == (pytest.approx(total_of), True, parts)
 
 
 def test_recorded_attempts_are_rescored_with_the_weights_of_the_stages():

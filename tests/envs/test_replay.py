@@ -5,7 +5,6 @@ import sys
 from dataclasses import replace
 
 import game_worlds
-import gymnasium
 import pytest
 import worlds as of_worlds
 
@@ -44,14 +43,12 @@ class Till(Toolkit):
 
     @tool
     def sell(self, what: str, price: int = 3) -> str:
-        """Sell."""
         ran.append(what)
         self.sold.append((what, price))
         return Done("sold out", answer="all") if what == "last" else f"{what} for {price}"
 
     @tool(terminal=True)
     def stop(self) -> str:
-        """Close."""
         return "closed"
 
     def final(self):
@@ -98,17 +95,13 @@ def sells(messages, rng, tool_rate=1.0):
 
 
 @pytest.fixture(autouse=True)
-def _registered(monkeypatch):
+def _registered(worlds, monkeypatch):
     ran.clear()
     game_worlds.gate.clear()  # Other tests open it.
     monkeypatch.setitem(sys.modules, "of_replays", sys.modules[__name__])
     palaestra.register_game(DUEL, "game_worlds:Duel")
     palaestra.register_game(MARKET, "of_replays:Market", demonstrator="of_replays:sells")
     palaestra.register(SHOP, "of_replays:Shop", demonstrator="of_replays:sells")
-    yield
-    for game in (DUEL, MARKET):
-        palaestra.registry._games.pop(game)
-    gymnasium.registry.pop(SHOP)
 
 
 def recorded(env_id, turns, *, ending=None, culprit=None, last="", prefix=(), task=3, **options):
@@ -176,12 +169,10 @@ def kitchen(worlds):
         ("test/Kitchen-v0", [calls(("add", {"a": 1})), calls(("hang", {}))], {}),
         ("test/Kitchen-v0", [calls(("unplugged", {}))], {}),
         (SHOP, [calls(("sell", {"what": "a"}), ("sell", {"what": "b"})), "done"], {}),
-        (SHOP, [calls(("sell", {"what": "a"})), calls(("sell", {"what": "last"}))], {}),
         (SHOP, [calls(("sell", {"what": "a"}))], {"ending": Ending.LENGTH_LIMIT, "last": "I"}),
         (DUEL, DUELS, {}),
         (DUEL, DUELS[:4], {"ending": Ending.LENGTH_LIMIT, "culprit": LEFT, "last": "I was ab"}),
         (DUEL, DUELS[:4], {"ending": Ending.BROKEN}),
-        (DUEL, [(RIGHT, "two"), (LEFT, calls(("fall", {})))], {}),
         (DUEL, [(RIGHT, "two"), (LEFT, calls(("hang", {})))], {}),
         (MARKET, SOLD[:3], {"ending": Ending.LENGTH_LIMIT, "culprit": "bob_0"}),
         (MARKET, SOLD[:3], {"ending": Ending.BROKEN}),
@@ -278,15 +269,13 @@ def test_a_record_that_says_otherwise_is_found(kitchen):
 
 def test_a_lie_about_a_game_is_named_with_its_seat():
     records = sold()
-    attempt = records[0].episode.attempt
-    messages = attempt.messages
-    heard = next(at for at, one in enumerate(records[1].episode.attempt.messages) if one["role"] == "user")
-    word = {**records[1].episode.attempt.messages[heard], "content": "Buy."}
-    other = (*records[1].episode.attempt.messages[:heard], word, *records[1].episode.attempt.messages[heard + 1 :])
+    attempt, others = records[0].episode.attempt, records[1].episode.attempt.messages
+    heard = next(at for at, one in enumerate(others) if one["role"] == "user")
+    other = (*others[:heard], {**others[heard], "content": "Buy."}, *others[heard + 1 :])
     lies = {
         "reward of bob_0: recorded 0.5, replayed 1.0": altered(records, "bob_0", reward=0.5),
         f"message of bob_0 {heard}:": altered(records, "bob_0", {"messages": other}),
-        "the game goes on, and asks ann_0": altered(records, "ann_0", {"messages": messages[:1]}),
+        "the game goes on, and asks ann_0": altered(records, "ann_0", {"messages": attempt.messages[:1]}),
         "worlds of bob_0 0:": altered(records, "ann_0", {"worlds": ({"sold": [1, 2]}, attempt.worlds[1])}),
         "worlds: recorded no further one": altered(altered(records, "ann_0", {"worlds": ()}), "bob_0", {"worlds": ()}),
     }
@@ -421,12 +410,13 @@ def test_a_function_is_held_to_what_environments_are_held_to_and_named_where_it_
 
 
 def test_a_reward_that_peeks_at_the_episode_is_told_what_to_read(worlds, monkeypatch, kitchen):
-    monkeypatch.setattr(worlds.Kitchen, "reward", lambda self, attempt: float(attempt.answer == self.problem.answer))
-    with pytest.raises(palaestra.EnvironmentDefect, match=r"reads self\.problem.*read attempt\.task"):
-        rescore(kitchen[0], find_scorer("test/Kitchen-v0"))
-    monkeypatch.setattr(worlds.Kitchen, "reward", lambda self, attempt: self.absent)
-    with pytest.raises(AttributeError, match="absent"):
-        rescore(kitchen[0], find_scorer("test/Kitchen-v0"))
+    for peeks, error, said in (
+        (lambda self: self.problem.answer, palaestra.EnvironmentDefect, r"reads self\.problem.*read attempt\.task"),
+        (lambda self: self.absent, AttributeError, "absent"),
+    ):
+        monkeypatch.setattr(worlds.Kitchen, "reward", lambda self, attempt, peeks=peeks: peeks(self))
+        with pytest.raises(error, match=said):
+            rescore(kitchen[0], find_scorer("test/Kitchen-v0"))
 
 
 class Generous(game_worlds.Duel):
@@ -457,8 +447,6 @@ def test_a_game_rewards_what_was_played_by_its_rounds_or_seat_by_seat(monkeypatc
         rescore_game(game, "palaestra/solver_critic_v0", Stage())
     with pytest.raises(UsageError, match="asks for other turns"):
         rescore_game(game, "test/other_v0", Stage())
-    for name in ("generous", "other"):
-        palaestra.registry._games.pop(f"test/{name}-v0")
     seats = sold()
     monkeypatch.setattr(Market, "rounds", lambda self, task, rng: pytest.fail("it was played again"))
     assert rescore(seats[0], find_scorer(MARKET)).episode.reward == 1.0, "one seat alone is enough"

@@ -7,6 +7,7 @@ import threading
 import time
 
 import pytest
+from driven import PATIENCE, becomes
 
 from palaestra.envs import tool
 from palaestra.envs.core.tool import collect
@@ -15,9 +16,6 @@ from palaestra.envs.running.inbox import Inbox
 from palaestra.envs.running.runner import Runner, wait_for
 from palaestra.envs.running.work import Pending, Work
 from palaestra.errors import Broken
-
-PATIENCE = 60
-"""Seconds that anything may take which a busy machine does late."""
 
 
 class Stubborn:
@@ -46,7 +44,6 @@ class Stubborn:
 
     @tool(blocking=True, timeout=2 * PATIENCE)
     def quick(self) -> str:
-        """Answers."""
         return "here"
 
     @tool(blocking=True, timeout=2 * PATIENCE)
@@ -85,14 +82,6 @@ def heard(inbox):
     return inbox.wait(time.monotonic() + PATIENCE)
 
 
-def becomes(found):
-    """Wait until this is so; whether it is."""
-    until = time.monotonic() + PATIENCE
-    while not found() and time.monotonic() < until:
-        time.sleep(0.001)
-    return found()
-
-
 def late(runner, owner, name, begun=None):
     """A work whose deadline has passed."""
     pending, inbox = started(runner, owner, name)
@@ -100,6 +89,13 @@ def late(runner, owner, name, begun=None):
     assert heard(inbox) == [pending]
     assert pending.late is pending.works[0]
     return pending, inbox
+
+
+def broken(pending, inbox):
+    """What a work that could not begin was told."""
+    assert heard(inbox) == [pending]
+    assert isinstance(pending.works[0].error, Broken)
+    return str(pending.works[0].error)
 
 
 def test_a_late_result_reaches_nobody():
@@ -142,10 +138,7 @@ def test_threads_that_hang_for_ever_are_not_added_to_without_end(monkeypatch):
     runner, owner = Runner(1), Stubborn()
     for _ in range(2):
         late(runner, owner, "hang")
-    pending, inbox = started(runner, owner, "quick")
-    assert heard(inbox) == [pending]
-    assert isinstance(pending.works[0].error, Broken)
-    assert "2 threads hang" in str(pending.works[0].error)
+    assert "2 threads hang" in broken(*started(runner, owner, "quick"))
     owner.gate.set()
     runner.close()
 
@@ -187,10 +180,7 @@ def test_where_no_further_thread_can_be_started_the_others_do_the_work(monkeypat
     assert [work.value for work in pending.works] == ["here"] * 8
     runner.close()
     runner = Runner(8)
-    pending, inbox = started(runner, owner, "quick")
-    assert heard(inbox) == [pending]
-    assert isinstance(pending.works[0].error, Broken)
-    assert str(pending.works[0].error).endswith("can't start new thread")
+    assert broken(*started(runner, owner, "quick")).endswith("can't start new thread")
     runner.close()
 
 

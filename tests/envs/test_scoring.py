@@ -2,15 +2,13 @@
 
 import asyncio
 import threading
-import time
-from contextlib import closing
 
 import pytest
+from driven import becomes, begun, call
 
 from palaestra import Broken, Ending, EnvironmentDefect, Episode, Start, Task, UsageError
-from palaestra.envs import RewardPart, TextEnv, ToolEnv, Toolkit, ToolVectorEnv, tool
+from palaestra.envs import RewardPart, TextEnv, ToolEnv, Toolkit, tool
 from palaestra.envs.records.rescore import find_scorer, rescore
-from palaestra.formats import ParsedCall, hermes
 from palaestra.record import Record
 
 released = threading.Event()
@@ -26,7 +24,6 @@ class Desk(Toolkit):
 
     @tool
     def write(self, line: str) -> str:
-        """Write."""
         return line
 
 
@@ -65,8 +62,6 @@ class Essay(ToolEnv):
                 raise KeyError("rubric")
             case "leave":
                 raise SystemExit(3)
-            case "nan":
-                return float("nan")
             case "undeclared":
                 return {"success": 1.0, "wit": 1.0}
         return {"success": float(attempt.answer == "fine"), "style": 0.5}
@@ -91,15 +86,6 @@ def opened(kind=Essay):
     env = TextEnv(kind())
     env.reset(seed=1)
     return env
-
-
-def begun(slots, kind=Essay, **options):
-    """A vector environment in each of whose slots an episode has begun."""
-    arena = ToolVectorEnv(kind(), slots, **options)
-    for slot in range(slots):
-        arena.begin(slot, Start(slot, slot))
-    assert len(arena.recv(slots)) == slots
-    return closing(arena)
 
 
 def ended(arena, count):
@@ -143,9 +129,8 @@ def test_a_judge_that_fails_breaks_the_episode_and_is_never_a_zero(answer, fault
 
 @pytest.mark.parametrize(
     ("answer", "error", "said"),
-    [("mistake", KeyError, "rubric"), ("leave", SystemExit, "3"), ("nan", EnvironmentDefect, "finite"),
-     ("undeclared", EnvironmentDefect, "'wit'")],
-)  # fmt: skip
+    [("mistake", KeyError, "rubric"), ("leave", SystemExit, "3"), ("undeclared", EnvironmentDefect, "'wit'")],
+)
 def test_a_mistake_in_the_reward_is_the_authors(answer, error, said):
     env = opened()
     with pytest.raises(error, match=said):
@@ -154,50 +139,50 @@ def test_a_mistake_in_the_reward_is_the_authors(answer, error, said):
     env.reset(seed=2)
 
 
-def test_a_judge_does_not_hold_up_the_other_slots():
-    with begun(3, ordered=False) as arena:
-        arena.send({0: "held", 1: "fine", 2: hermes.render([ParsedCall("write", {"line": "a"})])})
-        assert [(event.slot, event.ending) for event in arena.recv(2)] == [(1, Ending.ANSWERED), (2, None)]
-        arena.finish(2, Ending.LENGTH_LIMIT, "cut")
-        assert ended(arena, 1) == ({2: (Ending.LENGTH_LIMIT, 0.25)}, [])
-        with pytest.raises(UsageError, match="busy"):
-            arena.send({0: "again"})
-        assert arena.recv(1, timeout=0.05) == []
-        released.set()
-        assert ended(arena, 1) == ({0: (Ending.ANSWERED, 0.25)}, [])
+def test_a_judge_does_not_hold_up_the_other_slots(arena):
+    essays = begun(arena(Essay, 3, ordered=False))
+    essays.send({0: "held", 1: "fine", 2: call("write", line="a")})
+    assert [(event.slot, event.ending) for event in essays.recv(2)] == [(1, Ending.ANSWERED), (2, None)]
+    essays.finish(2, Ending.LENGTH_LIMIT, "cut")
+    assert ended(essays, 1) == ({2: (Ending.LENGTH_LIMIT, 0.25)}, [])
+    with pytest.raises(UsageError, match="busy"):
+        essays.send({0: "again"})
+    assert essays.recv(1, timeout=0.05) == []
+    released.set()
+    assert ended(essays, 1) == ({0: (Ending.ANSWERED, 0.25)}, [])
 
 
-def test_judges_of_all_slots_work_at_once_and_order_is_no_default_where_one_waits():
-    with closing(ToolVectorEnv(Essay(), 8)) as arena:
-        assert not arena.ordered
-        arena.reset(seed=1)
-        _, rewards, terminated, _, _ = arena.step(["meet"] * 8)
-        assert running == ["meet"] * 8
-        assert rewards.tolist() == [0.25] * 8
-        assert terminated.all()
+def test_judges_of_all_slots_work_at_once_and_order_is_no_default_where_one_waits(arena):
+    essays = arena(Essay, 8)
+    assert not essays.ordered
+    essays.reset(seed=1)
+    _, rewards, terminated, _, _ = essays.step(["meet"] * 8)
+    assert running == ["meet"] * 8
+    assert (rewards.tolist(), terminated.all()) == ([0.25] * 8, True)
 
 
 @pytest.mark.parametrize("ordered", [False, True])
-def test_a_judge_that_fails_or_errs_concerns_its_slot_alone(ordered):
-    with begun(5, Hasty, ordered=ordered) as arena:
-        arena.send(dict(enumerate(["hang", "fine", "gone", "other", "mistake"])))
-        found, errors = ended(arena, 5)
-        assert found == {0: (Ending.BROKEN, None), 1: (Ending.ANSWERED, 1.25), 2: (Ending.BROKEN, None),
-                         3: (Ending.ANSWERED, 0.25)}  # fmt: skip
-        assert errors == ["'rubric'"]
-        arena.begin(4, Start(3, 3))
-        assert arena.recv(1)[0].slot == 4
+def test_a_judge_that_fails_or_errs_concerns_its_slot_alone(arena, ordered):
+    essays = begun(arena(Hasty, 5, ordered=ordered))
+    essays.send(dict(enumerate(["hang", "fine", "gone", "other", "mistake"])))
+    found, errors = ended(essays, 5)
+    assert found == {0: (Ending.BROKEN, None), 1: (Ending.ANSWERED, 1.25), 2: (Ending.BROKEN, None),
+                     3: (Ending.ANSWERED, 0.25)}  # fmt: skip
+    assert errors == ["'rubric'"]
+    essays.begin(4, Start(3, 3))
+    assert essays.recv(1)[0].slot == 4
 
 
-def test_a_slot_whose_judge_works_can_be_dropped_and_used_again():
-    with begun(2, ordered=False) as arena:
-        arena.send({0: "held", 1: "held"})
-        assert arena.recv(1, timeout=0.05) == []
-        arena.begin(0, Start(5, 5))
-        (event,) = arena.recv(1)
-        assert (event.slot, event.ending, event.start.task) == (0, None, 5)
-        arena.send({0: "fine"})
-        assert [event.reward for event in arena.recv(1)] == [1.25]
+def test_a_slot_whose_judge_works_can_be_dropped_and_used_again(arena):
+    essays = begun(arena(Essay, 2, ordered=False))
+    essays.send({0: "held", 1: "held"})
+    assert essays.recv(1, timeout=0.05) == []
+    essays.begin(0, Start(5, 5))
+    (event,) = essays.recv(1)
+    assert (event.slot, event.ending, event.start.task) == (0, None, 5)
+    essays.send({0: "fine"})
+    assert [event.reward for event in essays.recv(1)] == [1.25]
+    essays.close()
     assert not released.is_set(), "closing does not wait for a judge either"
 
 
@@ -219,7 +204,7 @@ def test_rescoring_waits_for_judges_and_one_that_fails_is_no_zero():
     assert "nobody answers" in new.fault
 
 
-def test_what_holds_the_loop_is_told_a_remedy_that_a_judge_can_take(caplog):
+def test_what_holds_the_loop_is_told_a_remedy_that_a_judge_can_take(arena, caplog):
     holds = threading.Event()
 
     class Holding(Essay):
@@ -227,12 +212,10 @@ def test_what_holds_the_loop_is_told_a_remedy_that_a_judge_can_take(caplog):
             holds.wait(60)
             return 1.0
 
-    with begun(1, Holding) as opened:
-        opened.send({0: "fine"})
-        until = time.monotonic() + 60
-        while "held the event loop" not in caplog.text and time.monotonic() < until:
-            opened.recv(1, 0.05)
-        holds.set()
-        (said,) = (one.getMessage() for one in caplog.records if "held the event loop" in one.message)
-        assert "hand it to asyncio.to_thread" in said
-        assert "@tool" not in said
+    essays = begun(arena(Holding, 1))
+    essays.send({0: "fine"})
+    assert becomes(lambda: essays.recv(1, 0.05) or "held the event loop" in caplog.text)
+    holds.set()
+    (said,) = (one.getMessage() for one in caplog.records if "held the event loop" in one.message)
+    assert "hand it to asyncio.to_thread" in said
+    assert "@tool" not in said

@@ -4,10 +4,11 @@ import threading
 
 import numpy as np
 import pytest
+from driven import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from palaestra import Broken, Start, Task, UsageError
+from palaestra import Broken, Start, Task
 from palaestra.envs import TextEnv, ToolEnv, Toolkit, tool
 from palaestra.envs.arena.driving import settle
 
@@ -105,6 +106,11 @@ def box(env):
     return env.machine.kits.made[0][1]
 
 
+def start(env):
+    """The Start that the episode's record will have."""
+    return env.machine.state.seats[None].start
+
+
 @pytest.fixture(autouse=True)
 def no_lives():
     lives.clear()
@@ -137,13 +143,12 @@ def test_restore_returns_what_the_agent_has_not_seen_yet():
     after = env.snapshot()
     walk(env, "s")
     observation, info = env.restore(after)
-    assert (observation, info["turn"]) == (reply, 1)
-    assert set(info) == set(opening_info)
+    assert (observation, info["turn"], set(info)) == (reply, 1, set(opening_info))
     assert env.restore(before)[0] == opening
     assert (play(env).visits, hasattr(play(env), "path")) == (0, False), "what came after it is gone"
 
 
-def test_an_ended_or_discarded_episode_is_opened_again():
+def test_an_ended_or_discarded_episode_is_opened_again_and_a_toolkit_is_open_and_closed_once():
     env = opened()
     walk(env, "n")
     snapshot = env.snapshot()
@@ -155,14 +160,7 @@ def test_an_ended_or_discarded_episode_is_opened_again():
     env.reset(seed=5)
     env.restore(snapshot)
     assert env.step("done")[4]["attempt"].turns == 2
-
-
-def test_a_toolkit_is_open_once_and_closed_once():
-    env = opened()
-    snapshot = env.snapshot()
-    env.restore(snapshot)
-    env.step("done")
-    assert lives == ["start", "close", "restore", "close"]
+    assert lives == ["start", "close", "restore", "close", "start", "close", "restore", "close"]
 
 
 def test_branches_share_nothing_and_leave_their_parent_alone():
@@ -197,6 +195,8 @@ def test_branches_differ_in_noise_and_forking_again_repeats_them():
     (early,) = env.fork(1)
     env.step(env.call("nobody"))  # Nothing is drawn between the two.
     (late,) = env.fork(1)
+    play(env)._rng = np.random.Generator(np.random.MT19937(3))
+    assert len({int(play(child).rng.integers(10**9)) for child in env.fork(2)}) == 2, "of another kind too"
     seeds = [start(child).seed for child in (env, *once, *grandchildren, early, late)]
     assert len(set(seeds)) == 12
     assert all(0 <= seed < 2**31 for seed in seeds)
@@ -204,49 +204,28 @@ def test_branches_differ_in_noise_and_forking_again_repeats_them():
     assert len({walk(one, "e") for one in (env, *env.fork(2, own_noise=False))}) == 1
 
 
-def start(env):
-    """The Start that the episode's record will have."""
-    return env.machine.state.seats[None].start
-
-
-def test_a_toolkit_that_cannot_is_named():
-    env = opened(Closed)
-    for refused in (env.snapshot, lambda: env.fork(2)):
-        with pytest.raises(UsageError, match="toolkit Page does not support them"):
-            refused()
-    assert walk(env, "n")
-
-
-def test_only_of_a_running_episode_and_only_for_its_own_kind():
-    env = TextEnv(Room())
-    with pytest.raises(UsageError, match="no episode of Room runs"):
-        env.snapshot()
+def test_what_has_no_snapshot_or_takes_none_says_why():
+    env, closed = TextEnv(Room()), opened(Closed)
     prefix = ({"role": "assistant", "content": "earlier"},)
+
+    refused("no episode of Room runs", env.snapshot)
     settle(env.machine, env.machine.open({None: Start(0, 1, prefix=prefix)}))
     snapshot = env.snapshot()
     assert env.restore(snapshot)[1]["messages"][-1]["content"] == "earlier"
     env.step("done")
-    with pytest.raises(UsageError, match="no episode of Room runs"):
-        env.snapshot()
-    with pytest.raises(UsageError, match="expected a Snapshot of Closed"):
-        TextEnv(Closed()).restore(snapshot)
-    with pytest.raises(UsageError, match="expected a Snapshot of Room"):
-        env.restore(None)
-    with pytest.raises(UsageError, match="at least 1"):
-        opened().fork(0)
-
-
-def test_what_cannot_be_copied_is_named():
+    refused("no episode of Room runs", env.snapshot)
+    refused("expected a Snapshot of Closed", TextEnv(Closed()).restore, snapshot)
+    refused("expected a Snapshot of Room", env.restore, None)
+    refused("at least 1", opened().fork, 0)
+    refused("toolkit Page does not support them", closed.snapshot)
+    refused("toolkit Page does not support them", closed.fork, 2)
+    assert walk(closed, "n")
     env = opened()
     play(env).lock = threading.Lock()
-    with pytest.raises(
-        UsageError, match=r"self\.lock \(lock\) cannot be copied.*; set it in __init__ if it belongs to no"
-    ):
-        env.snapshot()
+    refused(r"self\.lock \(lock\) cannot be copied.*; set it in __init__ if it belongs to no", env.snapshot)
     del play(env).lock
     box(env).things.append(threading.Lock())
-    with pytest.raises(UsageError, match="the state of its toolkit Box"):
-        env.snapshot()
+    refused("the state of its toolkit Box", env.snapshot)
 
 
 @pytest.mark.parametrize("good", [0, 1])
@@ -268,10 +247,3 @@ def test_a_toolkit_that_does_not_come_back_is_broken_and_leaves_nothing_open(mon
         env.restore(snapshot)
     assert not env.is_open
     assert lives.count("close") == 1 + lives.count("restore")
-
-
-def test_another_generator_is_branched_too():
-    env = opened()
-    play(env)._rng = np.random.Generator(np.random.MT19937(3))
-    draws = [int(play(child).rng.integers(10**9)) for child in env.fork(2)]
-    assert draws[0] != draws[1]

@@ -5,6 +5,7 @@ import json
 
 import gymnasium
 import pytest
+from driven import refused
 
 from palaestra import UsageError
 from palaestra.cli import main
@@ -110,15 +111,12 @@ def test_a_question_that_is_in_both_splits_is_refused(saved, read, row):
 def test_an_empty_split_is_refused_with_advice(saved, read, row):
     tested = saved(row, 2, split=["test", "val"])
     assert len(read(tested, "eval")) == 2
-    with pytest.raises(UsageError, match=r"no row is for 'train'; .*eval"):
-        read(tested, "train")
+    refused(r"no row is for 'train'; .*eval", read, tested, "train")
     number = next(n for n in range(100) if split_of(next(iter(row.values())).format(n=n)) == "train")
     short = saved({name: text.format(n=number) for name, text in row.items()}, 1)
-    with pytest.raises(UsageError, match=r"no row is for 'eval'; .*split='all' plays the whole file"):
-        read(short, "eval")
+    refused(r"no row is for 'eval'; .*split='all' plays the whole file", read, short, "eval")
     assert len(read(short, "all")) == 1
-    with pytest.raises(UsageError, match="'train' or 'eval'"):
-        read(short, "test")
+    refused("'train' or 'eval'", read, short, "test")
 
 
 def test_the_check_of_splits_is_skipped_where_a_file_has_one(tmp_path):

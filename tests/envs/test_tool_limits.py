@@ -4,12 +4,11 @@ import time
 
 import pytest
 import workshop
+from driven import begun, call
 
 from palaestra import Ending, Start
-from palaestra.envs import ToolVectorEnv
 from palaestra.envs.core.tool import collect
 from palaestra.envs.running import limits
-from palaestra.formats import ParsedCall, hermes
 
 
 @pytest.fixture(autouse=True)
@@ -18,45 +17,34 @@ def fresh():
 
 
 @pytest.fixture
-def arena():
-    """Open vector environments, closed after the test."""
-    made = []
-
-    def open_arena(env_class, slots):
-        made.append(ToolVectorEnv(env_class(), slots))
-        for slot in range(slots):
-            made[-1].begin(slot, Start(task=slot, seed=slot))
-        made[-1].recv(slots)
-        return made[-1]
-
-    yield open_arena
-    for one in made:
-        one.close()
-
-
-def call(arena, tool_name, /, **arguments):
-    return hermes.render([ParsedCall(tool_name, arguments)])
+def limited(arena):
+    """Slots of an environment whose tools let few in, each with an episode."""
+    return lambda slots, kind=workshop.Limited: begun(arena(kind, slots))
 
 
 @pytest.mark.parametrize(("name", "most"), [("narrow", 2), ("gate", 3)])
-def test_concurrency_is_shared_by_all_environments(arena, name, most):
-    first, second = arena(workshop.Limited, 6), arena(type("Heir", (workshop.Limited,), {}), 6)
+def test_concurrency_is_shared_by_all_environments(limited, name, most):
+    first, second = limited(6), limited(6, type("Heir", (workshop.Limited,), {}))
     for one in (first, second):
-        one.send(dict.fromkeys(range(6), call(one, name) * 2))
+        one.send(dict.fromkeys(range(6), call(name) * 2))
     for one in (first, second):
         assert {tuple(m["content"] for m in event.messages) for event in one.recv(6, 60)} == {("out", "out")}
     assert workshop.most == most
     assert len(workshop.begun) == 24
 
 
+def kept(since, times):
+    """Starts may come late on a busy machine, and then close together: what is certain is that none comes too early."""
+    return all(begun - since >= at / 50 - 0.001 for at, begun in enumerate(sorted(times)))
+
+
 @pytest.mark.parametrize("name", ["paced", "paced_thread"])
-def test_the_rate_is_kept_over_all_environments(arena, name):
-    opened = arena(workshop.Limited, 10)
+def test_the_rate_is_kept_over_all_environments(limited, name):
+    opened = limited(10)
     sent = time.monotonic()
-    opened.send(dict.fromkeys(range(10), call(opened, name)))
-    assert len(opened.recv(10, 60)) == 10
-    # Starts may come late on a busy machine, and then close together: what is certain is that none comes too early.
-    assert [begun - sent >= at / 50 - 0.001 for at, begun in enumerate(sorted(workshop.begun))] == [True] * 10
+    opened.send(dict.fromkeys(range(10), call(name)))
+    assert len(opened.recv(10, 60)) == 10 == len(workshop.begun)
+    assert kept(sent, workshop.begun)
 
 
 def test_what_fell_due_while_the_machine_stood_still_does_not_begin_at_once(monkeypatch):
@@ -74,26 +62,25 @@ def test_what_fell_due_while_the_machine_stood_still_does_not_begin_at_once(monk
     assert limit.belated() == pytest.approx(0.0)
 
 
-def test_a_loop_that_is_held_lets_no_more_begin_than_the_rate(arena):
-    opened = arena(workshop.Limited, 6)
+def test_a_loop_that_is_held_lets_no_more_begin_than_the_rate(limited):
+    opened = limited(6)
     freed = []
 
     def hold():
         time.sleep(0.2)
         freed.append(time.monotonic())
 
-    opened.send(dict.fromkeys(range(6), call(opened, "paced")))
+    opened.send(dict.fromkeys(range(6), call("paced")))
     while not workshop.begun:
         time.sleep(0.001)
     opened._runner._open_loop().loop.call_soon_threadsafe(hold)  # Meanwhile all the others fall due.
     assert len(opened.recv(6, 60)) == 6
-    late = sorted(begun for begun in workshop.begun if begun >= freed[0])
-    assert [begun - freed[0] >= at / 50 - 0.001 for at, begun in enumerate(late)] == [True] * len(late)
+    assert kept(freed[0], (begun for begun in workshop.begun if begun >= freed[0]))
 
 
-def test_waiting_for_a_place_is_not_held_against_the_call(arena):
-    opened = arena(workshop.Limited, 4)
-    opened.send(dict.fromkeys(range(4), call(opened, "held")))  # Its deadline is a minute.
+def test_waiting_for_a_place_is_not_held_against_the_call(limited):
+    opened = limited(4)
+    opened.send(dict.fromkeys(range(4), call("held")))  # Its deadline is a minute.
     works = [opened._tables[slot].out[0].works[0] for slot in range(4)]
     for work in works:
         work.asked -= 100
@@ -104,9 +91,9 @@ def test_waiting_for_a_place_is_not_held_against_the_call(arena):
         assert [(event.slot, event.ending) for event in opened.recv(1, 60)] == [(inside, None)]
 
 
-def test_calls_that_are_given_up_free_their_places(arena):
-    opened = arena(workshop.Limited, 4)
-    opened.send(dict.fromkeys(range(4), call(opened, "closed")))
+def test_calls_that_are_given_up_free_their_places(limited):
+    opened = limited(4)
+    opened.send(dict.fromkeys(range(4), call("closed")))
     waiting = [stall for stall in opened.stalls(-1.0) if stall.waits]
     assert [stall.waits for stall in waiting] == ["its limit"] * 3
     opened.begin(3, Start(task=3, seed=9))  # In line, and dropped there.
@@ -121,10 +108,10 @@ def test_calls_that_are_given_up_free_their_places(arena):
     assert (limit._inside, list(limit._line)) == (0, [])
 
 
-def test_closing_an_environment_lets_others_in(arena):
-    first, second = arena(workshop.Limited, 1), arena(workshop.Limited, 1)
-    first.send({0: call(first, "gate", seconds=60.0) * 3})
-    second.send({0: call(second, "gate")})
+def test_closing_an_environment_lets_others_in(limited):
+    first, second = limited(1), limited(1)
+    first.send({0: call("gate", seconds=60.0) * 3})
+    second.send({0: call("gate")})
     assert second.recv(1, 0.05) == []
     first.close()
     assert [message["content"] for message in second.recv(1, 60)[0].messages] == ["out"]

@@ -5,11 +5,10 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
-import gymnasium
 import pytest
 import workshop
+from driven import becomes, begun
 
 import palaestra
 from palaestra.envs.core.calls import prepare
@@ -38,16 +37,15 @@ def run(name, /, **arguments):
 
 def gone(pid):
     """A process has ended, or is about to be reaped."""
-    until = time.monotonic() + 60
-    while time.monotonic() < until:
+
+    def is_gone():
         try:
             with open(f"/proc/{pid}/stat") as file:
-                if file.read().rsplit(")", 1)[1].split()[0] == "Z":
-                    return True
+                return file.read().rsplit(")", 1)[1].split()[0] == "Z"
         except FileNotFoundError:
             return True
-        time.sleep(0.02)
-    return False
+
+    return becomes(is_gone)
 
 
 def test_arguments_go_as_json_and_are_coerced_there_too():
@@ -76,24 +74,15 @@ def test_a_time_out_kills_the_process_and_is_told_to_the_agent(monkeypatch):
     assert run("square", number=2)[0] is Status.OK
 
 
-def test_a_call_that_is_given_up_kills_its_process():
-    palaestra.register("test/Heavy-v0", "workshop:Heavy")
-    arena = palaestra.arena("test/Heavy-v0", 1)
-    try:
-        arena.begin(0, palaestra.Start(0, 0))
-        arena.recv()
-        arena.send({0: hermes.render([ParsedCall("spin_long", {})])})
-        (work,) = arena._tables[0].out[0].works
-        until = time.monotonic() + 60
-        while work.begun is None and time.monotonic() < until:
-            time.sleep(0.01)
-        pid = work.child.process.pid
-        arena.begin(0, palaestra.Start(1, 1))
-        assert gone(pid)
-        assert arena.recv(1, 60)[0].ending is None
-    finally:
-        arena.close()
-        gymnasium.registry.pop("test/Heavy-v0")
+def test_a_call_that_is_given_up_kills_its_process(arena):
+    opened = begun(arena(workshop.Heavy, 1))
+    opened.send({0: hermes.render([ParsedCall("spin_long", {})])})
+    (work,) = opened._tables[0].out[0].works
+    assert becomes(lambda: work.begun is not None)
+    pid = work.child.process.pid
+    opened.begin(0, palaestra.Start(1, 1))
+    assert gone(pid)
+    assert opened.recv(1, 60)[0].ending is None
 
 
 def test_a_process_that_cannot_be_started_or_load_the_tool_is_our_failure(monkeypatch):

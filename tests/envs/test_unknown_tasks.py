@@ -2,14 +2,15 @@
 
 import re
 
-import gymnasium
 import numpy as np
 import pytest
 
 import palaestra
 from palaestra import Task, UnknownTask
 from palaestra.envs import ToolEnv
-from palaestra.envs.checks.check import check
+from palaestra.envs.checks.check import CHECKS, check
+from palaestra.envs.checks.findings import measure
+from palaestra.envs.checks.trials import Subject
 
 SUITE = ("Arithmetic", "CodeMath", "CodeContest", "DataTable", "Reasoning", "Science", "TwoHop")
 
@@ -46,26 +47,16 @@ def demonstrate(messages, rng, tool_rate=1.0):
     return str(int(found[1]) + 1)
 
 
-def found_of(**options):
+def demonstrated(**options):
     palaestra.register("test/Sums-v0", f"{__name__}:Sums", demonstrator=f"{__name__}:demonstrate", **options)
-    try:
-        return {found.name: found for found in check("test/Sums-v0")}
-    finally:
-        gymnasium.registry.pop("test/Sums-v0")
+    return measure({"demonstrator succeeds": CHECKS["demonstrator succeeds"]}, Subject("test/Sums-v0"))[0]
 
 
-def test_check_says_that_a_demonstrator_knows_none_of_the_tasks_and_passes_the_rest():
-    found = found_of(share=1.0)
-    shown = found["demonstrator succeeds"]
-    assert shown.skipped
-    assert "does not know these tasks" in shown.message
-    assert all(one.passed for one in found.values())
-
-
-def test_check_measures_a_demonstrator_by_the_tasks_that_it_knows():
-    shown = found_of(share=0.5)["demonstrator succeeds"]
-    assert shown.passed
-    assert not shown.skipped
-    wrong = found_of(share=0.5, right=2)["demonstrator succeeds"]
-    assert not wrong.passed
+def test_check_measures_a_demonstrator_by_the_tasks_that_it_knows_or_says_that_it_knows_none():
+    none = demonstrated(share=1.0)
+    assert none.skipped
+    assert "does not know these tasks" in none.message
+    assert all(one.passed for one in check("test/Sums-v0"))
+    some, wrong = demonstrated(share=0.5), demonstrated(share=0.5, right=2)
+    assert (some.passed, some.skipped, wrong.passed) == (True, False, False)
     assert "succeeds in 0%" in wrong.message

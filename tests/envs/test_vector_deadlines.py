@@ -5,49 +5,26 @@ import time
 
 import pytest
 import workshop
+from driven import PATIENCE, becomes, begun, call, heard
 
-from palaestra import Broken, Ending, EnvironmentDefect, Start
-from palaestra.envs import TextEnv, ToolVectorEnv
-from palaestra.envs.running import crew, loop
-from palaestra.formats import ParsedCall, hermes
-
-PATIENCE = 60
-"""Seconds that anything may take which a busy machine does late; what hangs does so for as long."""
+from palaestra import Broken, Ending, Start
+from palaestra.envs import TextEnv
+from palaestra.envs.running import loop
 
 
-@pytest.fixture
-def arena():
-    """Open vector environments, closed after the test."""
-    made = []
-    workshop.Lamp.gate.clear()
+@pytest.fixture(autouse=True)
+def lamps():
+    for known in (workshop.Lamp, workshop.Loopy):
+        known.gate.clear()
     workshop.Lamp.made.clear()
-    workshop.Loopy.gate.clear()
     workshop.Loopy.holding.clear()
-
-    def open_arena(env_class, slots, **options):
-        made.append(ToolVectorEnv(env_class(), slots, **options))
-        return made[-1]
-
-    yield open_arena
-    workshop.Lamp.gate.set()
-    workshop.Loopy.gate.set()
-    for one in made:
-        one.close()
-
-
-def call(arena, tool_name, /, **arguments):
-    return hermes.render([ParsedCall(tool_name, arguments)])
-
-
-def becomes(found):
-    """Wait until this is so; whether it is."""
-    until = time.monotonic() + PATIENCE
-    while not found() and time.monotonic() < until:
-        time.sleep(0.005)
-    return found()
+    yield
+    for known in (workshop.Lamp, workshop.Loopy):
+        known.gate.set()
 
 
 def lit(arena, slots, kind=workshop.Lit):
+    """Each slot begun on the task that hangs nowhere."""
     opened = arena(kind, slots)
     for slot in range(slots):
         opened.begin(slot, Start(0, slot))
@@ -59,9 +36,7 @@ def test_a_toolkit_that_hangs_as_it_starts_breaks_its_slot_alone(arena):
     opened = arena(workshop.Hanging, 3)
     for slot, task in enumerate((0, 1, 2)):
         opened.begin(slot, Start(task, slot))
-    events = {}
-    while len(events) < 3:
-        events |= {event.slot: event for event in opened.recv(1, PATIENCE)}
+    events = heard(opened, 3)
     assert [events[slot].ending for slot in range(3)] == [None, Ending.BROKEN, Ending.BROKEN]
     assert events[1].fault == "Hanging slot 1: a toolkit did not start: Lamp.start() gave no result in 0.3 s"
     assert "no bulb" in events[2].fault
@@ -84,12 +59,10 @@ def test_what_starts_too_late_is_closed_by_the_thread_that_started_it(arena):
 
 def test_a_toolkit_that_hangs_as_it_closes_costs_its_slot_the_deadline_and_no_reward(arena, caplog):
     opened = lit(arena, 2, workshop.Hanging)
-    opened.send({0: call(opened, "glow", mood="hang close"), 1: call(opened, "glow")})
+    opened.send({0: call("glow", mood="hang close"), 1: call("glow")})
     assert len(opened.recv(2, PATIENCE)) == 2
     opened.send({0: "yes", 1: "no"})
-    events = {}
-    while len(events) < 2:
-        events |= {event.slot: event for event in opened.recv(1, PATIENCE)}
+    events = heard(opened, 2)
     assert [(events[slot].ending, events[slot].reward) for slot in (0, 1)] == [("answered", 1.0), ("answered", 0.0)]
     assert "Hanging slot 0: Lamp.close did not end within 0.3 s" in caplog.text
     for slot in (0, 1):
@@ -101,9 +74,9 @@ def test_a_toolkit_that_hangs_as_it_closes_costs_its_slot_the_deadline_and_no_re
 @pytest.mark.parametrize("way", ["close", "begin", "finish", "reset"])
 def test_no_way_out_of_an_episode_hangs(arena, way):
     opened = lit(arena, 2, workshop.Hanging)
-    opened.send(dict.fromkeys((0, 1), call(opened, "glow", mood="hang close")))
+    opened.send(dict.fromkeys((0, 1), call("glow", mood="hang close")))
     opened.recv(2, PATIENCE)
-    begun = time.monotonic()
+    started = time.monotonic()
     if way == "close":
         opened.close()
     elif way == "begin":
@@ -114,30 +87,9 @@ def test_no_way_out_of_an_episode_hangs(arena, way):
         assert opened.recv(1, PATIENCE)[0].ending is Ending.LENGTH_LIMIT
     else:
         opened.send({0: "yes", 1: "yes"})
-        ended = []
-        while len(ended) < 2:
-            ended += opened.recv(2, PATIENCE)
+        heard(opened, 2)
         opened.reset(seed=0, options={"tasks": [0, 0]})
-    assert time.monotonic() - begun < 0.7 * PATIENCE  # It hangs for all of it.
-
-
-def test_an_episode_that_is_dropped_closes_its_toolkits_and_the_next_has_others(arena):
-    opened = lit(arena, 1)
-    opened.begin(0, Start(0, 1))
-    opened.recv(1, PATIENCE)
-    opened.close()
-    assert [lamp.log for lamp in workshop.Lamp.made] == [["start", "close"]] * 2
-
-
-def test_a_hung_call_closes_its_toolkits_aside(arena):
-    opened = lit(arena, 1)
-    (lamp,) = workshop.Lamp.made
-    opened.send({0: call(opened, "hang")})
-    assert opened.recv(1, PATIENCE)[0].ending is Ending.BROKEN
-    until = time.monotonic() + PATIENCE
-    while opened._aside and time.monotonic() < until:
-        opened._hear(time.monotonic() + 0.05)
-    assert lamp.log == ["start", "close"]
+    assert time.monotonic() - started < 0.7 * PATIENCE  # It hangs for all of it.
 
 
 def test_a_reward_that_raises_closes_the_toolkits_and_frees_the_slot(arena):
@@ -145,28 +97,11 @@ def test_a_reward_that_raises_closes_the_toolkits_and_frees_the_slot(arena):
     opened.send({0: "raise", 1: "yes"})
     with pytest.raises(ZeroDivisionError):
         opened.recv(2, PATIENCE)
-    events = []
-    while not events:
-        events = opened.recv(1, PATIENCE)
-    assert [(event.slot, event.reward) for event in events] == [(1, 1.0)]
+    assert heard(opened, 1)[1].reward == 1.0
     opened.begin(0, Start(0, 4))
     assert opened.recv(1, PATIENCE)[0].ending is None
     opened.close()
     assert all(lamp.log.count("start") == lamp.log.count("close") for lamp in workshop.Lamp.made)
-
-
-def test_a_defect_that_shows_as_toolkits_start_is_raised(arena):
-    class Cracked(workshop.Lamp):
-        def start(self, task, rng):
-            raise EnvironmentDefect("no filament")
-
-    class Dark(workshop.Lit):
-        toolkits = (Cracked,)
-
-    opened = arena(Dark, 1)
-    opened.begin(0, Start(0, 0))
-    with pytest.raises(EnvironmentDefect, match="no filament"):
-        opened.recv(1, PATIENCE)
 
 
 def test_an_environment_by_itself_waits_for_its_toolkits_no_longer_than_a_slot(arena, caplog):
@@ -177,38 +112,20 @@ def test_an_environment_by_itself_waits_for_its_toolkits_no_longer_than_a_slot(a
         env.reset(options={"task": 1})
     env.reset(options={"task": 0})
     env.step(env.call("glow", mood="hang close"))
-    begun = time.monotonic()
+    started = time.monotonic()
     _, reward, terminated, *_ = env.step("yes")
     assert (reward, terminated) == (1.0, True)
     assert "Lamp.close did not end within 0.3 s" in caplog.text
     env.reset(options={"task": 0})
     assert len(workshop.Lamp.made) == 3
-    assert time.monotonic() - begun < 0.7 * PATIENCE  # It hangs for all of it.
+    assert time.monotonic() - started < 0.7 * PATIENCE  # It hangs for all of it.
     env.close()
 
 
-def test_a_start_that_no_thread_can_run_breaks_its_episode(arena, monkeypatch):
-    monkeypatch.setattr(crew, "MAX_LOST", 0)
-    opened = arena(workshop.Lit, 1)
-    opened.begin(0, Start(0, 0))
-    (event,) = opened.recv(1, PATIENCE)
-    assert event.ending is Ending.BROKEN
-    assert "0 threads hang" in event.fault
-
-
-def test_deadlines_that_are_none_are_refused():
-    for deadlines in ({"start": 0}, {"clsoe": 5}, {"reward": float("inf")}, {"reward": "5"}, 5):
-        with pytest.raises(EnvironmentDefect, match="seconds above 0 by name, of start, reward, close, final"):
-            type("Never", (workshop.Lit,), {"deadlines": deadlines})
-
-
 def test_a_stalled_call_is_reported_by_name_and_warned_about(arena, caplog):
-    opened = arena(workshop.Loopy, 2)
-    for slot in (0, 1):
-        opened.begin(slot, Start(slot, slot))
-    opened.recv(2)
+    opened = begun(arena(workshop.Loopy, 2))
     assert opened.stalls() == []
-    opened.send({1: call(opened, "slow", secret="x" * 500)})
+    opened.send({1: call("slow", secret="x" * 500)})
     assert opened.stalls() == []
     (work,) = opened._tables[1].out[0].works
     work.begun -= 31.0  # Half of its minute has passed, and all that a busy machine loses fits into the other half.
@@ -226,19 +143,16 @@ def test_a_stalled_call_is_reported_by_name_and_warned_about(arena, caplog):
 
 def test_the_lag_of_the_loop_is_measured_and_who_holds_it_is_named(arena, caplog, monkeypatch):
     monkeypatch.setattr(loop, "STARVED", 1.0)  # Whoever else has the processors meanwhile.
-    opened = arena(workshop.Loopy, 2)
-    for slot in (0, 1):
-        opened.begin(slot, Start(slot, slot))
-    opened.recv(2)
+    opened = begun(arena(workshop.Loopy, 2))
     assert opened.loop_lag.samples == 0
-    opened.send({0: call(opened, "nap", seconds=0.2)})
+    opened.send({0: call("nap", seconds=0.2)})
     opened.recv(1, PATIENCE)
     before = opened.loop_lag
     assert before.samples > 0
-    opened.send({0: call(opened, "pinch", seconds=0.06)})
+    opened.send({0: call("pinch", seconds=0.06)})
     opened.recv(1, PATIENCE)
     assert opened.loop_lag.max > 0.05, "a hold too short to be warned about shows as well"
-    opened.send({0: call(opened, "nap"), 1: call(opened, "hold")})
+    opened.send({0: call("nap"), 1: call("hold")})
     assert becomes(lambda: "Loopy slot 1: hold has held the event loop" in caplog.text)
     workshop.Loopy.gate.set()
     assert len(opened.recv(2, PATIENCE)) == 2
@@ -270,33 +184,17 @@ def held_for_long():
     time.sleep(1.5 * loop.HELD_SECONDS)
 
 
-def test_a_loop_that_was_held_serves_its_other_calls_before_it_ends(arena):
-    opened = arena(workshop.Loopy, 3)
-    for slot in range(3):
-        opened.begin(slot, Start(slot, slot))
-    opened.recv(3)
-    opened.send({0: call(opened, "nap", seconds=0.3), 1: call(opened, "grab")})
+def test_a_loop_that_is_held_is_replaced_and_serves_its_other_calls_before_it_ends(arena, caplog):
+    opened = begun(arena(workshop.Loopy, 3))
+    opened.send({0: call("nap", seconds=0.3), 1: call("grab")})
     held_for_long()
     assert [(event.slot, event.ending) for event in opened.recv(1, PATIENCE)] == [(1, Ending.BROKEN)]
+    assert "is held by Loopy slot 1: grab" in caplog.text
     held = opened._runner._held_loops
     assert [loop.runs for loop in held] == [True]
-    opened.send({2: call(opened, "nap")})
+    opened.send({2: call("nap")})
     assert [event.slot for event in opened.recv(1, PATIENCE)] == [2]
     workshop.Loopy.gate.set()
     (event,) = opened.recv(1, PATIENCE)
     assert (event.slot, event.messages[0]["content"]) == (0, "slept")
     assert becomes(lambda: not held[0].runs)
-
-
-def test_a_loop_that_is_held_for_good_is_replaced(arena, caplog):
-    opened = arena(workshop.Loopy, 2)
-    for slot in (0, 1):
-        opened.begin(slot, Start(slot, slot))
-    opened.recv(2)
-    opened.send({0: call(opened, "grab")})
-    held_for_long()
-    (event,) = opened.recv(1, PATIENCE)
-    assert event.ending is Ending.BROKEN
-    assert "is held by Loopy slot 0: grab" in caplog.text
-    opened.send({1: call(opened, "nap")})
-    assert opened.recv(1, PATIENCE)[0].messages[0]["content"] == "slept"

@@ -7,7 +7,9 @@ import threading
 import time
 from typing import Literal
 
-from palaestra.envs import Task, ToolEnv, ToolError, Toolkit, tool
+import worlds
+
+from palaestra.envs import Task, ToolError, Toolkit, tool
 from palaestra.errors import Broken
 
 inside = 0
@@ -52,16 +54,10 @@ def fail(times, error):
             raise error
 
 
-class Base(ToolEnv):
-    """Says yes."""
+class Base(worlds.Plain):
+    """Long enough for several calls."""
 
     max_turns = 6
-
-    def task(self, rng):
-        return Task(prompt=f"Say {rng.integers(1000)}.", answer="yes")
-
-    def reward(self, attempt):
-        return float(attempt.answer == "yes")
 
 
 class Limited(Base):
@@ -134,19 +130,16 @@ class Flaky(Base):
 
     @tool(retries=3, transient=(Exception,))
     async def refuse(self) -> str:
-        """Refuses."""
         fail(99, ToolError("no"))
         return "never"
 
     @tool(retries=1, transient=(Broken,))
     async def unplugged(self) -> str:
-        """Its server is gone."""
         fail(99, Broken("the server is gone"))
         return "never"
 
     @tool(retries=50, transient=(OSError,), timeout=60)
     async def never(self) -> str:
-        """Never comes through."""
         fail(99, OSError("gone"))
         return "never"
 
@@ -156,12 +149,10 @@ class Heavy(Base):
 
     @tool(process=True)
     def square(self, number: int, sign: Literal["+", "-"] = "+") -> str:
-        """Square a number."""
         return f"{sign}{number**2} in {os.getpid() != os.getppid()}"
 
     @tool(process=True)
     def die(self, how: str) -> str:
-        """End the process."""
         if how == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         if how == "lie":
@@ -174,7 +165,6 @@ class Heavy(Base):
 
     @tool(process=True, timeout=0.5)
     def spin(self) -> str:
-        """Compute for ever."""
         while True:
             pass
 
@@ -186,12 +176,10 @@ class Heavy(Base):
 
     @tool(process=True)
     def refuse(self) -> str:
-        """Say no."""
         raise ToolError("no")
 
     @tool(process=True)
     def flood(self, size: int) -> str:
-        """A long result."""
         return "\ud800" + "a" * size
 
 
@@ -223,18 +211,16 @@ class Lamp(Toolkit):
 
     @tool(blocking=True)
     def glow(self, mood: str = "") -> str:
-        """Glow."""
         self.mood = mood
         return "lit"
 
     @tool(blocking=True, timeout=0.2)
     def hang(self) -> str:
-        """Hang."""
         Lamp.gate.wait(60)
         return "late"
 
 
-class Lit(ToolEnv):
+class Lit(worlds.Plain):
     """An environment with a lamp."""
 
     toolkits = (Lamp,)
@@ -282,7 +268,6 @@ class Loopy(Base):
 
     @tool(timeout=120)
     async def nap(self, seconds: float = 0.0) -> str:
-        """Sleeps."""
         await asyncio.sleep(seconds)
         return "slept"
 

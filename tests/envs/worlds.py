@@ -15,18 +15,19 @@ gate = threading.Event()
 
 def judged(author, attempt):
     """The reward of an attempt and its parts, with no episode around it."""
-    found = author.reward(attempt)
-    return score(type(author).__name__, author.parts, asyncio.run(_awaited(found)) if isawaitable(found) else found)
+    return score(type(author).__name__, author.parts, _found(author.reward(attempt)))
 
 
 def explained(author, attempt):
     """What a person is told of a reward."""
-    found = author.explain(attempt)
-    return asyncio.run(_awaited(found)) if isawaitable(found) else found
+    return _found(author.explain(attempt))
 
 
-async def _awaited(found):
-    return await found
+def _found(result):
+    async def awaited():
+        return await result
+
+    return asyncio.run(awaited()) if isawaitable(result) else result
 
 
 class Notes(Toolkit):
@@ -44,12 +45,31 @@ class Notes(Toolkit):
 
     @tool
     def note(self, line: str) -> str:
-        """Keep a line."""
         self.lines.append(line)
         return f"{len(self.lines)} kept"
 
 
-class Kitchen(ToolEnv):
+class Plain(ToolEnv):
+    """Wants a yes."""
+
+    def task(self, rng):
+        return Task(prompt=f"Say {rng.integers(1000)}.", answer="yes")
+
+    def reward(self, attempt):
+        return float(attempt.answer == "yes")
+
+
+class Inline(Plain):
+    """Only computes."""
+
+    max_turns = 3
+
+    @tool
+    def add(self, a: int, b: int = 1) -> int:
+        return a + b
+
+
+class Kitchen(Inline):
     """One tool of every kind and temper."""
 
     max_turns = 5
@@ -58,14 +78,6 @@ class Kitchen(ToolEnv):
     system = "Be brief."
     toolkits = (Notes,)
     parts = {"success": RewardPart(), "brevity": RewardPart(weight=0.5, low=-1.0)}  # noqa: RUF012
-
-    def task(self, rng):
-        return Task(prompt=f"Say {rng.integers(1000)}.", answer="yes")
-
-    @tool
-    def add(self, a: int, b: int = 1) -> int:
-        """Add."""
-        return a + b
 
     @tool
     async def nap(self, seconds: float, name: str) -> str:
@@ -99,48 +111,26 @@ class Kitchen(ToolEnv):
 
     @tool
     def refuse(self) -> str:
-        """Says no."""
         raise ToolError("no")
 
     @tool
     def crash(self) -> str:
-        """Divides by zero."""
         return str(1 // 0)
 
     @tool
     def leave(self) -> str:
-        """Calls exit."""
         raise SystemExit(3)
 
     @tool(blocking=True)
     def unplugged(self) -> str:
-        """Its server is gone."""
         raise palaestra.Broken("the server is gone")
 
     @tool
     def shout(self, size: int) -> str:
-        """A long reply."""
         return "a" * (size // 2) + "\ud800" + "z" * (size // 2)
 
     def reward(self, attempt):
         return {"success": float(attempt.answer == attempt.task.answer), "brevity": -0.5}
-
-
-class Inline(ToolEnv):
-    """Only computes."""
-
-    max_turns = 3
-
-    def task(self, rng):
-        return Task(prompt=f"Say {rng.integers(1000)}.", answer="yes")
-
-    @tool
-    def add(self, a: int, b: int = 1) -> int:
-        """Add."""
-        return a + b
-
-    def reward(self, attempt):
-        return float(attempt.answer == "yes")
 
 
 class Meeting(Inline):
@@ -168,20 +158,6 @@ class Meeting(Inline):
         if len(self.inside) == 2 * self.size:
             self.left.append("b")
         return "b"
-
-
-class BadKit(Toolkit):
-    """Does not start for task 13."""
-
-    def start(self, task, rng):
-        if task.id == "train/13":
-            raise RuntimeError("no display")
-
-
-class Unstartable(Inline):
-    """Its toolkit fails for one task."""
-
-    toolkits = (BadKit,)
 
 
 class NotOurs:

@@ -6,12 +6,10 @@ from palaestra import ToolError
 from palaestra.envs.sandboxes import Limits, Result
 from palaestra.envs.tools.replies import reply
 
-LIMITS = Limits()
-
 
 def told(result, variables=False, seconds=5.0):
     with pytest.raises(ToolError) as caught:
-        reply(result, LIMITS, seconds, variables=variables)
+        reply(result, Limits(), seconds, variables=variables)
     return str(caught.value)
 
 
@@ -27,7 +25,7 @@ def told(result, variables=False, seconds=5.0):
     ],
 )
 def test_a_run_that_ended_well_is_its_output(result, text):
-    assert reply(result, LIMITS, 5.0, variables=True) == text
+    assert reply(result, Limits(), 5.0, variables=True) == text
 
 
 @pytest.mark.parametrize(

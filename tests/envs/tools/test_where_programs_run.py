@@ -3,31 +3,17 @@
 import asyncio
 
 import pytest
+from desks import Desk
 
 import palaestra
 from palaestra import Broken, SandboxUnavailable, ToolError, UsageError
-from palaestra.envs import Task, TextEnv, ToolEnv, ToolVectorEnv
+from palaestra.envs import Task, TextEnv, ToolVectorEnv
 from palaestra.envs.sandboxes import Limits, Result
 from palaestra.envs.tools.python import CodeInterpreter, Python
-from palaestra.envs.tools.sandboxed import in_sandbox
 
 
 class Walled(Python):
     require = ("landlock",)
-
-
-class Desk(ToolEnv):
-    """Anything may be run."""
-
-    def __init__(self, sandbox, *kits):
-        super().__init__()
-        self.toolkits = in_sandbox(sandbox, *(kits or (Python,)))
-
-    def task(self, rng):
-        return Task(prompt=f"Case {rng.integers(10**6)}?", answer="yes")
-
-    def reward(self, attempt):
-        return float(attempt.answer == "yes")
 
 
 def started(kit, place):
@@ -54,14 +40,14 @@ PERMANENT = [
 def test_an_unknown_backend_is_refused_at_once():
     for where in ("dokcer", {"url": "x"}, {"backend": ["local"]}, 3):
         with pytest.raises(UsageError, match="local"):
-            Desk(where)
+            Desk(sandbox=where)
 
 
 @pytest.mark.parametrize(("place", "kit", "error", "said"), PERMANENT)
 def test_a_place_that_no_episode_could_have_is_raised_and_not_played(fake, place, kit, error, said):
     with pytest.raises(error, match=said):
-        TextEnv(Desk(place, kit)).reset(seed=0)
-    vector = ToolVectorEnv(Desk(place, kit), 3)
+        TextEnv(Desk(kit, sandbox=place)).reset(seed=0)
+    vector = ToolVectorEnv(Desk(kit, sandbox=place), 3)
     try:
         with pytest.raises(error, match=said):  # As it begins, where that only computes, or as it is waited for.
             vector.reset(seed=0)
@@ -75,7 +61,7 @@ def test_a_library_that_is_missing_is_raised_too(fake, monkeypatch):
 
     monkeypatch.setattr(fake.FakeSandbox, "__init__", missing)
     with pytest.raises(palaestra.MissingExtra, match="pip install"):
-        TextEnv(Desk("fake")).reset(seed=0)
+        TextEnv(Desk()).reset(seed=0)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +71,7 @@ def test_trouble_that_may_pass_breaks_the_episode_and_the_next_one_is_played(fak
     def fail(sandbox, **options):
         raise fault
 
-    env = TextEnv(Desk("fake"))
+    env = TextEnv(Desk())
     with monkeypatch.context() as patch:
         patch.setattr(fake.FakeSandbox, "__init__", fail)
         with pytest.raises(Broken, match="a toolkit did not start"):
@@ -107,15 +93,11 @@ def test_limits_of_a_place_stand_in_place_of_the_toolkits(fake):
     with pytest.raises(ToolError, match="timed out after 500 s"):
         asyncio.run(kit.python("1"))
     assert kit.tools["python"].timeout > 530 > Narrow.tools["python"].timeout > 30
+    env = TextEnv(Desk(sandbox={"backend": "fake", "limits": {"seconds": 500.0}}))
+    env.reset(seed=0)
+    assert env.machine.act(None, env.call("python", code="1")).works[0].conditions.seconds > 530, "in an episode too"
+    env.close()
     assert all(tool.timeout > CodeInterpreter.limits.seconds + 30 for tool in CodeInterpreter.tools.values())
     whole = Limits(seconds=1.0)
     assert started(CodeInterpreter, {"backend": "fake", "limits": whole}).limits == whole
     assert started(Narrow, "fake").limits == Narrow.limits
-
-
-def test_our_deadline_in_an_episode_is_later_than_the_time_that_a_place_gives(fake):
-    env = TextEnv(Desk({"backend": "fake", "limits": {"seconds": 500.0}}))
-    env.reset(seed=0)
-    pending = env.machine.act(None, env.call("python", code="1"))
-    assert pending.works[0].conditions.seconds > 530
-    env.close()
