@@ -24,6 +24,7 @@ class _Identified(Protocol):
 
 
 Item = TypeVar("Item", bound=_Identified)
+Made = TypeVar("Made")
 _IDS = ("id", "ID", "task_id", "question_id", "problem_id")
 _ANSWERS = ("answer", "Answer", "ground_truth")
 
@@ -46,8 +47,8 @@ def load_problems(
 
 
 def published(
-    path: str, split: str, read: Callable[[Row], tuple[str, str, Item]], finish: Callable[[Item], Item]
-) -> list[Item]:
+    path: str, split: str, read: Callable[[Row], tuple[str, str, Item]], finish: Callable[[Item], Made]
+) -> list[Made]:
     """What `read` and then `finish` make of the rows of a split; each raises a ValueError where a row is wrong.
 
     `read` gives what is asked, the split where no row names one, and the item.
@@ -68,7 +69,7 @@ def published(
     return found
 
 
-def _finished(reading: Reading, numbered: Iterable[tuple[int, Item]], finish: Callable[[Item], Item]) -> list[Item]:
+def _finished(reading: Reading, numbered: Iterable[tuple[int, Item]], finish: Callable[[Item], Made]) -> list[Made]:
     """What `finish` makes of all; refused where any row is wrong."""
     found = []
     for number, item in numbered:

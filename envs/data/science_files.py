@@ -10,7 +10,7 @@ Left out: fetching files.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,9 +40,9 @@ def holds_questions(path: str) -> bool:
     return first is not None and "prompt" not in first.columns and bool({"Question", "question"} & set(first.columns))
 
 
-def read_questions(path: str, split: str) -> list[Question]:
-    """The questions of one split, or `all` of them."""
-    return published(path, split, lambda row: _question(os.path.basename(path), row), lambda question: question)
+def read_questions(path: str, split: str, finish: Callable[[Question], Any] = lambda question: question) -> list[Any]:
+    """What `finish` makes of the questions of one split, or of `all`; its ValueError says what is wrong with one."""
+    return published(path, split, lambda row: _question(os.path.basename(path), row), finish)
 
 
 def _question(file: str, row: Row) -> tuple[str, str, Question]:

@@ -18,22 +18,15 @@ import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from inspect import getsource
 from typing import Any
 
 from palaestra import tagged
+from palaestra.envs.rewards import code_checker as checker
 from palaestra.envs.rewards import remote_calls
-from palaestra.envs.rewards.code_checker import (
-    FORGED,
-    called,
-    clipped,
-    differing,
-    listed,
-    replied,
-    same_output,
-    same_value,
-)
+from palaestra.envs.rewards.code_checker import called, clipped, differing, replied, same_output
 from palaestra.envs.rewards.code_tests import Case, HiddenTests
 from palaestra.envs.sandboxes import Limits, Result, Sandbox, Session
 from palaestra.envs.sandboxes.opening import shared_sandbox
@@ -213,16 +206,11 @@ class _Grading:
     async def by_assertions(self) -> Grade:
         """Two sessions; calls are sent from the tests to the program, and plain values back."""
         player, fault = await self._load()
-        try:
+        async with aclosing(player):
             if fault:
                 return Grade(why=fault)
-            judge = await self.sandbox.astart()
-            try:
+            async with aclosing(await self.sandbox.astart()) as judge:
                 passed = await self._run_tests(judge, player)
-            finally:
-                await judge.aclose()
-        finally:
-            await player.aclose()
         return Grade(True, (passed,), self.why)
 
     async def _run_tests(self, judge: Session, player: Session) -> bool:
@@ -281,9 +269,9 @@ class _Grading:
         if len(reply) > 4 * longest + _SLACK_CHARS:  # Nothing equal is so long, and reading it takes time.
             return False
         try:
-            value = listed(json.loads(reply)["value"])
-            return any(same_value(value, one, self.allowance.tolerance) for one in case.accepted)
-        except FORGED:
+            value = checker.listed(json.loads(reply)["value"])
+            return any(checker.same_value(value, one, self.allowance.tolerance) for one in case.accepted)
+        except checker.FORGED:
             return False
 
     async def _spend(self, run: Callable[..., Awaitable[Result]], program: str, **options: Any) -> Result:

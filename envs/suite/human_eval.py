@@ -38,12 +38,7 @@ class HumanEval(ToolEnv):
     ceiling = 0.0
     deadlines = {"reward": 300.0}  # noqa: RUF012
 
-    def __init__(
-        self,
-        split: str = "eval",
-        mode: str = "agentic",
-        sandbox: Where = "local",
-    ) -> None:
+    def __init__(self, split: str = "eval", mode: str = "agentic", sandbox: Where = "local") -> None:
         """`mode` is agentic or self-contained."""
         if mode not in ("agentic", "self-contained"):
             raise UsageError(f"mode is {mode!r}; expected 'agentic' or 'self-contained'")

@@ -44,20 +44,17 @@ class Family:
 
 FAMILIES = (
     Family(
-        "power_remainder",
-        "What is the remainder when {a}^{b} is divided by {m}?",
+        "power_remainder", "What is the remainder when {a}^{b} is divided by {m}?",
         "pow({a}, {b}, {m})",
         {"a": (11, 99), "b": (101, 999), "m": (101, 997)},
     ),
     Family(
-        "digit_sum",
-        "What is the sum of the decimal digits of {a}^{b}?",
+        "digit_sum", "What is the sum of the decimal digits of {a}^{b}?",
         "sum(map(int, str({a}**{b})))",
         {"a": (3, 99), "b": (20, 80)},
     ),
     Family(
-        "divisible_by_neither",
-        "How many whole numbers from 1 to {n} are divisible neither by {a} nor by {b}?",
+        "divisible_by_neither", "How many whole numbers from 1 to {n} are divisible neither by {a} nor by {b}?",
         "sum(1 for k in range(1, {n} + 1) if k % {a} and k % {b})",
         {"n": (500, 5000), "a": (3, 19), "b": (3, 19)},
     ),
@@ -95,7 +92,7 @@ FAMILIES = (
         "[x := {a}, *(x := ({b} * x * x + {c}) % {m} for _ in range({n}))][-1]",
         {"a": (1, 99), "b": (2, 19), "c": (1, 99), "m": (211, 997), "n": (20, 60)},
     ),
-)
+)  # fmt: skip
 
 
 def draw(rng: np.random.Generator) -> Task:

@@ -25,7 +25,6 @@ import numpy as np
 from palaestra.envs import Task, ToolEnv
 from palaestra.envs.data.rows import require_file
 from palaestra.envs.data.science_files import Question, holds_questions, read_questions
-from palaestra.envs.data.task_files import MAX_FAULTS
 from palaestra.envs.rewards.answer import reading
 from palaestra.envs.rewards.choice import LETTERS, chosen
 from palaestra.envs.rewards.mathematics import UNIT, boxed, matches, rule, settled, unwrapped
@@ -36,7 +35,7 @@ from palaestra.envs.suite.science_families import FAMILIES, keyed
 from palaestra.envs.tools.python import CodeInterpreter
 from palaestra.envs.tools.sandboxed import Where, in_sandbox
 from palaestra.episode import Attempt, Message
-from palaestra.errors import TaskFileError, UnknownTask, UsageError
+from palaestra.errors import UnknownTask, UsageError
 from palaestra.formats import ParsedCall, hermes
 
 _BOX = r"Put the final answer into \boxed{}: the capital letter of an option where there are options."
@@ -84,7 +83,7 @@ class Science(ToolEnv):
 
     def read_tasks(self, path: str, split: str) -> Sequence[Task] | None:
         """Also a file with the columns of GPQA or MegaScience."""
-        return _questions(path, split) if holds_questions(path) else None
+        return read_questions(path, split, _asked) if holds_questions(path) else None
 
     def task(self, rng: np.random.Generator) -> Task:
         """A question of one family."""
@@ -94,7 +93,7 @@ class Science(ToolEnv):
 
     def task_set(self, split: str) -> Sequence[Task]:
         """Generated questions, or those of the file."""
-        return super().task_set(split) if self.questions is None else _questions(self.questions, split)
+        return super().task_set(split) if self.questions is None else read_questions(self.questions, split, _asked)
 
     def reward(self, attempt: Attempt) -> float | Awaitable[float]:
         """The right letter and no other; a short answer in other words or another form counts too."""
@@ -126,18 +125,6 @@ def lettered(question: str, options: Sequence[str], **data: Any) -> Task:
 _OPTION_LINE = re.compile(r"^[ \t]*\(?([A-J])[).:][ \t]+\S", re.MULTILINE)
 _LETTER = re.compile(r"\(?([A-Z])(?:\)?[.:]?|[).:]\s.*)", re.DOTALL)
 """An answer that is an option's letter, perhaps with its words behind it."""
-
-
-def _questions(path: str, split: str) -> list[Task]:
-    tasks, faults = [], []
-    for question in read_questions(path, split):
-        try:
-            tasks.append(_asked(question))
-        except ValueError as error:
-            faults.append(f"{question.id}: {error}")
-    if faults:
-        raise TaskFileError(path, f"{len(faults)} questions are wrong", faults[:MAX_FAULTS], len(faults))
-    return tasks
 
 
 def _asked(question: Question) -> Task:
