@@ -24,13 +24,13 @@ from palaestra.envs.checks.leaks import changed, living
 from palaestra.envs.checks.reward_checks import (
     cheats_fail,
     constant_answers_fail,
-    crashing_is_no_escape,
     hedged_answers_fail,
     rewards_see_the_attempt_alone,
     unanswered_episodes_are_scored,
 )
 from palaestra.envs.checks.settings import require_given, require_known, require_told
 from palaestra.envs.checks.task_checks import splits_disjoint, tasks_are_sound, tasks_can_be_judged
+from palaestra.envs.checks.tool_checks import branches_go_on_alike, crashing_is_no_escape
 from palaestra.envs.checks.trials import FEWEST, Subject, played, scripted, successes
 from palaestra.envs.core.author import ToolEnv
 from palaestra.episode import Ending, Message
@@ -249,7 +249,9 @@ CHECKS = _named(
     gymnasium_contract,
     pettingzoo_contract,
     tool_schemas,
+    others_are_never_held_up,
     determinism,
+    branches_go_on_alike,
     every_episode_ends,
     hostile_turns,
     splits_disjoint,
@@ -257,7 +259,6 @@ CHECKS = _named(
     tasks_can_be_judged,
     unanswered_episodes_are_scored,
     rewards_see_the_attempt_alone,
-    others_are_never_held_up,
     demonstrator_succeeds,
     cheats_fail,
     constant_answers_fail,

@@ -166,13 +166,17 @@ class Chair:
             event = self.leave() if said is None else self.say(said)
         raise _endless(task, seed)
 
-    def play_by(self, rule: Rule, task: int, seed: int) -> Event:
-        """The same of a rule, as it would play beside others. It writes calls as demonstrators do."""
+    def play_by(self, rule: Rule, task: int, seed: int, answers: bool = True) -> Event:
+        """The same of a rule, as it would play beside others, or walk away where it would answer.
+
+        It writes calls as demonstrators do.
+        """
         start = Start(task % self.machine.task_count, seed)
 
-        def player(heard: list[Message]) -> str:
+        def player(heard: list[Message]) -> str | None:
             said = rule(heard, seat_rng(self.seat, start, len(heard)))
-            return formats.translate(said, self.format, self.schemas)
+            text = formats.translate(said, self.format, self.schemas)
+            return text if answers or not formats.get(self.format).parse(text, self.schemas).is_answer else None
 
         return self.play(player, task, seed)
 
