@@ -78,7 +78,6 @@ HEDGES = 4
 
 
 def question(messages: Sequence[Message]) -> str:
-    """What the agent was asked."""
     return str(next(message["content"] for message in messages if message["role"] == "user"))
 
 

@@ -60,7 +60,6 @@ class Subject:
 
     @cached_property
     def form(self) -> str:
-        """How calls are written."""
         if self.entry_point is None:
             return formats.DEFAULT
         with self.opened() as machine:
@@ -125,7 +124,6 @@ class Chair:
 
     @property
     def problem(self) -> Task:
-        """The task of this episode."""
         assert self.machine.state is not None
         return self.machine.state.problem
 
@@ -135,7 +133,6 @@ class Chair:
         return found.get(self.seat, default) if isinstance(found, Mapping) else found
 
     def call(self, tool_name: str, /, **arguments: Any) -> str:
-        """The text of a call."""
         return formats.get(self.format).render([formats.ParsedCall(tool_name, arguments)])
 
     def begin(self, task: int = 0, seed: int = 0, problem: Task | None = None) -> Event:
@@ -147,7 +144,6 @@ class Chair:
         return event
 
     def say(self, text: str) -> Event:
-        """A turn."""
         self.messages.append({"role": "assistant", "content": text})
         return self._heard(self._played.act(None, text))
 

@@ -143,8 +143,6 @@ async def grade_program(
 
 
 class _Grading:
-    """One program and its tests."""
-
     def __init__(self, program: str, tests: HiddenTests, allowance: Allowance, sandbox: Sandbox) -> None:
         self.program, self.tests, self.allowance, self.sandbox = program, tests, allowance, sandbox
         self.left = allowance.total_seconds
@@ -295,7 +293,6 @@ class _Grading:
         return f"hidden test {number} of {len(self.tests.cases)} failed{': ' if ended else ''}{ended}"
 
     def _failed(self, head: str, **rows: str) -> None:
-        """Say what failed first."""
         rows = {"loading": "" if self.loaded.ok else _ended(self.loaded), **rows}
         self.why = "\n".join((head, *(f"  {name:<8}  {row}" for name, row in rows.items() if row)))
 

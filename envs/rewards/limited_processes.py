@@ -157,7 +157,6 @@ class _Worker:
         return None if failed else str(text)
 
     def end(self) -> None:
-        """Make sure that it is gone."""
         self.child.kill()
         self.child.ended()
 

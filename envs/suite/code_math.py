@@ -80,7 +80,6 @@ class CodeMath(ToolEnv):
         return load_problems(path, split, QUESTIONS, _with_answer)
 
     def task(self, rng: np.random.Generator) -> Task:
-        """A problem of one of the families."""
         return math_problems.draw(rng)
 
     async def reward(self, attempt: Attempt) -> float:

@@ -54,7 +54,6 @@ class HumanEval(ToolEnv):
         return ProceduralTasks(program_problems.completion_task, type(self).__qualname__, split)
 
     async def reward(self, attempt: Attempt) -> dict[str, float]:
-        """Run the assertions."""
         found = scored(await graded(attempt, Allowance(), self.sandbox))
         return {name: found[name] for name in self.parts}
 

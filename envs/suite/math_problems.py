@@ -21,8 +21,6 @@ _SCOPE: Mapping[str, Any] = {"Fraction": Fraction, "comb": comb, "gcd": gcd, "lc
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One kind of problem."""
-
     name: str
     question: str
     expression: str
@@ -30,7 +28,6 @@ class Family:
     """For each letter of the question its least and its greatest number."""
 
     def task(self, rng: np.random.Generator) -> Task:
-        """A problem with drawn numbers."""
         numbers = {letter: int(rng.integers(low, high + 1)) for letter, (low, high) in self.ranges.items()}
         answer = str(evaluated(self.expression.format(**numbers)))
         return Task(prompt=self.question.format(**numbers), answer=answer, data={"family": self.name})
@@ -96,7 +93,6 @@ FAMILIES = (
 
 
 def draw(rng: np.random.Generator) -> Task:
-    """A problem of any family."""
     return FAMILIES[rng.integers(len(FAMILIES))].task(rng)
 
 

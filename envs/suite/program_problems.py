@@ -34,8 +34,6 @@ _TYPES = {"numbers": "list[int]", "word": "str"}
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One kind of problem."""
-
     name: str
     argument: str
     returns: str
@@ -111,7 +109,6 @@ FAMILIES = (
 
 
 def draw(rng: np.random.Generator) -> tuple[Family, int, int]:
-    """A family and its two numbers."""
     return FAMILIES[rng.integers(len(FAMILIES))], int(rng.integers(2, 40)), int(rng.integers(1, 40))
 
 

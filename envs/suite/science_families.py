@@ -27,8 +27,6 @@ _SPARE = (0.5, 2.0, 1.5, 0.75, 3.0, 0.4)
 
 @dataclass(frozen=True)
 class Family:
-    """One kind of question."""
-
     subject: str
     question: str
     numbers: Mapping[str, Sequence[float]]

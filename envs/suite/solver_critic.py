@@ -44,7 +44,6 @@ class SolverCritic(Game):
         return Task(prompt=f"What is {a} * {b}?", answer=str(a * b))
 
     def rounds(self, task: Task, rng: np.random.Generator) -> Rounds:
-        """Answer, verdict, answer."""
         first = (yield {SOLVER: task.prompt})[SOLVER]
         verdict = (yield {CRITIC: f"{task.prompt}\n{quoted(first)}"})[CRITIC]
         last = (yield {SOLVER: quoted(verdict)})[SOLVER]
