@@ -33,13 +33,7 @@ from palaestra.envs.sandboxes.opening import shared_sandbox
 from palaestra.envs.tools.sandboxed import Where, read_where
 from palaestra.errors import Broken, UsageError
 
-GRADING = Limits(
-    seconds=30.0,
-    cpu_seconds=600.0,
-    memory_bytes=2**30,
-    output_bytes=8 * 2**20,
-    code_bytes=64 * 2**20,
-)
+GRADING = Limits(seconds=30.0, cpu_seconds=600.0, memory_bytes=2**30, output_bytes=8 * 2**20, code_bytes=64 * 2**20)
 """Wider than what tools get: tests may be large, and a program prints its answers."""
 COMPILE_SECONDS = 20.0
 """For compiling a program, which counts for nothing else: a machine that is busy must not make a program wrong."""

@@ -19,10 +19,7 @@ from palaestra.episode import Task
 HIDDEN_CASES = 10
 NAME = "solve"
 """What the function is called."""
-_READ = {
-    "numbers": "input()\nnumbers = list(map(int, input().split()))",
-    "word": "word = input().strip()",
-}
+_READ = {"numbers": "input()\nnumbers = list(map(int, input().split()))", "word": "word = input().strip()"}
 _TOLD = {
     "numbers": "The first line says how many numbers there are, the second holds them, with blanks between.",
     "word": "One line holds a word of small letters.",
