@@ -78,7 +78,6 @@ HEDGES = 4
 
 
 def question(messages: Sequence[Message]) -> str:
-    """What the agent was asked."""
     return str(next(message["content"] for message in messages if message["role"] == "user"))
 
 
@@ -131,7 +130,7 @@ def says(text: str) -> Cheat:
 def _seen(env: Met, messages: Sequence[Message]) -> str:
     """Every number, name and quoted word that stands in the messages, after one look at the first tool."""
     if env.schemas and env.max_turns > 1 and messages[-1]["role"] == "user":
-        return _call(env, "1", env.schemas)
+        return calls_of(env, "1", env.schemas)
     text = " ".join(str(message["content"]) for message in messages)
     return " ".join(dict.fromkeys(re.findall(r"-?\d+(?:\.\d+)?|\b[^\W\d_a-z]\w*\b|[\"'“][^\"'”]{1,40}[\"'”]", text)))
 
@@ -154,15 +153,18 @@ def _dressed(cheat: Cheat) -> Cheat:
 
 def common_answer(tasks: Sequence[Task]) -> str | None:
     """What most tasks are answered with; None where no answer is common."""
-    found: Counter[str] = Counter()
-    until = time.monotonic() + SAMPLE_SECONDS
-    for at in range(min(len(tasks), SAMPLE)):
-        if isinstance(answer := tasks[at].answer, str | int | float):
-            found[str(answer)] += 1
-        if time.monotonic() > until:
-            break
+    found = Counter(str(one.answer) for one in sampled(tasks) if isinstance(one.answer, str | int | float))
     best = found.most_common(1)
     return best[0][0] if best and best[0][1] >= COMMON else None
+
+
+def sampled(tasks: Sequence[Task]) -> Iterator[Task]:
+    """The first tasks, as many as can be drawn in the time for it."""
+    until = time.monotonic() + SAMPLE_SECONDS
+    for at in range(min(len(tasks), SAMPLE)):
+        yield tasks[at]
+        if time.monotonic() > until:
+            return
 
 
 def hedged(tasks: Sequence[Task], at: int) -> Iterator[str]:
@@ -191,12 +193,12 @@ def _reaches(text: str) -> Cheat:
             return next((one for one in results[len(plain) :] if one not in plain), None)
         if not shown or env.max_turns < 2:
             return text
-        return (_call(env, "1", shown) if asks_both else "") + _call(env, text, shown)
+        return (calls_of(env, "1", shown) if asks_both else "") + calls_of(env, text, shown)
 
     return play
 
 
-def _call(env: Met, text: str, schemas: Sequence[Mapping[str, Any]]) -> str:
+def calls_of(env: Met, text: str, schemas: Sequence[Mapping[str, Any]]) -> str:
     """Call these tools with this text."""
     shown = schemas[: env.max_turn_calls]
     return "".join(env.call(schema["function"]["name"], **arguments(schema, text)) for schema in shown)

@@ -18,19 +18,11 @@ import numpy as np
 from gymnasium.utils.env_checker import check_env
 
 from palaestra import formats
+from palaestra.envs.checks import reward_checks, task_checks, tool_checks
 from palaestra.envs.checks.findings import HOSTILE, Finding, Noted, Skipped, difference, measure, require
 from palaestra.envs.checks.holdups import others_are_never_held_up
 from palaestra.envs.checks.leaks import changed, living
-from palaestra.envs.checks.reward_checks import (
-    cheats_fail,
-    constant_answers_fail,
-    crashing_is_no_escape,
-    hedged_answers_fail,
-    rewards_see_the_attempt_alone,
-    unanswered_episodes_are_scored,
-)
 from palaestra.envs.checks.settings import require_given, require_known, require_told
-from palaestra.envs.checks.task_checks import splits_disjoint, tasks_are_sound, tasks_can_be_judged
 from palaestra.envs.checks.trials import FEWEST, Subject, played, scripted, successes
 from palaestra.envs.core.author import ToolEnv
 from palaestra.episode import Ending, Message
@@ -244,27 +236,33 @@ def _named(*functions: Callable[[Subject], None]) -> Mapping[str, Callable[[Subj
 
 
 CHECKS = _named(
-    tasks_are_sound,
+    task_checks.tasks_are_sound,
     settings_are_known,
     gymnasium_contract,
     pettingzoo_contract,
     tool_schemas,
+    others_are_never_held_up,
     determinism,
+    tool_checks.branches_go_on_alike,
     every_episode_ends,
     hostile_turns,
-    splits_disjoint,
+    task_checks.splits_disjoint,
     arena_equals_single,
-    tasks_can_be_judged,
-    unanswered_episodes_are_scored,
-    rewards_see_the_attempt_alone,
-    others_are_never_held_up,
+    task_checks.tasks_can_be_judged,
+    reward_checks.unanswered_episodes_are_scored,
+    reward_checks.rewards_see_the_attempt_alone,
     demonstrator_succeeds,
-    cheats_fail,
-    constant_answers_fail,
-    hedged_answers_fail,
-    crashing_is_no_escape,
+    reward_checks.cheats_fail,
+    reward_checks.constant_answers_fail,
+    reward_checks.hedged_answers_fail,
+    tool_checks.crashing_is_no_escape,
 )
-OF_ONE_SEAT = (gymnasium_contract, tasks_can_be_judged, constant_answers_fail, hedged_answers_fail)
+OF_ONE_SEAT = (
+    gymnasium_contract,
+    task_checks.tasks_can_be_judged,
+    reward_checks.constant_answers_fail,
+    reward_checks.hedged_answers_fail,
+)
 OF_GAMES = (pettingzoo_contract, every_episode_ends)
 FOREIGN_CHECKS = _named(contract_of_others, determinism_of_others, hostile_turns_of_others, every_episode_ends)
 """Of an environment that somebody else wrote, with rules of its own."""

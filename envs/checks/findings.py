@@ -30,8 +30,6 @@ _GROUNDLESS = ("", "")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check found."""
-
     name: str
     passed: bool
     message: str = ""

@@ -3,12 +3,13 @@
 Left out: whether a task can be won at all (`task_checks`), and how cheats play (`cheats`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from math import sqrt
 from typing import Any
 
 from palaestra.envs.checks.afresh import Again, recomputed, recorded
-from palaestra.envs.checks.cheats import CHEATS, arguments, common_answer, crashing_calls, dressed, hedged, says
+from palaestra.envs.checks.cheats import CHEATS, arguments, common_answer, dressed, hedged, says
 from palaestra.envs.checks.findings import Noted, difference, require
 from palaestra.envs.checks.trials import EPISODES, FEWEST, Chair, Subject, cheats_of, require_unbroken
 from palaestra.episode import Ending, Event
@@ -72,23 +73,34 @@ def _ends(chair: Chair, subject: Subject) -> Iterator[Event]:
 def unanswered_episodes_are_scored(subject: Subject) -> None:
     """An episode that is cut off, or runs out of turns, has no answer; the reward bears that, and pays no success."""
     for chair in subject.chairs():
+        hint = "; see forfeit" if chair.of and not chair.spec.judged else ""
         for ending in (Ending.LENGTH_LIMIT, Ending.TURN_LIMIT):
-            if chair.begin().ending is not None:
-                continue
-            try:
-                event = chair.leave(ending, "I was about to")
-            except (PalaestraError, AssertionError):
-                raise
-            except Exception as error:
-                raise EnvironmentDefect(
-                    f"reward raised {type(error).__name__} ({error}) for an episode without an answer; "
-                    "attempt.answer is None there"
-                ) from error
-            require_unbroken(event)
-            rate, hint = event.parts.get("success", 0.0), "; see forfeit" if chair.of and not chair.spec.judged else ""
-            require(
-                rate <= CHEAT_MARGIN, f"an episode{chair.of} without an answer has success {rate}; expected none{hint}"
-            )
+            if chair.begin().ending is None:
+                rate = _unanswered(partial(chair.leave, ending, "I was about to")).parts.get("success", 0.0)
+                said = f"an episode{chair.of} without an answer has success {rate}; expected none{hint}"
+                require(rate <= CHEAT_MARGIN, said)
+        # State that is right may be paid without an answer, and so may a seat of a game: it is enough that they end.
+        _unanswered(partial(chair.play_by, subject.rule, 0, 0, answers=False))
+        _unanswered(partial(chair.play, partial(_calls_nobody, chair), 0, 0))
+
+
+def _calls_nobody(chair: Chair, messages: object) -> str:
+    return chair.call("nobody")
+
+
+def _unanswered(plays: Callable[[], Event]) -> Event:
+    """How an episode without an answer ends."""
+    try:
+        event = plays()
+    except (PalaestraError, AssertionError):
+        raise
+    except Exception as error:
+        raise EnvironmentDefect(
+            f"reward raised {type(error).__name__} ({error}) for an episode without an answer; "
+            "attempt.answer is None there"
+        ) from error
+    require_unbroken(event)
+    return event
 
 
 def cheats_fail(subject: Subject) -> None:
@@ -138,20 +150,3 @@ def _require_little(chair: Chair, name: str, played: list[tuple[float, float]]) 
         ceiling is None or paid <= ceiling,
         f"the cheat {name!r}{chair.of} was paid {paid:g} without success; {kind}.ceiling{there} is {ceiling}",
     )
-
-
-def crashing_is_no_escape(subject: Subject) -> None:
-    """No call, whatever it does to its tool, ends an episode BROKEN: that would save an agent from its reward."""
-    for chair in subject.chairs():
-        for schema in chair.schemas:
-            name = schema["function"]["name"]
-            for given in crashing_calls(schema):
-                if chair.begin().ending is not None:
-                    break
-                event = chair.say(chair.call(name, **given))
-                require(
-                    event.ending is not Ending.BROKEN,
-                    f"the call {name}({str(given)[:80]}){chair.of} ended an episode broken ({event.fault}); what the "
-                    "agent's arguments can do is a ToolError: keep a limit inside the tool that is shorter than its "
-                    "timeout",
-                )

@@ -5,15 +5,13 @@ Left out: who plays them (`trials`), and answers that must not win (`cheats`).
 
 import inspect
 import json
-import time
-from collections.abc import Sequence
 from dataclasses import replace
 from math import sqrt
 from typing import Any
 
 import numpy as np
 
-from palaestra.envs.checks.cheats import SAMPLE, SAMPLE_SECONDS, dressed
+from palaestra.envs.checks.cheats import dressed, sampled
 from palaestra.envs.checks.findings import Groundless, Noted, Skipped, difference, require
 from palaestra.envs.checks.trials import EPISODES, FEWEST, Chair, Subject, require_unbroken, successes
 from palaestra.envs.rewards.answer import MARK
@@ -64,7 +62,7 @@ def splits_disjoint(subject: Subject) -> None:
                 raise
             except UsageError as error:  # A file of which nothing is for this split.
                 raise Skipped(str(error)) from error
-            found = _sample(tasks)
+            found = list(sampled(tasks))
         prompts.append({task.prompt for task in found})
         worlds.append({json.dumps(to_plain(task.data), sort_keys=True) for task in found if task.data})
         if len(prompts[-1]) < _FEW:
@@ -78,15 +76,6 @@ def splits_disjoint(subject: Subject) -> None:
         )
     if notes:
         raise Noted("; ".join(notes))
-
-
-def _sample(tasks: Sequence[Task]) -> list[Task]:
-    found, until = list[Task](), time.monotonic() + SAMPLE_SECONDS
-    for index in range(min(len(tasks), SAMPLE)):
-        found.append(tasks[index])
-        if time.monotonic() > until:
-            break
-    return found
 
 
 def _few(split: str, count: int, drawn: int) -> str:

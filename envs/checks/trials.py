@@ -60,7 +60,6 @@ class Subject:
 
     @cached_property
     def form(self) -> str:
-        """How calls are written."""
         if self.entry_point is None:
             return formats.DEFAULT
         with self.opened() as machine:
@@ -125,7 +124,6 @@ class Chair:
 
     @property
     def problem(self) -> Task:
-        """The task of this episode."""
         assert self.machine.state is not None
         return self.machine.state.problem
 
@@ -135,7 +133,6 @@ class Chair:
         return found.get(self.seat, default) if isinstance(found, Mapping) else found
 
     def call(self, tool_name: str, /, **arguments: Any) -> str:
-        """The text of a call."""
         return formats.get(self.format).render([formats.ParsedCall(tool_name, arguments)])
 
     def begin(self, task: int = 0, seed: int = 0, problem: Task | None = None) -> Event:
@@ -147,7 +144,6 @@ class Chair:
         return event
 
     def say(self, text: str) -> Event:
-        """A turn."""
         self.messages.append({"role": "assistant", "content": text})
         return self._heard(self._played.act(None, text))
 
@@ -166,13 +162,17 @@ class Chair:
             event = self.leave() if said is None else self.say(said)
         raise _endless(task, seed)
 
-    def play_by(self, rule: Rule, task: int, seed: int) -> Event:
-        """The same of a rule, as it would play beside others. It writes calls as demonstrators do."""
+    def play_by(self, rule: Rule, task: int, seed: int, answers: bool = True) -> Event:
+        """The same of a rule, as it would play beside others, or walk away where it would answer.
+
+        It writes calls as demonstrators do.
+        """
         start = Start(task % self.machine.task_count, seed)
 
-        def player(heard: list[Message]) -> str:
+        def player(heard: list[Message]) -> str | None:
             said = rule(heard, seat_rng(self.seat, start, len(heard)))
-            return formats.translate(said, self.format, self.schemas)
+            text = formats.translate(said, self.format, self.schemas)
+            return text if answers or not formats.get(self.format).parse(text, self.schemas).is_answer else None
 
         return self.play(player, task, seed)
 

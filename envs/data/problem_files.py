@@ -7,7 +7,6 @@ Left out: files of several parts, and addresses on a network.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol, TypeVar
 
 from palaestra.envs.core.tasks import split_of
 from palaestra.envs.data.rows import Row, named, read_rows
@@ -15,15 +14,6 @@ from palaestra.envs.data.task_files import WHOLE, Reading, check_part, divided, 
 from palaestra.episode import Task
 from palaestra.errors import TaskFileError
 
-
-class _Identified(Protocol):
-    """A task or a question."""
-
-    @property
-    def id(self) -> str: ...
-
-
-Item = TypeVar("Item", bound=_Identified)
 _IDS = ("id", "ID", "task_id", "question_id", "problem_id")
 _ANSWERS = ("answer", "Answer", "ground_truth")
 
@@ -46,19 +36,19 @@ def load_problems(
 
 
 def published(
-    path: str, split: str, read: Callable[[Row], tuple[str, str, Item]], finish: Callable[[Item], Item]
-) -> list[Item]:
+    path: str, split: str, read: Callable[[Row], tuple[str, Task]], finish: Callable[[Task], Task]
+) -> list[Task]:
     """What `read` and then `finish` make of the rows of a split; each raises a ValueError where a row is wrong.
 
-    `read` gives what is asked, the split where no row names one, and the item.
+    `read` gives the split where no row names one, and the task.
     """
     check_part(split)
     reading = Reading(path)
     rows = list(reading.of(lambda row: (label_of(row.columns)[1], *read(row))))
-    for number, (label, asked, _, _) in rows:
-        reading.check_asked(number, asked, label)
-    splits = divided([label for _, (label, _, _, _) in rows], [otherwise for _, (_, _, otherwise, _) in rows])
-    mine = [(row[0], row[1][3]) for row, where in zip(rows, splits, strict=True) if split in (where, WHOLE)]
+    for number, (label, _, task) in rows:
+        reading.check_asked(number, task.prompt, label)
+    splits = divided([label for _, (label, _, _) in rows], [otherwise for _, (_, otherwise, _) in rows])
+    mine = [(number, row[2]) for (number, row), where in zip(rows, splits, strict=True) if split in (where, WHOLE)]
     found = _finished(reading, mine, finish)
     if not rows:
         raise TaskFileError(path, "it holds no question")
@@ -68,19 +58,19 @@ def published(
     return found
 
 
-def _finished(reading: Reading, numbered: Iterable[tuple[int, Item]], finish: Callable[[Item], Item]) -> list[Item]:
+def _finished(reading: Reading, numbered: Iterable[tuple[int, Task]], finish: Callable[[Task], Task]) -> list[Task]:
     """What `finish` makes of all; refused where any row is wrong."""
     found = []
-    for number, item in numbered:
+    for number, task in numbered:
         try:
-            found.append(finish(item))
+            found.append(finish(task))
         except ValueError as error:
-            reading.add(number, f"({item.id!r}): {error}")
+            reading.add(number, f"({task.id!r}): {error}")
     reading.refuse()
     return found
 
 
-def _problem(unit: str, row: Row, questions: Sequence[str]) -> tuple[str, str, Task]:
+def _problem(unit: str, row: Row, questions: Sequence[str]) -> tuple[str, Task]:
     """A row as a task of its own columns."""
     name, prompt = first_of(row.columns, questions)
     if not isinstance(prompt, str) or not prompt.strip():
@@ -88,4 +78,4 @@ def _problem(unit: str, row: Row, questions: Sequence[str]) -> tuple[str, str, T
         raise ValueError(f"has no question; expected one of the columns {names}, found {named(row.columns)}")
     task_id = str(first_of(row.columns, _IDS)[1] or f"{unit} {row.number}")
     data = {key: value for key, value in row.columns.items() if key != name}
-    return prompt, split_of(prompt), Task(prompt, first_of(row.columns, _ANSWERS)[1], task_id, data)
+    return split_of(prompt), Task(prompt, first_of(row.columns, _ANSWERS)[1], task_id, data)

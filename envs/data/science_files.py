@@ -10,28 +10,17 @@ Left out: fetching files.
 """
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from palaestra.envs.core.tasks import split_of
 from palaestra.envs.data.problem_files import published
 from palaestra.envs.data.rows import Row, describe, named, read_rows
+from palaestra.episode import Task
 
 WRONG = ("Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3")
 GPQA = ("Question", "Correct Answer", *WRONG)
 MEGASCIENCE = ("question", "reference_answer")
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """One row: the right answer, and wrong ones where it is multiple choice."""
-
-    id: str
-    text: str
-    right: str
-    wrong: tuple[str, ...] = ()
-    subject: str = ""
 
 
 def holds_questions(path: str) -> bool:
@@ -40,24 +29,29 @@ def holds_questions(path: str) -> bool:
     return first is not None and "prompt" not in first.columns and bool({"Question", "question"} & set(first.columns))
 
 
-def read_questions(path: str, split: str) -> list[Question]:
-    """The questions of one split, or `all` of them."""
-    return published(path, split, lambda row: _question(os.path.basename(path), row), lambda question: question)
+def read_questions(path: str, split: str, finish: Callable[[Task], Task] = lambda task: task) -> list[Task]:
+    """The questions of one split, or `all`: `data` has the subject, and wrong answers where it is multiple choice.
+
+    `finish` completes a task, or raises a ValueError that says what is wrong.
+    """
+    return published(path, split, lambda row: _question(os.path.basename(path), row), finish)
 
 
-def _question(file: str, row: Row) -> tuple[str, str, Question]:
-    """A row as a question, and its split; a ValueError says what is wrong with it."""
+def _question(file: str, row: Row) -> tuple[str, Task]:
+    """Its split, and a row as a task; a ValueError says what is wrong with it."""
     cells = row.columns
     if "Question" in cells:
         text, right, *wrong = (_cell(cells, column) for column in GPQA)
         if len({right, *wrong}) < len(GPQA) - 1:
             raise ValueError("has two answers that are the same")
-        subject = str(cells.get("Subdomain") or "")
-        return text, "eval", Question(_name(file, row, "Record ID"), text, right, tuple(wrong), subject)
-    if "question" not in cells:
+        split, name, subject = "eval", "Record ID", "Subdomain"
+    elif "question" in cells:
+        text, right, *wrong = (_cell(cells, column) for column in MEGASCIENCE)
+        split, name, subject = split_of(text), "id", "subject"
+    else:
         raise ValueError(f"has the columns {named(cells)}; expected {named(GPQA)}, or {named(MEGASCIENCE)}")
-    text, right = (_cell(cells, column) for column in MEGASCIENCE)
-    return text, split_of(text), Question(_name(file, row, "id"), text, right, subject=str(cells.get("subject") or ""))
+    data = {"wrong": wrong, "subject": str(cells.get(subject) or "")}
+    return split, Task(text, right, str(cells.get(name) or f"{file}:{row.number}"), data)
 
 
 def _cell(cells: Mapping[str, Any], column: str) -> str:
@@ -65,7 +59,3 @@ def _cell(cells: Mapping[str, Any], column: str) -> str:
     if not isinstance(value, str) or not value.strip():
         raise ValueError(f"has {describe(value)} in {column!r}; expected text")
     return value.strip()
-
-
-def _name(file: str, row: Row, column: str) -> str:
-    return str(row.columns.get(column) or f"{file}:{row.number}")

@@ -126,7 +126,6 @@ class Reading:
                 self.add(row.number, str(error))
 
     def add(self, number: int, text: str) -> None:
-        """A row is wrong."""
         self._count += 1
         self._wrong.add(number)
         if len(self._faults) < MAX_FAULTS:

@@ -85,11 +85,9 @@ class ByHand:
         return self.playable
 
     def messages(self, seat: Seat) -> Sequence[Message]:
-        """The whole dialogue of a seat."""
         return self.attempt(seat).messages if isinstance(self.playable, Machine) else self._heard[seat]
 
     def attempt(self, seat: Seat) -> Attempt:
-        """What has happened so far in a seat."""
         ended = self.ended[seat].attempt if seat in self.ended else None
         if ended is not None:
             return ended
@@ -178,7 +176,6 @@ class ByHand:
         return found
 
     def close(self) -> None:
-        """Release everything."""
         release(self.playable)
         self.playable.close()
 
@@ -204,7 +201,6 @@ class ByHand:
         self._take(events)
 
     def _take(self, events: Events) -> None:
-        """Take down what happened."""
         for seat, event in events.items():
             self._heard[seat] += event.messages
         if any(event.ending is not None for event in events.values()):

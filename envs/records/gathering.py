@@ -75,5 +75,4 @@ class Stage:
 
 
 def episodes_of(whole: Sequence[Record]) -> dict[Seat, Episode]:
-    """By seat."""
     return {one.episode.attempt.seat: one.episode for one in whole}

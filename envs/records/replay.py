@@ -166,7 +166,6 @@ class Outcomes:
 
 
 def drop(machine: Machine, live: bool = False) -> None:
-    """Forget what was replayed."""
     machine.eager = True
     if live:
         release(machine)

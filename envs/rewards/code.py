@@ -18,35 +18,22 @@ import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from inspect import getsource
 from typing import Any
 
 from palaestra import tagged
+from palaestra.envs.rewards import code_checker as checker
 from palaestra.envs.rewards import remote_calls
-from palaestra.envs.rewards.code_checker import (
-    FORGED,
-    called,
-    clipped,
-    differing,
-    listed,
-    replied,
-    same_output,
-    same_value,
-)
+from palaestra.envs.rewards.code_checker import called, clipped, differing, replied, same_output
 from palaestra.envs.rewards.code_tests import Case, HiddenTests
 from palaestra.envs.sandboxes import Limits, Result, Sandbox, Session
 from palaestra.envs.sandboxes.opening import shared_sandbox
 from palaestra.envs.tools.sandboxed import Where, read_where
 from palaestra.errors import Broken, UsageError
 
-GRADING = Limits(
-    seconds=30.0,
-    cpu_seconds=600.0,
-    memory_bytes=2**30,
-    output_bytes=8 * 2**20,
-    code_bytes=64 * 2**20,
-)
+GRADING = Limits(seconds=30.0, cpu_seconds=600.0, memory_bytes=2**30, output_bytes=8 * 2**20, code_bytes=64 * 2**20)
 """Wider than what tools get: tests may be large, and a program prints its answers."""
 COMPILE_SECONDS = 20.0
 """For compiling a program, which counts for nothing else: a machine that is busy must not make a program wrong."""
@@ -150,8 +137,6 @@ async def grade_program(
 
 
 class _Grading:
-    """One program and its tests."""
-
     def __init__(self, program: str, tests: HiddenTests, allowance: Allowance, sandbox: Sandbox) -> None:
         self.program, self.tests, self.allowance, self.sandbox = program, tests, allowance, sandbox
         self.left = allowance.total_seconds
@@ -213,16 +198,11 @@ class _Grading:
     async def by_assertions(self) -> Grade:
         """Two sessions; calls are sent from the tests to the program, and plain values back."""
         player, fault = await self._load()
-        try:
+        async with aclosing(player):
             if fault:
                 return Grade(why=fault)
-            judge = await self.sandbox.astart()
-            try:
+            async with aclosing(await self.sandbox.astart()) as judge:
                 passed = await self._run_tests(judge, player)
-            finally:
-                await judge.aclose()
-        finally:
-            await player.aclose()
         return Grade(True, (passed,), self.why)
 
     async def _run_tests(self, judge: Session, player: Session) -> bool:
@@ -281,9 +261,9 @@ class _Grading:
         if len(reply) > 4 * longest + _SLACK_CHARS:  # Nothing equal is so long, and reading it takes time.
             return False
         try:
-            value = listed(json.loads(reply)["value"])
-            return any(same_value(value, one, self.allowance.tolerance) for one in case.accepted)
-        except FORGED:
+            value = checker.listed(json.loads(reply)["value"])
+            return any(checker.same_value(value, one, self.allowance.tolerance) for one in case.accepted)
+        except checker.FORGED:
             return False
 
     async def _spend(self, run: Callable[..., Awaitable[Result]], program: str, **options: Any) -> Result:
@@ -307,7 +287,6 @@ class _Grading:
         return f"hidden test {number} of {len(self.tests.cases)} failed{': ' if ended else ''}{ended}"
 
     def _failed(self, head: str, **rows: str) -> None:
-        """Say what failed first."""
         rows = {"loading": "" if self.loaded.ok else _ended(self.loaded), **rows}
         self.why = "\n".join((head, *(f"  {name:<8}  {row}" for name, row in rows.items() if row)))
 

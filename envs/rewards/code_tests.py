@@ -35,8 +35,6 @@ _TEXT = {"SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", "UNICODE"}
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One hidden case."""
-
     given: Any
     """What comes on stdin, or the list of arguments."""
     accepted: tuple[Any, ...]
@@ -202,7 +200,6 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _named(name: Any) -> str:
-    """A name that a function can have."""
     if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
         raise ValueError(f"the function to define is {str(name)[:40]!r}, which is no name of Python")
     return name

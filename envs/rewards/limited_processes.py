@@ -9,10 +9,12 @@ process has our rights, so what it is asked must not be code.
 """
 
 import asyncio
+import logging
 import math
 import os
 import threading
 import time
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -132,23 +134,21 @@ class _Worker:
 
     def load(self, setting: str) -> None:
         """Ready it for a setting, then bound its memory."""
-        steps = ((self.kind, "load", {"setting": setting}), (_Bounds, "bound", {"megabytes": self.megabytes}))
-        for kind, name, arguments in steps:
-            self._begin(kind, name, arguments)
-            try:
-                found = self.child.message(time.monotonic() + START_SECONDS)
-                failure = f"cannot load: {found['value'][1]}" if found["value"][0] else ""
-            except (OSError, EOFError, ValueError, KeyError):
-                failure = f"{self.child.ended()} as it loaded"
-            if failure and self.ready:  # What it was asked before may have worn it out.
-                raise _Lost(failure)
-            if failure:
-                raise Broken(f"the process of {self.kind.__name__} for {setting} {failure}")
+        self._begin("load", setting=setting)
+        try:
+            found = self.child.message(time.monotonic() + START_SECONDS)
+            failure = f"cannot load: {found['value'][1]}" if found["value"][0] else ""
+        except (OSError, EOFError, ValueError, KeyError):
+            failure = f"{self.child.ended()} as it loaded"
+        if failure and self.ready:  # What it was asked before may have worn it out.
+            raise _Lost(failure)
+        if failure:
+            raise Broken(f"the process of {self.kind.__name__} for {setting} {failure}")
         self.ready.add(setting)
 
     def answer(self, setting: str, question: str, seconds: float) -> str | None:
         """Its answer; None where it is out of time, or dead or short of memory by what it was asked."""
-        self._begin(self.kind, "answer", {"setting": setting, "question": question})
+        self._begin("answer", setting=setting, question=question)
         try:
             found = self.child.message(time.monotonic() + seconds)
             failed, text = found["value"]
@@ -157,13 +157,13 @@ class _Worker:
         return None if failed else str(text)
 
     def end(self) -> None:
-        """Make sure that it is gone."""
         self.child.kill()
         self.child.ended()
 
-    def _begin(self, kind: type, name: str, arguments: dict[str, Any]) -> None:
+    def _begin(self, name: str, **arguments: str) -> None:
         """Send a request, up to the point where its work begins."""
-        data = {"module": kind.__module__, "function": f"{kind.__qualname__}.{name}", "main": main_file()}
+        kind, function = self.kind, f"{self.kind.__qualname__}.{name}"
+        data = {"module": kind.__module__, "function": function, "main": main_file(), "megabytes": self.megabytes}
         request = {"function": f"{__name__}:begin", "data": {**data, "arguments": arguments}, "seconds": START_SECONDS}
         until = time.monotonic() + START_SECONDS
         try:
@@ -174,31 +174,22 @@ class _Worker:
             raise _Lost(self.child.ended()) from error
 
 
-class _Bounds:
-    """What every process is told once it has loaded."""
+def begin(data: Mapping[str, Any]) -> Callable[[float], tuple[bool, str]]:
+    """In the process: what runs a kind's method; whether it failed, and what it says."""
+    function = reduce(getattr, data["function"].split("."), module_of(data["module"], data["main"]))
+    return partial(_run, partial(function, **data["arguments"]), data["megabytes"])
 
-    @staticmethod
-    def bound(megabytes: int) -> str:
-        """Bound the memory, and let libraries grumble to nobody."""
-        import logging
-        import resource
-        import warnings
 
+def _run(function: Callable[[], str], megabytes: int, seconds: float) -> tuple[bool, str]:
+    """Bound once it has loaded, which takes more; what libraries grumble is for nobody then."""
+    import resource
+
+    try:
+        said = str(function())
         logging.disable(logging.CRITICAL)
         warnings.simplefilter("ignore")
         _, most = resource.getrlimit(resource.RLIMIT_AS)
         resource.setrlimit(resource.RLIMIT_AS, (megabytes * 2**20, most))
-        return "bounded"
-
-
-def begin(data: Mapping[str, Any]) -> Callable[[float], tuple[bool, str]]:
-    """In the process: what runs a kind's method; whether it failed, and what it says."""
-    function = reduce(getattr, data["function"].split("."), module_of(data["module"], data["main"]))
-    return partial(_run, partial(function, **data["arguments"]))
-
-
-def _run(function: Callable[[], str], seconds: float) -> tuple[bool, str]:
-    try:
-        return False, str(function())
+        return False, said
     except Exception as error:
         return True, f"{type(error).__name__}: {error}"

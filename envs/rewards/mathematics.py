@@ -63,12 +63,8 @@ def boxed(text: str | None) -> str | None:
     if text is None or start < 0:
         return None
     begin = text.index("{", start) + 1
-    depth = 1
-    for at in range(begin, len(text)):
-        depth += {"{": 1, "}": -1}.get(text[at], 0)
-        if depth == 0:
-            return text[begin:at].strip()
-    return None
+    end = structure.closing(text, begin)
+    return None if end is None else text[begin:end].strip()
 
 
 def strictly_boxed(text: str | None) -> str | None:
@@ -76,14 +72,9 @@ def strictly_boxed(text: str | None) -> str | None:
 
     Its own order, the last 300 of a response and the last 100 of those, comes to the same. Nothing is stripped.
     """
-    last = "" if text is None else text[-100:]
-    start = last.rfind("\\boxed{")
-    depth = 0
-    for at in range(start, len(last)) if start >= 0 else ():
-        depth += {"{": 1, "}": -1}.get(last[at], 0)
-        if depth == 0 and last[at] == "}":
-            return last[start + len("\\boxed{") : at]
-    return None
+    _, mark, last = (text or "")[-100:].rpartition("\\boxed{")
+    end = structure.closing(last, 0) if mark else None
+    return None if end is None else last[:end]
 
 
 def alternatives(expected: Any) -> list[str]:

@@ -44,7 +44,6 @@ class Stage:
     threshold: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuse what could not keep the promises above."""
         if not callable(self.measure):
             raise EnvironmentDefect(f"Stage {self.name!r} measures by {self.measure!r}; expected a function")
         if not (is_number(self.weight) and self.weight > 0):
@@ -61,7 +60,6 @@ class Progressive:
     """A reward made of stages, for an environment's `reward`; the last stage is called "success"."""
 
     def __init__(self, *stages: Stage) -> None:
-        """The stages in their order."""
         names = [stage.name for stage in stages]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
@@ -130,7 +128,6 @@ def _is_async(measure: Measure) -> bool:
 
 
 def _checked(stage: Stage, value: Any) -> float:
-    """A score as it should be."""
     if inspect.isawaitable(value):
         if inspect.iscoroutine(value):
             value.close()

@@ -144,8 +144,6 @@ def say(message: Any, token: str = "") -> None:
 
 
 class Program:
-    """What an agent wrote."""
-
     def __init__(self, source: str, context: str, name: str) -> None:
         """Compile it; nothing of it runs yet. `context` is run before it, in the same module, but defines no `name`."""
         self.name = name
@@ -154,7 +152,6 @@ class Program:
         sys.modules["solution"] = self.module
 
     def run(self, seconds: float) -> None:
-        """Define whatever it defines."""
         _bound_cpu(seconds)
         context, source = self.parts
         exec(context, self.module.__dict__)

@@ -9,6 +9,7 @@ Left out: LaTeX's grammar, and which answer is a number (`mathematics.number`).
 
 import re
 import unicodedata
+from collections.abc import Iterator
 
 MAX_EXPONENT_DIGITS = 4
 """Longest written exponent of an answer that is computed with."""
@@ -42,10 +43,11 @@ def explodes(text: str) -> bool:
     text = text.replace("**", "^")
     if _FACTORIAL_OF_MUCH.search(text) or (_of_numbers(text) and _FACTORIAL_OF_A_TERM.search(text)):
         return True
-    return any(
-        len(digits := exponent.strip("+-{} ")) > MAX_EXPONENT_DIGITS and digits.isdigit()
-        for exponent in _exponents(text)
-    ) or _powers_in_powers(text, of_numbers=True)
+    for exponent in _exponents(text):
+        digits = exponent.strip("+-{} ")
+        if (len(digits) > MAX_EXPONENT_DIGITS and digits.isdigit()) or ("^" in exponent and _of_numbers(exponent)):
+            return True
+    return _CHAIN.search(text) is not None
 
 
 def light(text: str) -> bool:
@@ -59,30 +61,22 @@ def light(text: str) -> bool:
     return _LIGHT_COMMANDS.issuperset(_COMMAND.findall(text)) and "^" not in _LIGHT_POWER.sub("", text)
 
 
-def _powers_in_powers(text: str, of_numbers: bool = False) -> bool:
-    """Whether an exponent has a power in it; with `of_numbers` one without any letter."""
-    text = text.replace("**", "^")
-    inside = [one for one in _exponents(text) if "^" in one]
-    if of_numbers:
-        inside = [one for one in inside if _of_numbers(one)]
-    return bool(inside) or _CHAIN.search(text) is not None
-
-
 def _of_numbers(text: str) -> bool:
     return re.search("[a-zA-Z]", _COMMAND.sub("", text)) is None
 
 
-def _exponents(text: str) -> list[str]:
+def _exponents(text: str) -> Iterator[str]:
     """The text of each exponent, up to where its bracket closes."""
-    return [text[found.start(1) : _end(text, found.start(1), found.end())] for found in _EXPONENT.finditer(text)]
+    for found in _EXPONENT.finditer(text):
+        end = closing(text, found.end(), "{(", "})") if found[1] in "{(" else found.end() - 1
+        yield text[found.start(1) : None if end is None else end + 1]
 
 
-def _end(text: str, start: int, otherwise: int) -> int:
-    if text[start] not in "{(":
-        return otherwise
-    depth = 0
-    for at in range(start, len(text)):
-        depth += {"{": 1, "(": 1, "}": -1, ")": -1}.get(text[at], 0)
+def closing(text: str, begin: int, opening: str = "{", ending: str = "}") -> int | None:
+    """Where the bracket closes that opens right before `begin`; None where it does not."""
+    depth = 1
+    for at in range(begin, len(text)):
+        depth += (text[at] in opening) - (text[at] in ending)
         if depth == 0:
-            return at + 1
-    return len(text)
+            return at
+    return None

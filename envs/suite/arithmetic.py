@@ -49,11 +49,7 @@ class Arithmetic(ToolEnv):
     max_turns = 4
 
     def __init__(
-        self,
-        split: str = "train",
-        tasks: str | None = None,
-        digits: int = 1,
-        sandbox: Where = "local",
+        self, split: str = "train", tasks: str | None = None, digits: int = 1, sandbox: Where = "local"
     ) -> None:
         """`digits` is how many the numbers have, `sandbox` where programs run."""
         if not 1 <= digits <= 9:

@@ -80,7 +80,6 @@ class CodeContest(ToolEnv):
         return load_problems(path, split, QUESTIONS, with_tests)
 
     def task(self, rng: np.random.Generator) -> Task:
-        """A problem of one of the families."""
         return program_problems.contest_task(rng)
 
     async def reward(self, attempt: Attempt) -> dict[str, float]:

@@ -18,16 +18,8 @@ import numpy as np
 from palaestra.envs import Task, ToolEnv
 from palaestra.envs.data.problem_files import load_problems
 from palaestra.envs.data.rows import describe
+from palaestra.envs.rewards import mathematics
 from palaestra.envs.rewards.answer import reading
-from palaestra.envs.rewards.mathematics import (
-    alternatives,
-    boxed,
-    matches,
-    number_matches,
-    rule,
-    strictly_boxed,
-    strictly_matches,
-)
 from palaestra.envs.suite import math_problems
 from palaestra.envs.tools.python import Python
 from palaestra.envs.tools.sandboxed import Where, in_sandbox
@@ -88,26 +80,26 @@ class CodeMath(ToolEnv):
         return load_problems(path, split, QUESTIONS, _with_answer)
 
     def task(self, rng: np.random.Generator) -> Task:
-        """A problem of one of the families."""
         return math_problems.draw(rng)
 
     async def reward(self, attempt: Attempt) -> float:
         r"""The same value in the last \boxed{}. What is generated asks for a number, so there an expression is none."""
         expected = attempt.task.answer
         if self.compare == "text":
-            return float(strictly_matches(attempt.answer, expected))
+            return float(mathematics.strictly_matches(attempt.answer, expected))
         if "family" in attempt.task.data:
-            return float(number_matches(attempt.answer, expected))
-        return float(await matches(attempt.answer, expected))
+            return float(mathematics.number_matches(attempt.answer, expected))
+        return float(await mathematics.matches(attempt.answer, expected))
 
     def explain(self, attempt: Attempt) -> str:
         r"""What stands in the \boxed{}, and the rule that compares it."""
         if self.compare == "text":
-            found = strictly_boxed(attempt.answer)
+            found = mathematics.strictly_boxed(attempt.answer)
             return reading(found, r"the last 100 characters' \boxed{}", "compared to the letter")
-        found = boxed(attempt.answer)
-        generated = "family" in attempt.task.data
-        how = "compared as a number that is written out" if generated else rule(found or "", attempt.task.answer)
+        found = mathematics.boxed(attempt.answer)
+        how = "compared as a number that is written out"
+        if "family" not in attempt.task.data:
+            how = mathematics.rule(found or "", attempt.task.answer)
         return reading(found, r"the last \boxed{}", how)
 
 
@@ -115,7 +107,7 @@ def _with_answer(task: Task) -> Task:
     """A task that has an answer, without a request for it in a form that is not the one scored here."""
     if task.answer is None or not str(task.answer).strip():
         raise ValueError("it has no answer; expected one in a column answer, ground_truth or solution")
-    answers = alternatives(task.answer) if isinstance(task.answer, str | int | float | list) else []
+    answers = mathematics.alternatives(task.answer) if isinstance(task.answer, str | int | float | list) else []
     if not answers or isinstance(task.answer, bool):
         raise ValueError(f"its answer is {describe(task.answer)}; expected a number, text, or a list of such")
     for one in answers:

@@ -32,21 +32,8 @@ from palaestra.errors import UnknownTask
 from palaestra.formats import ParsedCall, hermes
 
 _FIRST = (
-    "Amber",
-    "Blue",
-    "Clay",
-    "Dusk",
-    "Elm",
-    "Fern",
-    "Gold",
-    "Iron",
-    "Jade",
-    "Lime",
-    "Moss",
-    "North",
-    "Old",
-    "Pine",
-)
+    "Amber", "Blue", "Clay", "Dusk", "Elm", "Fern", "Gold", "Iron", "Jade", "Lime", "Moss", "North", "Old", "Pine",
+)  # fmt: skip
 _LAST = ("Arch", "Bridge", "Corner", "Ferry", "Gate", "Harbour", "Lantern", "Mill", "Orchard", "Pier", "Quarry", "Well")
 SHOPS = [f"{first} {last}" for first in _FIRST for last in _LAST]
 _INTRODUCTION = (
@@ -123,51 +110,43 @@ _MINE = "mine = [row for row in orders if int(row['customer']) in people]\n"
 _AMOUNT = "int(row['quantity']) * price[row['product']]"
 FAMILIES = (
     Family(
-        "How many units of {product} were ordered in {month}?",
-        _units,
+        "How many units of {product} were ordered in {month}?", _units,
         "sum(int(row['quantity'] or 0) for row in orders\n"
         "    if row['product'] == '{product}' and months[int(row['day'][5:7]) - 1] == '{month}')",
     ),
     Family(
-        "What did the orders of {category} products come to in {month}?",
-        _earned,
+        "What did the orders of {category} products come to in {month}?", _earned,
         _PRICES + f"sum({_AMOUNT} for row in orders if row['quantity'] and row['product'] in price\n"
         "    and months[int(row['day'][5:7]) - 1] == '{month}')",
     ),
     Family(
-        "Which customer from {city} spent the most?",
-        _spent_most,
+        "Which customer from {city} spent the most?", _spent_most,
         _PEOPLE + _MINE + "price = dict(shop.execute('select name, price from products'))\nspent = Counter()\n"
         f"for row in mine:\n    if row['quantity']: spent[people[int(row['customer'])]] += {_AMOUNT}\n"
         "print(max(spent, key=spent.get))",
     ),
     Family(
-        "In which month did {category} products earn the most?",
-        _best_month,
+        "In which month did {category} products earn the most?", _best_month,
         _PRICES + "earned = Counter()\nfor row in orders:\n    if row['quantity'] and row['product'] in price:\n"
         f"        earned[months[int(row['day'][5:7]) - 1]] += {_AMOUNT}\nprint(max(earned, key=earned.get))",
     ),
     Family(
-        "On how many different days were there orders, cancelled ones too, from customers in {city}?",
-        _days,
+        "On how many different days were there orders, cancelled ones too, from customers in {city}?", _days,
         _PEOPLE + _MINE + "len(set(row['day'] for row in mine))",
     ),
     Family(
-        "How many orders of customers in {city} were cancelled?",
-        _cancelled,
+        "How many orders of customers in {city} were cancelled?", _cancelled,
         _PEOPLE + _MINE + "sum(not row['quantity'] for row in mine)",
     ),
     Family(
-        "What is the median quantity of {product} in an order?",
-        _median,
+        "What is the median quantity of {product} in an order?", _median,
         "median(int(row['quantity']) for row in orders if row['quantity'] and row['product'] == '{product}')",
     ),
     Family(
-        "What do {category} products cost on average, to two decimals?",
-        _average_price,
+        "What do {category} products cost on average, to two decimals?", _average_price,
         _PRICES + "round(mean(price.values()), 2)",
     ),
-)
+)  # fmt: skip
 
 
 class Files(Python):
@@ -185,12 +164,7 @@ class DataTable(ToolEnv):
     max_turns = 10
     chance = 0.08  # Months, and small counts: guessing what is most common.
 
-    def __init__(
-        self,
-        split: str = "train",
-        tasks: str | None = None,
-        sandbox: Where = "local",
-    ) -> None:
+    def __init__(self, split: str = "train", tasks: str | None = None, sandbox: Where = "local") -> None:
         """`sandbox` is where programs run."""
         super().__init__(split, tasks)
         self.toolkits = in_sandbox(sandbox, Files)

@@ -38,7 +38,6 @@ class Order(NamedTuple):
 
     @property
     def month(self) -> str:
-        """Its month's name."""
         return MONTHS[int(self.day[5:7]) - 1]
 
 
@@ -59,11 +58,9 @@ class World:
                 yield order, order.quantity, order.quantity * self.prices[order.product]
 
     def city(self, order: Order) -> str:
-        """Where its customer lives."""
         return self.customers[order.customer][1]
 
     def files(self) -> dict[str, bytes]:
-        """The working folder."""
         text = io.StringIO(newline="")
         writer = csv.writer(text)
         writer.writerow(Order._fields)
@@ -84,7 +81,6 @@ class World:
 
 @lru_cache(maxsize=256)
 def draw_world(number: int) -> World:
-    """The world of that number."""
     rng = np.random.default_rng(number)
     prices = {name: int(rng.integers(3, 90)) for name in PRODUCTS}
     categories = {name: CATEGORIES[at % len(CATEGORIES)] for at, name in enumerate(rng.permutation(PRODUCTS).tolist())}

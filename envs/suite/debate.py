@@ -15,8 +15,7 @@ import numpy as np
 
 from palaestra.envs.core.author import Game, Rewards, Rounds
 from palaestra.envs.core.scoring import RewardPart
-from palaestra.envs.core.tool import tool
-from palaestra.envs.suite.calculator import safe_eval
+from palaestra.envs.suite.calculator import Calculator
 from palaestra.envs.suite.solver_critic import quoted
 from palaestra.episode import Message, Task
 from palaestra.formats import ParsedCall, hermes
@@ -38,6 +37,7 @@ class Debate(Game):
     seat_tools = {PRO: ("calculator",), CON: ("calculator",)}  # noqa: RUF012
     # Somebody has to win: a debater who says nothing is believed half of the time, and a judge may guess.
     chance = dict.fromkeys(seats, 0.5)
+    calculator = Calculator.calculator
     parts = {  # noqa: RUF012
         "success": RewardPart(weight=0.0),
         "duel": RewardPart(low=-1.0),
@@ -51,11 +51,6 @@ class Debate(Game):
         gap = int(rng.integers(1, product // 5 + 2))
         bound = product + gap - 1 if rng.random() < 0.5 else product - gap
         return Task(prompt=f"Is {a} * {b} greater than {bound}?", answer="Yes" if product > bound else "No")
-
-    @tool
-    def calculator(self, expression: str) -> str:
-        """Evaluate an arithmetic expression."""
-        return str(safe_eval(expression))
 
     def rounds(self, task: Task, rng: np.random.Generator) -> Rounds:
         """Both open without hearing each other, both reply, the judge decides."""

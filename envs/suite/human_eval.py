@@ -38,12 +38,7 @@ class HumanEval(ToolEnv):
     ceiling = 0.0
     deadlines = {"reward": 300.0}  # noqa: RUF012
 
-    def __init__(
-        self,
-        split: str = "eval",
-        mode: str = "agentic",
-        sandbox: Where = "local",
-    ) -> None:
+    def __init__(self, split: str = "eval", mode: str = "agentic", sandbox: Where = "local") -> None:
         """`mode` is agentic or self-contained."""
         if mode not in ("agentic", "self-contained"):
             raise UsageError(f"mode is {mode!r}; expected 'agentic' or 'self-contained'")
@@ -59,7 +54,6 @@ class HumanEval(ToolEnv):
         return ProceduralTasks(program_problems.completion_task, type(self).__qualname__, split)
 
     async def reward(self, attempt: Attempt) -> dict[str, float]:
-        """Run the assertions."""
         found = scored(await graded(attempt, Allowance(), self.sandbox))
         return {name: found[name] for name in self.parts}
 

@@ -21,8 +21,6 @@ _SCOPE: Mapping[str, Any] = {"Fraction": Fraction, "comb": comb, "gcd": gcd, "lc
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One kind of problem."""
-
     name: str
     question: str
     expression: str
@@ -30,7 +28,6 @@ class Family:
     """For each letter of the question its least and its greatest number."""
 
     def task(self, rng: np.random.Generator) -> Task:
-        """A problem with drawn numbers."""
         numbers = {letter: int(rng.integers(low, high + 1)) for letter, (low, high) in self.ranges.items()}
         answer = str(evaluated(self.expression.format(**numbers)))
         return Task(prompt=self.question.format(**numbers), answer=answer, data={"family": self.name})
@@ -44,20 +41,17 @@ class Family:
 
 FAMILIES = (
     Family(
-        "power_remainder",
-        "What is the remainder when {a}^{b} is divided by {m}?",
+        "power_remainder", "What is the remainder when {a}^{b} is divided by {m}?",
         "pow({a}, {b}, {m})",
         {"a": (11, 99), "b": (101, 999), "m": (101, 997)},
     ),
     Family(
-        "digit_sum",
-        "What is the sum of the decimal digits of {a}^{b}?",
+        "digit_sum", "What is the sum of the decimal digits of {a}^{b}?",
         "sum(map(int, str({a}**{b})))",
         {"a": (3, 99), "b": (20, 80)},
     ),
     Family(
-        "divisible_by_neither",
-        "How many whole numbers from 1 to {n} are divisible neither by {a} nor by {b}?",
+        "divisible_by_neither", "How many whole numbers from 1 to {n} are divisible neither by {a} nor by {b}?",
         "sum(1 for k in range(1, {n} + 1) if k % {a} and k % {b})",
         {"n": (500, 5000), "a": (3, 19), "b": (3, 19)},
     ),
@@ -95,11 +89,10 @@ FAMILIES = (
         "[x := {a}, *(x := ({b} * x * x + {c}) % {m} for _ in range({n}))][-1]",
         {"a": (1, 99), "b": (2, 19), "c": (1, 99), "m": (211, 997), "n": (20, 60)},
     ),
-)
+)  # fmt: skip
 
 
 def draw(rng: np.random.Generator) -> Task:
-    """A problem of any family."""
     return FAMILIES[rng.integers(len(FAMILIES))].task(rng)
 
 

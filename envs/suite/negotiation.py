@@ -91,7 +91,6 @@ def worths(values: Sequence[int]) -> str:
 
 
 def accepts(text: str | None) -> bool:
-    """Whether a turn begins with Accept."""
     return re.match(r"\W*accept\b", text or "", re.IGNORECASE) is not None
 
 

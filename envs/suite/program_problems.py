@@ -19,10 +19,7 @@ from palaestra.episode import Task
 HIDDEN_CASES = 10
 NAME = "solve"
 """What the function is called."""
-_READ = {
-    "numbers": "input()\nnumbers = list(map(int, input().split()))",
-    "word": "word = input().strip()",
-}
+_READ = {"numbers": "input()\nnumbers = list(map(int, input().split()))", "word": "word = input().strip()"}
 _TOLD = {
     "numbers": "The first line says how many numbers there are, the second holds them, with blanks between.",
     "word": "One line holds a word of small letters.",
@@ -34,8 +31,6 @@ _TYPES = {"numbers": "list[int]", "word": "str"}
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One kind of problem."""
-
     name: str
     argument: str
     returns: str
@@ -111,7 +106,6 @@ FAMILIES = (
 
 
 def draw(rng: np.random.Generator) -> tuple[Family, int, int]:
-    """A family and its two numbers."""
     return FAMILIES[rng.integers(len(FAMILIES))], int(rng.integers(2, 40)), int(rng.integers(1, 40))
 
 

@@ -94,7 +94,6 @@ class Items:
         self._last: tuple[int, Mapping[str, Any]] = (-1, {})
 
     def item(self, number: int) -> Mapping[str, Any]:
-        """The item of a number."""
         number %= len(self._dataset)
         kept = self._last  # Another thread may replace it meanwhile.
         if number != kept[0]:

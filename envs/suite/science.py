@@ -18,14 +18,14 @@ arXiv:2510.11701 compares; the words are our own.
 
 import re
 from collections.abc import Awaitable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from palaestra.envs import Task, ToolEnv
 from palaestra.envs.data.rows import require_file
-from palaestra.envs.data.science_files import Question, holds_questions, read_questions
-from palaestra.envs.data.task_files import MAX_FAULTS
+from palaestra.envs.data.science_files import holds_questions, read_questions
 from palaestra.envs.rewards.answer import reading
 from palaestra.envs.rewards.choice import LETTERS, chosen
 from palaestra.envs.rewards.mathematics import UNIT, boxed, matches, rule, settled, unwrapped
@@ -36,7 +36,7 @@ from palaestra.envs.suite.science_families import FAMILIES, keyed
 from palaestra.envs.tools.python import CodeInterpreter
 from palaestra.envs.tools.sandboxed import Where, in_sandbox
 from palaestra.episode import Attempt, Message
-from palaestra.errors import TaskFileError, UnknownTask, UsageError
+from palaestra.errors import UnknownTask, UsageError
 from palaestra.formats import ParsedCall, hermes
 
 _BOX = r"Put the final answer into \boxed{}: the capital letter of an option where there are options."
@@ -84,17 +84,16 @@ class Science(ToolEnv):
 
     def read_tasks(self, path: str, split: str) -> Sequence[Task] | None:
         """Also a file with the columns of GPQA or MegaScience."""
-        return _questions(path, split) if holds_questions(path) else None
+        return read_questions(path, split, _asked) if holds_questions(path) else None
 
     def task(self, rng: np.random.Generator) -> Task:
-        """A question of one family."""
         family = FAMILIES[rng.integers(len(FAMILIES))]
         question, options = family.draw(rng)
         return lettered(question, options, subject=family.subject)
 
     def task_set(self, split: str) -> Sequence[Task]:
         """Generated questions, or those of the file."""
-        return super().task_set(split) if self.questions is None else _questions(self.questions, split)
+        return super().task_set(split) if self.questions is None else read_questions(self.questions, split, _asked)
 
     def reward(self, attempt: Attempt) -> float | Awaitable[float]:
         """The right letter and no other; a short answer in other words or another form counts too."""
@@ -128,31 +127,18 @@ _LETTER = re.compile(r"\(?([A-Z])(?:\)?[.:]?|[).:]\s.*)", re.DOTALL)
 """An answer that is an option's letter, perhaps with its words behind it."""
 
 
-def _questions(path: str, split: str) -> list[Task]:
-    tasks, faults = [], []
-    for question in read_questions(path, split):
-        try:
-            tasks.append(_asked(question))
-        except ValueError as error:
-            faults.append(f"{question.id}: {error}")
-    if faults:
-        raise TaskFileError(path, f"{len(faults)} questions are wrong", faults[:MAX_FAULTS], len(faults))
-    return tasks
-
-
-def _asked(question: Question) -> Task:
-    """A task of a question from a file. A short answer that is the letter of one of its lines is a choice, too."""
-    if not question.wrong:
-        data = {"kind": "short", "subject": question.subject}
-        letters, named = "".join(_OPTION_LINE.findall(question.text)), _LETTER.fullmatch(question.right)
-        if named and len(letters) > 1 and "ABCDEFGHIJ".startswith(letters):
-            if named[1] not in letters:
-                raise ValueError(f"has the answer {question.right!r:.50}, but options {letters[0]} to {letters[-1]}")
-            data |= {"kind": "choice", "letters": letters}
-        right = named[1] if named and "letters" in data else question.right
-        return Task(prompt=question.text, answer=right, id=question.id, data=data)
-    made = lettered(question.text, (question.right, *question.wrong))
-    return Task(made.prompt, made.answer, question.id, {"kind": "choice", "subject": question.subject})
+def _asked(task: Task) -> Task:
+    """A question from a file as it is asked. A short answer that is the letter of one of its lines is a choice, too."""
+    wrong, data, right = task.data["wrong"], {"kind": "short", "subject": task.data["subject"]}, str(task.answer)
+    if wrong:
+        return replace(lettered(task.prompt, (right, *wrong), subject=data["subject"]), id=task.id)
+    letters, named = "".join(_OPTION_LINE.findall(task.prompt)), _LETTER.fullmatch(right)
+    if named and len(letters) > 1 and "ABCDEFGHIJ".startswith(letters):
+        if named[1] not in letters:
+            raise ValueError(f"has the answer {right!r:.50}, but options {letters[0]} to {letters[-1]}")
+        data |= {"kind": "choice", "letters": letters}
+        right = named[1]
+    return replace(task, answer=right, data=data)
 
 
 _QUANTITY = re.compile(rf"(.*\d\}}?)\$?\s+{UNIT}(?:\^?-?\d)?(?:[ /·*]{UNIT}(?:\^?-?\d)?)*\$?")

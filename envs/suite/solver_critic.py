@@ -19,9 +19,8 @@ import numpy as np
 from palaestra.envs.core.author import Game, Rounds
 from palaestra.envs.core.calls import clip
 from palaestra.envs.core.scoring import RewardPart
-from palaestra.envs.core.tool import tool
 from palaestra.envs.rewards.answer import final_answer
-from palaestra.envs.suite.calculator import safe_eval
+from palaestra.envs.suite.calculator import Calculator
 from palaestra.episode import Message, Task
 from palaestra.formats import ParsedCall, hermes
 
@@ -36,6 +35,7 @@ class SolverCritic(Game):
     seats = (SOLVER, CRITIC)
     system = {SOLVER: "Solve.", CRITIC: "Say Agree or Disagree."}  # noqa: RUF012
     seat_tools = {SOLVER: ("calculator",), CRITIC: ("calculator",)}  # noqa: RUF012
+    calculator = Calculator.calculator
     parts = {"success": RewardPart(), "first": RewardPart(weight=0.0)}  # noqa: RUF012
 
     def task(self, rng: np.random.Generator) -> Task:
@@ -43,13 +43,7 @@ class SolverCritic(Game):
         a, b = rng.integers(100, size=2)
         return Task(prompt=f"What is {a} * {b}?", answer=str(a * b))
 
-    @tool
-    def calculator(self, expression: str) -> str:
-        """Evaluate an arithmetic expression."""
-        return str(safe_eval(expression))
-
     def rounds(self, task: Task, rng: np.random.Generator) -> Rounds:
-        """Answer, verdict, answer."""
         first = (yield {SOLVER: task.prompt})[SOLVER]
         verdict = (yield {CRITIC: f"{task.prompt}\n{quoted(first)}"})[CRITIC]
         last = (yield {SOLVER: quoted(verdict)})[SOLVER]

@@ -53,7 +53,7 @@ def run(arguments: Sequence[str]) -> int:
             absent.append(env_id)
             _show("skip", f"not installed  {lacking}", console)
             continue
-        for finding in found:
+        for finding in sorted(found, key=lambda one: not one.passed):  # What failed stands last: nobody scrolls for it.
             failed += not finding.passed
             outcome = "FAIL" if not finding.passed else "skip" if finding.skipped else "ok"
             _show(outcome, f"{finding.name}  {finding.message}" if finding.message else finding.name, console)

@@ -320,6 +320,11 @@ OF_ONE_FILE = {
         EMPTY, {"test_imports": ["import numpy as np"], "test_list": ["assert np.allclose(solve(1), 5.0)"]},
         "def solve(given):\n    return 5.0\n",
     ),
+    "an array as it was given": (
+        "def f(x, by):\n    return x",
+        {"test_list": ["import numpy as np", "assert list(f(np.arange(3), by=2)) == [0, 2, 4]"]},
+        "def f(x, by):\n    return x * by",
+    ),
 }  # fmt: skip
 """An attack on a kind of file, the file's columns, and an honest program."""
 
@@ -346,15 +351,10 @@ def test_a_relay_of_another_session_makes_no_honest_program_wrong():
 
 
 SIMPLE = {
-    "early exit 0 as it loads",
-    "SystemExit when called",
-    "overridden __eq__",
-    "overridden __eq__ in a str",
-    "stack inspection for what is expected",
-    "search of its own memory and of every process",
-    "atexit tricks",
+    "early exit 0 as it loads", "SystemExit when called", "overridden __eq__", "overridden __eq__ in a str",
+    "stack inspection for what is expected", "search of its own memory and of every process", "atexit tricks",
     "a child that goes on in its place",
-}
+}  # fmt: skip
 """Attacks that a judge falls for who runs tests in the program's own process and looks at how that ended."""
 
 
@@ -376,10 +376,3 @@ def test_an_attack_passes_nothing_and_the_next_program_is_judged_as_ever(name, k
 def test_a_judge_in_the_programs_own_process_would_be_fooled(name):
     result = shared_sandbox().run_once(f"{ATTACKS[name]}\n{KINDS['assertions'].code}check(solve)\n", timeout=60.0)
     assert result.exit_code == 0, "the attack is harmless, so that it proves nothing when it fails"
-
-
-def test_an_array_is_judged_in_both_sessions_as_in_one():
-    tests = read_tests({"test_list": ["import numpy as np", "assert list(f(np.arange(3), by=2)) == [0, 2, 4]"]})
-    honest = "def f(x, by):\n    return x * by"
-    assert asyncio.run(grade_program(honest, tests, allowance=AMPLE)).all_passed
-    assert not asyncio.run(grade_program("def f(x, by):\n    return x", tests, allowance=AMPLE)).all_passed

@@ -9,15 +9,12 @@ from hypothesis import strategies as st
 from palaestra.envs.rewards.answer import final_answer
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Answer: Momu", "answer: Momu", "ANSWER: Momu", "**Answer:** Momu", "**Answer**: Momu", "**Answer: Momu**",
-        "Answer: **Momu**", "Answer: `Momu`", "**Final Answer:** Momu", "**Final Answer: Momu**", "__Answer:__ Momu",
-        "- **Answer:** *Momu*", "_Answer: Momu_", "`Answer: Momu`", "Answer:\n**Momu**\n", "**Answer:**\n\nMomu",
-        "**Momu**", "Answer: Bado\n***Answer: Momu***\nThat is all.",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("text", [
+    "Answer: Momu", "answer: Momu", "ANSWER: Momu", "**Answer:** Momu", "**Answer**: Momu", "**Answer: Momu**",
+    "Answer: **Momu**", "Answer: `Momu`", "**Final Answer:** Momu", "**Final Answer: Momu**", "__Answer:__ Momu",
+    "- **Answer:** *Momu*", "_Answer: Momu_", "`Answer: Momu`", "Answer:\n**Momu**\n", "**Answer:**\n\nMomu",
+    "**Momu**", "Answer: Bado\n***Answer: Momu***\nThat is all.",
+])  # fmt: skip
 def test_marks_of_markdown_and_capitals_are_no_part_of_an_answer(text):
     assert final_answer(text) == "Momu"
 

@@ -9,47 +9,36 @@ from hypothesis import strategies as st
 from palaestra.envs.rewards.choice import chose, chosen
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        r"\boxed{C}", r"\boxed{\text{(C)}}", r"$\boxed{\textbf{C}}$", r"\boxed{c}", r"\boxed{C. Paris}",
-        "Answer: (C)", "Answer: C. Paris", "**Answer:** C", "answer: c", "So it is (C).", "C", "(C)",
-        "A is wrong, and so is B.\nSo I choose C.", r"Answer: A, or rather \boxed{C}",
-        r"\boxed{\boxed{C}}", r"\boxed{\fbox{ \boxed{(C)}}}", r"\fbox{C}", "Answer: C. A dog", "Answer: C. 40 B",
-        r"\boxed{C. 25 °A}", r"\boxed{Option C}", r"\boxed{Answer: C}", r"\boxed{\text{Option (C)}}",
-        "Answer: Option C", "<answer>C</answer>", "<answer>\n(C)\n</answer>", "The answer is C, a pion",
-        "**The answer is C**", "The correct answer is (C) because A is wrong.",
-        "A and B are wrong, so the answer is C.",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("text", [
+    r"\boxed{C}", r"\boxed{\text{(C)}}", r"$\boxed{\textbf{C}}$", r"\boxed{c}", r"\boxed{C. Paris}", "Answer: (C)",
+    "Answer: C. Paris", "**Answer:** C", "answer: c", "So it is (C).", "C", "(C)",
+    "A is wrong, and so is B.\nSo I choose C.", r"Answer: A, or rather \boxed{C}", r"\boxed{\boxed{C}}",
+    r"\boxed{\fbox{ \boxed{(C)}}}", r"\fbox{C}", "Answer: C. A dog", "Answer: C. 40 B", r"\boxed{C. 25 °A}",
+    r"\boxed{Option C}", r"\boxed{Answer: C}", r"\boxed{\text{Option (C)}}", "Answer: Option C", "<answer>C</answer>",
+    "<answer>\n(C)\n</answer>", "The answer is C, a pion", "**The answer is C**",
+    "The correct answer is (C) because A is wrong.", "A and B are wrong, so the answer is C.",
+])  # fmt: skip
 def test_one_letter_is_found_where_agents_write_it(text):
     assert chosen(text) == "C"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        None, "", "E", "I do not know", "Answer: A or B", "Answer: (A) and (B)", "Answer: A/B",
-        r"\boxed{A} or \boxed{B}", r"\boxed{A, B}", "(A) (B)", "either (A) or (B)", "A, B, C, D", "A and B",
-        "Answer: A\nAnswer: B", r"\boxed{}",
-        "Answer: A. maybe C", r"\boxed{A. C}", r"\fbox{A} \boxed{C}", r"\boxed{A. B) C}", "Answer: C. A or not",
-        r"\boxed{\boxed{A} \boxed{B}}", "Answer: Apple", "Answer: ABCD", r"\boxed{E}",
-        "The answer is A or C", "The answer is A, or maybe C", "The answer is (A)/(C)", "The answer is A dog",
-        "The answer is A. The answer is C.", "<answer>A</answer><answer>C</answer>", "<answer>A or C</answer>",
-        r"\boxed{Option A or C}", r"\boxed{Options A and C}",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("text", [
+    None, "", "E", "I do not know", "Answer: A or B", "Answer: (A) and (B)", "Answer: A/B", r"\boxed{A} or \boxed{B}",
+    r"\boxed{A, B}", "(A) (B)", "either (A) or (B)", "A, B, C, D", "A and B", "Answer: A\nAnswer: B", r"\boxed{}",
+    "Answer: A. maybe C", r"\boxed{A. C}", r"\fbox{A} \boxed{C}", r"\boxed{A. B) C}", "Answer: C. A or not",
+    r"\boxed{\boxed{A} \boxed{B}}", "Answer: Apple", "Answer: ABCD", r"\boxed{E}", "The answer is A or C",
+    "The answer is A, or maybe C", "The answer is (A)/(C)", "The answer is A dog",
+    "The answer is A. The answer is C.", "<answer>A</answer><answer>C</answer>", "<answer>A or C</answer>",
+    r"\boxed{Option A or C}", r"\boxed{Options A and C}",
+])  # fmt: skip
 def test_two_letters_or_none_are_no_choice(text):
     assert chosen(text) is None
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "definitely not C", "not C", "I exclude C", "I rule out (C).", "It can't be C", "It isn’t C", "anything but C",
-        "The answer is not C", "I do not think that the answer is (C).", "I doubt that it is C", r"\boxed{not C}",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("text", [
+    "definitely not C", "not C", "I exclude C", "I rule out (C).", "It can't be C", "It isn’t C", "anything but C",
+    "The answer is not C", "I do not think that the answer is (C).", "I doubt that it is C", r"\boxed{not C}",
+])  # fmt: skip
 def test_a_letter_that_is_denied_is_no_choice(text):
     assert chosen(text) is None
 

@@ -64,11 +64,7 @@ def test_a_program_is_run_once_a_case_and_what_it_prints_is_compared():
     assert grade("print(sum(map(int, input().split())))", ADDS) == Grade(True, (True, True, True))
     some = grade("print(3)", ADDS)
     assert (some.passed, some.fraction, some.all_passed) == ((True, False, False), 1 / 3, False)
-
-
-def test_a_program_that_fails_after_printing_has_failed():
-    assert grade("print(3)\nraise SystemExit(1)", ADDS).fraction == 0
-    assert "division by zero" in grade("print(3)\n1/0", ADDS).why
+    assert grade("print(3)\nraise SystemExit(1)", ADDS).fraction == 0, "it fails after printing"
 
 
 @pytest.mark.parametrize("tests", [ADDS, DOUBLES, CHECKS], ids=["stdin", "calls", "assertions"])
@@ -79,7 +75,7 @@ def test_without_a_program_that_compiles_nothing_runs(tests):
 
 
 def test_functions_and_methods_are_called_with_plain_arguments():
-    assert grade("def double(x):\n    return x * 2 if not isinstance(x, list) else x + x", DOUBLES).all_passed
+    assert grade("def double(x):\n    return x + x", DOUBLES) == Grade(True, (True, True, True))
     assert grade("class Solution:\n    def double(self, x):\n        return x + x", DOUBLES).all_passed
     assert grade("double = lambda x: (x, x)[0] + x if x != [1] else (1, 1)", DOUBLES).all_passed, "a tuple is a list"
     assert grade("def double(x):\n    return x if x == 1 else x + x", DOUBLES).passed == (False, True, True)
@@ -129,7 +125,7 @@ def test_starting_a_program_again_uses_up_its_time(monkeypatch):
 
 
 def test_assertions_call_the_program_across_sessions():
-    assert grade("def scale(x, by=2):\n    return x * by", CHECKS).all_passed
+    assert grade("def scale(x, by=2):\n    return x * by", CHECKS) == Grade(True, (True,))
     assert grade("def scale(x, by=2):\n    return x * by + 1", CHECKS).passed == (False,)
 
 
@@ -138,6 +134,8 @@ def test_what_a_program_raises_is_raised_in_the_test():
     assert grade("def f(x):\n    return {}[x]", tests).all_passed
     assert not grade("def f(x):\n    return [][x]", tests).all_passed
     assert not grade("def f(x):\n    return x", tests).all_passed
+    odd = "class Odd(KeyError):\n    def __str__(self):\n        raise RuntimeError\nOdd.__name__ = 'KeyError'\n"
+    assert grade(odd + "def f(x):\n    raise Odd", tests).all_passed, "though its words raise"
 
 
 def test_no_exception_of_a_program_ends_the_tests_own_iteration():
@@ -221,15 +219,11 @@ def test_a_reference_solution_in_a_set_up_is_not_handed_to_the_program(where):
     tests = asserted("assert f(6) == known(6)", **{where: ANSWERS})
     assert not grade(TAKEN, tests).all_passed
     assert grade("def f(x):\n    return Pair(x).a * 7", tests).all_passed
-    whole = {
-        "test": "def check(candidate):\n    assert candidate(6) == known(6)",
-        "entry_point": "f",
-        "context": ANSWERS,
-    }
+    check = "def check(candidate):\n    assert candidate(6) == known(6)"
+    whole = {"test": check, "entry_point": "f", "context": ANSWERS}
     assert not grade(TAKEN, read_tests(whole)).all_passed
-    assert grade("def f(x):\n    return known(x)", read_tests(whole, shown=ANSWERS)).all_passed, (
-        "the agent was shown it"
-    )
+    shown = read_tests(whole, shown=ANSWERS)
+    assert grade("def f(x):\n    return known(x)", shown).all_passed, "the agent was shown it"
 
 
 def test_an_object_that_comes_back_is_of_no_class_of_the_tests_own():
@@ -272,15 +266,7 @@ def test_integers_of_thousands_of_digits_are_answers_as_any_other():
     tests = read_tests({"input_output": column})
     assert grade("def f(n):\n    return 10**n // 9", tests).all_passed
     assert grade("def f(n):\n    return 10**n // 9 + (n > 9)", tests).passed == (False, True)
-    assert grade(
-        "def f(n):\n    return n // 9", read_tests({"test_list": ["assert f(10**5000) == 10**5000 // 9"]})
-    ).all_passed
-
-
-def test_a_function_that_the_context_defines_is_not_the_programs():
-    tests = asserted("assert gcd(4, 6) == 2", test_imports=["from math import *"])
-    assert not grade("pass", tests).all_passed
-    assert grade("import math\ndef gcd(a, b):\n    return math.gcd(a, b)", tests).all_passed
+    assert grade("def f(n):\n    return n // 9", asserted("assert f(10**5000) == 10**5000 // 9")).all_passed
 
 
 def test_tests_that_first_hand_over_what_cannot_be_sent_are_broken():
@@ -313,8 +299,7 @@ def told(*lines):
     ("def scale(x, by=2):\n    return {}[x]", CHECKS, told(
         "a hidden test failed: KeyError: 'raised by the program'", "  test      assert candidate(2, by=3) == 6",
         "  given     scale(2, by=3)", "  got       raised KeyError: 2")),
-    ("def scale(x, by=2):\n    import os; os._exit(1)", CHECKS, None),
-    ("import os; os._exit(1)", DOUBLES, None),
+    ("def scale(x, by=2):\n    import os; os._exit(1)", CHECKS, None), ("import os; os._exit(1)", DOUBLES, None),
     ("x = = 1", ADDS, "the program does not compile: SyntaxError: invalid syntax"),
     ("x = = 1", DOUBLES, "the program does not compile: SyntaxError: invalid syntax"),
 ])  # fmt: skip
@@ -385,17 +370,3 @@ def test_long_outputs_are_told_from_the_line_in_which_they_differ():
     assert "got       'x\\n701" in why
     assert "line      2 and the following" in grade("print(3)", HiddenTests((Case("", ("3\n4",)),))).why
     assert r"got       '3\n'" in grade("print(3); 1 / 0", HiddenTests((Case("", ("3",)),))).why
-
-
-def test_an_exception_whose_words_raise_is_raised_in_the_test_all_the_same():
-    program = (
-        "class Odd(KeyError):\n    def __str__(self):\n        raise RuntimeError\ndef f(x):\n    raise Odd\n"
-        "Odd.__name__ = 'KeyError'"
-    )
-    tests = HiddenTests(code="try:\n    f(1)\nexcept KeyError:\n    pass\nelse:\n    assert False", function="f")
-    assert grade(program, tests).all_passed
-
-
-def test_nothing_is_told_of_a_program_that_passes():
-    assert grade("def scale(x, by=2):\n    return x * by", CHECKS).why == ""
-    assert grade("def double(x):\n    return x + x", DOUBLES).why == ""

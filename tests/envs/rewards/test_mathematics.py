@@ -28,30 +28,24 @@ def processes():
         symbolic.close()
 
 
-@pytest.mark.parametrize(
-    ("answer", "expected"),
-    [
-        ("42", "42"), (" 42. ", "42"), ("$42$", "42"), ("1,234,567", "1234567"), ("1{,}234", "1234"), ("-7", "\u22127"),
-        ("0.5", r"\frac{1}{2}"), (r"\dfrac12", "1/2"), (r"\frac{-1}{2}", "-0.5"), ("2/4", "1/2"), ("3.0", "3"),
-        (r"10\%", "0.1"), (r"10\%", "10"), ("10", r"10 \%"), (r"\text{42}", "42"), (r"90^\circ", "90"),
-        (r"\left( 1, 2 \right)", "(1,2)"), ("1e3", "1000"), (r"\$5", "5"), ("+3", "3"),
-        (r"1.5\times10^{-3}", "1.5e-3"), ("1.5e-3", r"1.5 \times 10^{-3}"), ("0.0015", r"1.5\cdot 10^{-3}"),
-        ("10^{12}", "1000000000000"), ("-2*10**3", "-2000"), (r"0.\overline{3}", r"\frac13"), (r"0.1\bar{6}", "1/6"),
-        (r"1\frac{1}{2}", "3/2"), (r"\frac{1.5}{2}", "0.75"), ("(5)", "5"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("answer", "expected"), [
+    ("42", "42"), (" 42. ", "42"), ("$42$", "42"), ("1,234,567", "1234567"), ("1{,}234", "1234"), ("-7", "\u22127"),
+    ("0.5", r"\frac{1}{2}"), (r"\dfrac12", "1/2"), (r"\frac{-1}{2}", "-0.5"), ("2/4", "1/2"), ("3.0", "3"),
+    (r"10\%", "0.1"), (r"10\%", "10"), ("10", r"10 \%"), (r"\text{42}", "42"), (r"90^\circ", "90"),
+    (r"\left( 1, 2 \right)", "(1,2)"), ("1e3", "1000"), (r"\$5", "5"), ("+3", "3"), (r"1.5\times10^{-3}", "1.5e-3"),
+    ("1.5e-3", r"1.5 \times 10^{-3}"), ("0.0015", r"1.5\cdot 10^{-3}"), ("10^{12}", "1000000000000"),
+    ("-2*10**3", "-2000"), (r"0.\overline{3}", r"\frac13"), (r"0.1\bar{6}", "1/6"), (r"1\frac{1}{2}", "3/2"),
+    (r"\frac{1.5}{2}", "0.75"), ("(5)", "5"),
+])  # fmt: skip
 def test_another_spelling_of_a_number_is_the_same_without_a_process(answer, expected):
     assert settled(answer, expected) is True
 
 
-@pytest.mark.parametrize(
-    ("answer", "expected"),
-    [
-        ("42", "43"), ("1/3", "0.333"), ("", "5"), ("", ""), ("1,23", "123"), ("5", "5 5"), ("10%", "11"), ("1/0", "0"),
-        ("1" * 301, "1"), ("0.1", "0.10001"), ("-1", "1"), (r"1.5\times10^{3}", "1.5e-3"), ("10^5", "105"),
-        (r"0.\overline{3}", "0.3"), (r"1\frac{3}{2}", "5/2"), ("(5", "5"), ("2m", "3m"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("answer", "expected"), [
+    ("42", "43"), ("1/3", "0.333"), ("", "5"), ("", ""), ("1,23", "123"), ("5", "5 5"), ("10%", "11"), ("1/0", "0"),
+    ("1" * 301, "1"), ("0.1", "0.10001"), ("-1", "1"), (r"1.5\times10^{3}", "1.5e-3"), ("10^5", "105"),
+    (r"0.\overline{3}", "0.3"), (r"1\frac{3}{2}", "5/2"), ("(5", "5"), ("2m", "3m"),
+])  # fmt: skip
 def test_another_number_or_nothing_at_all_is_not_the_same(answer, expected):
     assert not settled(answer, expected)
 
@@ -73,13 +67,8 @@ def test_no_text_raises_or_takes_long(answer, expected):
 
 def test_a_long_hostile_answer_is_read_in_a_moment():
     begun = time.thread_time()
-    for text in (
-        "\\boxed{" * 50_000,
-        "\\boxed{" + "{" * 100_000,
-        "9" * 200_000,
-        "\\text{" * 30_000,
-        "\\boxed{1e999999999}",
-    ):
+    boxes = ("\\boxed{" * 50_000, "\\boxed{" + "{" * 100_000, "\\boxed{1e999999999}")
+    for text in (*boxes, "9" * 200_000, "\\text{" * 30_000):
         assert not number_matches(text, "7")
         settled(text, "7")
     assert settled("1e999999999", "7") is False
@@ -93,13 +82,9 @@ def test_the_last_box_counts_and_braces_inside_it_belong_to_it():
     assert boxed(None) is None
 
 
-def test_a_question_put_in_a_box_is_no_number():
-    assert number_matches(r"\boxed{155}", "155")
-    assert not number_matches(r"\boxed{27^{315} \bmod 473}", "155")
-    assert not number_matches("155", "155")
-
-
 def test_a_boxed_question_is_not_paid_where_a_number_is_expected():
+    found = [number_matches(text, "155") for text in (r"\boxed{155}", r"\boxed{27^{315} \bmod 473}", "155")]
+    assert found == [True, False, False]
     asked = {
         "1419857": ("17^5", "17^{5}", r"17 \cdot 17^4"), "56088": (r"123\cdot456", "123*456", r"123 \times 456"),
         "9": (r"\sqrt{81}", "1+1+1+1+1+1+1+1+1"), "120": (r"10\cdot9\cdot8/6", "5!"), "1024": ("2^{10}",),
@@ -120,14 +105,11 @@ def test_an_answer_that_was_published_unevaluated_is_paid_in_that_form_and_worke
             assert asyncio.run(matches(rf"\boxed{{{form}}}", expected)), form
 
 
-@pytest.mark.parametrize(
-    ("answer", "expected"),
-    [
-        (r"-5^\circ\text{C}", "-5 °C"), ("3.2e-5 kg", r"$3.2\times10^{-5}$ kg"), (r"5\,\mathrm{m/s}", "5.0 m/s"),
-        ("H_2O", "H2O"), (r"\text{H}_2\text{O}", "H2O"), (r"\ce{H2O}", "H2O"), (r"\text{SO}_4^{2-}", "SO4^2-"),
-        (r"\varnothing", r"\emptyset"), (r"\mathbb{R}", r"\mathbb R"), ("2.0x", "2x"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("answer", "expected"), [
+    (r"-5^\circ\text{C}", "-5 °C"), ("3.2e-5 kg", r"$3.2\times10^{-5}$ kg"), (r"5\,\mathrm{m/s}", "5.0 m/s"),
+    ("H_2O", "H2O"), (r"\text{H}_2\text{O}", "H2O"), (r"\ce{H2O}", "H2O"), (r"\text{SO}_4^{2-}", "SO4^2-"),
+    (r"\varnothing", r"\emptyset"), (r"\mathbb{R}", r"\mathbb R"), ("2.0x", "2x"),
+])  # fmt: skip
 def test_another_spelling_of_a_quantity_a_substance_or_a_set_is_the_same_without_a_process(answer, expected):
     assert settled(answer, expected) is settled(expected, answer) is True
 

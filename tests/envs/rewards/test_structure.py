@@ -64,18 +64,8 @@ def test_a_power_of_a_variable_may_stand_in_an_exponent(text):
 def test_only_what_is_quick_is_light():
     for text in (r"2\sqrt{2}", "x=5", r"\frac{3\pi}{4}", "x^2+2x+1", r"\{1,2\}", "(x+1)^2"):
         assert light(text), text
-    for text in (
-        r"\int x dx",
-        "(x+y+z+w)^{60}",
-        "((x+y)^3+z)^3",
-        "9" * 100,
-        "(" * 20,
-        "n!",
-        r"\sqrt{2}+" * 5 + "1",
-        "(a+b+c+d+e+f+g)^3",
-        "x^{99}+y^{99}",
-        "sin(x)cos(y)",
-    ):
+    long = ("9" * 100, "(" * 20, r"\sqrt{2}+" * 5 + "1", "(a+b+c+d+e+f+g)^3", "((x+y)^3+z)^3")
+    for text in (*long, r"\int x dx", "(x+y+z+w)^{60}", "n!", "x^{99}+y^{99}", "sin(x)cos(y)"):
         assert not light(text), text
 
 

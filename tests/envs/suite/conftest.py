@@ -1,5 +1,7 @@
 """The coding environments over a sandbox without walls, so that these tests need none."""
 
+import json
+
 import pytest
 from bare_sandbox import BareSandbox
 
@@ -19,3 +21,15 @@ def bare(monkeypatch):
     """One sandbox for tools and graders."""
     for module in (code, sandboxed):
         monkeypatch.setattr(module, "shared_sandbox", lambda *_, **__: BareSandbox())
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """Write rows as a file of problems, to train on where they do not say; its path."""
+
+    def write(*rows):
+        path = tmp_path / "problems.jsonl"
+        path.write_text("\n".join(json.dumps({"split": "train", **row}) for row in rows))
+        return str(path)
+
+    return write

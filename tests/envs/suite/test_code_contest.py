@@ -135,19 +135,18 @@ FILES = {
 
 
 @pytest.mark.parametrize(("row", "solution"), FILES.values(), ids=FILES)
-def test_published_files_are_read_and_judged(row, solution, tmp_path):
-    path = tmp_path / "problems.jsonl"
-    path.write_text(json.dumps({**row, "split": "train"}))
-    env = gymnasium.make(ID, tasks=str(path)).unwrapped
+def test_published_files_are_read_and_judged(row, solution, saved):
+    path = saved(row)
+    env = gymnasium.make(ID, tasks=path).unwrapped
     question, _ = env.reset(seed=0)
     if row.get("starter_code"):
         assert "def add(self, x: int" in question
     assert "private_test_cases" not in question
     assert "assert" not in question
     assert read_tests(row, row.get("reward_model", {}).get("ground_truth")).function in question
-    _, info = played(f"```python\n{solution}\n```", tasks=str(path))
+    _, info = played(f"```python\n{solution}\n```", tasks=path)
     assert (info["parts"]["success"], info["fault"]) == (1.0, "")
-    assert played("```python\npass\n```", tasks=str(path))[1]["parts"]["success"] == 0.0
+    assert played("```python\npass\n```", tasks=path)[1]["parts"]["success"] == 0.0
 
 
 @pytest.mark.parametrize(("row", "asked"), [
@@ -160,48 +159,39 @@ def test_published_files_are_read_and_judged(row, solution, tmp_path):
     ({"prompt": "Write `dbl`, which doubles.", "test_list": ["assert dbl(2) == 4"]}, False),
     ({"prompt": "Double.", "starter_code": "def dbl(x):", "test_list": ["assert dbl(2) == 4"]}, False),
 ])  # fmt: skip
-def test_the_name_that_tests_call_is_told_and_the_tests_are_not(row, asked, tmp_path):
-    path = tmp_path / "problems.jsonl"
-    path.write_text(json.dumps({**row, "split": "train"}))
-    question, _ = gymnasium.make(ID, tasks=str(path)).unwrapped.reset(seed=0)
+def test_the_name_that_tests_call_is_told_and_the_tests_are_not(row, asked, saved):
+    question, _ = gymnasium.make(ID, tasks=saved(row)).unwrapped.reset(seed=0)
     assert ("Define a function `dbl` of 1 argument." in question) == asked
     assert "4" not in question
 
 
 @pytest.mark.parametrize("imports", [[], ["import re"]])
-def test_a_program_may_use_what_contest_sites_import_whatever_its_tests_import(imports, tmp_path):
-    path = tmp_path / "problems.jsonl"
-    row = {"prompt": "First.", "test_list": ["assert r([9]) == 9"], "test_imports": imports, "split": "train"}
-    path.write_text(json.dumps(row))
+def test_a_program_may_use_what_contest_sites_import_whatever_its_tests_import(imports, saved):
+    row = {"prompt": "First.", "test_list": ["assert r([9]) == 9"], "test_imports": imports}
     program = "```python\ndef r(x: List[int]) -> int:\n    return x[0]\n```"
-    assert played(program, tasks=str(path))[0] == 1.0
+    assert played(program, tasks=saved(row))[0] == 1.0
 
 
-def test_what_contest_sites_import_solves_no_problem(tmp_path):
-    path = tmp_path / "problems.jsonl"
-    row = {"prompt": "Find the divisor.", "split": "train"}
-    for tests in (
-        {"test_list": ["assert gcd(4, 6) == 2"]},
-        {"input_output": {"fn_name": "gcd", "inputs": [[4, 6]], "outputs": [2]}},
-    ):
-        path.write_text(json.dumps({**row, **tests}))
-        assert played("```python\npass\n```", tasks=str(path))[1]["parts"]["success"] == 0
+def test_what_contest_sites_import_solves_no_problem(saved):
+    calls = {"input_output": {"fn_name": "gcd", "inputs": [[4, 6]], "outputs": [2]}}
+    for tests in ({"test_list": ["assert gcd(4, 6) == 2"]}, calls):
+        path = saved({"prompt": "Find the divisor.", **tests})
+        assert played("```python\npass\n```", tasks=path)[1]["parts"]["success"] == 0
+        assert played("```python\ngcd = lambda a, b: math.gcd(a, b)\n```", tasks=path)[1]["parts"]["success"] == 1
 
 
-def test_tests_that_cannot_be_read_are_named_when_the_file_is_read(tmp_path):
-    path = tmp_path / "problems.jsonl"
+def test_tests_that_cannot_be_read_are_named_when_the_file_is_read(saved):
     evil = base64.b64encode(zlib.compress(pickle.dumps(["not a text"]))).decode()
-    path.write_text(json.dumps({"question_content": "Add.", "private_test_cases": evil, "split": "train"}))
+    path = saved({"question_content": "Add.", "private_test_cases": evil})
     with pytest.raises(TaskFileError, match="nothing else is opened"):
-        gymnasium.make(ID, tasks=str(path)).unwrapped.tasks  # noqa: B018
+        _ = gymnasium.make(ID, tasks=path).unwrapped.tasks
 
 
 def test_a_recorded_attempt_is_rescored_to_the_same():
     env = gymnasium.make(ID).unwrapped
     env.reset(seed=0, options={"task": 1})
-    solution, _ = program_problems.solution_for(
-        env.problem.prompt, as_program=not read_tests(env.problem.data).function
-    )
+    stdin = not read_tests(env.problem.data).function
+    solution, _ = program_problems.solution_for(env.problem.prompt, as_program=stdin)
     _, reward, _, _, info = env.step(f"```python\n{solution}\n```")
     again, parts = find_scorer(ID)(info["attempt"])
     assert (again, parts) == (reward, info["parts"])

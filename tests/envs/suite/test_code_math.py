@@ -75,73 +75,44 @@ ROWS = {
 
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
-def test_files_are_read_with_the_columns_of_their_makers(row, tmp_path):
-    path = tmp_path / "problems.jsonl"
-    path.write_text(json.dumps({**row, "split": "train"}))
-    assert played("\\boxed{4}", str(path)) == 1.0
-    assert played("\\boxed{4.0}", str(path)) == 1.0
-    assert played("\\boxed{4.0}", str(path), compare="text") == 0.0
-    assert played("\\boxed{5}", str(path)) == 0.0
+def test_files_are_read_with_the_columns_of_their_makers(row, saved):
+    path = saved(row)
+    assert [played(f"\\boxed{{{text}}}", path) for text in ("4", "4.0", "5")] == [1.0, 1.0, 0.0]
+    assert played("\\boxed{4.0}", path, compare="text") == 0.0
 
 
-def test_a_problem_is_asked_without_a_form_of_answer_that_is_not_the_one_scored(tmp_path):
-    path = tmp_path / "problems.jsonl"
+def test_a_problem_is_asked_without_a_form_of_answer_that_is_not_the_one_scored(saved):
     evals = DAPO.replace("Answer: $Answer", '"ANSWER: $ANSWER"').replace('after "Answer:".', "at the end, and no box.")
     rows = [DAPO, evals, "Solve the following math problem step by step.\n\n2 + 2?"]
     splits = ["train", "train", "train", "eval"]
-    lines = [
-        {"prompt": row, "answer": "4", "split": split} for row, split in zip([*rows, "1 + 3?"], splits, strict=True)
-    ]
-    path.write_text("\n".join(map(json.dumps, lines)))
-    tasks = gymnasium.make(ID, tasks=str(path)).unwrapped.tasks
+    asked = zip([*rows, "1 + 3?"], splits, strict=True)
+    path = saved(*({"prompt": row, "answer": "4", "split": split} for row, split in asked))
+    tasks = gymnasium.make(ID, tasks=path).unwrapped.tasks
     assert [task.prompt for task in tasks] == ["What is\n\n2 + 2?"] * 2 + [rows[2]]
 
 
-def test_a_row_without_question_or_answer_is_named(tmp_path):
-    path = tmp_path / "problems.jsonl"
-    path.write_text('{"problem": "2 + 2?", "answer": "4", "split": "train"}\n{"problem": "3 + 3?", "split": "train"}')
-    with pytest.raises(TaskFileError, match=r"line 2.*no answer"):
-        gymnasium.make(ID, tasks=str(path)).unwrapped.tasks  # noqa: B018
-    path.write_text('{"problem": "2 + 2?", "answer": "4"}\n{"riddle": "3 + 3?", "answer": "6"}')
-    with pytest.raises(TaskFileError, match=r"line 2 has no question.*'riddle'"):
-        gymnasium.make(ID, tasks=str(path)).unwrapped.tasks  # noqa: B018
+def test_a_row_without_question_or_answer_is_named(saved):
+    riddle = {"riddle": "3 + 3?", "answer": "6"}
+    for row, said in (({"problem": "3 + 3?"}, "line 2.*no answer"), (riddle, "line 2 has no question.*'riddle'")):
+        path = saved({"problem": "2 + 2?", "answer": "4"}, row)
+        with pytest.raises(TaskFileError, match=said):
+            _ = gymnasium.make(ID, tasks=path).unwrapped.tasks
 
 
-@pytest.mark.parametrize(
-    ("answer", "said"),
-    [
-        ("The answer is 5", "sentence"), ("Work.\n#### 5", "sentence"), ('["1"', "no JSON"), ("[]", "empty"),
-        (r"\frac{1", "braces"), (True, "its answer is true"), ({"a": 1}, "its answer is an object"),
-        (["5", ""], "empty"), ([], "its answer is"),
-    ],
-)  # fmt: skip
-def test_an_answer_that_nothing_in_a_box_could_be_is_refused(tmp_path, answer, said):
-    path = tmp_path / "problems.jsonl"
+@pytest.mark.parametrize(("answer", "said"), [
+    ("The answer is 5", "sentence"), ("Work.\n#### 5", "sentence"), ('["1"', "no JSON"), ("[]", "empty"),
+    (r"\frac{1", "braces"), (True, "its answer is true"), ({"a": 1}, "its answer is an object"), (["5", ""], "empty"),
+    ([], "its answer is"),
+])  # fmt: skip
+def test_an_answer_that_nothing_in_a_box_could_be_is_refused(saved, answer, said):
     for column in ("answer", "ground_truth"):
-        path.write_text(json.dumps({"problem": "2 + 3?", column: answer, "split": "train"}))
+        path = saved({"problem": "2 + 3?", column: answer})
         with pytest.raises(TaskFileError, match=f"line 1.*{said}"):
-            gymnasium.make(ID, tasks=str(path)).unwrapped.tasks  # noqa: B018
+            _ = gymnasium.make(ID, tasks=path).unwrapped.tasks
 
 
 @pytest.mark.parametrize(
     "answer", ["[1, 2]", r"\{1, 2\}", r"\left\{1\right.", '["5", "five"]', 5, 2.5, ["5"], "(0, 1]"]
 )
-def test_intervals_sets_lists_and_numbers_are_answers(tmp_path, answer):
-    path = tmp_path / "problems.jsonl"
-    path.write_text(json.dumps({"problem": "2 + 3?", "answer": answer, "split": "train"}))
-    assert len(gymnasium.make(ID, tasks=str(path)).unwrapped.tasks) == 1
-
-
-def test_a_problem_boxed_instead_of_worked_out_is_not_paid_in_files_either(tmp_path):
-    path = tmp_path / "problems.jsonl"
-    path.write_text(json.dumps({"problem": "Compute 17^5.", "answer": "1419857", "split": "train"}))
-    assert played(r"\boxed{17^5}", str(path)) == 0.0
-    assert played(r"\boxed{1{,}419{,}857}", str(path)) == 1.0
-
-
-def test_a_question_for_both_splits_is_refused(tmp_path):
-    path = tmp_path / "problems.jsonl"
-    rows = [{"problem": "2 + 2?", "answer": "4", "split": split} for split in ("train", "train", "test")]
-    path.write_text("\n".join(map(json.dumps, rows)))
-    with pytest.raises(TaskFileError, match="line 3 is for 'eval', but line 1 asks the same for 'train'"):
-        _ = gymnasium.make(ID, tasks=str(path)).unwrapped.tasks
+def test_intervals_sets_lists_and_numbers_are_answers(saved, answer):
+    assert len(gymnasium.make(ID, tasks=saved({"problem": "2 + 3?", "answer": answer})).unwrapped.tasks) == 1

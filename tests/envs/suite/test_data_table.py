@@ -56,10 +56,9 @@ def test_a_world_and_its_files_hold_the_same():
     assert any(order.quantity is None for order in world.orders)
 
 
-@pytest.mark.parametrize(
-    ("family", "name", "values", "share"),
-    [("How many orders", "city", CITIES, 0.22), ("What is the median", "product", PRODUCTS, 0.12)],
-)
+@pytest.mark.parametrize(("family", "name", "values", "share"), [
+    ("How many orders", "city", CITIES, 0.22), ("What is the median", "product", PRODUCTS, 0.12),
+])  # fmt: skip
 def test_an_amount_is_hard_to_guess(family, name, values, share):
     (family,) = (one for one in FAMILIES if one.question.startswith(family))
     answers = Counter(family.answer(draw_world(number), {name: value}) for number in range(60) for value in values)
@@ -74,16 +73,13 @@ def test_worlds_differ_and_repeat():
     assert draw_world(1) == first
 
 
-@pytest.mark.parametrize(
-    ("expected", "right", "wrong"),
-    [
-        ("1200", ("Answer: 1,200", "1200", "Answer: 1200.0"), ("12000", "about 1200", "")),
-        ("17.50", ("Answer: 17.5", "**Answer:** 17.50", "Answer: **17.5**"), ("17", "17.51")),
-        ("35.33", ("Answer: 35.330",), ("-35.33", "3533", "35,33", "3.533")),
-        ("42.00", ("Answer: 42", "Answer: 42%"), ("-42.00", "4200", "420000%", "0.42")),
-        ("Ada Frost", ("Answer: ada frost", "Ada Frost."), ("Ada", "Ada Frost or Ben Hale", None)),
-    ],
-)
+@pytest.mark.parametrize(("expected", "right", "wrong"), [
+    ("1200", ("Answer: 1,200", "1200", "Answer: 1200.0"), ("12000", "about 1200", "")),
+    ("17.50", ("Answer: 17.5", "**Answer:** 17.50", "Answer: **17.5**"), ("17", "17.51")),
+    ("35.33", ("Answer: 35.330",), ("-35.33", "3533", "35,33", "3.533")),
+    ("42.00", ("Answer: 42", "Answer: 42%"), ("-42.00", "4200", "420000%", "0.42")),
+    ("Ada Frost", ("Answer: ada frost", "Ada Frost."), ("Ada", "Ada Frost or Ben Hale", None)),
+])  # fmt: skip
 def test_an_answer_may_be_written_in_another_form(expected, right, wrong):
     env = DataTable()
     task = TextEnv(env).tasks[0]

@@ -60,8 +60,7 @@ FREE = Task("?", r"\sqrt{8}")
 @pytest.mark.parametrize(("env", "task", "answer", "said"), [
     (CodeMath(), MATHS, r"\boxed{1} or \boxed{ 13 }", ["read '13'", "last \\boxed{}", "a number that is written out"]),
     (CodeMath(), MATHS, "13", ["nothing can be read", "last \\boxed{}"]),
-    (CodeMath(), FREE, r"\boxed{2\sqrt{2}}", ["math-verify"]),
-    (CodeMath(), FREE, r"\boxed{\sqrt{8}}", ["as text"]),
+    (CodeMath(), FREE, r"\boxed{2\sqrt{2}}", ["math-verify"]), (CodeMath(), FREE, r"\boxed{\sqrt{8}}", ["as text"]),
     (CodeMath(compare="text"), FREE, r"\boxed{ 3}", ["read ' 3'", "to the letter"]),
     (Science(), Task("?", "B", data={"kind": "choice"}), r"\boxed{C}", ["read 'C'", "the right letter"]),
     (Science(), Task("?", "B", data={"kind": "choice"}), "B or C", ["nothing can be read", "two letters are none"]),

@@ -99,12 +99,11 @@ def test_a_denied_generator_is_refused_with_its_reason():
         assert reason in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("generator", "said"),
-    [("coin_flip", "gives credit to nonsense"), ("string_manipulation", "does not accept its own answer"),
-     ("list_functions", "different items"), ("puzzle24", "answers of other items"),
-     ("game_of_life_halting", "credit to nonsense"), ("rush_hour", "no reference answer")],
-)  # fmt: skip
+@pytest.mark.parametrize(("generator", "said"), [
+    ("coin_flip", "gives credit to nonsense"), ("string_manipulation", "does not accept its own answer"),
+    ("list_functions", "different items"), ("puzzle24", "answers of other items"),
+    ("game_of_life_halting", "credit to nonsense"), ("rush_hour", "no reference answer"),
+])  # fmt: skip
 def test_a_generator_that_fails_the_look_at_it_is_refused_also_were_it_taken_off_the_list(generator, said):
     with pytest.raises(UsageError, match=said):
         open_items(generator, {})
@@ -128,17 +127,13 @@ def test_a_verifier_that_finds_the_answer_among_others_is_refused(monkeypatch):
     first.check()  # Whoever writes several has chosen the first.
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"generator": "cuntdown"}, "did you mean countdown"),
-        ({"generator": "?"}, "expected one of ab, .*countdown, .*, zebra_puzzles"),
-        ({"generator": 5}, "generator is 5; expected the name"),
-        ({"config": {"max_number": 3}}, "it takes .*max_numbers"),
-        ({"config": {"min_numbers": 9, "max_numbers": 3}}, "number_sorting"),
-        ({"config": {"seed": 3}}, "'seed'"),
-    ],
-)
+@pytest.mark.parametrize(("options", "said"), [
+    ({"generator": "cuntdown"}, "did you mean countdown"),
+    ({"generator": "?"}, "expected one of ab, .*countdown, .*, zebra_puzzles"),
+    ({"generator": 5}, "generator is 5; expected the name"),
+    ({"config": {"max_number": 3}}, "it takes .*max_numbers"),
+    ({"config": {"min_numbers": 9, "max_numbers": 3}}, "number_sorting"), ({"config": {"seed": 3}}, "'seed'"),
+])  # fmt: skip
 def test_wrong_options_are_said(options, said):
     with pytest.raises(UsageError, match=said):
         _ = tasks(Reasoning(**options))[0]

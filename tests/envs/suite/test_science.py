@@ -128,18 +128,12 @@ def test_megascience_asks_for_short_answers_and_shares_none_between_splits(tmp_p
     assert judged(env, half, r"\boxed{0.5}") == 1.0
 
 
-def asked(tmp_path, *rows, split="eval"):
-    path = tmp_path / "mega.jsonl"
-    path.write_text("\n".join(json.dumps({"split": split, **row}) for row in rows))
-    return Science(split, questions=str(path))
-
-
 LISTED = "Which?\nA. foo\nB. bar\nC. baz"
 
 
 @pytest.mark.parametrize("reference", ["B", "(B)", "B.", "B. bar"])
-def test_a_letter_of_options_that_the_question_lists_is_a_choice(tmp_path, reference):
-    env = asked(tmp_path, {"question": LISTED, "reference_answer": reference})
+def test_a_letter_of_options_that_the_question_lists_is_a_choice(saved, reference):
+    env = Science(questions=saved({"question": LISTED, "reference_answer": reference}))
     (task,) = TextEnv(env).tasks
     for text in (r"\boxed{B) bar}", r"\boxed{B}", "Answer: B", r"\boxed{\text{(B)}}"):
         assert judged(env, task, text) == 1.0, text
@@ -147,20 +141,15 @@ def test_a_letter_of_options_that_the_question_lists_is_a_choice(tmp_path, refer
         assert judged(env, task, text) == 0.0, text
 
 
-def test_letters_are_those_of_the_listed_options_and_words_stay_words(tmp_path):
+def test_letters_are_those_of_the_listed_options_and_words_stay_words(saved):
     listed = "\n".join(f"({letter}) {letter.lower()}oo" for letter in "ABCDEF")
-    env = asked(tmp_path, {"question": f"Which?\n{listed}", "reference_answer": "F"})
+    env = Science(questions=saved({"question": f"Which?\n{listed}", "reference_answer": "F"}))
     assert judged(env, TextEnv(env).tasks[0], r"\boxed{F}") == 1.0
     with pytest.raises(TaskFileError, match="'E', but options A to C"):
-        _ = TextEnv(asked(tmp_path, {"question": LISTED, "reference_answer": "E"})).tasks
-    env = asked(tmp_path, {"question": LISTED, "reference_answer": "bar"})
+        _ = TextEnv(Science(questions=saved({"question": LISTED, "reference_answer": "E"}))).tasks
+    env = Science(questions=saved({"question": LISTED, "reference_answer": "bar"}))
     for text, reward in ((r"\boxed{bar}", 1.0), (r"\boxed{B}", 0.0)):
         assert judged(env, TextEnv(env).tasks[0], text) == reward
-
-
-def test_a_split_column_decides_the_split_of_science_questions(tmp_path):
-    rows = [{"question": f"What is {n} + {n}?", "reference_answer": str(2 * n)} for n in range(20)]
-    assert len(TextEnv(asked(tmp_path, *rows)).tasks) == 20
 
 
 SHORT = [
@@ -191,21 +180,14 @@ def test_signs_and_decimal_points_count_where_mathematics_is_expected():
             assert judged(env, task, rf"\boxed{{{text}}}") == (text in right), text
 
 
-@pytest.mark.parametrize(
-    ("rows", "said"),
-    [
-        ([{"Question": "Q?"}], "'Correct Answer'"),
-        ([dict.fromkeys(GPQA, "same")], "the same"),
-        ([{"prompt": "Q?"}], "'prompt'"),
-        ([{"question": "Q?", "reference_answer": None}], "'reference_answer'"),
-        ([], "no question"),
-    ],
-)
-def test_a_wrong_file_is_refused_by_its_rows(tmp_path, rows, said):
-    path = tmp_path / "questions.jsonl"
-    path.write_text("\n".join(map(json.dumps, rows)))
+@pytest.mark.parametrize(("rows", "said"), [
+    ([{"Question": "Q?"}], "'Correct Answer'"), ([dict.fromkeys(GPQA, "same")], "the same"),
+    ([{"prompt": "Q?"}], "'prompt'"), ([{"question": "Q?", "reference_answer": None}], "'reference_answer'"),
+    ([], "no question"),
+])  # fmt: skip
+def test_a_wrong_file_is_refused_by_its_rows(saved, rows, said):
     with pytest.raises(TaskFileError, match=said):
-        _ = tasks_of("eval", questions=str(path))
+        _ = tasks_of(questions=saved(*rows))
 
 
 def test_an_absent_file_is_said_at_once():

@@ -29,11 +29,7 @@ def judge_once(sandbox: Sandbox, setting: Setting, program: Program) -> list[str
     began = time.monotonic()
     result = sandbox.run_once(program.code(setting.given), timeout=program.seconds, limits=limits)
     took = time.monotonic() - began
-    complaints = [
-        *_got_out(setting, program, result, took),
-        *_flags(program, result),
-        *_left(setting),
-    ]
+    complaints = [*_got_out(setting, program, result, took), *_flags(program, result), *_left(setting)]
     if not _settled(lambda: size() - before <= GROWTH):
         complaints.append(f"the sandbox grew by {(size() - before) / 2**20:.0f} MiB")
     return [*complaints, *_next_run(sandbox)]
@@ -44,9 +40,7 @@ def judge_session(sandbox: Sandbox, setting: Setting, program: Program) -> list[
     with sandbox.start(limits=_limits(sandbox, program)) as session:
         session.run("kept = 41")
         began = time.monotonic()
-        given = setting.given | {
-            "channels": 1
-        }  # Code and answers pass by it, and what comes from there is not believed.
+        given = setting.given | {"channels": 1}  # Code and answers pass by it; what comes from there is not believed.
         result = session.run(program.code(given), timeout=program.seconds)
         took = time.monotonic() - began
         complaints = _got_out(setting, program, result, took)

@@ -64,14 +64,10 @@ def become_root(given):
     """Root, or any of root's powers, present or possible."""
     import os
 
-    for change in (
-        lambda: os.setresuid(0, 0, 0),
-        lambda: os.setuid(0),
-        lambda: os.setgid(0),
-        lambda: os.setgroups([0]),
-    ):
+    changes = (os.setresuid, 0, 0, 0), (os.setuid, 0), (os.setgid, 0), (os.setgroups, [0])
+    for change, *arguments in changes:
         try:
-            change()
+            change(*arguments)
         except OSError as error:
             print(error)
     status = dict(line.split(":", 1) for line in open("/proc/self/status").read().splitlines())
@@ -151,13 +147,7 @@ def kernel_settings(given):
     """The kernel's settings, written as they are, and its control groups."""
     import os
 
-    paths = [
-        "/proc/sys/kernel/pid_max",
-        "/proc/sys/vm/overcommit_memory",
-        "/proc/sysrq-trigger",
-        "/proc/self/oom_score_adj",
-    ]
-    for path in paths[:2]:
+    for path in ("/proc/sys/kernel/pid_max", "/proc/sys/vm/overcommit_memory"):
         try:
             text = open(path).read()
             open(path, "w").write(text)
@@ -165,8 +155,8 @@ def kernel_settings(given):
         except OSError as error:
             print(path, error)
     try:
-        os.close(os.open(paths[2], os.O_WRONLY))
-        print(given["token"], paths[2])
+        os.close(os.open("/proc/sysrq-trigger", os.O_WRONLY))
+        print(given["token"], "sysrq")
     except OSError as error:
         print(error)
     for folder in ("/sys/fs/cgroup", "/sys/fs/cgroup/memory", "/sys/fs/cgroup/pids"):

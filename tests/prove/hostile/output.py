@@ -32,12 +32,7 @@ def flood(given):
         os.write(1 + all(children), b"word\n" * 20 if all(children) else b"x" * 65536)
 
 
-@hostile(
-    "",
-    control="user",
-    expected={"exit_code": 0, "limit_hit": "output", "timed_out": False},
-    check=bounded,
-)
+@hostile("", control="user", expected={"exit_code": 0, "limit_hit": "output", "timed_out": False}, check=bounded)
 def one_long_line(given):
     """A hundred million letters, and no line break."""
     import sys

@@ -150,9 +150,8 @@ def libraries_are_fresh_in_every_run(sandbox: Sandbox, setting: Setting, backend
     seen = sandbox.run_once(
         "import numpy, sympy\nprint(round(numpy.pi, 2), sympy.pi, numpy.get_printoptions()['precision'])"
     )
-    complaints = (
-        [] if seen.stdout == "3.14 pi 8\n" else [f"the second program saw {seen.stdout!r} {seen.stderr[-300:]!r}"]
-    )
+    saw = f"the second program saw {seen.stdout!r} {seen.stderr[-300:]!r}"
+    complaints = [] if seen.stdout == "3.14 pi 8\n" else [saw]
     drawn = {
         sandbox.run_once("import random, numpy, uuid\nprint(random.random(), numpy.random.rand(), uuid.uuid4())").stdout
         for _ in range(3)

@@ -1,0 +1,127 @@
+"""`palaestra check` finds what most play never meets, stops at what is slow, and ends with what failed."""
+
+import time
+from typing import ClassVar
+
+import flawed
+import pytest
+from checked import failed, findings
+from flawed import Pair, Sound, takes
+
+from palaestra.cli import main as command
+from palaestra.envs import Toolkit, tool
+from palaestra.envs.checks import holdups
+from palaestra.envs.checks.findings import Finding
+
+ESCAPE, UNANSWERED, BRANCHES = "crashing is no escape", "unanswered episodes are scored", "branches go on alike"
+adds = flawed.adds
+adds_with_the_tool = flawed.adds_with_the_tool
+
+
+class Absent(Sound):
+    look = takes("look", lambda self, text: {}[text])
+
+
+class AtTimes(Sound):
+    look = takes("look", lambda self, text: str(int(text)))
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["first", "again in one process"])
+def test_what_a_tool_raises_beside_tool_errors_is_told_though_no_demonstrator_calls_it(again):
+    said = failed(Absent, ESCAPE, demonstrator=adds)[ESCAPE]
+    assert said.startswith("no call of this check was answered: the tool 'look' raised KeyError: ''")
+    assert f"{__file__}, line " in said
+    (noted,) = findings(AtTimes, ESCAPE, demonstrator=adds)
+    assert noted.passed
+    assert "the tool 'look' raised ValueError: invalid literal for int()" in noted.message
+
+
+class Unasked(Sound):
+    def reward(self, attempt):
+        worked = any(call.status == "ok" for call in attempt.calls)
+        return float(worked and attempt.answer.strip() == attempt.task.answer)
+
+
+class Mute(Pair):
+    def rounds(self, task, rng):
+        told = yield {flawed.TELLER: task.prompt}
+        told[flawed.TELLER].strip()
+        return (yield from super().rounds(task, rng))
+
+
+def test_an_episode_whose_work_is_done_and_a_seat_are_ended_without_an_answer_too():
+    said = failed(Unasked, UNANSWERED, demonstrator=adds_with_the_tool)
+    assert "attempt.answer is None there" in said[UNANSWERED]
+    assert "'NoneType' object has no attribute 'strip'" in failed(Mute, UNANSWERED)[UNANSWERED]
+    assert failed(Pair, UNANSWERED) == failed(Sound, UNANSWERED, demonstrator=adds_with_the_tool) == {}
+
+
+class Desk(Toolkit):
+    """Counts, and is as it was after a snapshot."""
+
+    count = 0
+    began: ClassVar[list] = []
+
+    def start(self, task, rng):
+        self.count = 0
+        self.began.append(time.sleep(0.03))
+
+    @tool
+    def more(self) -> int:
+        """Count."""
+        self.count += 1
+        return self.count
+
+    def snapshot(self):
+        return self.count
+
+    def restore(self, state):
+        self.count = state
+
+
+class Amnesia(Desk):
+    def restore(self, state):
+        self.count = 0
+
+
+class Stuck(Desk):
+    def close(self):
+        raise OSError("the desk is locked")
+
+
+class AtDesk(Sound):
+    toolkits = (Desk,)
+
+
+class Forgets(Sound):
+    toolkits = (Amnesia,)
+
+
+class Locked(Sound):
+    toolkits = (Stuck,)
+
+
+def test_a_restore_that_loses_what_was_there_and_a_close_that_raises_are_found():
+    assert "goes on differently after restore: its further messages[" in failed(Forgets, BRANCHES)[BRANCHES]
+    assert failed(Locked, ESCAPE)[ESCAPE] == "toolkit Stuck did not close: OSError: the desk is locked"
+    assert failed(AtDesk, BRANCHES, ESCAPE) == {}
+
+
+def test_what_is_slow_is_told_before_it_is_played_again_and_again(monkeypatch):
+    monkeypatch.setattr(holdups, "IN_PLACE_SECONDS", 0.02)
+    Desk.began.clear()
+    found = findings(AtDesk)
+    ((name, said),) = ((one.name, one.message) for one in found if not one.passed)
+    assert name == "others are never held up"
+    assert "the start of its toolkits took" in said
+    assert len(Desk.began) < 60
+    assert found[-1].message == "not reached, for what 'others are never held up' says"
+
+
+def test_the_command_ends_with_what_failed(monkeypatch, capsys):
+    found = [Finding("one", False, "wrong"), Finding("two", True, "no demonstrator", True), Finding("three", True)]
+    monkeypatch.setattr("palaestra.envs.checks.check.check", lambda env_id, options: found)
+    assert command(["check", "two-hop"]) == 1
+    assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()[1:]] == [
+        ["skip", "two"], ["ok", "three"], ["FAIL", "one"], ["1", "failed"],
+    ]  # fmt: skip
