@@ -20,9 +20,7 @@ from palaestra.trainers.config import GRPOConfig, config_from, tiny_config
 
 _MODEL_SECONDS = 300.0
 """How long reading a model may take; a tokenizer may have to come from the hub."""
-_DRIVER = (
-    "look at the GPU's driver (CUDA_VISIBLE_DEVICES= hides it), or pip install --force-reinstall 'palaestra[train]'"
-)
+_DRIVER = "; look at the GPU's driver (CUDA_VISIBLE_DEVICES= hides it), or pip install --force-reinstall torch"
 # It ends by itself, even if we are killed: an alarm nobody handles.
 _CHILD = """
 import dataclasses, json, signal
@@ -39,24 +37,24 @@ class Apart:
 
     look: Look
     seconds: float
-    remedy: str = ""
+    advice: str = ""
 
     def __call__(self) -> Iterator[Finding]:
         program = _CHILD.format(seconds=int(self.seconds) + 5, module=self.look.__module__, name=self.look.__name__)
         command, nothing = [sys.executable, "-P", "-c", program], subprocess.DEVNULL
         try:
             done = subprocess.run(command, stdin=nothing, capture_output=True, timeout=self.seconds, check=True)
+            yield from (Finding(**found) for found in json.loads(done.stdout.splitlines()[-1]))
+            return
         except subprocess.TimeoutExpired:
-            raise self._ended(f"did not end within {self.seconds:g} s") from None
+            how = f"did not end within {self.seconds:g} s"
         except subprocess.CalledProcessError as error:
             if error.returncode < 0:
-                raise self._ended(f"was killed by {signal.Signals(-error.returncode).name}") from None
-            said = error.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-            raise self._ended(f"ended with status {error.returncode}: {said}") from None
-        yield from (Finding(**found) for found in json.loads(done.stdout.splitlines()[-1]))
-
-    def _ended(self, how: str) -> ChildProcessError:
-        return ChildProcessError("; ".join(filter(None, (f"the process that tried it {how}", self.remedy))))
+                how = f"was killed by {signal.Signals(-error.returncode).name}"
+            else:
+                said = error.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+                how = f"ended with status {error.returncode}: {said}"
+        raise ChildProcessError(f"the process that tried it {how}{self.advice}")
 
 
 CHECKS: tuple[tuple[str, Look, float, bool], ...] = (

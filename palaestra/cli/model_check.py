@@ -7,17 +7,11 @@ enough. Code that a stranger put beside a model is never run. Left out: whether 
 import json
 import logging
 import math
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import torch
-from huggingface_hub import is_offline_mode
-from safetensors import safe_open
-from transformers import AutoConfig, AutoTokenizer, GenerationConfig
-from transformers.utils import logging as transformers_logging
-from transformers.utils.hub import has_file
 
 from palaestra.agents.local_model import find_device, misplaced
 from palaestra.agents.policies.tiny import tiny_model, tiny_tokenizer
@@ -57,6 +51,10 @@ def model_findings(name: str, run: GRPOConfig | None) -> Iterator[Finding]:
 
 def read(name: str) -> tuple[Any, Any, list[int]]:
     """Config, tokenizer and stops of a model's folder or hub name."""
+    from transformers import AutoConfig, AutoTokenizer, GenerationConfig
+    from transformers.utils import hub
+    from transformers.utils import logging as transformers_logging
+
     transformers_logging.set_verbosity(logging.CRITICAL)
     if name == "tiny":
         return tiny_model(512).config, tiny_tokenizer(["What is 17 * 23? Answer: 391"]), []
@@ -72,9 +70,10 @@ def read(name: str) -> tuple[Any, Any, list[int]]:
         except Exception as error:
             if not local or Path(name).is_dir():
                 raise UsageError(f"its {what} could not be read: {reason(error)}") from error
-        if not has_file(name, "config.json"):  # Loading would try again and again for half a minute.
-            hub = "HF_HUB_OFFLINE forbids to ask the hub" if is_offline_mode() else "the hub cannot be reached"
-            text = f"there is no folder {name!r}, the hub's cache has no such model, and {hub}"
+        if not hub.has_file(name, "config.json"):  # Loading would try again and again for half a minute.
+            offline = os.environ.get("HF_HUB_OFFLINE", "0") != "0"
+            why = "HF_HUB_OFFLINE forbids to ask the hub" if offline else "the hub cannot be reached"
+            text = f"there is no folder {name!r}, the hub's cache has no such model, and {why}"
             raise UsageError(f"{text}; pass a folder, or fetch the model where there is a network")
     try:
         ends = GenerationConfig.from_pretrained(name, local_files_only=local).eos_token_id
@@ -105,6 +104,8 @@ def _architecture(shape: Outline) -> Iterator[Finding]:
 
 def _weights(folder: Path, shape: Outline) -> Iterator[Finding]:
     """Whether the safetensors files are there, whole, and hold the weights that the config asks for."""
+    from safetensors import safe_open
+
     file, files = "model.safetensors.index.json", ["model.safetensors"]
     found: dict[str, int] = {}
     kinds: set[str] = set()
@@ -135,6 +136,8 @@ def _weights(folder: Path, shape: Outline) -> Iterator[Finding]:
 
 def _memory(shape: Outline, run: GRPOConfig) -> Iterator[Finding]:
     """What a run takes, and whether the device at hand has it."""
+    import torch
+
     device = find_device(run.device)
     scores = attention_keeps_scores(shape, device)
 

@@ -163,7 +163,7 @@ def hang(): time.sleep(600)
 def test_a_driver_that_hangs_or_crashes_is_told_with_the_remedy(path, name, seconds, said):
     (path / "ill.py").write_text(ILL)
     look = SimpleNamespace(__module__="ill", __name__=name)
-    (finding,) = probe("torch", doctor.Apart(look, seconds, "another driver"), 2 * PATIENT, vital=True)
+    (finding,) = probe("torch", doctor.Apart(look, seconds, "; another driver"), 2 * PATIENT, vital=True)
     assert finding.fatal
     assert said in finding.text
     assert finding.text.endswith("; another driver")
@@ -390,14 +390,14 @@ def gated(name, file):
 @pytest.mark.parametrize(
     ("has_file", "offline", "said"),
     [
-        (lambda name, file: False, True, "HF_HUB_OFFLINE forbids"),
-        (lambda name, file: False, False, "hub cannot be reached"),
-        (gated, False, "hf auth login"),
+        (lambda name, file: False, "1", "HF_HUB_OFFLINE forbids"),
+        (lambda name, file: False, "0", "hub cannot be reached"),
+        (gated, "0", "hf auth login"),
     ],
 )
 def test_what_the_hub_does_not_give_is_told_at_once(monkeypatch, has_file, offline, said):
-    monkeypatch.setattr(model_check, "has_file", has_file)
-    monkeypatch.setattr(model_check, "is_offline_mode", lambda: offline)
+    monkeypatch.setattr("transformers.utils.hub.has_file", has_file)
+    monkeypatch.setenv("HF_HUB_OFFLINE", offline)
     (finding,) = model_check.model_findings("some/model", None)
     assert finding.fatal
     assert said in finding.text
