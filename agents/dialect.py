@@ -64,8 +64,10 @@ def _written_call(tokenizer: Any) -> str:
             whole = rendered(tokenizer, [_QUESTION, turn], [PROBE_TOOL], prompt=False)
         except Exception:  # Whatever the template raises: it does not take calls in this form.
             continue
-        while not whole.startswith(head):
-            head = head[:-1]
+        while not whole.startswith(
+            head
+        ):  # Back by whole marks: `<think>` and `<tool_call>` begin with the same letters.
+            head = head[: max(head.rfind("<"), head.rfind("["), 0)]
         said = whole.removeprefix(head)
         if _CALL.name in said:
             return said.partition(tokenizer.eos_token)[0] if tokenizer.eos_token else said

@@ -150,7 +150,7 @@ def _calls(chat: Chat) -> Iterator[Remark]:
     name, turn = written_format(chat.tokenizer)
     text = f"the template writes {name}, and environments are opened to read that"
     if turn:
-        wrong = f"the template writes them in a form that is not read here: {turn[:60]!r}"
+        wrong = f"the template writes calls in a form that is not read here: {turn[:60]!r}"
         remedy = f"choose a model of another family; formats read here: {', '.join(sorted(formats.FORMATS))}"
         state: State = "broken"
     else:

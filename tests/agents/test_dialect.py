@@ -2,7 +2,7 @@
 
 import families
 import pytest
-from test_template import WRITERS, written_in
+from test_template import PLAIN_TURN, WRITERS, written_in
 
 import palaestra
 from palaestra import formats
@@ -20,16 +20,16 @@ def test_a_template_names_its_format(dialect):
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        # `<think>` and `<tool_call>` begin with the same two letters.
+        # A thinking that the template opens, or shows in other turns; it begins with the letters of `<tool_call>`.
         (families._CHATML_END, families._CHATML_END.replace("assistant\\n'", "assistant\\n<think>\\n'")),
-        ("'<|im_start|>assistant\\n' + '<tool_call>", "'<|im_start|>assistant\\n<think></think>' + '<tool_call>"),
+        (PLAIN_TURN, PLAIN_TURN.replace("'\\n' + message.content", "'\\n<think></think>' + message.content")),
         ("(c.arguments | tojson)", "c.arguments"),  # Arguments have to be JSON in a string.
         ("{%- endfor -%}", "{%- endfor -%}{{- '<function= <parameter=' if false -}}"),  # Never shown.
     ],
 )
 def test_what_a_template_really_writes_is_the_evidence(old, new):
     name, turn = written_format(written_in("hermes", (old, new)))
-    assert (name, "<tool_call>" in turn, "start" in turn) == ("hermes", True, False)
+    assert (name, turn[:11]) == ("hermes", "<tool_call>")
 
 
 def test_a_template_that_writes_no_calls_names_none_and_a_strange_one_is_read_by_its_marks():
