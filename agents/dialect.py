@@ -9,10 +9,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from palaestra import formats
-from palaestra.agents.template import spoken_formats
+from palaestra.agents.chat import rendered
+from palaestra.episode import Message
 from palaestra.registry import chosen_format, reads_calls
 
 AUTO = "auto"
+_ARGUMENTS = {"probe_argument": {"type": "string", "description": "What to probe."}}
+_PARAMETERS = {"type": "object", "properties": _ARGUMENTS, "required": ["probe_argument"]}
+PROBE_TOOL = {
+    "type": "function",
+    "function": {"name": "probe_tool", "description": "Probes.", "parameters": _PARAMETERS},
+}
+_CALL = formats.ParsedCall("probe_tool", {"probe_argument": "some words"})
+_QUESTION: Message = {"role": "user", "content": "question"}
+_STUB: Message = {"role": "assistant", "content": "\ue000"}
 
 
 def template_format(tokenizer: Any) -> str | None:
@@ -21,15 +31,47 @@ def template_format(tokenizer: Any) -> str | None:
     `auto` for one that nobody here reads by name, and None for a template that writes no calls at all: such an agent
     learns them from demonstrations.
     """
-    named = formats.detect(str(tokenizer.chat_template))
     try:
-        readers, family = spoken_formats(tokenizer)
+        name, turn = written_format(tokenizer)
     except Exception:  # A template is a program of a stranger; it may refuse tools in any way.
-        return named
-    exact = [name for name in readers if name != AUTO]
-    if named is None or (exact and named not in exact):  # What it really writes is the better evidence.
-        named = exact[0] if exact else None
-    return named or (AUTO if family else None)
+        return formats.detect(str(tokenizer.chat_template))
+    return name or (AUTO if turn else None)
+
+
+def written_format(tokenizer: Any) -> tuple[str | None, str]:
+    """The format that a call of this template reads back in, and the turn that holds it; empty where there is none."""
+    named = formats.detect(str(tokenizer.chat_template))
+    turn = _written_call(tokenizer)
+    readers = [name for name in formats.FORMATS if name != AUTO and _reads(name, turn)]
+    # What is really written is better evidence than the template's text.
+    return named if named in readers or not readers else readers[0], turn
+
+
+def _reads(name: str, turn: str) -> bool:
+    """Whether this format reads the call; leniency is for a model's slips, a template's own form must need none."""
+    calls = formats.get(name).parse(turn, (PROBE_TOOL,)).calls
+    return calls == (_CALL,) and not any(isinstance(call, formats.Fault) or call.lenient for call in calls)
+
+
+def _written_call(tokenizer: Any) -> str:
+    """What the template makes of an assistant's call; empty where it shows none."""
+    head = rendered(tokenizer, [_QUESTION, _STUB], [PROBE_TOOL], prompt=False).partition(_STUB["content"])[0]
+    # Some templates want the arguments as an object, some as JSON in a string, most an id of nine letters.
+    for arguments in (_CALL.arguments, '{"probe_argument": "some words"}'):
+        call = {"id": "call00001", "type": "function", "function": {"name": _CALL.name, "arguments": arguments}}
+        turn = {"role": "assistant", "content": "", "tool_calls": [call]}
+        try:
+            whole = rendered(tokenizer, [_QUESTION, turn], [PROBE_TOOL], prompt=False)
+        except Exception:  # Whatever the template raises: it does not take calls in this form.
+            continue
+        while not whole.startswith(
+            head
+        ):  # Back by whole marks: `<think>` and `<tool_call>` begin with the same letters.
+            head = head[: max(head.rfind("<"), head.rfind("["), 0)]
+        said = whole.removeprefix(head)
+        if _CALL.name in said:
+            return said.partition(tokenizer.eos_token)[0] if tokenizer.eos_token else said
+    return ""
 
 
 def pinned(

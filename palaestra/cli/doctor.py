@@ -1,32 +1,73 @@
 """`palaestra doctor`: what works on this machine; `palaestra doctor MODEL`: what works with this model.
 
-Everything only looks: nothing is installed, written or loaded. Left out: repairing, which the remedies tell how to do.
+Everything only looks: nothing is installed, written or loaded. A check is a function that yields findings, `CHECKS`
+names those of the machine. Left out: repairing, which the remedies tell how to do.
 """
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
-from pathlib import Path
-from typing import Annotated, Any
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Annotated
 
 import tyro
 
+from palaestra.cli import libraries, machine, sandbox_check
 from palaestra.cli.finding import Finding, probe, say, show
-from palaestra.cli.libraries import BASIC_EXTRA, findable, library_findings
-from palaestra.cli.machine import (
-    TORCH_SECONDS,
-    limit_findings,
-    memory_findings,
-    place_findings,
-    terminal_findings,
-    torch_findings,
-)
-from palaestra.cli.sandbox_check import DOCKER, DOCKER_SECONDS, LOCAL, LOCAL_SECONDS, docker_findings, local_findings
-from palaestra.errors import MissingExtra
 from palaestra.trainers.config import GRPOConfig, config_from, tiny_config
 
 _MODEL_SECONDS = 300.0
 """How long reading a model may take; a tokenizer may have to come from the hub."""
+_DRIVER = "; look at the GPU's driver (CUDA_VISIBLE_DEVICES= hides it), or pip install --force-reinstall torch"
+# It ends by itself, even if we are killed: an alarm nobody handles.
+_CHILD = """
+import dataclasses, json, signal
+signal.alarm({seconds})
+from {module} import {name} as look
+print(json.dumps([dataclasses.asdict(finding) for finding in look()]))
+"""
+Look = Callable[[], Iterator[Finding]]
+
+
+@dataclass(frozen=True)
+class Apart:
+    """A check made in a process of its own, for a driver or a daemon may hang it or crash it."""
+
+    look: Look
+    seconds: float
+    advice: str = ""
+
+    def __call__(self) -> Iterator[Finding]:
+        program = _CHILD.format(seconds=int(self.seconds) + 5, module=self.look.__module__, name=self.look.__name__)
+        command, nothing = [sys.executable, "-P", "-c", program], subprocess.DEVNULL
+        try:
+            done = subprocess.run(command, stdin=nothing, capture_output=True, timeout=self.seconds, check=True)
+            yield from (Finding(**found) for found in json.loads(done.stdout.splitlines()[-1]))
+            return
+        except subprocess.TimeoutExpired:
+            how = f"did not end within {self.seconds:g} s"
+        except subprocess.CalledProcessError as error:
+            if error.returncode < 0:
+                how = f"was killed by {signal.Signals(-error.returncode).name}"
+            else:
+                said = error.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+                how = f"ended with status {error.returncode}: {said}"
+        raise ChildProcessError(f"the process that tried it {how}{self.advice}")
+
+
+CHECKS: tuple[tuple[str, Look, float, bool], ...] = (
+    ("libraries", libraries.library_findings, 10.0, True),
+    ("torch", Apart(machine.torch_findings, 90.0, _DRIVER), 95.0, True),
+    ("runs", machine.place_findings, 10.0, True),
+    ("memory", machine.memory_findings, 10.0, False),
+    ("process limits", machine.limit_findings, 10.0, False),
+    (sandbox_check.LOCAL, Apart(sandbox_check.local_findings, 30.0), 35.0, False),
+    (sandbox_check.DOCKER, Apart(sandbox_check.docker_findings, 15.0), 20.0, False),
+    ("locale", machine.locale_findings, 10.0, False),
+)
+"""What each looks at, its deadline in seconds, and whether the basic path needs it to end well."""
 
 
 @dataclass(frozen=True)
@@ -64,57 +105,44 @@ def run(arguments: Sequence[str]) -> int:
     options = tyro.cli(Options, args=list(arguments), prog="palaestra doctor")
     config = described_run(options)
     if options.model is None:
-        findings = machine()
-        answer = _answer(findings)
+        good, bad = "the basic path works: palaestra demo, palaestra train", "the basic path does not work"
+        found = [probe(about, look, seconds, vital=vital) for about, look, seconds, vital in CHECKS]
+        findings = [finding for one in found for finding in one]
     else:
-        if not (findable("torch") and findable("transformers")):
-            raise MissingExtra("torch or transformers", BASIC_EXTRA, "looking at a model")
         from palaestra.agents.local_model import find_device
-        from palaestra.cli.model_check import model_findings, verdict
+        from palaestra.cli.model_check import model_findings
 
         name = options.model
         if config is not None:
             find_device(config.device)
+        good, bad = (f"{words} with --model {name}" for words in ("can be trained", "not ready to train"))
         findings = probe("model", lambda: model_findings(name, config), _MODEL_SECONDS, vital=True)
-        answer = verdict(name, findings)
     fatal = any(finding.fatal for finding in findings)
     if options.json:
-        shown = {"ok": not fatal, "verdict": answer, "findings": [asdict(finding) for finding in findings]}
+        shown = {"ok": not fatal, "verdict": verdict(findings, good, bad), "findings": list(map(asdict, findings))}
         print(json.dumps(shown, indent=2))
     else:
         show(findings)
-        say(answer)
+        say(verdict(findings, good, bad))
     return 1 if fatal else 0
-
-
-def machine() -> list[Finding]:
-    """All findings about this machine, each check under a deadline of its own."""
-    return [
-        *probe("libraries", library_findings, 10.0, vital=True),
-        *probe("torch", torch_findings, TORCH_SECONDS + 5, vital=True),
-        *probe("runs", lambda: place_findings(Path("runs")), vital=True),
-        *probe("memory", memory_findings),
-        *probe("process limits", limit_findings),
-        *probe(LOCAL, local_findings, LOCAL_SECONDS + 2),
-        *probe(DOCKER, docker_findings, DOCKER_SECONDS + 2),
-        *probe("terminal", terminal_findings),
-    ]
 
 
 def described_run(options: Options) -> GRPOConfig | None:
     """The run whose memory is asked for, with the defaults that `palaestra train` would take; None where none is."""
-    names = {field.name for field in fields(Options)} & {field.name for field in fields(GRPOConfig)} - {"model"}
-    given: dict[str, Any] = {name: getattr(options, name) for name in sorted(names)}
-    given = {name: value for name, value in given.items() if value is not None}
-    if not given or options.model is None:
+    given = {name: value for name, value in vars(options).items() if value is not None}
+    model, _ = given.pop("model", None), given.pop("json")
+    if not given or model is None:
         return None
-    if options.model == "tiny":
+    if model == "tiny":
         return tiny_config("any", **given)
-    return config_from({"env_id": "any", "model": options.model, **given})
+    return config_from({"env_id": "any", "model": model, **given})
 
 
-def _answer(findings: Sequence[Finding]) -> str:
-    fatal = [finding for finding in findings if finding.fatal]
-    if not fatal:
-        return "the basic path works: palaestra demo, palaestra train"
-    return f"the basic path does not work: {', '.join(dict.fromkeys(finding.about for finding in fatal))}"
+def verdict(findings: Sequence[Finding], good: str, bad: str) -> str:
+    """All of it in one sentence."""
+    if fatal := [finding for finding in findings if finding.fatal]:
+        more = f" (and {len(fatal) - 1} more)" if len(fatal) > 1 else ""
+        remedy = f"; {fatal[0].remedy}" if fatal[0].remedy else ""
+        return f"{bad}: {fatal[0].about}: {fatal[0].text}{more}{remedy}"
+    warnings = ", ".join(dict.fromkeys(finding.about for finding in findings if finding.state == "warning"))
+    return f"{good}; mind the warnings: {warnings}" if warnings else good

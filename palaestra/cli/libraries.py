@@ -4,16 +4,15 @@ Ranges come from palaestra's own package metadata, so they are those that pip go
 installed, which `machine.torch_findings` tries.
 """
 
-import platform
-import re
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib import metadata, util
+from platform import python_version
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
+import palaestra
 from palaestra.cli.finding import Finding
 
 PURPOSES = {
@@ -30,104 +29,69 @@ PURPOSES = {
 """What each extra enables."""
 BASIC_EXTRA = "train"
 """The extra without which no agent is trained."""
-_EXTRA = re.compile(r"""extra == ["']([^"']+)["']""")
-
-
-@dataclass(frozen=True, slots=True)
-class Needed:
-    """A library that palaestra needs."""
-
-    name: str
-    supported: SpecifierSet
-    extra: str = ""
-    """Empty for what is always installed."""
-
-
-def needed_libraries() -> list[Needed]:
-    """What palaestra requires; extras that name its own extras are left out, for those stand there themselves."""
-    found = []
-    for line in map(Requirement, metadata.requires("palaestra") or ()):
-        extra = _EXTRA.search(str(line.marker or ""))
-        if line.name != "palaestra":
-            found.append(Needed(line.name, line.specifier, extra[1] if extra else ""))
-    return found
 
 
 def library_findings() -> Iterator[Finding]:
     """Python, palaestra, then a line a library, and after each extra's libraries what it enables."""
-    import palaestra
-
-    python = f"{platform.python_version()} ({sys.executable})"
+    python = f"{python_version()} ({sys.executable})"
     try:
-        installed, wanted = metadata.version("palaestra"), needed_libraries()
-        supported = SpecifierSet(metadata.metadata("palaestra")["Requires-Python"] or "")
+        about = metadata.metadata("palaestra")
     except metadata.PackageNotFoundError:
         yield Finding("python", python)
-        yield Finding(
-            "palaestra",
-            f"{palaestra.__version__}, run from its sources: it is not installed, so supported versions are not known",
-            "broken",
-            "pip install -e '.[train]' in its folder",
-            vital=True,
-        )
+        text = f"{palaestra.__version__}, run from its sources and not installed: supported versions are not known"
+        yield Finding("palaestra", text, "broken", "pip install -e '.[train]' in its folder", vital=True)
         return
-    if not supported.contains(platform.python_version(), prereleases=True):
-        yield Finding("python", f"{python} is not supported (needs {supported})", "broken", vital=True)
+    supported = SpecifierSet(about["Requires-Python"] or "")
+    fits = supported.contains(python_version(), prereleases=True)
+    yield Finding("python", f"{python} (needs {supported})", "ok" if fits else "broken", vital=True)
+    if about["Version"] == palaestra.__version__:
+        yield Finding("palaestra", f"{palaestra.__version__} ({palaestra.__path__[0]})")
     else:
-        yield Finding("python", f"{python} (needs {supported})")
-    if installed == palaestra.__version__:
-        yield Finding("palaestra", f"{installed} ({palaestra.__path__[0]})")
-    else:
-        yield Finding(
-            "palaestra",
-            f"{palaestra.__version__}, but was installed as {installed}: its requirements may be out of date",
-            "warning",
-            "pip install again in its folder",
-        )
-    yield from (_library(one) for one in wanted if not one.extra)
-    for extra in dict.fromkeys(one.extra for one in wanted if one.extra):
-        lines = [_library(one) for one in wanted if one.extra == extra]
+        text = f"{palaestra.__version__}, but was installed as {about['Version']}: its requirements may be out of date"
+        yield Finding("palaestra", text, "warning", "pip install again in its folder")
+    requirements = [Requirement(line) for line in metadata.requires("palaestra") or ()]
+    for extra in ("", *(about.get_all("Provides-Extra") or ())):
+        # An extra may name palaestra's own extras, which stand here themselves.
+        wanted = [one for one in requirements if one.name != "palaestra" and _brings(extra, one)]
+        lines = [_library(one, extra) for one in wanted]
         if extra != "dev":  # Its dozen lines would bury the others.
             yield from lines
-        absent = [line.about for line in lines if line.state != "ok"]
-        yield Finding(
-            f"extra {extra}",
-            PURPOSES.get(extra, "") + (f"; not ready: {', '.join(absent)}" if absent else ""),
-            "missing" if absent else "ok",
-            f"pip install 'palaestra[{extra}]'" if absent else "",
-            vital=extra == BASIC_EXTRA,
-        )
+        if extra:
+            absent = ", ".join(line.about for line in lines if line.state != "ok")
+            text = PURPOSES.get(extra, "") + (f"; not ready: {absent}" if absent else "")
+            remedy = f"pip install 'palaestra[{extra}]'" if absent else ""
+            yield Finding(f"extra {extra}", text, "missing" if absent else "ok", remedy, vital=extra == BASIC_EXTRA)
 
 
-def _library(wanted: Needed) -> Finding:
+def _brings(extra: str, one: Requirement) -> bool:
+    """Whether an extra asks for this; no extra, for what is always installed."""
+    asked, always = (one.marker is None or one.marker.evaluate({"extra": name}) for name in (extra, ""))
+    return asked and not (extra and always)
+
+
+def _library(wanted: Requirement, extra: str) -> Finding:
     """One library: there or not, and in range or not."""
-    extra, vital = wanted.extra, wanted.extra in ("", BASIC_EXTRA)
-    supported = ",".join(sorted(map(str, wanted.supported), reverse=True))
-    fitting = f"'{wanted.name}{supported}'"
-    install = f"pip install 'palaestra[{extra}]'" if extra else f"pip install {fitting}"
-    needs = f"needs {supported}" if supported else "any version will do"
+    supported = ",".join(sorted(map(str, wanted.specifier), reverse=True))
+    needs = f"(needs {supported})" if supported else "(any version will do)"
+    install = f"pip install '{wanted.name}{supported}'"
+    vital = extra in ("", BASIC_EXTRA)
     try:
         version = metadata.version(wanted.name)
     except metadata.PackageNotFoundError:
-        return Finding(wanted.name, f"not installed ({needs})", "missing", install, vital)
-    if not _findable(wanted.name):
+        remedy = f"pip install 'palaestra[{extra}]'" if extra else install
+        return Finding(wanted.name, f"not installed {needs}", "missing", remedy, vital)
+    if not findable(wanted.name):
         text = f"{version} is listed as installed, but cannot be imported"
-        return Finding(wanted.name, text, "broken", f"pip install --force-reinstall {fitting}", vital)
-    if not wanted.supported.contains(version, prereleases=True):
-        return Finding(wanted.name, f"{version} ({needs})", "broken", f"pip install {fitting}", vital)
-    return Finding(wanted.name, f"{version} ({needs})")
+        return Finding(wanted.name, text, "broken", install.replace("install", "install --force-reinstall"), vital)
+    if not wanted.specifier.contains(version, prereleases=True):
+        return Finding(wanted.name, f"{version} {needs}", "broken", install, vital)
+    return Finding(wanted.name, f"{version} {needs}")
 
 
-def findable(module: str) -> bool:
-    """Whether a module could be imported, without importing it."""
+def findable(library: str) -> bool:
+    """Whether a library's module could be imported, without importing it."""
+    module = {"pytest-xdist": "xdist"}.get(library, library.replace("-", "_").lower())
     try:
         return util.find_spec(module) is not None
     except (ImportError, ValueError, AttributeError):  # Import hooks answer in their own ways.
         return False
-
-
-def _findable(name: str) -> bool:
-    """Whether the module of a distribution can be found; any of its modules, where none is called as it is."""
-    listed = (metadata.distribution(name).read_text("top_level.txt") or "").split()
-    own = name.replace("-", "_").lower()
-    return findable(own) if own in listed or not listed else any(findable(module) for module in listed)
