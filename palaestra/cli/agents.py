@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
+from rich.console import Console
 
 from palaestra import formats
+from palaestra.cli.display import show_line
 from palaestra.errors import UnknownId, UsageError
 from palaestra.registry import chosen_format, demonstrator
 
@@ -63,7 +65,8 @@ class AgentOptions:
         if self.base_url is None:
             idle = [name for name, default in served.items() if getattr(self, name) != default]
             if idle:
-                raise UsageError(f"{_flag(idle[0])} is for a server; name one with --base-url, or leave it out")
+                flag = f"--{idle[0].replace('_', '-')}"
+                raise UsageError(f"{flag} is for a server; name one with --base-url, or leave it out")
         elif self.model in (DEMONSTRATOR, HUMAN):
             raise UsageError(f"--base-url names a server; name one of its models with --model, found {self.model!r}")
         elif self.device != kept["device"]:
@@ -85,6 +88,19 @@ def open_agent(
         agent.engine.close()
 
 
+def read_as(
+    env_id: str, environment: Mapping[str, Any], model: str, tokenizer: Any, console: Console
+) -> dict[str, Any]:
+    """What an environment is made with for a model that is loaded here: its calls are read as it writes them."""
+    from palaestra.agents.dialect import pinned
+    from palaestra.trainers.resume import trained_format
+
+    made, note = pinned(env_id, environment, tokenizer, trained_format(model))
+    if note:
+        show_line(console, note, "yellow")
+    return made
+
+
 def loads_here(options: AgentOptions) -> bool:
     """Whether the agent is a model that is loaded into this process, with a chat template of its own."""
     return options.base_url is None and options.model not in (DEMONSTRATOR, HUMAN)
@@ -101,11 +117,8 @@ def token_limits(model: str, turn: int | None, episode: int | None) -> tuple[int
         if isinstance(trained, dict) and isinstance(trained.get("max_turn_tokens"), int):
             break
         trained = {}
-    if turn is None:
-        turn = trained.get("max_turn_tokens") or _MAX_TURN_TOKENS
-    if episode is None:
-        episode = trained.get("max_episode_tokens") or _MAX_EPISODE_TOKENS
-    return turn, episode
+    turn = (trained.get("max_turn_tokens") or _MAX_TURN_TOKENS) if turn is None else turn
+    return turn, (trained.get("max_episode_tokens") or _MAX_EPISODE_TOKENS) if episode is None else episode
 
 
 def spent(agent: "Agent") -> dict[str, Any] | None:
@@ -131,10 +144,13 @@ def spending(cost: dict[str, Any]) -> str:
 
 def _opened(options: AgentOptions, format: str, env_id: str, slots: int, seed: int) -> "Agent":
     from palaestra.agents import Agent, EndpointPolicy, HumanPolicy, ScriptedPolicy
+    from palaestra.endpoint import EndpointConfig
 
     if options.base_url is not None:
+        names = {field.name for field in fields(EndpointConfig)} & {field.name for field in fields(options)}
+        config = EndpointConfig(**{name: getattr(options, name) for name in names})
         policy = EndpointPolicy(
-            _config(options), format=format, native_tools=options.native_tools, seed=seed if options.send_seed else None
+            config, format=format, native_tools=options.native_tools, seed=seed if options.send_seed else None
         )
         try:
             policy.check()
@@ -162,15 +178,3 @@ def _script(env_id: str) -> "Demonstrator":
             f"{env_id} has no demonstrator, which plays by default; name who plays with --model: a folder or hub name, "
             "a model of the server at --base-url, or human for you at the keyboard"
         ) from error
-
-
-def _config(options: AgentOptions) -> Any:
-    """The options that are the endpoint's, by their names."""
-    from palaestra.endpoint import EndpointConfig
-
-    names = {field.name for field in fields(EndpointConfig)} & {field.name for field in fields(options)}
-    return EndpointConfig(**{name: getattr(options, name) for name in names})
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"

@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from palaestra import formats
-from palaestra.cli.asking import described, number_in, turn_of_file
+from palaestra.cli.asking import described, number_in, show_tokens, turn_of_file
 from palaestra.envs.core.declared import DEADLINES
 from palaestra.envs.core.machine import Machine
 from palaestra.envs.core.state import Seat
@@ -154,8 +154,6 @@ class Desk:
         name = rest or self.model
         if not name:
             raise UsageError("which model's tokens? /tokens FOLDER-OR-NAME, or start with --model")
-        from palaestra.cli.tokens import show_tokens
-
         show_tokens(self.console, name, self.hand.messages(self.hand.seat), self.hand.event.tools)
 
     def _do_undo(self, rest: str) -> None:
