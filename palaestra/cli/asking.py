@@ -23,12 +23,12 @@ def turn_of_file(name: str) -> str:
     """A file's text; a program of Python's as an agent hands it in, in a fence that is longer than any within it."""
     if not name:
         raise UsageError("expected /file PATH: its text is the turn, a .py file's as a fenced program")
-    path = Path(name).expanduser()
     try:
+        path = Path(name).expanduser()
         if not path.is_file():
             raise UsageError(f"/file {name}: there is no such file")
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, RuntimeError) as error:  # The last for the home of nobody.
         raise UsageError(f"/file {name} cannot be read as text: {error}") from error
     if path.suffix != ".py":
         return text
@@ -51,7 +51,7 @@ def number_in(text: str, command: str) -> int | None:
     """The number after a command, or None where there is none."""
     if not text:
         return None
-    if not text.isdigit():
+    if not text.isdecimal():
         raise UsageError(f"{command} {text}: expected a number")
     return int(text)
 

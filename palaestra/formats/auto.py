@@ -14,6 +14,7 @@ goes unnoticed. Calls are written as hermes. Left out: turns in more than one di
 """
 
 import re
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -42,7 +43,8 @@ def parse(text: str, tools: Schemas = ()) -> Parsed:
     parsed = _first_with_calls(sure, text, tools)
     if parsed and parsed.calls:
         return parsed
-    tagged = (tags.parse_careful, tags.careful(text, tools))
+    careful = tags.careful(text, tools)
+    tagged = (partial(tags.parse, found=careful), careful)
     maybe = [
         (mark.start(), place, read)
         for place, (read, marks) in enumerate(((llama3.parse, llama3.MARKERS), tagged, (fence.parse, fence.MARKERS)))

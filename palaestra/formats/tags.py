@@ -33,11 +33,6 @@ def parse(text: str, tools: Schemas = (), found: "re.Pattern[str] | None" = None
     return Dialect(EXAMPLE, marks, _read, _written).parse(text, tools)
 
 
-def parse_careful(text: str, tools: Schemas = ()) -> Parsed:
-    """Read a turn in which tags may as well be prose; see `careful`."""
-    return parse(text, tools, careful(text, tools))
-
-
 def render(calls: Iterable[ParsedCall], content: str = "") -> str:
     """Write calls; content without calls is an answer."""
     written = [_written(call) for call in calls]

@@ -91,15 +91,10 @@ def as_call(value: Any, lenient: bool = False, spelling: str = "arguments") -> P
     name = value.get("name")
     if not isinstance(name, str) or not name:
         return '"name" must be a non-empty string'
-    arguments = value.get(spelling)
-    if isinstance(arguments, dict):
-        return ParsedCall(name, arguments, lenient)
-    if spelling in value:
-        return with_arguments(name, arguments, lenient)
-    key = next((key for key in SPELLINGS if key in value), "")
+    key = spelling if spelling in value else next((key for key in SPELLINGS if key in value), "")
     if not key and not _HEAD.issuperset(value):
         return f'the arguments stand beside "name"; put them into "{spelling}": {{...}}'
-    return with_arguments(name, value.get(key), True)
+    return with_arguments(name, value.get(key), lenient or key != spelling)
 
 
 def with_arguments(name: str, arguments: Any, lenient: bool = False) -> ParsedCall | str:

@@ -75,6 +75,7 @@ CASES = {
         *((tagged(body), "", [FAULT]) for body in (
             '{"name": ""}', '{"name": 3}', "[]", "[1, 2]", "null", '"x"', '{"name": "p", "arguments": [1]}', "", "{",
             '{"name": "p", "arguments": "[1"}', '{"name": "p", "arguments": "\\"{}\\""}', '{"name": "p"} x',
+            '{"name": "p", "arguments": {"a": 1e999}}',
             '{"name": "p", "arguments": {"a": NaN}}', '{"name": "search", "query": "a"}', "search(query='a')",
             "{'name': 'search'}", "search")),
         (f'{tagged("""{"name": "b"}""")}<tool_call>{{</tool_call>{tagged("""{"name": "b"}""")}<tool_call>', "",
