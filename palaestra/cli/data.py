@@ -138,17 +138,14 @@ def _line(name: str, text: str) -> None:
 
 def _source(file: TaskFile, part: str, source: str, count: int) -> str:
     """Where a part comes from, in words; the count only where it differs from row to row."""
-    if part == "prompt":
-        said = "column 'prompt'" + (", a list of messages" if source == "messages" else "")
-    elif source:
-        said = f"column {source!r}"
-    elif part == "id":
-        said = "the file's name and the row"
-    else:
-        said = "none"
     if part == "split" and not file.labelled:
         said = "all rows say train: " if source else "no column: "
         said += "about one prompt in five is held out, by its hash"
+    elif part == "prompt":
+        said = "column 'prompt'" + (", a list of messages" if source == "messages" else "")
+    else:
+        without = "the file's name and the row" if part == "id" else "none"
+        said = f"column {source!r}" if source else without
     return said if count == len(file.tasks) else f"{said} ({count:,})"
 
 

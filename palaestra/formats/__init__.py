@@ -1,7 +1,7 @@
 """Call formats: how an agent writes a tool call in text, and how an environment reads it.
 
 A format is a module with two functions: `parse(text, tools=()) -> Parsed`, which never raises whatever the agent wrote,
-and `render(calls, content="") -> str`, its inverse. What holds for all of them:
+and `render(calls, content="") -> str`, its inverse. Most have them of a `dialect`. What holds for all of them:
 
 - A fault names what is wrong and where, and shows the right form of its own dialect. A turn without calls and without
   faults is the answer; content is what is said outside calls and thinking.

@@ -315,6 +315,7 @@ def test_what_took_leniency_is_marked():
         ("hermes", '<tool_call>{"name": "b", "arguments": {}}'), ("hermes", tagged('{"name": "b"}')),
         ("qwen3_coder", function("now")), ("qwen3_coder", tagged(function("now") * 2)), ("harmony", channel("now", "")),
         ("mistral", "[TOOL_CALLS]a{}"), ("deepseek", "<｜tool▁call▁begin｜>a<｜tool▁sep｜>{}"),
+        ("openai", '{"tool_calls": [{"function": {"name": "b", "arguments": {}}}]}'),
         ("tags", "<search>or <search>so</search>"), ("llama3", '{"name": "weather", "parameters": {"tags": "[1]"}}'),
     ):  # fmt: skip
         assert all(call.lenient for call in formats.get(name).parse(text, TOOLS).calls), text
