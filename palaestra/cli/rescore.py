@@ -81,7 +81,7 @@ def run(arguments: Sequence[str]) -> int:
     if "" not in sys.path:
         sys.path.insert(0, "")  # A reward of one's own lies in the current folder.
     # An id has a slash or is a short name; a function has a colon and no slash.
-    is_function = ":" in options.reward and "/" not in options.reward
+    is_function = options.reward.find(":") > 0 and "/" not in options.reward
     name = options.reward if is_function else resolve(options.reward)
     console, tally = Console(), _Tally()
     reading = Reading(options.files, console)

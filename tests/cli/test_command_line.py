@@ -301,8 +301,9 @@ def test_a_full_disk_is_named(arguments):
     assert done.stderr == b"palaestra: nothing more can be written: No space left on device\n"
 
 
-def test_a_closed_output_is_no_fault():
-    shell = ["sh", "-c", '"$0" -m palaestra list >&- && "$0" -m palaestra --help >&-', sys.executable]
+def test_a_closed_output_or_input_is_no_fault():
+    commands = ("list >&-", "--help >&-", "play two-hop <&- >&-")
+    shell = ["sh", "-c", " && ".join(f'"$0" -m palaestra {command}' for command in commands), sys.executable]
     done = subprocess.run(shell, stderr=subprocess.PIPE, timeout=300, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
 

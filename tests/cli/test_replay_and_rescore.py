@@ -86,7 +86,8 @@ def test_a_reward_that_fails_leaves_no_half_file(file, tmp_path, monkeypatch, ca
 
 def test_an_environment_is_named_as_everywhere_else_and_a_file_that_cannot_be_written_is_named(file, capsys):
     assert "higher now" in run(capsys, "rescore", file, "--reward", "calculator")[1]
-    refused(capsys, "no environment is registered", "rescore", file, "--reward", "calculater")
+    for unknown in ("calculater", ":calculater"):
+        refused(capsys, "no environment is registered", "rescore", file, "--reward", unknown)
     nowhere = file.with_name("absent") / "new.jsonl"
     refused(capsys, "cannot be written", "rescore", file, "--reward", "calculator", "--out", nowhere)
 
