@@ -421,7 +421,7 @@ def test_files_that_are_somebody_elses_in_use_or_spoiled_are_named_and_left(caps
     assert out.read_text() == "precious\n"
     out.unlink()
     with out.with_name("good.played.jsonl").open("ab") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+        fcntl.flock(held, fcntl.LOCK_SH)
         refused(capsys, "in use by another process", *asked)
     assert run(capsys, *asked)[0] == 0
     for text in ("{", "[]"):
