@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,8 +87,9 @@ def read(path: Path) -> Iterator[Record]:
 def write(path: Path, records: Iterable[Record]) -> int:
     """Write a whole file, or leave the old one as it was; returns how many records."""
     unfinished, count = path.with_name(path.name + ".part"), 0
+    opened = _opened_to_write(unfinished, "wb")
     try:
-        with unfinished.open("wb") as file:
+        with opened as file:
             for record in records:
                 file.write(to_line(record))
                 count += 1
@@ -107,19 +108,14 @@ class Recorder:
     def __init__(self, path: Path) -> None:
         """A file that exists is added to, unless its last line was cut off."""
         self.path = path
-        if path.exists():
-            with path.open("rb") as file:
-                file.seek(0, os.SEEK_END)
-                if file.tell():
-                    file.seek(-1, os.SEEK_END)
-                    if file.read(1) != b"\n":
-                        raise UsageError(
-                            f"the last line of {path} is cut off (its writer was killed?); remove that line to add more"
-                        )
-        try:
-            self._file = path.open("ab", buffering=0)
-        except OSError as error:
-            raise UsageError(f"the episode file {path} cannot be written: {error.strerror or error}") from error
+        self._file = _opened_to_write(path, "ab+", buffering=0)
+        if self._file.tell():
+            self._file.seek(-1, os.SEEK_END)
+            if self._file.read(1) != b"\n":
+                self._file.close()
+                raise UsageError(
+                    f"the last line of {path} is cut off (its writer was killed?); remove that line to add more"
+                )
 
     def add(self, record: Record) -> None:
         """Append one record."""
@@ -180,6 +176,13 @@ def _lines(path: Path) -> Iterator[bytes]:
             yield from file
     except OSError as error:
         raise UsageError(f"the episode file {path} cannot be read: {error.strerror or error}") from error
+
+
+def _opened_to_write(path: Path, mode: str, buffering: int = -1) -> IO[bytes]:
+    try:
+        return path.open(mode, buffering=buffering)
+    except OSError as error:
+        raise UsageError(f"the episode file {path} cannot be written: {error.strerror or error}") from error
 
 
 def _record_out(record: Record) -> dict[str, Any]:

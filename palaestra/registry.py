@@ -6,7 +6,6 @@ Only strings are stored, so that importing palaestra imports no environment, and
 import re
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib import import_module
 from operator import index
@@ -30,17 +29,8 @@ Demonstrator = Callable[..., str]
 """`(messages, rng, **habits) -> text`: plays the next turn from what the agent has seen, never from the answer."""
 
 _demonstrators: dict[str, str] = {}
-
-
-@dataclass(frozen=True, slots=True)
-class _GameSpec:
-    """A game as it was registered."""
-
-    entry_point: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-
-_games: dict[str, _GameSpec] = {}
+_games: dict[str, tuple[str, Mapping[str, Any]]] = {}
+"""Each game's class as "module:Class", and the options that it was registered with."""
 
 
 def register(env_id: str, entry_point: str, *, demonstrator: str | None = None, **kwargs: Any) -> None:
@@ -49,7 +39,7 @@ def register(env_id: str, entry_point: str, *, demonstrator: str | None = None, 
     `demonstrator` names a function "module:name" that plays the environment by rule. `kwargs` are
     passed to the class. Registering an id again replaces it.
     """
-    _require_strings("register", env_id, entry_point, demonstrator)
+    _claim("register", env_id, entry_point, demonstrator)
     gymnasium.registry.pop(env_id, None)
     gymnasium.register(
         env_id,
@@ -57,9 +47,6 @@ def register(env_id: str, entry_point: str, *, demonstrator: str | None = None, 
         vector_entry_point=VECTOR_ENTRY_POINT,
         kwargs={"entry_point": entry_point, **kwargs},
     )
-    _demonstrators.pop(env_id, None)
-    if demonstrator is not None:
-        _demonstrators[env_id] = demonstrator
 
 
 def register_game(game_id: str, entry_point: str, *, demonstrator: str | None = None, **kwargs: Any) -> None:
@@ -68,12 +55,9 @@ def register_game(game_id: str, entry_point: str, *, demonstrator: str | None = 
     `demonstrator` names a function "module:name" that plays every seat by rule: the seat's system text tells it which.
     `kwargs` are passed to the class. Registering an id again replaces it.
     """
-    _require_strings("register_game", game_id, entry_point, demonstrator)
     known = _game_id(game_id)
-    _games[known] = _GameSpec(entry_point, kwargs)
-    _demonstrators.pop(known, None)
-    if demonstrator is not None:
-        _demonstrators[known] = demonstrator
+    _claim("register_game", known, entry_point, demonstrator)
+    _games[known] = entry_point, kwargs
     try:
         import pettingzoo  # type: ignore[import-untyped]
     except ImportError:
@@ -82,12 +66,8 @@ def register_game(game_id: str, entry_point: str, *, demonstrator: str | None = 
         return  # Before 1.27 it had no registry.
     for kind, registry in (("aec", pettingzoo.aec_registry), ("parallel", pettingzoo.parallel_registry)):
         registry.pop(known, None)
-        pettingzoo.register(
-            kind,
-            game_id,
-            entry_point=f"{SEATS_MODULE}:make_{kind}",
-            kwargs={"entry_point": entry_point, **kwargs},
-        )
+        made_with = {"entry_point": entry_point, **kwargs}
+        pettingzoo.register(kind, game_id, entry_point=f"{SEATS_MODULE}:make_{kind}", kwargs=made_with)
 
 
 def games() -> list[str]:
@@ -119,7 +99,7 @@ def registered_author(env_id: str) -> tuple[str, Mapping[str, Any]] | None:
     if module:
         import_author(module)
     if (game := _games.get(_game_id(name))) is not None:
-        return game.entry_point, game.options
+        return game
     spec = gymnasium.registry.get(name)
     if spec is None or spec.entry_point != ENTRY_POINT:
         return None
@@ -198,10 +178,14 @@ def _game_id(game_id: str) -> str:
     return re.sub(r"_v(?=\d+$)", "-v", game_id.strip())
 
 
-def _require_strings(verb: str, env_id: str, entry_point: Any, demonstrator: Any) -> None:
+def _claim(verb: str, env_id: str, entry_point: Any, demonstrator: Any) -> None:
+    """Refuse what is no "module:name", and take note of who plays the environment by rule."""
     for name, value in (("entry_point", entry_point), ("demonstrator", demonstrator)):
         if value is not None and (not isinstance(value, str) or value.count(":") != 1):
             raise UsageError(f"{verb}({env_id!r}): {name} is {value!r}; expected a string 'module:name'")
+    _demonstrators.pop(env_id, None)
+    if demonstrator is not None:
+        _demonstrators[env_id] = demonstrator
 
 
 def load_author(entry_point: str, what: str) -> Any:

@@ -124,12 +124,12 @@ def _usage(columns: int) -> str:
 
 
 def _replace_unknown_letters() -> None:
-    """Write letters that the terminal's encoding lacks as escapes, and to nowhere where an output is closed."""
-    for name in ("stdout", "stderr"):
+    """Write letters that the terminal's encoding lacks as escapes; what is closed takes everything or is empty."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  (it lives as long as we do)
-        elif isinstance(stream, TextIOWrapper):
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  (it lives as long as we do)
+        elif mode == "w" and isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 

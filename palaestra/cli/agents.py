@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
+from rich.console import Console
 
 from palaestra import formats
+from palaestra.cli.display import show_line
 from palaestra.errors import UnknownId, UsageError
 from palaestra.registry import chosen_format, demonstrator
 
@@ -62,7 +64,8 @@ class AgentOptions:
         if self.base_url is None:
             idle = [name for name, default in served.items() if getattr(self, name) != default]
             if idle:
-                raise UsageError(f"{_flag(idle[0])} is for a server; name one with --base-url, or leave it out")
+                flag = f"--{idle[0].replace('_', '-')}"
+                raise UsageError(f"{flag} is for a server; name one with --base-url, or leave it out")
         elif self.model in (DEMONSTRATOR, HUMAN):
             raise UsageError(f"--base-url names a server; name one of its models with --model, found {self.model!r}")
         elif self.device != kept["device"]:
@@ -82,6 +85,19 @@ def open_agent(
         yield agent
     finally:
         agent.engine.close()
+
+
+def read_as(
+    env_id: str, environment: Mapping[str, Any], model: str, tokenizer: Any, console: Console
+) -> dict[str, Any]:
+    """What an environment is made with for a model that is loaded here: its calls are read as it writes them."""
+    from palaestra.agents.dialect import pinned
+    from palaestra.trainers.resume import trained_format
+
+    made, note = pinned(env_id, environment, tokenizer, trained_format(model))
+    if note:
+        show_line(console, note, "yellow")
+    return made
 
 
 def loads_here(options: AgentOptions) -> bool:
@@ -129,10 +145,13 @@ def spending(cost: dict[str, Any]) -> str:
 
 def _opened(options: AgentOptions, format: str, env_id: str, slots: int, seed: int) -> "Agent":
     from palaestra.agents import Agent, EndpointPolicy, HumanPolicy, ScriptedPolicy
+    from palaestra.endpoint import EndpointConfig
 
     if options.base_url is not None:
+        names = {field.name for field in fields(EndpointConfig)} & {field.name for field in fields(options)}
+        config = EndpointConfig(**{name: getattr(options, name) for name in names})
         policy = EndpointPolicy(
-            _config(options), format=format, native_tools=options.native_tools, seed=seed if options.send_seed else None
+            config, format=format, native_tools=options.native_tools, seed=seed if options.send_seed else None
         )
         try:
             policy.check()
@@ -160,15 +179,3 @@ def _script(env_id: str) -> "Demonstrator":
             f"{env_id} has no demonstrator, which plays by default; name who plays with --model: a folder or hub name, "
             "a model of the server at --base-url, or human for you at the keyboard"
         ) from error
-
-
-def _config(options: AgentOptions) -> Any:
-    """The options that are the endpoint's, by their names."""
-    from palaestra.endpoint import EndpointConfig
-
-    names = {field.name for field in fields(EndpointConfig)} & {field.name for field in fields(options)}
-    return EndpointConfig(**{name: getattr(options, name) for name in names})
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"

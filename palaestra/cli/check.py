@@ -59,8 +59,7 @@ def run(arguments: Sequence[str]) -> int:
             _show(outcome, f"{finding.name}  {finding.message}" if finding.message else finding.name, console)
     console.print(f"{failed} failed" if failed else "all passed")
     if absent:
-        said = f"not checked, for they are not installed: {', '.join(absent)}"
-        show_line(console, said)
+        show_line(console, f"not checked, for they are not installed: {', '.join(absent)}")
     return 1 if failed else 0
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 from rich.console import Console
 
-from palaestra.cli.agents import HUMAN, AgentOptions, loads_here, open_agent, spending, spent, token_limits
+from palaestra.cli.agents import HUMAN, AgentOptions, loads_here, open_agent, read_as, spending, spent, token_limits
 from palaestra.cli.blame import blaming
 from palaestra.cli.display import show_line, table, watch
 from palaestra.cli.ids import resolve
@@ -29,7 +29,7 @@ from palaestra.record import write
 from palaestra.registry import arena
 from palaestra.trainers.interrupts import Interrupted, Interrupts
 from palaestra.trainers.progress import Progress
-from palaestra.trainers.selection import Counts, Selection, select
+from palaestra.trainers.selection import Selection, select
 
 if TYPE_CHECKING:
     from palaestra.agents import Agent
@@ -114,12 +114,17 @@ def run(arguments: Sequence[str]) -> int:
     with Interrupts() as interrupts, ExitStack() as opened:
         played: Played | None = None
         try:
-            environment = _environment(options, env_id, console)
+            environment = options.environment
+            if loads_here(options.agent):
+                from palaestra.agents.local_model import open_tokenizer
+
+                model = options.agent.model
+                environment = read_as(env_id, environment, model, open_tokenizer(model), console)
             played = opened.enter_context(
                 Played(options.out, env_id, options.agent.model, options.seed, options.settings(environment))
             )
             with blaming():
-                return _collect(options, env_id, environment, played, interrupts, console)
+                return _Collection(options, env_id, environment, played, interrupts, console).run()
         except Interrupted as stop:
             print(f"\ninterrupted; {_way_on(options, played)}", file=sys.stderr)
             return 128 + stop.number
@@ -130,115 +135,93 @@ def run(arguments: Sequence[str]) -> int:
             return 2
 
 
-def _environment(options: Options, env_id: str, console: Console) -> dict[str, Any]:
-    """What the environment is made with; for a model that is loaded here, with the format that its template writes."""
-    if not loads_here(options.agent):
-        return options.environment
-    from palaestra.agents.dialect import pinned
-    from palaestra.agents.local_model import open_tokenizer
-    from palaestra.trainers.resume import trained_format
+@dataclass(frozen=True, slots=True)
+class _Collection:
+    """What is asked for, and where it goes."""
 
-    model = options.agent.model
-    environment, note = pinned(env_id, options.environment, open_tokenizer(model), trained_format(model))
-    if note:
-        show_line(console, note, "yellow")
-    return environment
+    options: Options
+    env_id: str
+    environment: Mapping[str, Any]
+    played: Played
+    interrupts: Interrupts
+    console: Console
 
+    def run(self) -> int:
+        """Play what is missing, then choose; 1 where nothing was kept."""
+        for note in self.played.notes:
+            show_line(self.console, note, "yellow")
+        options = self.options
+        starts, cost = self._play_missing()
+        records = self.played.records(starts)
+        chosen = select(records, least_success=options.least_success, top_k=options.top_k)
+        _show(chosen, self.env_id, self.console)
+        if faults := [record.episode.fault for record in records if record.episode.reward is None]:
+            text = f"the same command tries the {len(faults)} BROKEN again; the last broke on: {faults[-1]}"
+            show_line(self.console, text, "yellow")
+        counts = {source: asdict(found) for source, found in chosen.by_source.items()}
+        rules = {"least_success": options.least_success, "top_k": options.top_k}
+        self.played.summarise({**rules, "counts": asdict(chosen.counts), "by_source": counts, "spent_last": cost})
+        if not chosen.records:
+            show_line(self.console, f"nothing was kept, so {options.out} was not written")
+            return 1
+        write(options.out, chosen.records)
+        show_line(self.console, f"{len(chosen.records)} episodes: {options.out}")
+        if self.played.defects:
+            show_line(self.console, f"{self.played.defects} lines of {self.played.path} are no episodes")
+        return 0
 
-def _collect(
-    options: Options,
-    env_id: str,
-    environment: Mapping[str, Any],
-    played: Played,
-    interrupts: Interrupts,
-    console: Console,
-) -> int:
-    for note in played.notes:
-        show_line(console, note, "yellow")
-    cost = None
-    slots = 1 if options.agent.model == HUMAN and options.agent.base_url is None else options.slots
-    with ExitStack() as opened:
+    def _play_missing(self) -> tuple[list[Start], dict[str, Any] | None]:
+        """All Starts that were asked for, and what it has cost to play those that were missing."""
+        options, cost = self.options, None
+        slots = 1 if options.agent.model == HUMAN and options.agent.base_url is None else options.slots
         # Opened even where nothing is missing: it knows how many tasks there are.
-        places = opened.enter_context(closing(arena(env_id, slots, **environment)))
-        if seats := getattr(places, "seats", ()):
-            raise UsageError(
-                f"{env_id} is a game of the seats {', '.join(seats)}; name the one that the teacher plays, as in "
-                f"--env-options seat={seats[0]}, and the others are played by the game's own script"
-            )
-        starts = _starts(options, places.task_count)
-        missing = [start for start in starts if (start.task, start.seed) not in played.done]
-        if len(starts) < options.tasks * options.samples:
-            console.print(f"there are only {places.task_count} tasks in the {options.split} split", highlight=False)
-        if len(missing) < len(starts):
-            console.print(f"{len(starts) - len(missing)} of {len(starts)} are played already", highlight=False)
-        if missing:
-            agent = opened.enter_context(
-                open_agent(options.agent, env_id, slots=slots, seed=options.seed, environment=environment)
-            )
-            stage = opened.enter_context(
-                closing(_play(agent, places, missing, played, options, max(_HOPELESS, slots), interrupts))
-            )
-            try:
-                watch(stage, console)
-            finally:
-                cost = spent(agent)
-                if cost is not None:
-                    show_line(console, spending(cost))
-    records = played.records(starts)
-    chosen = select(records, least_success=options.least_success, top_k=options.top_k)
-    _show(chosen, env_id, console)
-    if faults := [record.episode.fault for record in records if record.episode.reward is None]:
-        text = f"the same command tries the {len(faults)} BROKEN again; the last broke on: {faults[-1]}"
-        show_line(console, text, "yellow")
-    counts = {source: asdict(found) for source, found in chosen.by_source.items()}
-    rules = {"least_success": options.least_success, "top_k": options.top_k}
-    played.summarise({**rules, "counts": asdict(chosen.counts), "by_source": counts, "spent_last": cost})
-    if not chosen.records:
-        show_line(console, f"nothing was kept, so {options.out} was not written")
-        return 1
-    write(options.out, chosen.records)
-    show_line(console, f"{len(chosen.records)} episodes: {options.out}")
-    if played.defects:
-        show_line(console, f"{played.defects} lines of {played.path} are no episodes")
-    return 0
+        with closing(arena(self.env_id, slots, **self.environment)) as places:
+            if seats := getattr(places, "seats", ()):
+                raise UsageError(
+                    f"{self.env_id} is a game of the seats {', '.join(seats)}; name the one that the teacher plays, as "
+                    f"in --env-options seat={seats[0]}, and the others are played by the game's own script"
+                )
+            tasks, samples = range(min(options.tasks, places.task_count)), range(options.samples)
+            starts = [start_of(options.seed, task, sample) for task in tasks for sample in samples]
+            missing = [start for start in starts if (start.task, start.seed) not in self.played.done]
+            if len(tasks) < options.tasks:
+                show_line(self.console, f"there are only {places.task_count} tasks in the {options.split} split")
+            if len(missing) < len(starts):
+                show_line(self.console, f"{len(starts) - len(missing)} of {len(starts)} are played already")
+            if missing:
+                who = open_agent(
+                    options.agent, self.env_id, slots=slots, seed=options.seed, environment=self.environment
+                )
+                with who as agent, closing(self._play(agent, places, missing, max(_HOPELESS, slots))) as stage:
+                    try:
+                        watch(stage, self.console)
+                    finally:
+                        cost = spent(agent)
+                        if cost is not None:
+                            show_line(self.console, spending(cost))
+        return starts, cost
 
+    def _play(
+        self, agent: "Agent", places: "Arena", starts: Sequence[Start], hopeless: int
+    ) -> Generator[Progress, None, None]:
+        """Play these, writing each episode down as it ends."""
+        from palaestra.agents import TokenLimits, play
 
-def _starts(options: Options, task_count: int) -> list[Start]:
-    return [
-        start_of(options.seed, task, sample)
-        for task in range(min(options.tasks, task_count))
-        for sample in range(options.samples)
-    ]
-
-
-def _play(
-    agent: "Agent",
-    places: "Arena",
-    starts: Sequence[Start],
-    played: Played,
-    options: Options,
-    hopeless: int,
-    interrupts: Interrupts,
-) -> Generator[Progress, None, None]:
-    """Play these, writing each episode down as it ends."""
-    from palaestra.agents import TokenLimits, play
-
-    limits = TokenLimits(*options.limits)
-    scored, successes, broken = 0, 0.0, 0
-    episodes = play(agent, places, starts, limits=limits, temperature=options.temperature)
-    for number, episode in enumerate(episodes, start=1):
-        with interrupts.held():  # An episode that was paid for is not lost between two writes.
-            played.add(episode)
-        interrupts.check()
-        if episode.reward is None:
-            broken += 1
-        else:
-            scored, successes, broken = scored + 1, successes + episode.parts.get("success", 0.0), 0
-        yield Progress(
-            "collecting", number, len(starts), {"rewards/success/mean": successes / scored} if scored else {}
-        )
-        if broken >= hopeless and number < len(starts):
-            raise TrainingHalted(f"the last {broken} episodes are all BROKEN; the last one: {episode.fault}")
+        limits = TokenLimits(*self.options.limits)
+        scored, successes, broken = 0, 0.0, 0
+        episodes = play(agent, places, starts, limits=limits, temperature=self.options.temperature)
+        for number, episode in enumerate(episodes, start=1):
+            with self.interrupts.held():  # An episode that was paid for is not lost between two writes.
+                self.played.add(episode)
+            self.interrupts.check()
+            if episode.reward is None:
+                broken += 1
+            else:
+                scored, successes, broken = scored + 1, successes + episode.parts.get("success", 0.0), 0
+            mean = {"rewards/success/mean": successes / scored} if scored else {}
+            yield Progress("collecting", number, len(starts), mean)
+            if broken >= hopeless and number < len(starts):
+                raise TrainingHalted(f"the last {broken} episodes are all BROKEN; the last one: {episode.fault}")
 
 
 def _show(chosen: Selection, env_id: str, console: Console) -> None:
@@ -246,12 +229,11 @@ def _show(chosen: Selection, env_id: str, console: Console) -> None:
     if len(rows) > 1:
         rows["all"] = chosen.counts
     # The title names the environment already, and a row has little room for words.
-    shown = {"episodes" if source == env_id else source: _figures(counts) for source, counts in rows.items()}
+    shown = {
+        "episodes" if source == env_id else source: tuple(str(value) for value in asdict(counts).values())
+        for source, counts in rows.items()
+    }
     console.print(table(f"Episodes of {env_id.rpartition(':')[2]}", shown, _COLUMNS))
-
-
-def _figures(counts: Counts) -> tuple[str, ...]:
-    return tuple(str(value) for value in asdict(counts).values())
 
 
 def _way_on(options: Options, played: Played | None) -> str:

@@ -9,7 +9,7 @@ import json
 import logging
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -138,17 +138,14 @@ def _line(name: str, text: str) -> None:
 
 def _source(file: TaskFile, part: str, source: str, count: int) -> str:
     """Where a part comes from, in words; the count only where it differs from row to row."""
-    if part == "prompt":
-        said = "column 'prompt'" + (", a list of messages" if source == "messages" else "")
-    elif source:
-        said = f"column {source!r}"
-    elif part == "id":
-        said = "the file's name and the row"
-    else:
-        said = "none"
     if part == "split" and not file.labelled:
         said = "all rows say train: " if source else "no column: "
         said += "about one prompt in five is held out, by its hash"
+    elif part == "prompt":
+        said = "column 'prompt'" + (", a list of messages" if source == "messages" else "")
+    else:
+        without = "the file's name and the row" if part == "id" else "none"
+        said = f"column {source!r}" if source else without
     return said if count == len(file.tasks) else f"{said} ({count:,})"
 
 
@@ -192,7 +189,9 @@ def _remarks(file: TaskFile) -> Iterator[str]:
 class _Watched(dict[str, Any]):
     """A task's data that remembers what was looked for in vain."""
 
-    missing: set[str]
+    def __init__(self, data: Mapping[str, Any], missing: set[str]) -> None:
+        super().__init__(data)
+        self.missing = missing
 
     def __missing__(self, name: str) -> Any:
         self.missing.add(str(name))
@@ -200,29 +199,23 @@ class _Watched(dict[str, Any]):
 
 
 def _missed(file: TaskFile, env_id: str) -> Iterator[str]:
-    """What the environment did not find in the first tasks, in words."""
-    for split in ("train", "eval"):
-        tasks = [task for task, where in zip(file.tasks, file.splits, strict=True) if where == split][:PROBED]
-        if not tasks:
-            continue
-        machine = _open(env_id, file.path, split)
-        watched = [_Watched(task.data) for task in tasks]
-        found: dict[str, str] = {}
-        for data in watched:
-            data.missing = set()
-        with _quiet():
-            try:
-                for index, (task, data) in enumerate(zip(tasks, watched, strict=True)):
-                    for fault in _probe(machine, index, replace(task, data=data)):
-                        found.setdefault(fault, task.id)
-            finally:
-                release(machine)
-        missing = sorted(set().union(*(data.missing for data in watched)))
-        for name in missing:
-            columns = ", ".join(map(repr, file.columns))
-            yield f"the environment reads Task.data[{name!r}], and no such column is there; the file has {columns}"
-        yield from (f"task {task_id}: {fault}" for fault, task_id in found.items())
-        return
+    """What the environment did not find in the first tasks of a split, in words."""
+    split = "train" if "train" in file.splits else "eval"
+    tasks = [task for task, where in zip(file.tasks, file.splits, strict=True) if where == split][:PROBED]
+    machine = _open(env_id, file.path, split)
+    missing: set[str] = set()
+    found: dict[str, str] = {}
+    with _quiet():
+        try:
+            for index, task in enumerate(tasks):
+                for fault in _probe(machine, index, replace(task, data=_Watched(task.data, missing))):
+                    found.setdefault(fault, task.id)
+        finally:
+            release(machine)
+    columns = ", ".join(map(repr, file.columns))
+    for name in sorted(missing):
+        yield f"the environment reads Task.data[{name!r}], and no such column is there; the file has {columns}"
+    yield from (f"task {task_id}: {fault}" for fault, task_id in found.items())
 
 
 def _open(env_id: str, path: str, split: str) -> Machine:

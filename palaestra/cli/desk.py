@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from palaestra import formats
-from palaestra.cli.asking import described, number_in, turn_of_file
+from palaestra.cli.asking import described, number_in, show_tokens, turn_of_file
 from palaestra.envs.core.declared import DEADLINES
 from palaestra.envs.core.machine import Machine
 from palaestra.envs.core.state import Seat
@@ -154,8 +154,6 @@ class Desk:
         name = rest or self.model
         if not name:
             raise UsageError("which model's tokens? /tokens FOLDER-OR-NAME, or start with --model")
-        from palaestra.cli.tokens import show_tokens
-
         show_tokens(self.console, name, self.hand.messages(self.hand.seat), self.hand.event.tools)
 
     def _do_undo(self, rest: str) -> None:
@@ -220,18 +218,19 @@ class Desk:
         parts = machine.spec.author.parts if isinstance(machine, Machine) else {}
         for name, value in event.parts.items():
             of = parts.get(name)
-            self._say(
-                f"  {name} = {value:g}" + (f", times {of.weight:g} (from {of.low:g} to {of.high:g})" if of else "")
-            )
-        expected = "see /task" if attempt.task.answer is None else visible(str(attempt.task.answer))
-        self._say("computed from")
-        self._say(f"  answer    {'none' if attempt.answer is None else visible(attempt.answer)}")
-        self._say(f"  expected  {expected}")
-        self._say(f"  calls     {', '.join(f'{c.name} {c.status}' for c in attempt.calls) or 'none'}")
-        for name, value in attempt.final.items():
-            self._say(f"  final     {name} = {visible(repr(value))}")
+            weight = f", times {of.weight:g} (from {of.low:g} to {of.high:g})" if of else ""
+            self._say(f"  {name} = {value:g}{weight}")
+        basis = {
+            "answer": "none" if attempt.answer is None else visible(attempt.answer),
+            "expected": "see /task" if attempt.task.answer is None else visible(str(attempt.task.answer)),
+            "calls": ", ".join(f"{c.name} {c.status}" for c in attempt.calls) or "none",
+        }
+        lines = [f"  {name:<8}  {text}" for name, text in basis.items()]
+        lines += [f"  final     {name} = {visible(repr(value))}" for name, value in attempt.final.items()]
         if isinstance(machine, Machine):
-            self._say(f"  turns     {attempt.turns}" + f" of {machine.spec.max_turns}" * machine.spec.solo)
+            lines.append(f"  turns     {attempt.turns}" + f" of {machine.spec.max_turns}" * machine.spec.solo)
+        self._say("\n".join(["computed from", *lines]))
+        if isinstance(machine, Machine):
             self._explain(machine, attempt)
 
     def _explain(self, machine: Machine, attempt: Attempt) -> None:

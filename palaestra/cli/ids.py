@@ -33,14 +33,10 @@ def resolve(text: str) -> str:
     short = {name.replace("-", ""): known for name, known in short_names().items()}
     env_id = short.get(env_id.lower().replace("-", "").replace("_", ""), env_id)
     env_id = re.sub(r"_v(?=\d+$)", "-v", env_id) if env_id not in gymnasium.registry else env_id
-    if env_id not in gymnasium.registry and env_id not in games() and not _in_pettingzoo(env_id):
+    from palaestra.envs.arena.openers import in_pettingzoo
+
+    if env_id not in gymnasium.registry and env_id not in games() and not in_pettingzoo(env_id):
         if not module and env_id.isidentifier() and os.path.exists(f"{env_id}.py"):
             raise UsageError(f"{env_id!r} is a module here, not an id; write {env_id}:ID with the id that it registers")
         raise UnknownId(env_id, [*registered(), *games()])
     return f"{module}:{env_id}" if module else env_id
-
-
-def _in_pettingzoo(env_id: str) -> bool:
-    from palaestra.envs.arena.openers import in_pettingzoo
-
-    return in_pettingzoo(env_id)

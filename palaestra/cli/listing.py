@@ -4,7 +4,7 @@ import json
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import gymnasium
 import tyro
@@ -46,8 +46,7 @@ def run(arguments: Sequence[str]) -> int:
         for env_id, row in rows.items():
             _show_row(env_id, row, console)
     for text in (*faults.values(), f"commands know the suite's as {', '.join(short_names())}"):
-        said = textwrap.fill(text, max(20, console.width), break_on_hyphens=False, break_long_words=False)
-        show_line(console, said)
+        _fold(text, console, "", break_on_hyphens=False, break_long_words=False)
     return 0
 
 
@@ -62,8 +61,7 @@ def _show_one(env_id: str, console: Console) -> None:
     takes |= {name: repr(value) for name, value in registered_with.items()}
     show_line(console, "  options:")
     for name, default in takes.items():
-        said = f"    {name}={default}" if default else f"    {name}"
-        show_line(console, said)
+        show_line(console, f"    {name}={default}" if default else f"    {name}")
 
 
 def _show_row(env_id: str, row: tuple[str, str], console: Console) -> None:
@@ -71,8 +69,12 @@ def _show_row(env_id: str, row: tuple[str, str], console: Console) -> None:
     tools, about = row
     show_line(console, env_id, "bold")
     for text in (about, tools if tools.startswith("seats") else f"tools: {tools}"):
-        said = textwrap.fill(text, max(20, console.width), initial_indent="  ", subsequent_indent="  ")
-        show_line(console, said)
+        _fold(text, console, "  ")
+
+
+def _fold(text: str, console: Console, indent: str, **how: Any) -> None:
+    width = max(20, console.width)
+    show_line(console, textwrap.fill(text, width, initial_indent=indent, subsequent_indent=indent, **how))
 
 
 def _row(env_id: str, faults: dict[str, str]) -> tuple[str, str]:

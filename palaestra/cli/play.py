@@ -48,6 +48,10 @@ class Options:
     model: str | None = None
     """Folder or hub name whose tokens /tokens shows."""
 
+    def __post_init__(self) -> None:
+        if self.seed is not None and self.seed < 0:
+            raise UsageError(f"seed is {self.seed}; expected 0 or more")
+
     @property
     def environment(self) -> dict[str, Any]:
         """What was asked for of the environment."""
@@ -138,6 +142,6 @@ def _lines(console: Console, block: Sequence[str]) -> Iterator[str]:
 
 def _place(text: str) -> tuple[Path, int]:
     path, _, number = text.rpartition(":")
-    if path and number.isdigit():
+    if path and number.isdecimal():
         return Path(path), int(number)
     return Path(text), 1

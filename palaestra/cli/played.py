@@ -43,8 +43,6 @@ class Played:
         self.done: set[tuple[int, int]] = set()
         """Task and seed of each Start that was scored."""
         self.defects = 0
-        self._env_id, self._agent, self._seed = env_id, agent, seed
-        self._options = dict(settings["options"])
         self._settings = {"env_id": env_id, "agent": agent, "seed": seed, **settings}
         if out.exists() and not (self.path.exists() or self.about.exists()):
             raise UsageError(f"{out} exists, and no collection has made it; remove it, or name another file with --out")
@@ -62,7 +60,8 @@ class Played:
 
     def add(self, episode: Episode) -> None:
         """Write an episode down."""
-        self._recorder.add(Record(self._env_id, episode, self._options, self._agent))
+        about = self._settings
+        self._recorder.add(Record(about["env_id"], episode, dict(about["options"]), about["agent"]))
         if episode.reward is not None:
             self.done.add((episode.start.task, episode.start.seed))
 
@@ -116,30 +115,21 @@ class Played:
         if not isinstance(before, dict):
             raise UsageError(f"{self.about} holds no settings of a collection; remove it to go on without its word")
         now = json.loads(json.dumps(self._settings))
-        self._refuse(differences({name: before.get(name) for name in now}, now))
+        self._refuse({name: before.get(name) for name in now}, now)
 
     def _look(self) -> None:
         """See what was played, and that it is of this collection."""
+        now = {name: self._settings[name] for name in ("env_id", "agent", "seed", "options")}
+        now["env_id"] = now["env_id"].rpartition(":")[2]
         for record in self._scanned(told=True):
-            start = record.episode.start
-            before = {
-                "env_id": record.env_id.rpartition(":")[2],
-                "agent": record.agent,
-                "seed": start.seed >> _SEED,
-                "options": dict(record.options),
-            }
-            now = {
-                "env_id": self._env_id.rpartition(":")[2],
-                "agent": self._agent,
-                "seed": self._seed,
-                "options": self._options,
-            }
-            self._refuse(differences(before, now))
+            start, env_id = record.episode.start, record.env_id.rpartition(":")[2]
+            then = (env_id, record.agent, start.seed >> _SEED, dict(record.options))
+            self._refuse(dict(zip(now, then, strict=True)), now)
             if record.episode.reward is not None:
                 self.done.add((start.task, start.seed))
 
-    def _refuse(self, changes: str) -> None:
-        if changes:
+    def _refuse(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+        if changes := differences(before, now):
             raise UsageError(
                 f"{self.path} was begun otherwise: {changes}; ask as before to go on with it, or name another --out"
             )

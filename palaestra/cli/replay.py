@@ -9,6 +9,7 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
+from palaestra.cli.display import show_line
 from palaestra.cli.episodes import Reading
 
 _SHOWN = 10
@@ -40,7 +41,7 @@ def run(arguments: Sequence[str]) -> int:
         if difference:
             counts["shown"] += 1
             if counts["shown"] <= _SHOWN:
-                console.print(f"{place}: {difference}", markup=False, highlight=False, soft_wrap=True)
+                show_line(console, f"{place}: {difference}")
     said = [f"{counts['identical']} identical", f"{counts['different']} different"]
     said += [f"{counts['BROKEN']} BROKEN, identical as far as they got"] * bool(counts["BROKEN"])
     said += [f"{reading.alone} not run, for other seats of their games are missing"] * bool(reading.alone)

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from palaestra.cli.blame import blaming
-from palaestra.cli.display import table
+from palaestra.cli.display import show_line, table
 from palaestra.cli.episodes import Reading
 from palaestra.cli.ids import resolve
 from palaestra.record import Record, write
@@ -40,44 +41,38 @@ class Options:
 class _Tally:
     """Old rewards beside new ones."""
 
-    pairs: list[tuple[float, float]] = field(default_factory=list)
-    places: list[str] = field(default_factory=list)
+    changes: list[tuple[str, float, float]] = field(default_factory=list)
+    """Of each episode its place, the old reward and the new one."""
     broken: int = 0
-    rate: float | None = None
-    """Episodes a second of CPU, where there were enough of them to say."""
-    _began: float = 0.0
+    began: float = 0.0
+    """When the first episode was judged: what a reward loads until then is not its rate."""
 
     def add(self, place: str, old: Record, new: Record) -> None:
-        if not self.pairs and not self.broken:
-            self._began = time.process_time()
+        if not self.changes and not self.broken:
+            self.began = time.process_time()
         if old.episode.reward is None or new.episode.reward is None:
             self.broken += 1
-            return
-        self.pairs.append((old.episode.reward, new.episode.reward))
-        self.places.append(place)
+        else:
+            self.changes.append((place, old.episode.reward, new.episode.reward))
 
-    def stop(self) -> None:
-        """Take the time since the first episode was judged: what a reward loads until then is not its rate."""
-        judged = len(self.pairs) + self.broken - 1
+    def said(self) -> Iterator[str]:
+        """The episodes that changed most, and how fast they were judged where there were enough of them to say."""
+        taken, judged = time.process_time() - self.began, len(self.changes) + self.broken - 1
+        changed = sorted(self.changes, key=lambda change: -abs(change[2] - change[1]))
+        yield from (f"{place}: {old:g} -> {new:g}" for place, old, new in changed[:_EXAMPLES] if old != new)
         if judged >= _MEASURABLE:
-            self.rate = judged / max(1e-9, time.process_time() - self._began)
+            yield f"{judged / max(1e-9, taken):,.0f} episodes a second of CPU"
 
     def table(self, reward: str) -> Table:
-        count = max(1, len(self.pairs))
-        differences = [new - old for old, new in self.pairs]
+        count = max(1, len(self.changes))
         rows = {
-            "episodes": (str(len(self.pairs)),),
-            "mean reward, recorded": (f"{sum(old for old, _ in self.pairs) / count:.3f}",),
-            "mean reward, new": (f"{sum(new for _, new in self.pairs) / count:.3f}",),
-            "higher now": (str(sum(one > 0 for one in differences)),),
-            "lower now": (str(sum(one < 0 for one in differences)),),
-        }
-        return table(f"Rewards by {reward}", rows | ({"BROKEN": (str(self.broken),)} if self.broken else {}), ("",))
-
-    def most_changed(self) -> list[str]:
-        changed = [i for i, (old, new) in enumerate(self.pairs) if old != new]
-        changed.sort(key=lambda i: -abs(self.pairs[i][1] - self.pairs[i][0]))
-        return [f"{self.places[i]}: {self.pairs[i][0]:g} -> {self.pairs[i][1]:g}" for i in changed[:_EXAMPLES]]
+            "episodes": f"{len(self.changes)}",
+            "mean reward, recorded": f"{sum(old for _, old, _ in self.changes) / count:.3f}",
+            "mean reward, new": f"{sum(new for *_, new in self.changes) / count:.3f}",
+            "higher now": f"{sum(new > old for _, old, new in self.changes)}",
+            "lower now": f"{sum(new < old for _, old, new in self.changes)}",
+        } | ({"BROKEN": f"{self.broken}"} if self.broken else {})
+        return table(f"Rewards by {reward}", {name: (text,) for name, text in rows.items()}, ("",))
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -86,7 +81,7 @@ def run(arguments: Sequence[str]) -> int:
     if "" not in sys.path:
         sys.path.insert(0, "")  # A reward of one's own lies in the current folder.
     # An id has a slash or is a short name; a function has a colon and no slash.
-    is_function = ":" in options.reward and "/" not in options.reward
+    is_function = options.reward.find(":") > 0 and "/" not in options.reward
     name = options.reward if is_function else resolve(options.reward)
     console, tally = Console(), _Tally()
     reading = Reading(options.files, console)
@@ -95,21 +90,17 @@ def run(arguments: Sequence[str]) -> int:
         for place, old, new in _rescored(reading, name, is_function):
             tally.add(place, old, new)
             yield new
-        tally.stop()
 
-    if options.out is not None:
-        write(options.out, judged())
+    if options.out is None:
+        deque(judged(), maxlen=0)
     else:
-        for _ in judged():
-            pass
+        write(options.out, judged())
+    said = list(tally.said())
     console.print(tally.table(options.reward))
-    for text in tally.most_changed():
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
-    if tally.rate is not None:
-        console.print(f"{tally.rate:,.0f} episodes a second of CPU", highlight=False)
     if reading.alone:
-        text = f"{reading.alone} episodes have no new reward, for other seats of their games are missing"
-        console.print(text, highlight=False, soft_wrap=True)
+        said.append(f"{reading.alone} episodes have no new reward, for other seats of their games are missing")
+    for text in said:
+        show_line(console, text)
     return 1 if reading.defects or reading.alone else 0
 
 

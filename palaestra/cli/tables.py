@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from palaestra import formats
-from palaestra.cli.agents import AgentOptions, open_agent
+from palaestra.cli.agents import AgentOptions, open_agent, read_as
 from palaestra.cli.display import show_line
 from palaestra.errors import UsageError
 from palaestra.protocols import Arena
@@ -48,12 +48,12 @@ def open_table(
     console: Console,
 ) -> Iterator[Table]:
     """Seat the agent of that name, and close what was opened for it at the end."""
-    made = _read_as(env_id, environment, name, agent, console)
+    made = _made_for(name, agent, env_id, environment, console)
     with ExitStack() as opened:
         other = None
         if seats:
             other = opened.enter_context(open_agent(others, env_id, slots=slots, seed=seed, environment=made))
-            theirs = _read_as(env_id, environment, others.model, other, console)
+            theirs = _made_for(others.model, other, env_id, environment, console)
             if other.chat is not None and _format(env_id, theirs) != _format(env_id, made):
                 made["format"] = "auto"
                 note = "the agents at this table write calls in different formats; whichever is met is read"
@@ -78,19 +78,11 @@ def _seated(
     return Table(seated_agent(players), places, made, own)
 
 
-def _read_as(
-    env_id: str, environment: Mapping[str, Any], name: str, agent: "Agent", console: Console
+def _made_for(
+    name: str, agent: "Agent", env_id: str, environment: Mapping[str, Any], console: Console
 ) -> dict[str, Any]:
-    """What the environment is made with for this agent."""
-    if agent.chat is None:
-        return dict(environment)
-    from palaestra.agents.dialect import pinned
-    from palaestra.trainers.resume import trained_format
-
-    made, note = pinned(env_id, environment, agent.chat.tokenizer, trained_format(name))
-    if note:
-        show_line(console, note, "yellow")
-    return made
+    chat = agent.chat
+    return dict(environment) if chat is None else read_as(env_id, environment, name, chat.tokenizer, console)
 
 
 def _format(env_id: str, environment: Mapping[str, Any]) -> str:

@@ -51,11 +51,12 @@ def chosen_steps(text: str) -> frozenset[int] | None:
     chosen: set[int] = set()
     for part in text.split(","):
         found = re.fullmatch(r"\s*(\d{1,9})(?:\s*-\s*(\d{1,9}))?\s*", part)
-        if found is None or int(found[2] or found[1]) < int(found[1]):
+        steps = range(int(found[1]), int(found[2] or found[1]) + 1) if found else range(0)
+        if not steps:
             raise UsageError(f"steps has {part.strip()!r}; expected numbers and ranges, such as 1,5,10-20")
-        if int(found[2] or found[1]) - int(found[1]) > _MOST_STEPS:
+        if len(steps) > _MOST_STEPS + 1:
             raise UsageError(f"steps has {part.strip()!r}, more than {_MOST_STEPS:,} steps")
-        chosen.update(range(int(found[1]), int(found[2] or found[1]) + 1))
+        chosen.update(steps)
     return frozenset(chosen)
 
 
@@ -72,8 +73,7 @@ def run(arguments: Sequence[str]) -> int:
 
     collection = Collection(options.paths, steps)
     written = write(options.out or (collection.run or Path()) / "view.html", collection)
-    said = f"{written.episodes:,} episodes, {written.bytes / 1e6:,.1f} MB: {written.path}"
-    show_line(console, said)
+    show_line(console, f"{written.episodes:,} episodes, {written.bytes / 1e6:,.1f} MB: {written.path}")
     if written.defects:
         lines = "line that" if written.defects == 1 else "lines that"
         console.print(f"without {written.defects} {lines} cannot be read; the page names them", highlight=False)

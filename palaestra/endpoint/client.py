@@ -58,6 +58,7 @@ class Endpoint:
             purpose="an OpenAI-compatible endpoint",
             size_option="max_body_bytes",
         )
+        self._shown = self._http.shown
         self._at_once = asyncio.Semaphore(config.max_concurrent)
         self._requests, self._tokens = Pace(config.requests_per_minute), Pace(config.tokens_per_minute)
         self._limit_name = "max_tokens"
@@ -186,15 +187,13 @@ class Endpoint:
 
     def _refusal(self, status: int, problem: Problem) -> str:
         variable = self.config.api_key_env
-        if status == 401:
-            hint = (
-                f"; the key was taken from {variable}" if self._secret else f"; no key was sent ({variable!r} is empty)"
-            )
-        elif status == 404:
-            hint = f"; {_EXPECTED}, and a model that is served there, found {self.config.model!r}"
-        else:
-            hint = ""
-        return f"{self._address} refused with {status}: {self._shown(problem.message)}{hint}"
+        hints = {
+            401: f"; the key was taken from {variable}"
+            if self._secret
+            else f"; no key was sent ({variable!r} is empty)",
+            404: f"; {_EXPECTED}, and a model that is served there, found {self.config.model!r}",
+        }
+        return f"{self._address} refused with {status}: {self._shown(problem.message)}{hints.get(status, '')}"
 
     def _priced(self, answer: Answer, booked: list[float]) -> Answer:
         usage = answer.usage
@@ -208,9 +207,6 @@ class Endpoint:
             calls=tuple(replace(call, name=hide(call.name), arguments=hide(call.arguments)) for call in answer.calls),
             usage=replace(usage, cost=cost),
         )
-
-    def _shown(self, text: str) -> str:
-        return self._http.shown(text)
 
     async def _send(self, path: str, body: bytes | None) -> Response:
         """A request; its answer is without the key."""

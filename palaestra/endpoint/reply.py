@@ -23,8 +23,6 @@ _TOO_LONG = re.compile(
     r"context[ _-](?:length|window|size)|maximum (?:context|prompt|input)|(?:prompt|input) is too long|too many tokens",
     re.I,
 )
-
-
 _TAGS = re.compile(r"<[^<>]*>")
 _SHOWN = 300
 """Characters of a server's message that are shown."""

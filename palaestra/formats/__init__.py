@@ -1,7 +1,7 @@
 """Call formats: how an agent writes a tool call in text, and how an environment reads it.
 
 A format is a module with two functions: `parse(text, tools=()) -> Parsed`, which never raises whatever the agent wrote,
-and `render(calls, content="") -> str`, its inverse. What holds for all of them:
+and `render(calls, content="") -> str`, its inverse. Most have them of a `dialect`. What holds for all of them:
 
 - A fault names what is wrong and where, and shows the right form of its own dialect. A turn without calls and without
   faults is the answer; content is what is said outside calls and thinking.
@@ -21,11 +21,10 @@ from functools import cache
 from importlib import import_module
 from typing import cast
 
-from palaestra.errors import ConfigError
+from palaestra.errors import ConfigError, UsageError
 from palaestra.formats.detection import detect
 from palaestra.formats.parsed import Fault, Format, Parsed, ParsedCall
 from palaestra.formats.parsed import Schemas as Schemas
-from palaestra.formats.translation import translate as _translate
 
 __all__ = ["DEFAULT", "FORMATS", "Fault", "Format", "Parsed", "ParsedCall", "detect", "get", "known", "translate"]
 
@@ -55,5 +54,29 @@ def known(name: str) -> str:
 
 
 def translate(text: str, target: str, tools: Schemas = (), source: str = DEFAULT) -> str:
-    """A turn with its calls written in another format; see `translation`."""
-    return text if source == target else _translate(text, get(source), get(target), tools)
+    """A turn as `target` writes it: what is said and thought stays, its calls are written anew.
+
+    Demonstrators write hermes, and recorded episodes whatever was read when they were played; an agent of another
+    family has other words for a call. A turn that `target` reads as calls already, one without a call, and one with a
+    fault, which is to stay the fault that it was, are left as they are. A UsageError where the target has no way to
+    write these calls.
+    """
+    if source == target:
+        return text
+    read, write = get(source), get(target)
+    found = read.parse(text, tools)
+    if not _sound(found) or _sound(write.parse(text, tools)):
+        return text
+    thought, mark, rest = text.rpartition("</think>")
+    said = read.parse(rest, tools)
+    written = write.render([call for call in said.calls if isinstance(call, ParsedCall)], said.content)
+    turn = f"{thought}{mark}\n{written}" if mark else written
+    if write.parse(turn, tools).calls != found.calls:
+        # A thought ends inside a call, or a word of the turn means something of its own over there.
+        raise UsageError(f"this turn cannot be written in another format: {text[:200]!r}")
+    return turn
+
+
+def _sound(parsed: Parsed) -> bool:
+    """Calls, and no fault."""
+    return bool(parsed.calls) and all(isinstance(call, ParsedCall) for call in parsed.calls)

@@ -14,12 +14,13 @@ goes unnoticed. Calls are written as hermes. Left out: turns in more than one di
 """
 
 import re
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
 from palaestra.formats import deepseek, fence, glm, harmony, hermes, llama3, mistral, openai, qwen3_coder, stray, tags
 from palaestra.formats.parsed import Format, Parsed, ParsedCall, Schemas
-from palaestra.formats.scanning import NAME, THINK, first_said, said
+from palaestra.formats.scanning import NAME, THINK, Turn, first_said, said
 
 EXAMPLE, render = hermes.EXAMPLE, hermes.render
 
@@ -42,7 +43,8 @@ def parse(text: str, tools: Schemas = ()) -> Parsed:
     parsed = _first_with_calls(sure, text, tools)
     if parsed and parsed.calls:
         return parsed
-    tagged = (tags.parse_careful, tags.careful(text, tools))
+    careful = tags.careful(text, tools)
+    tagged = (partial(tags.parse, found=careful), careful)
     maybe = [
         (mark.start(), place, read)
         for place, (read, marks) in enumerate(((llama3.parse, llama3.MARKERS), tagged, (fence.parse, fence.MARKERS)))
@@ -51,7 +53,7 @@ def parse(text: str, tools: Schemas = ()) -> Parsed:
     return (
         _first_with_calls([read for *_, read in sorted(maybe, key=itemgetter(0, 1))], text, tools)
         or parsed
-        or stray.check(said(text), text, EXAMPLE, tools)
+        or stray.check(said(text), Turn(text, EXAMPLE, tools=tools))
     )
 
 

@@ -10,9 +10,9 @@ rendered. Left out: the DSML tags of V3.2 and later.
 import re
 from collections.abc import Iterable
 
-from palaestra.formats import stray
-from palaestra.formats.parsed import Parsed, ParsedCall, Schemas
-from palaestra.formats.scanning import NAME, THINK, Turn, before_calls, plain_name, read_turn, skip_blank
+from palaestra.formats.dialect import Dialect, before_calls
+from palaestra.formats.parsed import ParsedCall
+from palaestra.formats.scanning import NAME, THINK, Turn, plain_name, skip_blank
 from palaestra.formats.values import decode, dump, with_arguments
 
 EXAMPLE = (
@@ -26,35 +26,34 @@ _MARKERS = re.compile(rf"<｜tool▁calls?▁(?:begin|end)｜>|<｜end▁of▁se
 _HEAD = re.compile(rf"\s*+({NAME})\s*+{_SEPARATOR}\s*+(?:({NAME})\s*+(?=[`{{]))?(?:{_FENCE}(?:json)?\s*+)?")
 
 
-def parse(text: str, tools: Schemas = ()) -> Parsed:
-    """Read a turn: its calls and faults in order, and the text around them."""
-    return stray.check(read_turn(text, EXAMPLE, _MARKERS, _read), text, EXAMPLE, tools)
-
-
 def render(calls: Iterable[ParsedCall], content: str = "") -> str:
     """Write calls in the form of V3.1."""
-    written = [_OPEN + plain_name(call.name, "deepseek") + _SEPARATOR + dump(call.arguments) + _CLOSE for call in calls]
-    return before_calls(content, _ALL + "".join(written) + _ALL_DONE if written else "", between="")
+    written = "".join(map(_written, calls))
+    return before_calls(content, written and _ALL + written + _ALL_DONE, between="")
+
+
+def _written(call: ParsedCall) -> str:
+    return _OPEN + plain_name(call.name, "deepseek") + _SEPARATOR + dump(call.arguments) + _CLOSE
 
 
 def _read(turn: Turn, marker: "re.Match[str]") -> int:
     text, position = turn.text, marker.end()
-    if marker[0] == _CLOSE:
-        turn.fault(f"{_CLOSE} without {_OPEN} before it", marker.start())
-        return position
     if marker[0] != _OPEN:
         return position
     head = _HEAD.match(text, position)
     if head is None:
-        return turn.skip(turn.instead(f"the tool's name and {_SEPARATOR}", position), position, _MARKERS, _CLOSE)
+        return turn.skip(turn.instead(f"the tool's name and {_SEPARATOR}", position), position, _CLOSE)
     value, end, reason, lenient = decode(text, head.end())
     if reason:
-        return turn.skip(reason, end, _MARKERS, _CLOSE, position)
+        return turn.skip(reason, end, _CLOSE, position)
     end = skip_blank(text, end)
     if text.startswith(_FENCE, end):
         end = skip_blank(text, end + len(_FENCE))
     closed = text.startswith(_CLOSE, end)
     if not closed and end < len(text):
-        return turn.skip(turn.instead(f"{_CLOSE} after the JSON", end), end, _MARKERS, _CLOSE)
+        return turn.skip(turn.instead(f"{_CLOSE} after the JSON", end), end, _CLOSE)
     turn.add(with_arguments(head[2] or head[1], value, lenient or not closed), position)
     return end + len(_CLOSE) * closed
+
+
+parse = Dialect(EXAMPLE, _MARKERS, _read, _written, _OPEN, _CLOSE).parse

@@ -7,12 +7,11 @@ line, since nothing shows that they were complete.
 """
 
 import re
-from collections.abc import Iterable
 
 from palaestra.errors import UsageError
-from palaestra.formats import stray
-from palaestra.formats.parsed import Parsed, ParsedCall, Schemas
-from palaestra.formats.scanning import THINK, Turn, before_calls, read_turn
+from palaestra.formats.dialect import Dialect
+from palaestra.formats.parsed import ParsedCall
+from palaestra.formats.scanning import THINK, Turn
 from palaestra.formats.values import code_tool
 
 EXAMPLE = "```python, the code on lines of its own, ``` on a line of its own"
@@ -30,18 +29,6 @@ MARKERS = re.compile(
 _CLOSERS = re.compile(rf"^([ \t]*+)({_TICKS})[ \t\r]*+$", re.MULTILINE)
 
 
-def parse(text: str, tools: Schemas = ()) -> Parsed:
-    """Read a turn: its blocks of Python as calls, and the text around them."""
-    name = code_tool(tools) or "python"
-    parsed = read_turn(text, EXAMPLE, MARKERS, lambda turn, marker: _read(turn, marker, name))
-    return stray.check(parsed, text, EXAMPLE, tools)
-
-
-def render(calls: Iterable[ParsedCall], content: str = "") -> str:
-    """Write each call as a block; a UsageError for a call that is not a piece of code."""
-    return before_calls(content, "\n".join(_written(call) for call in calls))
-
-
 def _written(call: ParsedCall) -> str:
     code = call.arguments.get("code")
     if len(call.arguments) != 1 or not isinstance(code, str):
@@ -53,12 +40,15 @@ def _written(call: ParsedCall) -> str:
     return f"{ticks}python\n{code}\n{ticks}"
 
 
-def _read(turn: Turn, marker: "re.Match[str]", name: str) -> int:
-    text, begin, indent = turn.text, marker.end(), len(marker[1])
+def _read(turn: Turn, marker: "re.Match[str]") -> int:
+    text, begin, indent, name = turn.text, marker.end(), len(marker[1]), code_tool(turn.tools) or "python"
     for closer in _CLOSERS.finditer(text, begin):
         if len(closer[2]) >= len(marker[2]) and len(closer[1]) <= indent:
             code = text[begin : max(closer.start() - 1, begin)]
-            turn.add(ParsedCall(name, {"code": _dedented(code, indent) if indent else code}), begin)
+            turn.add(
+                ParsedCall(name, {"code": _dedented(code, indent) if indent else code}),
+                begin,
+            )
             return closer.end()
     turn.fault(f"the block has no closing {marker[2]}", len(text))
     return len(text)
@@ -68,3 +58,7 @@ def _dedented(code: str, indent: int) -> str:
     """Code without as many blanks as stand before its fence; a line that has fewer loses those it has."""
     lines = code.split("\n")
     return "\n".join(line[min(indent, len(line) - len(line.lstrip(" \t"))) :] for line in lines)
+
+
+_DIALECT = Dialect(EXAMPLE, MARKERS, _read, _written)
+parse, render = _DIALECT.parse, _DIALECT.render

@@ -11,9 +11,9 @@ takes bare code. Left out: the other built-in tools' own argument forms.
 import re
 from collections.abc import Iterable
 
-from palaestra.formats import stray
-from palaestra.formats.parsed import Parsed, ParsedCall, Schemas
-from palaestra.formats.scanning import NAME, THINK, Turn, before_calls, plain_name, read_turn, said, skip_blank
+from palaestra.formats.dialect import Dialect, before_calls
+from palaestra.formats.parsed import ParsedCall
+from palaestra.formats.scanning import NAME, THINK, Turn, plain_name, said, skip_blank
 from palaestra.formats.values import decode, dump, with_arguments
 
 EXAMPLE = '<|channel|>commentary to=functions.tool <|constrain|>json<|message|>{"argument": "value"}<|call|>'
@@ -33,27 +33,21 @@ _ENDS = re.compile(r"<\|(?:end|call|return)\|>|(?=<\|(?:start|channel)\|>)|\Z")
 _NO_HEADERS = ("<|end|>", "<|call|>", "<|return|>")
 
 
-def parse(text: str, tools: Schemas = ()) -> Parsed:
-    """Read a turn: its calls and faults in order, and what was said aloud."""
-    final: list[str] = []
-    parsed = read_turn(text, EXAMPLE, _MARKERS, lambda turn, marker: _read(turn, marker, final))
-    return Parsed("".join(final).strip(), parsed.calls) if final else stray.check(parsed, text, EXAMPLE, tools)
-
-
 def render(calls: Iterable[ParsedCall], content: str = "") -> str:
     """Write calls as messages on `commentary`, what is said before them there too; without calls it is `final`."""
-    written = [
-        f"<|channel|>commentary to=functions.{plain_name(call.name, 'harmony')} <|constrain|>json"
-        f"{_MESSAGE}{dump(call.arguments)}<|call|>"
-        for call in calls
-    ]
+    written = [_written(call) for call in calls]
     if content:
         channel = "commentary" if written else "final"
         content = f"<|channel|>{channel}{_MESSAGE}{content}<|end|>"
     return before_calls(content, _NEXT.join(written), between=_NEXT)
 
 
-def _read(turn: Turn, marker: "re.Match[str]", final: list[str]) -> int:
+def _written(call: ParsedCall) -> str:
+    name = plain_name(call.name, "harmony")
+    return f"<|channel|>commentary to=functions.{name} <|constrain|>json{_MESSAGE}{dump(call.arguments)}<|call|>"
+
+
+def _read(turn: Turn, marker: "re.Match[str]") -> int:
     text, begin = turn.text, marker.start()
     if marker[0] in _NO_HEADERS:
         return marker.end()
@@ -71,7 +65,7 @@ def _read(turn: Turn, marker: "re.Match[str]", final: list[str]) -> int:
     channel = _CHANNEL.search(header[0])
     if channel is None or channel[1] != "analysis":
         aloud = said(text[header.end() : end]).content
-        (final if channel and channel[1] == "final" else turn.content).append(aloud)
+        (turn.final if channel and channel[1] == "final" else turn.content).append(aloud)
     return behind
 
 
@@ -99,3 +93,6 @@ def _call(turn: Turn, recipient: str, position: int) -> int:
 def _end(text: str, position: int) -> tuple[int, int]:
     """Where a message ends, and where its closing token does."""
     return next(_ENDS.finditer(text, position)).span()
+
+
+parse = Dialect(EXAMPLE, _MARKERS, _read, _written).parse

@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from palaestra.formats import stray
-from palaestra.formats.parsed import Parsed, ParsedCall, Schemas
-from palaestra.formats.scanning import BLANKS, THINK, Turn, before_calls, read_turn, skip_blank
+from palaestra.formats.dialect import Dialect, before_calls
+from palaestra.formats.parsed import ParsedCall, Schemas
+from palaestra.formats.scanning import BLANKS, THINK, Turn, skip_blank
 from palaestra.formats.values import SPELLINGS, Typing, as_call, decode, dump, tool_names
 
 EXAMPLE = '{"name": "tool", "parameters": {"argument": "value"}}'
@@ -29,42 +29,36 @@ MARKERS = re.compile(
 """Where a call may begin, the ends of turns, and thinking."""
 
 
-def parse(text: str, tools: Schemas = ()) -> Parsed:
-    """Read a turn: its calls and faults in order, and the text around them."""
-    ends = [-1]  # Behind the last call or fault and the blanks there.
-    parsed = read_turn(text, EXAMPLE, MARKERS, lambda turn, marker: _read(turn, marker, tools, ends))
-    return stray.check(parsed, text, EXAMPLE, tools)
-
-
 def render(calls: Iterable[ParsedCall], content: str = "") -> str:
     """Write calls as the chat template does, without the tag."""
-    written = [dump({"name": call.name, "parameters": call.arguments}) for call in calls]
-    return before_calls(content, "; ".join(written))
+    return before_calls(content, "; ".join(map(_written, calls)))
 
 
-def _read(turn: Turn, marker: "re.Match[str]", tools: Schemas, ends: list[int]) -> int:
+def _written(call: ParsedCall) -> str:
+    return dump({"name": call.name, "parameters": call.arguments})
+
+
+def _read(turn: Turn, marker: "re.Match[str]") -> int:
     text, tagged = turn.text, marker[0] == _TAG
     if marker[0].startswith("<") and not tagged:  # The end of the turn or message, which decoding has kept.
         return marker.end()
-    if marker["behind"] is not None and marker.start() > ends[-1]:  # Behind other text: nothing says that it is a call.
+    follows = turn.end >= 0 and marker.start() <= skip_blank(text, turn.end)
+    if marker["behind"] is not None and not follows:  # Behind other text: nothing says that it is a call.
         end = max(marker.end(), marker.start() + 1)  # A marker may be empty.
         turn.content.append(text[marker.start() : end])
         return end
     begin = skip_blank(text, marker.end())
     if tagged and not text.startswith("{", begin):
-        ends.append(turn.skip(turn.instead(f"a JSON object after {_TAG}", begin), begin, MARKERS))
-        return ends[-1]
+        return turn.skip(turn.instead(f"a JSON object after {_TAG}", begin), begin)
     value, end, reason, lenient = decode(text, begin)
     if reason:
-        ends.append(turn.skip(reason, end, MARKERS, begin=max(end, begin + 1)))
-        return ends[-1]
-    if not tagged and not _is_call(value, tools):
+        return turn.skip(reason, end, begin=max(end, begin + 1))
+    if not tagged and not _is_call(value, turn.tools):
         turn.content.append(text[marker.start() : end])
         return end
     call = as_call(value, lenient, "parameters")
     # The smaller of these models write every value as a string.
-    turn.add(Typing(tools, call.name).nested(call) if isinstance(call, ParsedCall) else call, begin)
-    ends.append(skip_blank(text, end))
+    turn.add(Typing(turn.tools, call.name).nested(call) if isinstance(call, ParsedCall) else call, begin)
     return end
 
 
@@ -74,3 +68,6 @@ def _is_call(value: dict[str, Any], tools: Schemas) -> bool:
         return False
     given = not value.keys().isdisjoint(SPELLINGS)
     return given or value.get("type") == "function" or value["name"] in tool_names(tools)
+
+
+parse = Dialect(EXAMPLE, MARKERS, _read, _written).parse

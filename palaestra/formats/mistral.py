@@ -6,30 +6,16 @@ thinking. Left out: calls in a version 3 list without its closing bracket, since
 """
 
 import re
-from collections.abc import Iterable
 from typing import Any
 
-from palaestra.formats import stray
-from palaestra.formats.parsed import Parsed, ParsedCall, Schemas
-from palaestra.formats.scanning import NAME, THINK, Turn, before_calls, plain_name, read_turn, skip_blank
+from palaestra.formats.dialect import Dialect
+from palaestra.formats.scanning import NAME, THINK, Turn, plain_name, skip_blank
 from palaestra.formats.values import as_call, decode, dump, with_arguments
 
 EXAMPLE = '[TOOL_CALLS]tool[ARGS]{"argument": "value"}'
 
 _OPEN, _ARGS = "[TOOL_CALLS]", "[ARGS]"
-_MARKERS = re.compile(rf"\[TOOL_CALLS\]|\[/?THINK\]|{THINK}")
 _HEAD = re.compile(rf"({NAME})\s*+(?:\[CALL_ID\]\s*+{NAME}\s*+)?(\[ARGS\])?\s*+")
-
-
-def parse(text: str, tools: Schemas = ()) -> Parsed:
-    """Read a turn: its calls and faults in order, and the text around them."""
-    return stray.check(read_turn(text, EXAMPLE, _MARKERS, _read), text, EXAMPLE, tools)
-
-
-def render(calls: Iterable[ParsedCall], content: str = "") -> str:
-    """Write calls in the newer form."""
-    written = [_OPEN + plain_name(call.name, "mistral") + _ARGS + dump(call.arguments) for call in calls]
-    return before_calls(content, "".join(written), between="")
 
 
 def _read(turn: Turn, marker: "re.Match[str]") -> int:
@@ -39,13 +25,13 @@ def _read(turn: Turn, marker: "re.Match[str]") -> int:
         if not reason:
             _add_list(turn, value, lenient, begin)
             return end
-        return turn.skip(reason, end, _MARKERS, begin=marker.end())
+        return turn.skip(reason, end, begin=marker.end())
     head = _HEAD.match(text, begin)
     if head is None:
-        return turn.skip(turn.instead(f"the tool's name after {_OPEN}", begin), begin, _MARKERS, begin=marker.end())
+        return turn.skip(turn.instead(f"the tool's name after {_OPEN}", begin), begin, begin=marker.end())
     value, end, reason, lenient = decode(text, head.end())
     if reason:
-        return turn.skip(reason, end, _MARKERS, begin=marker.end())
+        return turn.skip(reason, end, begin=marker.end())
     turn.add(with_arguments(head[1], value, lenient or head[2] is None), begin)
     return end
 
@@ -56,3 +42,13 @@ def _add_list(turn: Turn, value: Any, lenient: bool, position: int) -> None:
     if not found:
         turn.fault("the list of calls is empty", position)
     turn.add_all([as_call(item, lenient or found is not value) for item in found], position)
+
+
+_DIALECT = Dialect(
+    EXAMPLE,
+    re.compile(rf"\[TOOL_CALLS\]|\[/?THINK\]|{THINK}"),
+    _read,
+    lambda call: _OPEN + plain_name(call.name, "mistral") + _ARGS + dump(call.arguments),
+    between="",
+)
+parse, render = _DIALECT.parse, _DIALECT.render

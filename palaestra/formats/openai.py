@@ -13,7 +13,7 @@ from typing import Any
 
 from palaestra.formats import stray
 from palaestra.formats.parsed import Format, Parsed, ParsedCall, Schemas
-from palaestra.formats.scanning import THINK, Turn, read_turn, said
+from palaestra.formats.scanning import THINK, Turn, said, walk
 from palaestra.formats.values import as_call, decode, dump
 
 EXAMPLE = (
@@ -28,7 +28,8 @@ _MARKERS = re.compile(rf"{MARK}|{THINK}")
 
 def parse(text: str, tools: Schemas = ()) -> Parsed:
     """Read a message written as JSON; any other text is content."""
-    return stray.check(read_turn(text, EXAMPLE, _MARKERS, _read), text, EXAMPLE, tools)
+    turn = Turn(text, EXAMPLE, _MARKERS, tools)
+    return stray.check(walk(turn, _read), turn)
 
 
 def render(calls: Iterable[ParsedCall], content: str = "") -> str:

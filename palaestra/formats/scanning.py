@@ -1,7 +1,7 @@
 """One forward walk over a turn: what is thought, what is said, and where each call begins.
 
-`read_turn` knows thinking, the cap on calls and what counts as said; a format hands it a pattern of its markers and
-a reader that takes over at each of them. Every position only moves forward and every look ahead is bounded or made
+`walk` knows thinking, the cap on calls and what counts as said; a format hands it a pattern of its markers and a reader
+that takes over at each of them. Every position only moves forward and every look ahead is bounded or made
 at most `MAX_CALLS` times, so the time is linear whatever the agent wrote. Left out: values (`values`).
 """
 
@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 
 from palaestra.errors import UsageError
-from palaestra.formats.parsed import Fault, Parsed, ParsedCall
+from palaestra.formats.parsed import Fault, Parsed, ParsedCall, Schemas
 
 MAX_CALLS = 64
 """Calls read in one turn. A degenerate sample repeats an opening tag thousands of times; the cap also keeps the time
@@ -38,13 +38,16 @@ _BLANKS = re.compile(BLANKS)
 class Turn:
     """What has been read of a turn so far. Readers add to it."""
 
-    __slots__ = ("calls", "content", "example", "text")
+    __slots__ = ("calls", "content", "end", "example", "final", "markers", "text", "tools")
 
-    def __init__(self, text: str, example: str) -> None:
-        self.text = text
-        self.example = example
+    def __init__(self, text: str, example: str, markers: "re.Pattern[str]" = _THINK, tools: Schemas = ()) -> None:
+        self.text, self.example, self.markers, self.tools = text, example, markers, tools
         self.content: list[str] = []
+        self.final: list[str] = []
+        """Where there is any, it is all that the turn says."""
         self.calls: list[ParsedCall | Fault] = []
+        self.end = -1
+        """Behind the last call or fault; -1 before there was one."""
 
     def add(self, call: ParsedCall | str, position: int) -> None:
         """Record a call, or the reason why it is none."""
@@ -71,7 +74,7 @@ class Turn:
         found = repr(self.text[position : position + MAX_QUOTED]) if position < len(self.text) else "the end"
         return f"expected {wanted}, found {found}"
 
-    def skip(self, reason: str, position: int, markers: "re.Pattern[str]", closer: str = "", begin: int = -1) -> int:
+    def skip(self, reason: str, position: int, closer: str = "", begin: int = -1) -> int:
         """Record a fault, and give back where reading goes on: behind the closing tag of the faulty block that begins
         there (or at `begin`), or at the next marker if it has none.
 
@@ -80,7 +83,7 @@ class Turn:
         self.fault(reason, position)
         position = position if begin < 0 else begin
         unclosed = False
-        while marker := markers.search(self.text, position):
+        while marker := self.markers.search(self.text, position):
             if marker[0] not in _THINKING:
                 return marker.end() if marker[0] == closer else marker.start()
             end = -1 if unclosed else self.text.find(_THINKING[marker[0]], marker.end())
@@ -93,15 +96,11 @@ Reader = Callable[[Turn, "re.Match[str]"], int]
 """Reads on from a marker, adds to the turn, and returns where the walk goes on: at the marker's end or behind it."""
 
 
-def read_turn(text: str, example: str, markers: "re.Pattern[str]", read: Reader) -> Parsed:
-    """Walk over a turn. `markers` finds what `read` takes over at, and the thinking tags (`THINK`)."""
+def walk(turn: Turn, read: Reader) -> Parsed:
+    """Read a turn to its end. Its `markers` find what `read` takes over at, and the thinking tags (`THINK`)."""
+    text, markers, content, calls = turn.text, turn.markers, turn.content, turn.calls
     marker = markers.search(text)
-    if marker is None:
-        return Parsed(text.strip())
-    turn = Turn(text, example)
-    content, calls = turn.content, turn.calls
-    thought = False
-    position = 0
+    thought, position = False, 0
     while marker is not None:
         content.append(text[position : marker.start()])
         found = marker[0]
@@ -118,7 +117,9 @@ def read_turn(text: str, example: str, markers: "re.Pattern[str]", read: Reader)
             thought = True
             position = marker.end()
         elif len(calls) < MAX_CALLS:
+            before = len(calls)
             position = read(turn, marker)
+            turn.end = position if len(calls) > before else turn.end
         else:
             del calls[MAX_CALLS:]
             turn.fault(TOO_MANY, marker.start())
@@ -126,12 +127,12 @@ def read_turn(text: str, example: str, markers: "re.Pattern[str]", read: Reader)
         marker = markers.search(text, position) if position < len(text) else None
     else:
         content.append(text[position:])
-    return Parsed("".join(content).strip(), tuple(calls))
+    return Parsed("".join(turn.final or content).strip(), tuple(calls))
 
 
 def said(text: str) -> Parsed:
     """A turn that no format needs to look at: its text without thinking."""
-    return read_turn(text, "", _THINK, lambda turn, marker: marker.end())
+    return walk(Turn(text, ""), lambda turn, marker: marker.end())
 
 
 def first_said(text: str, markers: "re.Pattern[str]") -> list["re.Match[str]"]:
@@ -145,7 +146,7 @@ def first_said(text: str, markers: "re.Pattern[str]") -> list["re.Match[str]"]:
             found.append(marker)
         return max(marker.end(), marker.start() + 1)
 
-    read_turn(text, "", markers, read)
+    walk(Turn(text, "", markers), read)
     return found
 
 
@@ -165,8 +166,3 @@ def plain_name(name: str, dialect: str) -> str:
             f"expected a name of 1 to {MAX_NAME} characters without blanks and brackets"
         )
     return name
-
-
-def before_calls(content: str, written: str, between: str = "\n") -> str:
-    """What is said, then the calls."""
-    return content + between + written if content and written else content or written

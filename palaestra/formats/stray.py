@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from palaestra.formats.parsed import Parsed, Schemas
+from palaestra.formats.parsed import Parsed
 from palaestra.formats.scanning import MAX_CALLS, MAX_QUOTED, Turn
 from palaestra.formats.values import SPELLINGS, decode
 
@@ -58,7 +58,7 @@ _REST = re.compile(_BEHIND)
 _ENDING = re.compile(rf"(?:(?P<tag>{_TAG})|[)}}])[])]*+{_BEHIND}")
 
 
-def check(parsed: Parsed, text: str, example: str, tools: Schemas) -> Parsed:
+def check(parsed: Parsed, turn: Turn) -> Parsed:
     """The turn with a fault, if it has no call but one of these tools in another form; else as it is."""
     content = parsed.content
     if parsed.calls or not content:
@@ -69,14 +69,13 @@ def check(parsed: Parsed, text: str, example: str, tools: Schemas) -> Parsed:
                 return parsed
         elif content[-1] == "}" and ":" not in content and not content.endswith("{}"):  # \\boxed{42}
             return parsed
-    names = [name for tool in tools if (name := tool["function"]["name"]) in content]
+    names = [name for tool in turn.tools if (name := tool["function"]["name"]) in content]
     found = (_object(content, names) or _marked(content, names)) if names and "<answer>" not in content else None
     if found is None:
         return parsed
     name, begin = found
-    turn = Turn(text, example)
     # What is said may lack thinking that the turn has, so the place is found by what stands there.
-    position = max(text.rfind(content[begin : begin + MAX_QUOTED]), 0)
+    position = max(turn.text.rfind(content[begin : begin + MAX_QUOTED]), 0)
     turn.fault(f"a call of {name} in a form that is not read here", position)
     return Parsed(content, tuple(turn.calls))
 

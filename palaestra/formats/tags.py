@@ -14,9 +14,9 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
-from palaestra.formats import stray
+from palaestra.formats.dialect import Dialect, before_calls
 from palaestra.formats.parsed import Parsed, ParsedCall, Schemas
-from palaestra.formats.scanning import THINK, Turn, before_calls, plain_name, read_turn, skip_blank
+from palaestra.formats.scanning import THINK, Turn, plain_name, skip_blank
 from palaestra.formats.values import Typing, code_tool, decode, dump, tool_names, with_arguments
 
 EXAMPLE = "<search>what to look for</search>"
@@ -30,14 +30,7 @@ _FENCE = re.compile(r"```\w*+[ \t]*+\n(.*)\n```\Z", re.DOTALL)
 def parse(text: str, tools: Schemas = (), found: "re.Pattern[str] | None" = None) -> Parsed:
     """Read a turn: its calls and faults in order, and the answer or the text around them. `found` finds the tags."""
     marks = found or _markers(tool_names(tools), bool(code_tool(tools)))
-    answers: list[str] = []
-    parsed = read_turn(text, EXAMPLE, marks, lambda turn, marker: _read(turn, marker, marks, tools, answers))
-    return Parsed("\n".join(answers).strip(), parsed.calls) if answers else stray.check(parsed, text, EXAMPLE, tools)
-
-
-def parse_careful(text: str, tools: Schemas = ()) -> Parsed:
-    """Read a turn in which tags may as well be prose; see `careful`."""
-    return parse(text, tools, careful(text, tools))
+    return Dialect(EXAMPLE, marks, _read, _written).parse(text, tools)
 
 
 def render(calls: Iterable[ParsedCall], content: str = "") -> str:
@@ -85,8 +78,8 @@ def _careful(names: tuple[str, ...], code: bool) -> "re.Pattern[str]":
     return re.compile("|".join(found), re.MULTILINE)
 
 
-def _read(turn: Turn, marker: "re.Match[str]", around: "re.Pattern[str]", tools: Schemas, answers: list[str]) -> int:
-    text, position, tag = turn.text, marker.end(), marker[0].strip("</>")
+def _read(turn: Turn, marker: "re.Match[str]") -> int:
+    text, tools, position, tag = turn.text, turn.tools, marker.end(), marker[0].strip("</>")
     closer = f"</{tag}>"
     if marker[0] == closer:
         if tag != "answer":
@@ -94,8 +87,9 @@ def _read(turn: Turn, marker: "re.Match[str]", around: "re.Pattern[str]", tools:
         return position
     end = text.find(closer, position)
     if tag == "answer":
-        answers.append(text[position:] if end < 0 else text[position:end])
-        return len(text) if end < 0 else end + len(closer)
+        end = end if end >= 0 else len(text)
+        turn.final.append(text[position:end] + "\n")
+        return min(end + len(closer), len(text))
     begin = skip_blank(text, position)
     typing = Typing(tools, tag)
     if tag == _CODE and not typing.known:
@@ -108,7 +102,7 @@ def _read(turn: Turn, marker: "re.Match[str]", around: "re.Pattern[str]", tools:
             turn.add(with_arguments(typing.name, value, lenient or not closed), begin)
             return behind + len(closer) * closed
     if end < 0:
-        return turn.skip(f"<{tag}> has no {closer}", position, around, closer)
+        return turn.skip(f"<{tag}> has no {closer}", position, closer)
     again = text.rfind(marker[0], position, end) if typing.name != code_tool(tools) else -1
     if again >= 0:
         turn.content.append(text[marker.start() : again])

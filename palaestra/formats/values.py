@@ -14,7 +14,7 @@ from typing import Any
 
 from palaestra.errors import UsageError
 from palaestra.formats.parsed import ParsedCall, Schemas
-from palaestra.formats.scanning import skip_blank
+from palaestra.formats.scanning import plain_name, skip_blank
 
 MAX_REPAIR = 20_000
 """Characters in which trailing commas are looked for; longer JSON has to be right."""
@@ -91,15 +91,10 @@ def as_call(value: Any, lenient: bool = False, spelling: str = "arguments") -> P
     name = value.get("name")
     if not isinstance(name, str) or not name:
         return '"name" must be a non-empty string'
-    arguments = value.get(spelling)
-    if isinstance(arguments, dict):
-        return ParsedCall(name, arguments, lenient)
-    if spelling in value:
-        return with_arguments(name, arguments, lenient)
-    key = next((key for key in SPELLINGS if key in value), "")
+    key = spelling if spelling in value else next((key for key in SPELLINGS if key in value), "")
     if not key and not _HEAD.issuperset(value):
         return f'the arguments stand beside "name"; put them into "{spelling}": {{...}}'
-    return with_arguments(name, value.get(key), True)
+    return with_arguments(name, value.get(key), lenient or key != spelling)
 
 
 def with_arguments(name: str, arguments: Any, lenient: bool = False) -> ParsedCall | str:
@@ -137,26 +132,42 @@ class BareText:
     arguments behind it.
     """
 
-    def __init__(self, dialect: str, opener: str, closer: str, followers: str) -> None:
-        self.dialect, self.opener, self.closer = dialect, opener, closer
-        self._end = re.compile(rf"{closer}(?=[ \t\r\n]*+(?:{followers}|\Z))")
+    def __init__(self, dialect: str, head: str, key: str, opener: str, closer: str, ends: str, tail: str = "") -> None:
+        """`head` is written before a value and `tail` behind it, `key` finds the name in a head as models write it.
 
-    def read(self, text: str, position: int) -> tuple[str, int] | None:
+        `ends` are what may follow a value.
+        """
+        self.dialect, self.head, self.opener, self.closer, self.tail = dialect, head, opener, closer, tail
+        self._key = re.compile(key)
+        self._end = re.compile(rf"{tail and tail + '?'}{closer}(?=[ \t\r\n]*+(?:{ends}|\Z))")
+
+    def arguments(self, text: str, position: int, typing: "Typing") -> tuple[dict[str, Any], int, str]:
+        """Keys and values from `position`, where they end, and the key whose value has no end ("" for none)."""
+        arguments: dict[str, Any] = {}
+        while key := self._key.match(text, position):
+            value = self._value(text, key.end())
+            if value is None:
+                return arguments, key.end(), key[1]
+            arguments[key[1]] = typing.read(key[1], value[0])
+            position = skip_blank(text, value[1])
+        return arguments, position, ""
+
+    def _value(self, text: str, position: int) -> tuple[str, int] | None:
         """The value that begins at `position`, and the place behind its closing tag; None where it has no end."""
         found = self._end.search(text, position)
         value = text[position : found.start()] if found else ""
         return (value, found.end()) if found and value.count(self.opener) <= value.count(self.closer) else None
 
     def written(self, key: str, value: Any) -> str:
-        """A value with its closing tag; a UsageError where it would not be read back as it is."""
+        """An argument; a UsageError where it would not be read back as it is."""
         text = bare(value)
-        whole = text + self.closer
-        if self.read(whole, 0) != (text, len(whole)):
+        whole = text + self.tail + self.closer
+        if self._value(whole, 0) != (text, len(whole)):
             raise UsageError(
                 f"argument {key!r} contains {self.opener} or {self.closer}, "
                 f"which the {self.dialect} format cannot write; use hermes"
             )
-        return whole
+        return self.head.format(plain_name(key, self.dialect)) + whole
 
 
 def tool_names(tools: Schemas) -> tuple[str, ...]:

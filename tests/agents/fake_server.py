@@ -64,6 +64,12 @@ def error(status, message, **more):
     return Reply({"error": {"message": message, **more}}, status)
 
 
+def replying(*replies):
+    """A server that behaves one way for each of the first requests, and the last way from then on."""
+    left = [*replies]
+    return FakeServer(lambda seen: left.pop(0) if len(left) > 1 else left[0])
+
+
 def demonstrated(rule, native=True):
     """Behave as a model that plays by an environment's demonstrator, in either form of the wire."""
 

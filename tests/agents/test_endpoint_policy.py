@@ -20,15 +20,11 @@ from palaestra.agents.policies.dialogue import to_native, to_text, to_text_only
 from palaestra.endpoint import Answer, EndpointConfig, ToolCall
 from palaestra.formats import FORMATS, ParsedCall, get, hermes
 
-SEARCH = {
-    "type": "function",
-    "function": {
-        "name": "search",
-        "description": "Look up.",
-        "parameters": {"type": "object", "properties": {"query": {"type": "string"}}},
-    },
-}
+PARAMETERS = {"type": "object", "properties": {"query": {"type": "string"}}}
+SEARCH = {"type": "function", "function": {"name": "search", "description": "Look up.", "parameters": PARAMETERS}}
 ASK = {"role": "user", "content": "Where?"}
+ENV = "palaestra/Calculator-v0"
+RULE = palaestra.demonstrator(ENV)
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +46,14 @@ def opened(url, policy=None, **options):
         made.close()
 
 
-def played(policy, env_id="palaestra/Calculator-v0", count=4, slots=4):
+@contextmanager
+def served(behave, policy=None, **options):
+    """A server that behaves so, and a policy that asks it."""
+    with FakeServer(behave) as server, opened(server.url, policy, **options) as made:
+        yield server, made
+
+
+def played(policy, env_id=ENV, count=4, slots=4):
     arena = palaestra.arena(env_id, slots)
     try:
         return list(play(Agent(policy), arena, families.starts(count)))
@@ -71,12 +74,10 @@ def until_there(policy, count=1):
 
 
 @pytest.mark.parametrize("native", [True, False])
-@pytest.mark.parametrize("env_id", ["palaestra/Calculator-v0", "palaestra/TwoHop-v0"])
+@pytest.mark.parametrize("env_id", [ENV, "palaestra/TwoHop-v0"])
 def test_a_served_demonstrator_solves_its_environment(env_id, native):
-    with (
-        FakeServer(demonstrated(palaestra.demonstrator(env_id), native)) as server,
-        opened(server.url, {"native_tools": native}) as policy,
-    ):
+    behave = demonstrated(palaestra.demonstrator(env_id), native)
+    with served(behave, {"native_tools": native}) as (server, policy):
         policy.check()
         episodes = played(policy, env_id, count=12)
         assert policy.totals.answers == len(server.questions) == sum(e.attempt.turns for e in episodes)
@@ -111,7 +112,7 @@ def assert_ids_match(messages):
 
 def test_all_episodes_are_out_at_once():
     waiting = []
-    inner = demonstrated(palaestra.demonstrator("palaestra/Calculator-v0"))
+    inner = demonstrated(RULE)
 
     async def behave(seen):
         """Nobody is answered before six are here."""
@@ -120,7 +121,7 @@ def test_all_episodes_are_out_at_once():
             await asyncio.sleep(0.01)
         return inner(seen)
 
-    with FakeServer(behave) as server, opened(server.url) as policy:
+    with served(behave) as (server, policy):
         assert [episode.reward for episode in played(policy, count=6, slots=6)] == [1.0] * 6
         assert server.peak == 6
 
@@ -133,21 +134,10 @@ def test_a_dead_server_breaks_episodes_with_a_fault_that_names_it():
     assert all(url in episode.fault for episode in episodes)
 
 
-def test_a_server_that_is_busy_for_a_while_costs_no_episode():
-    inner, busy = demonstrated(palaestra.demonstrator("palaestra/Calculator-v0")), []
-
-    def behave(seen):
-        busy.append(seen)
-        return error(429, "slow down") if len(busy) <= 6 else inner(seen)
-
-    with FakeServer(behave) as server, opened(server.url) as policy:
-        assert [episode.reward for episode in played(policy)] == [1.0] * 4
-
-
 def test_a_wrong_key_stops_the_run(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-a-very-wrong-key")
     wrong = error(401, "Incorrect API key provided: sk-a-very-wrong-key")
-    with FakeServer(lambda seen: wrong) as server, opened(server.url) as policy:
+    with served(lambda seen: wrong) as (server, policy):
         with pytest.raises(UsageError, match=r"Incorrect API key.*from OPENAI_API_KEY") as caught:
             played(policy, count=1000)
         assert len(server.seen) <= 4
@@ -179,7 +169,7 @@ def test_a_malformed_call_is_the_agents_mistake(name, arguments):
         told = seen.asked["messages"][-1]
         return said("42") if "Error" in str(told["content"]) else said(None, [(name, arguments)])
 
-    with FakeServer(behave) as server, opened(server.url) as policy:
+    with served(behave) as (server, policy):
         (episode,) = played(policy, count=1)
     assert episode.ending is Ending.ANSWERED
     assert {call.status for call in episode.attempt.calls} == {Status.BAD_CALL}
@@ -188,7 +178,7 @@ def test_a_malformed_call_is_the_agents_mistake(name, arguments):
 
 
 def test_a_cut_turn_is_no_answer():
-    with FakeServer(lambda seen: said("The answer is", finish="length")) as server, opened(server.url) as policy:
+    with served(lambda seen: said("The answer is", finish="length")) as (_, policy):
         (episode,) = played(policy, count=1)
     assert episode.ending is Ending.LENGTH_LIMIT
     assert episode.attempt.answer is None
@@ -200,7 +190,7 @@ def test_thinking_is_recorded_but_not_sent_back():
             return said("42", reasoning="done </think> 7")
         return said("Let me see.", [("calculator", '{"expression": "6 * 7"}')], reasoning_content="wondering")
 
-    with FakeServer(behave) as server, opened(server.url) as policy:
+    with served(behave) as (server, policy):
         (episode,) = played(policy, count=1)
     first, last = (m["content"] for m in episode.attempt.messages if m["role"] == "assistant")
     assert first.startswith("<think>\nwondering\n</think>\nLet me see.\n<tool_call>")
@@ -217,7 +207,7 @@ def test_a_cancelled_request_is_hung_up_and_never_answered():
             await asyncio.sleep(3600)
         return said()
 
-    with FakeServer(behave) as server, opened(server.url) as policy:
+    with served(behave) as (server, policy):
         first = policy.submit(request(messages=({"role": "user", "content": "forget me"},)))
         while server.busy == 0:
             assert policy.poll(0.0) == []
@@ -231,7 +221,7 @@ def test_a_cancelled_request_is_hung_up_and_never_answered():
 
 
 def test_what_was_cancelled_is_never_handed_out_whether_it_is_not_yet_sent_or_in_already():
-    with FakeServer(lambda seen: said()) as server, opened(server.url) as policy:
+    with served(lambda seen: said()) as (_, policy):
         for _ in range(50):
             policy.cancel(policy.submit(request()))  # Before it is sent.
         ticket = policy.submit(request())
@@ -257,18 +247,15 @@ def test_closing_hangs_up_on_whatever_is_out():
         assert policy.poll(0.0) == []
         with pytest.raises(UsageError, match="is closed"):
             policy.submit(request())
-    with FakeServer(lambda seen: error(503, "busy")) as server, opened(server.url, backoff=100.0) as policy:
+    with served(lambda seen: error(503, "busy"), backoff=100.0) as (server, policy):
         policy.submit(request())
         while not server.seen:  # It is closed in the middle of trying again.
             assert policy.poll(0.01) == []
 
 
 def test_leaving_play_early_closes_cleanly():
-    with (
-        FakeServer(demonstrated(palaestra.demonstrator("palaestra/Calculator-v0"))) as server,
-        opened(server.url) as policy,
-    ):
-        arena = palaestra.arena("palaestra/Calculator-v0", 4)
+    with served(demonstrated(RULE)) as (_, policy):
+        arena = palaestra.arena(ENV, 4)
         episodes = play(Agent(policy), arena, families.starts(50))
         assert next(episodes).reward == 1.0
         episodes.close()
@@ -308,13 +295,15 @@ def test_fewer_results_than_calls_still_answer_every_id():
     """An environment runs only so many calls of a turn, and says so in one message more."""
     turn = hermes.render([ParsedCall("search", {"query": str(n)}) for n in range(5)])
     results = [{"role": "tool", "name": "search", "content": str(n)} for n in range(3)]
-    wire = to_native([ASK, {"role": "assistant", "content": turn}, *results], [SEARCH], hermes)
-    assert_ids_match(wire)
-    assert [message["content"] for message in wire[2:6]] == ["0", "1", "2", "This call was not run."]
-    more = [*results, *results]
-    wire = to_native([ASK, {"role": "assistant", "content": turn}, *more], [SEARCH], hermes)
-    assert_ids_match(wire)
-    assert wire[-1] == {"role": "user", "content": "Result of search:\n2"}
+    not_run = "This call was not run."
+    for told, contents in (
+        (results, ["0", "1", "2", not_run, not_run]),
+        ([*results, *results], ["0", "1", "2", "0", "1", "Result of search:\n2"]),
+    ):
+        wire = to_native([ASK, {"role": "assistant", "content": turn}, *told], [SEARCH], hermes)
+        assert_ids_match(wire)
+        assert [message["content"] for message in wire[2:]] == contents
+    assert wire[-1]["role"] == "user"
 
 
 def test_messages_that_are_on_the_wire_already_stay_as_they_are():
@@ -404,7 +393,7 @@ def test_what_no_server_takes_is_not_sent_as_a_call():
 
 
 def test_a_server_that_answers_nonsense_breaks_one_episode_not_the_run():
-    inner = demonstrated(palaestra.demonstrator("palaestra/Calculator-v0"))
+    inner = demonstrated(RULE)
 
     def behave(seen):
         first = next(m["content"] for m in seen.asked["messages"] if m["role"] == "user")
@@ -412,6 +401,6 @@ def test_a_server_that_answers_nonsense_breaks_one_episode_not_the_run():
         return Reply(b'{"choices": [7]}') if poisoned[first] == 3 else inner(seen)
 
     poisoned = {}
-    with FakeServer(behave) as server, opened(server.url) as policy:
+    with served(behave) as (_, policy):
         episodes = played(policy, count=8)
     assert Counter(episode.ending for episode in episodes) == {Ending.ANSWERED: 7, Ending.BROKEN: 1}

@@ -1,6 +1,6 @@
-"""The tests of this room share `families` with those of the agents."""
+"""The tests of this room share `families` with those of the agents, and `commands`."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "agents"))
+sys.path[:0] = [str(Path(__file__).parents[1] / "agents"), str(Path(__file__).parent)]

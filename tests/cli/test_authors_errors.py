@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import gymnasium
 import pytest
+from commands import refused, run
 
 from palaestra import Broken, EnvironmentDefect
 from palaestra.cli import main
@@ -61,14 +62,13 @@ def play(monkeypatch, tmp_path, capsys, *turns):
     (tmp_path / "turns.txt").write_text("".join(f"{turn}\n" for turn in turns))
     with (tmp_path / "turns.txt").open() as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
-        status = main(["play", "a_fair_world:me/Fair-v0", "--seed", "1"])
-    return status, capsys.readouterr().out
+        return run(capsys, "play", "a_fair_world:me/Fair-v0", "--seed", "1")[:2]
 
 
 @pytest.mark.parametrize("name", ["Fair", "Judged"])
 def test_a_reward_that_raises_ends_eval_in_a_sentence_with_its_line_and_the_task(capsys, name):
-    assert main(["eval", f"a_fair_world:me/{name}-v0", "--tasks", "4"]) == 2
-    said = capsys.readouterr().err
+    status, _, said = run(capsys, "eval", f"a_fair_world:me/{name}-v0", "--tasks", "4")
+    assert status == 2
     assert said.startswith("palaestra eval: task eval/")
     assert "'What is " in said
     assert LINE in said
@@ -94,13 +94,10 @@ def test_rescore_names_the_line_and_the_episode(world, capsys):
     write(world / "played.jsonl", [Record("palaestra/Calculator-v0", one, {"split": "eval"}) for one in at_once])
     capsys.readouterr()
     for reward in ("a_fair_world:share", "a_fair_world:me/Fair-v0"):
-        assert main(["rescore", "played.jsonl", "--reward", reward]) == 2
-        said = capsys.readouterr().err
-        assert "played.jsonl, episode 1: " in said
+        said = refused(capsys, "played.jsonl, episode 1: ", "rescore", "played.jsonl", "--reward", reward)
         assert "a_fair_world.py, line 6" in said
         assert "ZeroDivisionError: division by zero" in said
-    assert main(["rescore", "played.jsonl", "--reward", "a_fair_world:dear"]) == 2
-    assert "played.jsonl, episode 1: " in capsys.readouterr().err
+    refused(capsys, "played.jsonl, episode 1: ", "rescore", "played.jsonl", "--reward", "a_fair_world:dear")
 
 
 def test_what_palaestra_itself_does_wrong_keeps_its_traceback(monkeypatch):

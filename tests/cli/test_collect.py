@@ -9,14 +9,15 @@ import subprocess
 import sys
 import time
 
+import commands
 import families
 import pytest
-from fake_server import FakeServer, demonstrated, error
+from commands import words
+from fake_server import FakeServer, demonstrated, error, replying
 
 import palaestra
 from palaestra.agents import Agent
 from palaestra.cli import main
-from palaestra.cli.played import Played, mend, start_of
 from palaestra.record import read
 
 ENV = "palaestra/Calculator-v0"
@@ -57,16 +58,13 @@ TASKS = 300
 
 
 def run(capsys, *arguments):
-    """Exit status, standard output and standard error of `palaestra collect`, each on one line."""
-    try:
-        status = main(["collect", *map(str, arguments)])
-    except SystemExit as stop:
-        status = stop.code
-    return (status, *(words(text) for text in capsys.readouterr()))
+    """Exit status and words of `palaestra collect`."""
+    status, *texts = commands.run(capsys, "collect", *arguments)
+    return (status, *map(words, texts))
 
 
-def words(text):
-    return " ".join(re.sub(r"[│╭╮╰╯─┃┏┓┗┛━┡┩╇┳┻┴└┘]", " ", text).split())
+def refused(capsys, said, *arguments):
+    return commands.refused(capsys, said, "collect", *arguments)
 
 
 def counts(out):
@@ -76,6 +74,10 @@ def counts(out):
 
 def lines(out):
     return out.with_name(f"{out.stem}.played.jsonl").read_bytes().splitlines(keepends=True)
+
+
+def played_in(folder):
+    return list(read(folder / "good.played.jsonl"))
 
 
 @pytest.fixture
@@ -89,7 +91,7 @@ def out(tmp_path):
 def test_what_succeeded_is_kept_and_everything_played_stays(capsys, out):
     status, shown, _ = run(capsys, "calculator", "--out", out, "--tasks", 40, "--samples", 2)
     assert status == 0
-    kept, played = list(read(out)), list(read(out.with_name("good.played.jsonl")))
+    kept, played = list(read(out)), played_in(out.parent)
     assert len(played) == 80
     assert counts(out) == [80, 0, 0, 80 - len(kept), 0, len(kept)]
     assert f"episodes 80 0 0 {80 - len(kept)} 0 {len(kept)}" in shown
@@ -138,7 +140,7 @@ def test_the_best_of_each_source_are_kept_and_choosing_anew_plays_nothing(capsys
 
 def test_more_tasks_or_samples_play_only_what_is_new_and_fewer_choose_among_fewer(capsys, out):
     def starts():
-        return [(r.episode.start.task, r.episode.start.seed) for r in read(out.with_name("good.played.jsonl"))]
+        return [(r.episode.start.task, r.episode.start.seed) for r in played_in(out.parent)]
 
     run(capsys, "two-hop", "--out", out, "--tasks", 5)
     first = starts()
@@ -150,12 +152,6 @@ def test_more_tasks_or_samples_play_only_what_is_new_and_fewer_choose_among_fewe
     assert counts(out)[0] == 3
 
 
-def test_starts_depend_on_run_task_and_sample_alone_and_are_never_the_same():
-    seen = {start_of(s, t, n).seed for s in (0, 1, 7) for t in (0, 1, 2**31 - 1) for n in (0, 1, 4095)}
-    assert len(seen) == 27
-    assert start_of(2, 5, 3) == start_of(2, 5, 3)
-
-
 # What happens on the way.
 
 
@@ -163,9 +159,7 @@ def test_starts_depend_on_run_task_and_sample_alone_and_are_never_the_same():
 def whole(tmp_path_factory):
     """The folder of a collection that nobody touched."""
     folder = tmp_path_factory.mktemp("whole")
-    process = started(folder)
-    output, _ = process.communicate(timeout=DEADLINE)
-    assert process.returncode == 0, output
+    finished(folder)
     return folder
 
 
@@ -185,6 +179,14 @@ def started(folder, hold=0):
         stderr=subprocess.STDOUT,
         text=True,
     )
+
+
+def finished(folder):
+    """The command run to its end; its output."""
+    process = started(folder)
+    output, _ = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 0, output
+    return output
 
 
 def stopped(folder, number, episodes, room=0):
@@ -212,8 +214,8 @@ def same_end(folder, whole):
     told = [json.loads((one / "good.collect.json").read_text()) for one in (folder, whole)]
     assert told[0]["counts"] == told[1]["counts"]
     played = [
-        sorted((r.episode.start.task, r.episode.start.seed, r.episode.attempt.answer) for r in read(path))
-        for path in (folder / "good.played.jsonl", whole / "good.played.jsonl")
+        sorted((r.episode.start.task, r.episode.start.seed, r.episode.attempt.answer) for r in played_in(one))
+        for one in (folder, whole)
     ]
     assert played[0] == played[1]
     assert len(played[0]) == TASKS
@@ -228,10 +230,7 @@ def test_kills_change_nothing_and_lose_nothing(tmp_path, whole):
         assert not (tmp_path / "good.jsonl").exists(), "a selection is there whole or not at all"
     begun = len(lines(tmp_path / "good.jsonl"))
     assert 80 <= begun < TASKS
-    process = started(tmp_path)
-    output, _ = process.communicate(timeout=DEADLINE)
-    assert process.returncode == 0, output
-    assert "are played already" in output
+    assert "are played already" in finished(tmp_path)
     same_end(tmp_path, whole)
 
 
@@ -241,65 +240,47 @@ def test_an_interrupt_ends_cleanly_and_says_how_to_go_on(tmp_path, whole, number
     assert status == 128 + number, output
     assert "Traceback" not in output
     said = words(output)
-    kept = len(list(read(tmp_path / "good.played.jsonl")))
+    kept = len(played_in(tmp_path))
     assert f"interrupted; {kept} episodes are in" in said
     assert "the same command plays the rest" in said
     assert 30 <= kept < TASKS
     assert not (tmp_path / "good.jsonl").exists()
-    process = started(tmp_path)
-    output, _ = process.communicate(timeout=DEADLINE)
-    assert process.returncode == 0, output
+    finished(tmp_path)
     same_end(tmp_path, whole)
 
 
-def test_half_a_last_line_is_dropped_with_a_note_and_played_again(capsys, out):
-    asked = ["two-hop", "--out", out, "--tasks", 6]
+def altered(content):
+    """The third line says something else."""
+    whole = content.splitlines(keepends=True)
+    whole[2] = whole[2].replace(b'"answer"', b'"anzwer"', 1)
+    return b"".join(whole)
+
+
+@pytest.mark.parametrize(
+    ("damage", "told", "left", "size"),
+    [
+        (lambda content: content[:-50], "last line was cut off", 5, 6),
+        (lambda content: content[:9], "last line was cut off (its writer was killed?); these 9 bytes", 0, 6),
+        (lambda content: content[:-1], "6 of 6", 6, 6),
+        (altered, "line 3: its digest does not fit", 5, 7),
+    ],
+    ids=["half a line", "nothing else", "only its end is missing", "a changed line"],
+)
+def test_a_damaged_line_is_told_and_its_episode_alone_is_played_again(capsys, out, damage, told, left, size):
+    asked, path = ["two-hop", "--out", out, "--tasks", 6], out.with_name("good.played.jsonl")
     run(capsys, *asked)
-    kept = list(read(out))
-    path = out.with_name("good.played.jsonl")
-    path.write_bytes(path.read_bytes()[:-50])
+    kept, before = list(read(out)), path.read_bytes()
+    damaged = damage(before)
+    path.write_bytes(damaged)
     status, shown, _ = run(capsys, *asked)
     assert status == 0
-    assert "last line was cut off" in shown
-    assert "5 of 6 are played already" in shown
+    assert told in shown
+    assert (f"{left} of 6 are played already" in shown) == (left > 0)
+    assert ("cut off" in shown, "1 lines of" in shown) == ("cut off" in told, size == 7)
     assert list(read(out)) == kept
-
-
-def test_a_last_line_that_lacks_only_its_end_is_not_lost(capsys, out):
-    asked = ["two-hop", "--out", out, "--tasks", 6]
-    run(capsys, *asked)
-    path = out.with_name("good.played.jsonl")
-    before = path.read_bytes()
-    path.write_bytes(before[:-1])
-    _, shown, _ = run(capsys, *asked)
-    assert "6 of 6 are played already" in shown
-    assert "cut off" not in shown
-    assert path.read_bytes() == before
-
-
-def test_a_file_that_is_one_half_line_becomes_empty(tmp_path):
-    path = tmp_path / "x.jsonl"
-    path.write_bytes(b'{"half": ')
-    assert "9 bytes" in mend(path)
-    assert path.read_bytes() == b""
-    assert mend(path) == ""
-
-
-def test_a_changed_line_is_named_and_its_episode_played_again(capsys, out):
-    asked = ["two-hop", "--out", out, "--tasks", 6]
-    run(capsys, *asked)
-    kept = list(read(out))
-    path = out.with_name("good.played.jsonl")
-    changed = lines(out)
-    changed[2] = changed[2].replace(b'"answer"', b'"anzwer"', 1)
-    path.write_bytes(b"".join(changed))
-    status, shown, _ = run(capsys, *asked)
-    assert status == 0
-    assert "line 3: its digest does not fit" in shown
-    assert "5 of 6 are played already" in shown
-    assert "1 lines of" in shown
-    assert list(read(out)) == kept
-    assert lines(out)[2] == changed[2], "what somebody changed is left where it is"
+    assert len(lines(out)) == size
+    assert left < 6 or path.read_bytes() == before
+    assert size < 7 or path.read_bytes().startswith(damaged), "what somebody changed is left where it is"
 
 
 def playing(monkeypatch, broken=None, engine=None):
@@ -317,7 +298,7 @@ def test_broken_episodes_are_kept_counted_and_tried_again(capsys, monkeypatch, o
     assert status == 0
     assert counts(out)[:3] == [20, 4, 0]
     assert "tries the 4 BROKEN again; the last broke on: it broke" in shown
-    assert sum(record.episode.reward is None for record in read(out.with_name("good.played.jsonl"))) == 4
+    assert sum(record.episode.reward is None for record in played_in(out.parent)) == 4
     arena = playing(monkeypatch)
     status, shown, _ = run(capsys, *asked)
     assert status == 0
@@ -328,9 +309,7 @@ def test_broken_episodes_are_kept_counted_and_tried_again(capsys, monkeypatch, o
 
 def test_when_all_breaks_it_stops_says_why_and_exits_with_2(capsys, monkeypatch, out):
     arena = playing(monkeypatch, lambda start, tries: True)
-    status, _, err = run(capsys, "two-hop", "--out", out, "--tasks", 5000)
-    assert status == 2
-    assert "all BROKEN; the last one: it broke" in err
+    err = refused(capsys, "all BROKEN; the last one: it broke", "two-hop", "--out", out, "--tasks", 5000)
     assert "no episode is scored yet; the same command plays them" in err
     assert len(arena.begun) < 200
     assert arena.closed
@@ -339,19 +318,17 @@ def test_when_all_breaks_it_stops_says_why_and_exits_with_2(capsys, monkeypatch,
 
 def test_nothing_kept_writes_nothing_and_exits_with_1(capsys, monkeypatch, out):
     playing(monkeypatch)
-    monkeypatch.setattr(families.Talk, "_end", _worthless)
+    end = families.Talk._end
+
+    def worthless(self, slot, ending):
+        self.live[slot][1][-1] = "xx"  # Of even length: no reward.
+        return end(self, slot, ending)
+
+    monkeypatch.setattr(families.Talk, "_end", worthless)
     status, shown, _ = run(capsys, "two-hop", "--out", out, "--tasks", 3)
     assert status == 1
     assert "nothing was kept" in shown
     assert not out.exists()
-
-
-def _worthless(self, slot, ending):
-    self.live[slot][1][-1] = "xx"  # Of even length: no reward.
-    return _REAL_END(self, slot, ending)
-
-
-_REAL_END = families.Talk._end
 
 
 class Failing(families.Echo):
@@ -371,13 +348,11 @@ class Failing(families.Echo):
 def test_an_error_on_the_way_keeps_what_was_played(capsys, monkeypatch, out):
     engine = Failing()
     arena = playing(monkeypatch, engine=engine)
-    status, _, err = run(capsys, "two-hop", "--out", out, "--tasks", 50)
-    assert status == 2
-    kept = len(list(read(out.with_name("good.played.jsonl"))))
+    err = refused(capsys, "the server refused the key", "two-hop", "--out", out, "--tasks", 50)
+    kept = len(played_in(out.parent))
     assert kept > 0
     assert f"the server refused the key {kept} episodes are in" in err
-    assert arena.closed
-    assert engine.closed
+    assert arena.closed and engine.closed
 
 
 def test_a_served_teacher_tells_what_it_has_cost(capsys, out):
@@ -389,19 +364,15 @@ def test_a_served_teacher_tells_what_it_has_cost(capsys, out):
         assert re.search(r"10 answers, [\d,]+ tokens read, [\d,]+ written, [\d,.]+ paid", shown)
         assert all(record.agent == "demo" for record in read(out))
         assert server.url not in out.read_text(), "where it was served is nobody's business"
-        status, _, err = run(capsys, *asked, "--tasks", 5, "--temperature", "0.5")
-        assert status == 2
-        assert "temperature was 1.0 and is 0.5" in err
+        refused(capsys, "temperature was 1.0 and is 0.5", *asked, "--tasks", 5, "--temperature", "0.5")
         asked_before = len(server.questions)
         assert run(capsys, *asked, "--tasks", 5)[0] == 0
         assert len(server.questions) == asked_before, "what is played is not paid again"
 
 
 def test_a_server_that_refuses_the_key_is_told_before_anything_is_played(capsys, out):
-    with FakeServer(lambda seen: error(401, "bad key")) as server:
-        status, _, err = run(capsys, "calculator", "--out", out, "-m", "demo", "-b", server.url, "--tasks", 5)
-    assert status == 2
-    assert "key" in err
+    with replying(error(401, "bad key")) as server:
+        err = refused(capsys, "key", "calculator", "--out", out, "-m", "demo", "-b", server.url, "--tasks", 5)
     assert "the same command" not in err
     assert list(out.parent.iterdir()) == [], "a mistake leaves no litter"
 
@@ -436,41 +407,26 @@ def test_a_file_that_was_begun_otherwise_is_refused_with_what_differs(capsys, ou
     before = lines(out)
     if not settings:
         out.with_name("good.collect.json").unlink()
-    status, _, err = run(capsys, "calculator", "--out", out, "--tasks", 4, *change)
-    assert status == 2
-    assert said in err
+    err = refused(capsys, said, "calculator", "--out", out, "--tasks", 4, *change)
     assert "name another --out" in err
     assert lines(out) == before
-    status, _, err = run(capsys, "two-hop", "--out", out, "--tasks", 4)
-    assert status == 2
-    assert "env_id was 'palaestra/Calculator-v0' and is 'palaestra/TwoHop-v0'" in err
+    other = "env_id was 'palaestra/Calculator-v0' and is 'palaestra/TwoHop-v0'"
+    refused(capsys, other, "two-hop", "--out", out, "--tasks", 4)
 
 
-def test_a_file_of_somebody_elses_is_not_overwritten(capsys, out):
+def test_files_that_are_somebody_elses_in_use_or_spoiled_are_named_and_left(capsys, out):
+    asked = ["calculator", "--out", out, "--tasks", 4]
     out.write_text("precious\n")
-    status, _, err = run(capsys, "calculator", "--out", out, "--tasks", 4)
-    assert status == 2
-    assert "no collection has made it" in err
+    refused(capsys, "no collection has made it", *asked)
     assert out.read_text() == "precious\n"
-
-
-def test_two_at_once_are_one_too_many(capsys, out):
+    out.unlink()
     with out.with_name("good.played.jsonl").open("ab") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        status, _, err = run(capsys, "calculator", "--out", out, "--tasks", 4)
-    assert status == 2
-    assert "in use by another process" in err
-    assert run(capsys, "calculator", "--out", out, "--tasks", 4)[0] == 0
-
-
-def test_settings_that_were_spoiled_are_named(capsys, out):
-    run(capsys, "calculator", "--out", out, "--tasks", 4)
+        fcntl.flock(held, fcntl.LOCK_SH)
+        refused(capsys, "in use by another process", *asked)
+    assert run(capsys, *asked)[0] == 0
     for text in ("{", "[]"):
         out.with_name("good.collect.json").write_text(text)
-        status, _, err = run(capsys, "calculator", "--out", out, "--tasks", 4)
-        assert status == 2
-        assert "good.collect.json" in err
-        assert "remove it" in err
+        assert "good.collect.json" in refused(capsys, "remove it", *asked)
 
 
 @pytest.mark.parametrize(
@@ -489,37 +445,25 @@ def test_settings_that_were_spoiled_are_named(capsys, out):
     ids=" ".join,
 )
 def test_a_wrong_request_is_refused_in_a_sentence(capsys, out, arguments, said):
-    status, _, err = run(capsys, "calculator", "--out", out, *arguments)
-    assert status == 2
-    assert said in err
-    assert "Traceback" not in err
+    refused(capsys, said, "calculator", "--out", out, *arguments)
     assert not out.exists()
 
 
 def test_a_game_without_a_seat_is_refused_with_the_seats_and_no_false_promise(capsys, out):
-    status, _, err = run(capsys, "debate", "--out", out, "--tasks", 2)
-    assert status == 2
-    assert "the seats debater_0, debater_1, judge_0" in err
+    err = refused(capsys, "the seats debater_0, debater_1, judge_0", "debate", "--out", out, "--tasks", 2)
     assert "--env-options seat=debater_0" in err
     assert "the same command" not in err
     assert list(out.parent.iterdir()) == []
     assert run(capsys, "debate", "--out", out, "--tasks", 2, "--env-options", "seat=debater_0")[0] == 0
 
 
-@pytest.mark.parametrize("name", ["good", "good.json", "good.played.jsonl"])
-def test_the_name_of_the_file_must_be_one_that_can_be_told_apart(capsys, tmp_path, name):
-    status, _, err = run(capsys, "calculator", "--out", tmp_path / name, "--tasks", 2)
-    assert status == 2
-    assert "ends in .jsonl" in err
+def test_the_file_must_have_a_name_that_can_be_told_apart_and_a_folder_that_can_be_made(capsys, tmp_path):
+    for name in ("good", "good.json", "good.played.jsonl"):
+        refused(capsys, "ends in .jsonl", "calculator", "--out", tmp_path / name, "--tasks", 2)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_is_made_for_the_file_where_that_can_be(capsys, tmp_path):
     assert run(capsys, "calculator", "--out", tmp_path / "a" / "b" / "c.jsonl", "--tasks", 2)[0] == 0
     (tmp_path / "file").touch()
-    status, _, err = run(capsys, "calculator", "--out", tmp_path / "file" / "c.jsonl", "--tasks", 2)
-    assert status == 2
-    assert "cannot be written" in err
+    refused(capsys, "cannot be written", "calculator", "--out", tmp_path / "file" / "c.jsonl", "--tasks", 2)
 
 
 @pytest.mark.parametrize("size", [1, 5000])
@@ -530,15 +474,3 @@ def test_fewer_tasks_than_asked_for_are_said(capsys, tmp_path, monkeypatch, size
     status, shown, err = run(capsys, *asked)
     assert status == 0, err
     assert ("there are only" in shown) == (size > 3)
-
-
-def test_what_is_written_down_is_known_to_whoever_comes_next(out):
-    settings, start = {"options": {"split": "train"}}, start_of(0, 3, 0)
-    with Played(out, ENV, "me", 0, settings) as played:
-        played.add(families.an_episode(task=start.task, seed=start.seed, reward=None))
-        assert played.done == set(), "a BROKEN episode is to be played again"
-        played.add(families.an_episode(task=start.task, seed=start.seed))
-    with Played(out, ENV, "me", 0, settings) as played:
-        assert played.done == {(start.task, start.seed)}
-        (found,) = played.records([start, start_of(0, 4, 0)])
-        assert found.episode.reward == 1.0, "the scored one, though a BROKEN one came first"

@@ -10,32 +10,18 @@ import sys
 
 import families
 import pytest
+from commands import refused, run, words
 
 import palaestra
 from palaestra.agents.local_model import load, serve
 from palaestra.agents.policies.tiny import tiny_model
-from palaestra.cli import COMMANDS, main
+from palaestra.cli import COMMANDS
 from palaestra.trainers.cold_start import Pupil
 from palaestra.trainers.progress import Progress
 
 SMALL = shlex.split(
     "--steps 2 --num-prompts 2 --num-generations 2 --slots 4 --max-turn-tokens 8 --eval-tasks 4 --device cpu"
 )
-
-
-def run(capsys, *arguments):
-    """Exit status, standard output and standard error of a command."""
-    try:
-        status = main(arguments)
-    except SystemExit as stop:
-        status = stop.code
-    out, err = capsys.readouterr()
-    return status, out, err
-
-
-def words(text):
-    """The text without the frames and line breaks that fit it to a terminal."""
-    return " ".join(re.sub(r"[│╭╮╰╯─]", " ", text).split())
 
 
 @pytest.mark.parametrize("asked", [[], ["-h"], ["--help"]])
@@ -84,10 +70,7 @@ def test_help_of_train_shows_the_defaults_of_the_model_that_is_asked_for(capsys)
     ids=" ".join,
 )
 def test_a_mistake_names_what_was_meant_and_exits_with_2(capsys, arguments, meant):
-    status, out, err = run(capsys, *arguments)
-    assert status == 2
-    assert meant in words(err + out)
-    assert "Traceback" not in err
+    refused(capsys, meant, *arguments)
 
 
 @pytest.mark.parametrize(
@@ -109,10 +92,7 @@ def test_a_mistake_names_what_was_meant_and_exits_with_2(capsys, arguments, mean
 )
 def test_a_wrong_request_is_refused_in_a_sentence(capsys, tmp_path, monkeypatch, arguments):
     monkeypatch.chdir(tmp_path)
-    status, _, err = run(capsys, *arguments)
-    assert status == 2
-    assert len(err) > 20
-    assert "Traceback" not in err
+    assert len(refused(capsys, "", *arguments)) > 20
     assert not list(tmp_path.iterdir()), "the corrected command finds the run's name free"
 
 
@@ -140,14 +120,14 @@ def test_check_gives_an_environment_its_options(capsys, monkeypatch):
     assert run(capsys, "check", "code-math")[0] == 1
     assert run(capsys, "check", "debate", "--env-options", "split=eval")[0] == 0
     for wrong in (["code-math", "--env-options", "mode=x"], ["debate", "--env-options", "x=1"]):
-        assert run(capsys, "check", *wrong)[0] == 2
-    assert "and none is" in run(capsys, "check", "--env-options", "mode=x")[2]
+        refused(capsys, "", "check", *wrong)
+    refused(capsys, "and none is", "check", "--env-options", "mode=x")
 
 
-def test_without_a_demonstrator_eval_asks_who_plays(capsys):
-    status, _, err = run(capsys, "eval", "human-eval")
-    assert status == 2
-    assert "name who plays with --model" in err
+def test_without_a_demonstrator_eval_asks_who_plays_and_an_id_of_ones_own_is_told_to_need_its_module(capsys):
+    refused(capsys, "name who plays with --model", "eval", "human-eval")
+    for command in ("play", "eval", "train", "check"):
+        refused(capsys, "MODULE:me/Logs-v0", command, "me/Logs-v0")
 
 
 @pytest.mark.parametrize(
@@ -189,9 +169,7 @@ def test_a_run_leaves_its_config_its_steps_its_figures_and_its_model(capsys, new
     assert len(summary["curve"]) == 2
     assert load(str(folder / "model"), slots=2, device="cpu").agent.chat is not None
 
-    status, _, err = run(capsys, "train", "two-hop", *SMALL, "--run", str(folder))
-    assert status == 2
-    assert "already holds a run" in err
+    refused(capsys, "already holds a run", "train", "two-hop", *SMALL, "--run", folder)
     again = tmp_path / "again"
     status, _, err = run(capsys, "train", "two-hop", *SMALL, "--run", str(again), "--model", str(folder / "model"))
     assert status == 0, err
@@ -261,7 +239,6 @@ def test_forty_columns_are_enough(capsys, monkeypatch, arguments):
     status, out, _ = run(capsys, *arguments)
     assert status == 0
     assert max(map(len, out.splitlines())) <= 40
-    assert "palaestra/Calculator-v0" in out or not arguments  # no id is broken or cut
     assert "…" not in out
 
 
@@ -324,8 +301,9 @@ def test_a_full_disk_is_named(arguments):
     assert done.stderr == b"palaestra: nothing more can be written: No space left on device\n"
 
 
-def test_a_closed_output_is_no_fault():
-    shell = ["sh", "-c", '"$0" -m palaestra list >&- && "$0" -m palaestra --help >&-', sys.executable]
+def test_a_closed_output_or_input_is_no_fault():
+    commands = ("list >&-", "--help >&-", "play two-hop <&- >&-")
+    shell = ["sh", "-c", " && ".join(f'"$0" -m palaestra {command}' for command in commands), sys.executable]
     done = subprocess.run(shell, stderr=subprocess.PIPE, timeout=300, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
 
@@ -380,10 +358,7 @@ def authored(tmp_path, monkeypatch):
 def test_what_is_wrong_in_an_authors_module_is_told_with_its_line(capsys, authored, text, said):
     authored("faulty", text)
     for name in ("check", "eval"):
-        status, _, err = run(capsys, name, "faulty:me/Faulty-v0")
-        assert status == 2
-        assert said in words(err)
-        assert "Traceback" not in err
+        refused(capsys, said, name, "faulty:me/Faulty-v0")
         sys.modules.pop("faulty", None)
     with pytest.raises(palaestra.PalaestraError) as caught:
         palaestra.arena("faulty:me/Faulty-v0", 2)
@@ -402,9 +377,7 @@ def test_what_is_wrong_in_an_authors_module_is_told_with_its_line(capsys, author
 def test_an_entry_point_that_leads_nowhere_is_told(capsys, authored, entry_point, said):
     authored("broken_world", "def :\n")
     authored("holder", f"import palaestra\nMissing = 1\npalaestra.register('me/Held-v0', '{entry_point}')\n")
-    status, _, err = run(capsys, "check", "holder:me/Held-v0")
-    assert status == 2
-    assert said in words(err)
+    refused(capsys, said, "check", "holder:me/Held-v0")
     with pytest.raises(palaestra.EnvironmentDefect) as caught:
         palaestra.arena("holder:me/Held-v0", 2)
     assert said in str(caught.value)
@@ -424,9 +397,7 @@ def test_an_entry_point_that_leads_nowhere_is_told(capsys, authored, entry_point
 )
 def test_an_id_that_was_typed_wrongly_is_put_right(capsys, authored, typed, said):
     authored("holder", "import palaestra\npalaestra.register('me/Held-v0', 'holder:Held')\n")
-    status, _, err = run(capsys, "check", typed)
-    assert status == 2
-    assert said in words(err)
+    refused(capsys, said, "check", typed)
 
 
 @pytest.mark.parametrize(
@@ -437,9 +408,7 @@ def test_a_library_that_is_missing_deep_inside_names_its_extra(capsys, monkeypat
         raise ModuleNotFoundError(f"No module named {library!r}", name=library)
 
     monkeypatch.setattr("palaestra.cli.eval.run", lacking)
-    status, _, err = run(capsys, "eval", "two-hop")
-    assert status == 2
-    assert f"pip install 'palaestra[{extra}]'" in err
+    refused(capsys, f"pip install 'palaestra[{extra}]'", "eval", "two-hop")
 
 
 def test_reading_a_table_without_its_library_names_the_extra(tmp_path):
@@ -447,10 +416,3 @@ def test_reading_a_table_without_its_library_names_the_extra(tmp_path):
     done = without("pyarrow", tmp_path, "data", "tasks.parquet")
     assert done.returncode == 2
     assert "pip install 'palaestra[data]'" in done.stderr
-
-
-def test_an_id_of_ones_own_is_told_to_be_written_with_its_module(capsys):
-    for command in ("play", "eval", "train", "check"):
-        status, _, err = run(capsys, command, "me/Logs-v0")
-        assert status == 2
-        assert "MODULE:me/Logs-v0" in err

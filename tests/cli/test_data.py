@@ -4,9 +4,9 @@ import json
 
 import gymnasium
 import pytest
+from commands import refused, run
 
 import palaestra
-from palaestra.cli import main
 from palaestra.envs import Task, ToolEnv, Toolkit, tool
 
 
@@ -17,11 +17,7 @@ def said(capsys, tmp_path):
     def look(rows, *arguments, name="tasks.jsonl"):
         path = tmp_path / name
         path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
-        try:
-            status = main(["data", str(path), *arguments])
-        except SystemExit as stop:
-            status = stop.code
-        out, err = capsys.readouterr()
+        status, out, err = run(capsys, "data", path, *arguments)
         return status, " ".join(out.split()), err
 
     return look
@@ -96,8 +92,7 @@ def test_wrong_rows_are_listed_and_the_exit_status_is_1(said):
 
 def test_what_is_no_file_is_a_wrong_request(capsys, tmp_path):
     for path in (tmp_path, tmp_path / "absent.jsonl"):
-        assert main(["data", str(path)]) == 2
-        assert "the task file" in capsys.readouterr().err
+        refused(capsys, "the task file", "data", path)
 
 
 def test_no_text_of_a_file_reaches_the_terminal_as_a_command(capsys, tmp_path):
@@ -106,8 +101,7 @@ def test_no_text_of_a_file_reaches_the_terminal_as_a_command(capsys, tmp_path):
     for bad in ([], [{nasty: 1}], [{"prompt": [{"role": nasty, "content": "a"}]}]):
         path = tmp_path / "nasty.jsonl"
         path.write_text("".join(f"{json.dumps(row)}\n" for row in rows + bad), encoding="utf-8")
-        main(["data", str(path), "--env", "calculator"])
-        out = capsys.readouterr().out
+        _, out, _ = run(capsys, "data", path, "--env", "calculator")
         assert len(out) > 100
         assert not {"\x1b", "\r", "\x07"} & set(out)
 
@@ -141,15 +135,11 @@ def test_an_environment_that_finds_all_it_needs_passes(said, world):
 
 
 class NeedsInReward(Base):
-    """Reads a column when it scores."""
-
     def reward(self, attempt):
         return float(attempt.answer == attempt.task.data["accepted"])
 
 
 class NeedsInTool(Base):
-    """Reads a column in a tool with arguments of many types."""
-
     @tool
     def look(self, name: str, count: int, exact: bool, words: list[str]) -> str:
         """Look."""
@@ -157,15 +147,11 @@ class NeedsInTool(Base):
 
 
 class Shelf(Toolkit):
-    """Reads a column as it starts."""
-
     def start(self, task, rng):
         self.books = task.data["accepted"]
 
 
 class NeedsAtStart(Base):
-    """Its toolkit reads a column."""
-
     toolkits = (Shelf,)
 
 
@@ -217,11 +203,11 @@ def test_a_published_file_is_read_as_the_environment_reads_it(said, env_id, row)
     assert "has no 'prompt'" in out
 
 
-def test_the_options_of_gpqa_are_tasks_of_science(said, tmp_path):
+def test_the_options_of_gpqa_are_tasks_of_science(capsys, tmp_path):
     rows = "".join(f"Q{n}?,a,b,c,d\n" for n in range(3))
     header = "Question,Correct Answer,Incorrect Answer 1,Incorrect Answer 2,Incorrect Answer 3\n"
     (tmp_path / "gpqa.csv").write_text(header + rows)
-    assert main(["data", str(tmp_path / "gpqa.csv"), "--env", "science"]) == 0
+    assert run(capsys, "data", tmp_path / "gpqa.csv", "--env", "science")[0] == 0
 
 
 def test_every_row_that_the_environment_refuses_is_told_at_once(said):

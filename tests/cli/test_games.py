@@ -5,6 +5,7 @@ import sys
 
 import families
 import pytest
+from commands import refused, run
 
 import palaestra
 from palaestra.agents.local_model import export
@@ -15,6 +16,7 @@ from palaestra.record import read, write
 
 GAME = "palaestra/solver_critic-v0"
 SOLVER, CRITIC = "solver_0", "critic_0"
+SHORT = ("--max-turn-tokens", "16", "--max-episode-tokens", "400", "--device", "cpu")
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +49,7 @@ def test_every_seat_is_measured(tmp_path, capsys):
 
 
 def test_a_model_plays_the_seats_it_is_given_and_others_the_rest(model, tmp_path):
-    limits = ["--max-turn-tokens", "16", "--max-episode-tokens", "400", "--device", "cpu", "--tasks", "3"]
-    found, records = figures(tmp_path, "--model", model, "--seats", SOLVER, *limits)
+    found, records = figures(tmp_path, "--model", model, "--seats", SOLVER, "--tasks", "3", *SHORT)
     assert list(found["seats"]) == [SOLVER]
     assert found["seats"][SOLVER]["success"] == 0.0
     assert found["others"] == "demonstrator"
@@ -57,15 +58,14 @@ def test_a_model_plays_the_seats_it_is_given_and_others_the_rest(model, tmp_path
         (CRITIC, "demonstrator", False),
     }
     assert {r.episode.reward for r in records if r.agent == "demonstrator"} == {1.0}
-    found, records = figures(tmp_path, "--seats", SOLVER, "--others", model, *limits)
+    found, records = figures(tmp_path, "--seats", SOLVER, "--others", model, "--tasks", "3", *SHORT)
     assert found["seats"][SOLVER]["success"] == 1.0
     assert {(r.episode.start.seat, bool(r.episode.rows)) for r in records} == {(SOLVER, False), (CRITIC, True)}
     assert main(["replay", str(tmp_path / "played.jsonl")]) == 0
 
 
 def test_two_agents_are_compared_seat_by_seat(model, tmp_path):
-    limits = ["--max-turn-tokens", "16", "--max-episode-tokens", "400", "--device", "cpu", "--tasks", "8"]
-    found, _ = figures(tmp_path, "--against", model, "--seats", CRITIC, *limits)
+    found, _ = figures(tmp_path, "--against", model, "--seats", CRITIC, "--tasks", "8", *SHORT)
     assert found["comparison"][CRITIC]["difference"] == 1.0
     assert found["against"]["seats"][CRITIC]["success"] == 0.0
 
@@ -78,11 +78,8 @@ def test_two_agents_are_compared_seat_by_seat(model, tmp_path):
     ],
 )
 def test_a_wrong_seat_is_refused(arguments, said, capsys):
-    assert main(["eval", *arguments, "--tasks", "2"]) == 2
-    assert said in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        main(["eval", GAME, "--others", "human"])
-    assert "name" in capsys.readouterr().err
+    refused(capsys, said, "eval", *arguments, "--tasks", "2")
+    refused(capsys, "name", "eval", GAME, "--others", "human")
 
 
 def test_a_seat_without_its_game_is_told_and_is_no_proof(tmp_path, capsys):
@@ -90,10 +87,11 @@ def test_a_seat_without_its_game_is_told_and_is_no_proof(tmp_path, capsys):
     file = tmp_path / "half.jsonl"
     write(file, records[:-1])
     capsys.readouterr()
-    assert main(["replay", str(file)]) == 1
-    assert "4 identical, 0 different, 1 not run, for other seats of their games are missing" in capsys.readouterr().out
-    assert main(["rescore", str(file), "--reward", GAME]) == 1
-    assert "1 episodes have no new reward" in capsys.readouterr().out
+    told = "4 identical, 0 different, 1 not run, for other seats of their games are missing\n"
+    assert run(capsys, "replay", file) == (1, told, "")
+    status, out, _ = run(capsys, "rescore", file, "--reward", GAME)
+    assert status == 1
+    assert "1 episodes have no new reward" in out
 
 
 def test_games_are_rewarded_anew_by_a_game_or_seat_by_seat_by_a_function(tmp_path, monkeypatch, capsys):
@@ -114,8 +112,7 @@ def test_games_are_rewarded_anew_by_a_game_or_seat_by_seat_by_a_function(tmp_pat
         assert main(["rescore", "played.jsonl", "--reward", reward, "--out", "new.jsonl"]) == 0
         assert {record.episode.reward for record in read(tmp_path / "new.jsonl")} == new
     assert main(["eval", "two-hop", "--tasks", "1", "--save", "other.jsonl"]) == 0
-    assert main(["rescore", "other.jsonl", "--reward", "debate"]) == 2
-    assert "rewards games alone" in capsys.readouterr().err
+    refused(capsys, "rewards games alone", "rescore", "other.jsonl", "--reward", "debate")
     palaestra.registry._games.pop("me/meagre-v0")
 
 

@@ -13,9 +13,11 @@ from pathlib import Path
 import families
 import gymnasium
 import pytest
+from commands import run
 
 import palaestra
 from palaestra.cli import main
+from palaestra.envs import Task, ToolEnv, tool
 from palaestra.envs.arena.opening import spec_of
 from palaestra.envs.suite.solver_critic import SolverCritic
 from palaestra.record import read, write
@@ -27,14 +29,13 @@ ENV = "palaestra/TwoHop-v0"
 def play(monkeypatch, capsys):
     """Play typed lines; returns the exit status and what was printed."""
 
-    def run(*lines, args=(ENV, "--seed", "1")):
+    def played(*lines, args=(ENV, "--seed", "1")):
         monkeypatch.setattr("sys.stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
         monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
-        status = main(["play", *args])
-        captured = capsys.readouterr()
-        return status, captured.out + captured.err
+        status, out, err = run(capsys, "play", *args)
+        return status, out + err
 
-    return run
+    return played
 
 
 def test_an_episode_is_played_to_its_reward_which_says_what_it_was_computed_from(play):
@@ -68,9 +69,9 @@ def test_the_reward_is_explained_by_its_environment_and_no_terminal_obeys_what_i
         return f"one said {attempt.answer}\n  and [bold]another[/bold]"
 
     monkeypatch.setattr(TwoHop, "explain", explain)
-    _, out = play("\x1b[2J Momu", "/reward")
-    assert "because\n  one said \\x1b[2J Momu\n    and [bold]another[/bold]\nby " in out
-    assert "\x1b" not in out
+    _, out = play("\x1b[2J\x07 [red]Momu[/red]", "/reward")
+    assert "because\n  one said \\x1b[2J\\x07 [red]Momu[/red]\n    and [bold]another[/bold]\nby " in out
+    assert not {"\x1b", "\x07"} & set(out)
     monkeypatch.setattr(TwoHop, "explain", lambda self, attempt: "")
     assert "because" not in play("Momu", "/reward")[1]
 
@@ -118,6 +119,8 @@ def test_an_episode_is_saved_open_or_ended_replays_and_is_taken_up_where_it_ende
     for args in (
         (ENV, "--episode", f"{file}:3"),
         (ENV, "--episode", f"{file}:0"),
+        (ENV, "--episode", f"{file}:²"),
+        (ENV, "--seed", "-1"),
         ("calculator", "--episode", f"{file}"),
     ):
         assert play(args=args)[0] == 2
@@ -142,7 +145,9 @@ def test_wrong_lines_are_answered_and_the_episode_goes_on(play):
         "/call search query": "expected KEY=VALUE",
         '/call search query="open': "No closing quotation",
         "/undo": "0 have been taken",
-        "/undo x": "expected a number",
+        "/undo ²": "expected a number",
+        "/file ~nobody.at.all/x": "cannot be read",
+        "/save .": "cannot be written: Is a directory",
         "/save": "expected /save FILE",
         "/save /nowhere/at/all.jsonl": "No such file",
         "/call serch query=x": "no tool is named 'serch'",
@@ -155,18 +160,6 @@ def test_wrong_lines_are_answered_and_the_episode_goes_on(play):
     assert status == 0
 
 
-def test_text_that_would_move_the_cursor_is_shown_not_obeyed(play):
-    _, out = play("\x1b[2J\x07 Answer: [red]Momu[/red]")
-    assert "\x1b[2J" not in out
-    assert "[red]Momu[/red]" in out
-
-
-def test_an_open_block_at_the_end_of_input_is_an_error(play):
-    status, out = play('"""', "half a turn")
-    assert status == 2
-    assert "the input ended inside" in out
-
-
 PROGRAM = ("```python", "def f(x):", "", "    return '/call'", "```")
 
 
@@ -176,7 +169,10 @@ def test_a_program_in_a_fence_is_one_turn(play):
     assert out.count("[answered: reward 0]") == 3
     assert "\n".join(PROGRAM) in out
     assert "assistant: ~~~~\n~~~\n```\n~~~~" in out
-    assert play("```python", "half a turn")[0] == 2
+    for opening in ("```python", '"""'):
+        status, out = play(opening, "half a turn")
+        assert status == 2
+        assert "the input ended inside" in out
 
 
 def test_a_file_is_a_turn_and_a_program_of_python_is_fenced(play, tmp_path):
@@ -267,30 +263,28 @@ def test_environments_of_others_are_played_where_they_hear_text(play, monkeypatc
     assert "two_0: 0" in out
 
 
-def test_an_environment_that_breaks_says_so_and_exits_with_one(play, tmp_path, monkeypatch):
-    (tmp_path / "breaking.py").write_text(
-        "import palaestra\n"
-        "from palaestra.envs import Task, ToolEnv, tool\n\n\n"
-        "class Breaking(ToolEnv):\n"
-        '    """Breaks."""\n\n'
-        "    def task(self, rng):\n"
-        '        return Task(f"Go {rng.integers(99)}", "x")\n\n'
-        "    @tool\n"
-        "    def go(self) -> str:\n"
-        '        """Go."""\n'
-        '        raise palaestra.Broken("the server is gone")\n\n'
-        "    def reward(self, attempt):\n"
-        "        return 0.0\n\n\n"
-        'palaestra.register("test/Breaking-v0", "breaking:Breaking")\n'
-    )
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    status, out = play("/call go", args=("breaking:test/Breaking-v0",))
+class Breaking(ToolEnv):
+    """Breaks."""
+
+    def task(self, rng):
+        return Task(f"Go {rng.integers(99)}", "x")
+
+    @tool
+    def go(self) -> str:
+        """Go."""
+        raise palaestra.Broken("the server is gone")
+
+    def reward(self, attempt):
+        return 0.0
+
+
+def test_an_environment_that_breaks_says_so_and_exits_with_one(play):
+    palaestra.register("test/Breaking-v0", f"{__name__}:Breaking")
+    status, out = play("/call go", args=("test/Breaking-v0",))
+    gymnasium.registry.pop("test/Breaking-v0")
     assert status == 1
     assert "[broken: " in out
     assert "the server is gone" in out
-    assert Path(tmp_path).exists()
-    palaestra.registry.gymnasium.registry.pop("test/Breaking-v0", None)
 
 
 # Games.

@@ -8,7 +8,7 @@ from email.utils import formatdate
 from types import SimpleNamespace
 
 import pytest
-from fake_server import FakeServer, Reply, error, nobody, said
+from fake_server import FakeServer, Reply, error, nobody, replying, said
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -51,15 +51,26 @@ def ask(server, times=1, max_tokens=64, **options):
     return using(server, work, **options)
 
 
-def first_then(first, *rest):
-    """Behave one way for each of the first requests, and the last way from then on."""
-    replies = [first, *rest]
-    return lambda seen: replies.pop(0) if len(replies) > 1 else replies[0]
+def asked(replies, **options):
+    """The answers to as many questions."""
+
+    async def work(endpoint):
+        return [await endpoint.complete(QUESTION, max_tokens=64) for _ in replies]
+
+    with replying(*replies) as server:
+        return using(server, work, **options)
+
+
+def fails(kind, match, *replies, **options):
+    """The question behind the last of these replies fails so; what is said of it, and the server."""
+    with replying(*replies) as server, pytest.raises(kind, match=match) as caught:
+        ask(server, times=len(replies), **options)
+    return str(caught.value), server
 
 
 def test_an_answer_comes_with_what_it_cost():
     usage = {"prompt_tokens": 20, "completion_tokens": 5}
-    with FakeServer(lambda seen: said("42", usage=usage)) as server:
+    with replying(said("42", usage=usage)) as server:
 
         async def work(endpoint):
             answer = await endpoint.complete(QUESTION, max_tokens=64, temperature=0.5, seed=7)
@@ -90,29 +101,21 @@ UNREADABLE = [
 def test_an_unreadable_answer_is_a_fault_that_names_the_server():
     """And is asked for three times only, since each may be billed."""
     for body in UNREADABLE:
-        with FakeServer(lambda seen, body=body: Reply(body)) as server:
-            with pytest.raises(Broken, match=r"/v1 gave no answer in 3 tries.*it answered") as caught:
-                ask(server)
-            assert server.url in str(caught.value) and len(str(caught.value)) < 600, body[:80]
-            assert len(server.seen) == client.COSTLY_TRIES, body[:80]
+        told, server = fails(Broken, r"/v1 gave no answer in 3 tries.*it answered", Reply(body))
+        assert server.url in told and len(told) < 600, body[:80]
+        assert len(server.seen) == client.COSTLY_TRIES, body[:80]
 
 
 def test_what_is_unusual_but_clear_is_read():
     parts = [{"type": "text", "text": "4"}, {"type": "image"}, {"type": "text", "text": "2"}]
     for message, content in (
-        ({"content": None}, ""),
-        ({}, ""),
-        ({"content": parts}, "42"),
+        ({"content": None}, ""), ({}, ""), ({"content": parts}, "42"), ({"content": "a\ud800b"}, "a?b"),
         ({"content": None, "refusal": "I will not."}, "I will not."),
-        ({"content": "a\ud800b"}, "a?b"),
-    ):
-        with FakeServer(lambda seen, message=message: Reply({"choices": [{"message": message}]})) as server:
+    ):  # fmt: skip
+        with replying(Reply({"choices": [{"message": message}]})) as server:
             assert ask(server).content == content
-
-
-def test_thinking_and_calls_are_told_apart():
     calls = [("search", '{"query": "x"}'), ("search", "{broken"), ("", None), ("sum", {"a": 1})]
-    with FakeServer(lambda seen: said(None, calls, reasoning_content="hm")) as server:
+    with replying(said(None, calls, reasoning_content="hm")) as server:
         answer = ask(server)
     assert answer.reasoning == "hm"
     assert [(call.name, call.arguments) for call in answer.calls] == [*calls[:2], ("", "{}"), ("sum", '{"a": 1}')]
@@ -123,12 +126,7 @@ def test_an_answer_that_is_not_whole_is_known_and_hidden_thinking_is_no_part_of_
     hidden = {"completion_tokens": 400, "completion_tokens_details": {"reasoning_tokens": 390}}
     replies = [said("w", finish=finish, usage={"prompt_tokens": 9, "completion_tokens": n}) for finish, n in ends]
     replies.append(said("words", usage={"prompt_tokens": 9} | hidden))
-    with FakeServer(first_then(*replies)) as server:
-
-        async def work(endpoint):
-            return [await endpoint.complete(QUESTION, max_tokens=64) for _ in replies]
-
-        answers = using(server, work)
+    answers = asked(replies)
     # A server may say "stop" of an answer as long as was allowed.
     assert [answer.cut for answer in answers] == [False, True, True, True, True, False, False, False]
     assert answers[-1].usage.completion_tokens == 400
@@ -143,14 +141,10 @@ def test_lengths_that_cannot_be_true_or_are_missing_are_estimated_and_marked():
         for lie in LIES
     ]
     replies = [said("word " * 100, usage=usage) for usage in [*lies, None, [], "many", {}, {"prompt_tokens": 20}]]
-    with FakeServer(first_then(*replies)) as server:
-
-        async def work(endpoint):
-            return [(await endpoint.complete(QUESTION, max_tokens=64)).usage for _ in replies]
-
-        for usage in using(server, work, price_in=1.0, price_out=1.0):
-            assert usage.estimated and 10 <= usage.prompt_tokens <= 60
-            assert usage.completion_tokens == 125 and 0 < usage.cost < 0.001
+    for answer in asked(replies, price_in=1.0, price_out=1.0):
+        usage = answer.usage
+        assert usage.estimated and 10 <= usage.prompt_tokens <= 60
+        assert usage.completion_tokens == 125 and 0 < usage.cost < 0.001
 
 
 async def trickle(writer):
@@ -177,10 +171,8 @@ async def silence(writer):
 
 @pytest.mark.parametrize("stall", [trickle, slow_head, silence])
 def test_no_way_to_stall_beats_the_deadline(stall):
-    with FakeServer(lambda seen: stall) as server:
-        with pytest.raises(Broken, match=r"no whole answer within 0\.5 s"):
-            ask(server, timeout=0.5)
-        assert server.hung_up.wait(30)
+    _, server = fails(Broken, r"no whole answer within 0\.5 s", stall, timeout=0.5)
+    assert server.hung_up.wait(30)
 
 
 async def half(writer):
@@ -200,7 +192,7 @@ async def no_http(writer):
 
 @pytest.mark.parametrize("fault", [half, nothing, no_http, error(429, "slow down"), error(503, "busy"), error(529, "")])
 def test_what_passes_is_tried_again(fault, caplog):
-    with FakeServer(first_then(fault, fault, said("42"))) as server:
+    with replying(fault, fault, said("42")) as server:
         assert ask(server).content == "42"
         assert len(server.seen) == 3
     (warning,) = [record.getMessage() for record in caplog.records if record.name == "palaestra.endpoint"]
@@ -208,10 +200,9 @@ def test_what_passes_is_tried_again(fault, caplog):
 
 
 def test_a_lasting_429_ends_in_a_fault_that_says_so():
-    with FakeServer(lambda seen: error(429, "slow \x1b[2J down")) as server:
-        with pytest.raises(Broken, match=r"it answered 429: slow \\x1b\[2J down"):
-            ask(server, patience=0.2)
-        assert len(server.seen) > 1
+    slow = error(429, "slow \x1b[2J down")
+    _, server = fails(Broken, r"it answered 429: slow \\x1b\[2J down", slow, patience=0.2)
+    assert len(server.seen) > 1
 
 
 def test_a_request_to_wait_is_honoured_within_a_cap(monkeypatch):
@@ -234,7 +225,7 @@ def test_retries_wait_longer_each_time_but_never_past_the_patience(monkeypatch):
         now[0] += seconds
 
     busy = [error(429, "slow")] * 8 + [Reply(error(429, "slow").body, 429, {"Retry-After": "40"}), said("42")]
-    with FakeServer(first_then(*busy)) as server:
+    with replying(*busy) as server:
 
         async def work(endpoint):
             monkeypatch.setattr(http, "time", SimpleNamespace(monotonic=lambda: now[0]))
@@ -270,21 +261,15 @@ def test_a_dead_server_is_a_fault_and_the_next_question_does_not_wait_as_long():
             using(url, lambda endpoint: endpoint.check())
 
 
-WRONG_FOR_ALL = {
-    401: error(401, "Incorrect API key provided"),
-    402: error(402, "Insufficient credits"),
-    429: error(429, "You exceeded your current quota", code="insufficient_quota"),
-}
-
-
-@pytest.mark.parametrize("status", WRONG_FOR_ALL)
-def test_what_no_question_survives_stops_the_run_at_any_time(status):
-    for before in (0, 2):
-        with FakeServer(first_then(*[said()] * before, WRONG_FOR_ALL[status])) as server:
-            with pytest.raises(UsageError, match=str(WRONG_FOR_ALL[status].body["error"]["message"])) as caught:
-                ask(server, times=before + 1)
-            assert server.url in str(caught.value)
-            assert len(server.seen) == before + 1
+@pytest.mark.parametrize("before", [0, 2])
+def test_what_no_question_survives_stops_the_run_at_any_time(before):
+    for status, said_there, more in (
+        (401, "Incorrect API key provided", {}), (402, "Insufficient credits", {}),
+        (429, "You exceeded your current quota", {"code": "insufficient_quota"}),
+    ):  # fmt: skip
+        told, server = fails(UsageError, said_there, *[said()] * before, error(status, said_there, **more))
+        assert server.url in told
+        assert len(server.seen) == before + 1
 
 
 REFUSALS = [
@@ -297,29 +282,21 @@ REFUSALS = [
 
 def test_a_refusal_stops_the_run_until_the_server_has_answered_something():
     for refusal in REFUSALS:
-        with FakeServer(lambda seen, refusal=refusal: refusal) as server, pytest.raises(UsageError, match="/v1 re"):
-            ask(server)
-        with FakeServer(first_then(said(), refusal)) as server:
-            with pytest.raises(Broken, match="/v1 re"):
-                ask(server, times=2)
-            assert len(server.seen) == 2
+        fails(UsageError, "/v1 re", refusal)
+        _, server = fails(Broken, "/v1 re", said(), refusal)
+        assert len(server.seen) == 2
 
 
 def test_a_page_where_a_server_should_be_says_so():
     page = Reply(b"<!DOCTYPE html><html><body>Welcome</body></html>")
-    with FakeServer(lambda seen: page) as server, pytest.raises(UsageError, match=r"HTML page.*expected a base URL"):
-        ask(server)
-    with FakeServer(first_then(said(), page)) as server, pytest.raises(Broken, match="HTML page"):
-        ask(server, times=2)
+    fails(UsageError, r"HTML page.*expected a base URL", page)
+    fails(Broken, "HTML page", said(), page)
 
 
 def test_a_dialogue_that_outgrew_the_model_is_cut():
     long = error(400, "This model's maximum context length is 4096 tokens. However, you requested 5000.")
-    with FakeServer(first_then(said(), long)) as server:
-        answer = ask(server, times=2)
-    assert (answer.content, answer.cut) == ("", True)
-    with FakeServer(lambda seen: long) as server, pytest.raises(UsageError, match="maximum context"):
-        ask(server)  # The first question does not fit: that is no agent's fault.
+    assert [(answer.content, answer.cut) for answer in asked([said("fine"), long])] == [("fine", False), ("", True)]
+    fails(UsageError, "maximum context", long)  # The first question does not fit: that is no agent's fault.
 
 
 def test_the_newer_name_of_the_token_limit_is_learned():
@@ -345,45 +322,38 @@ def test_a_large_body_is_not_read_to_its_end():
             sent.append(2**20)
             await writer.drain()
 
-    with FakeServer(lambda seen: flood) as server, pytest.raises(Broken, match="max_body_bytes, 4194304"):
-        ask(server, max_body_bytes=4 * 2**20)
+    fails(Broken, "max_body_bytes, 4194304", flood, max_body_bytes=4 * 2**20)
     assert sum(sent) < 3 * 50 * 2**20
 
 
 def test_a_compressed_body_is_refused_and_no_cookie_kept():
     bomb = gzip.compress(b'{"choices": "' + b"x" * 10**7)
     reply = Reply(bomb, headers={"Content-Encoding": "gzip", "Set-Cookie": "track=me"})
-    with FakeServer(lambda seen: reply) as server, pytest.raises(Broken, match="compressed"):
-        ask(server)
+    _, server = fails(Broken, "compressed", reply)
     assert {seen.headers["accept-encoding"] for seen in server.seen} == {"identity"}
     assert "cookie" not in server.seen[1].headers
 
 
 def test_a_redirect_takes_the_key_nowhere(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    with FakeServer(lambda seen: said()) as thief:
+    with replying(said()) as thief:
         away = Reply(b"", 307, {"Location": f"{thief.url}/chat/completions?key={KEY}"})
-        with FakeServer(lambda seen: away) as server, pytest.raises(UsageError, match="redirects to") as caught:
-            ask(server)
+        told, _ = fails(UsageError, "redirects to", away)
         assert thief.seen == []
-    assert KEY not in str(caught.value)
-    assert "key=***" in str(caught.value)
+    assert KEY not in told
+    assert "key=***" in told
 
 
-def test_a_server_without_tls_is_told_from_a_dead_one():
-    with FakeServer(lambda seen: said()) as server, pytest.raises(UsageError, match="no secure connection"):
-        ask(server.url.replace("http:", "https:"))
-
-
-def test_a_handshake_that_ends_or_hangs_is_a_fault():
-    with FakeServer(lambda seen: said()) as server:
-        server.greet_tls = nothing
-        with pytest.raises(Broken, match="no connection"):
-            ask(server.url.replace("http:", "https:"), patience=0.0)
-    with FakeServer(lambda seen: said()) as server:
-        server.greet_tls = silence
-        with pytest.raises(Broken, match=r"no connection within 0\.2 s"):
-            ask(server.url.replace("http:", "https:"), patience=0.0, connect_timeout=0.2)
+def test_a_server_without_tls_is_told_from_a_dead_one_and_a_handshake_that_ends_or_hangs_is_a_fault():
+    for greeting, kind, match, options in (
+        (None, UsageError, "no secure connection", {}),
+        (nothing, Broken, "no connection", {}),
+        (silence, Broken, r"no connection within 0\.2 s", {"connect_timeout": 0.2}),
+    ):
+        with replying(said()) as server:
+            server.greet_tls = greeting or server.greet_tls
+            with pytest.raises(kind, match=match):
+                ask(server.url.replace("http:", "https:"), patience=0.0, **options)
 
 
 @pytest.mark.parametrize(
@@ -406,7 +376,7 @@ def test_the_key_is_sent_and_never_shown(reply, monkeypatch, caplog):
     monkeypatch.setenv("OPENAI_API_KEY", KEY + "\n")
     caplog.set_level(logging.DEBUG)
     shown = []
-    with FakeServer(lambda seen: reply) as server:
+    with replying(reply) as server:
 
         async def work(endpoint):
             shown.extend([repr(endpoint), repr(endpoint.config), repr(endpoint._secret)])
@@ -428,7 +398,7 @@ def test_the_key_is_sent_and_never_shown(reply, monkeypatch, caplog):
 
 def test_what_is_wrong_with_a_key_is_told_without_it_and_a_placeholder_is_no_key(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "x")
-    with FakeServer(lambda seen: said("six boxes")) as server:
+    with replying(said("six boxes")) as server:
         assert ask(server).content == "six boxes"
     monkeypatch.delenv("OPENAI_API_KEY")
     monkeypatch.setenv("MY_KEY", "sk-two words\u00e9")
@@ -440,8 +410,7 @@ def test_what_is_wrong_with_a_key_is_told_without_it_and_a_placeholder_is_no_key
     with pytest.raises(ConfigError, match="not the name of an environment variable") as caught:
         EndpointConfig("http://localhost/v1", "m", api_key_env=KEY)
     assert KEY not in str(caught.value)
-    with FakeServer(lambda seen: error(401, "who are you?")) as server, pytest.raises(UsageError, match="no key was"):
-        ask(server)
+    fails(UsageError, "no key was", error(401, "who are you?"))
 
 
 IMPOSSIBLE = [
@@ -462,7 +431,7 @@ def test_an_impossible_configuration_is_refused():
 
 @pytest.mark.parametrize("end", ["/v1", "/v1/", "/v1/chat/completions", "/v1/chat/completions/"])
 def test_a_base_url_is_taken_as_people_write_it(end):
-    with FakeServer(lambda seen: said()) as server:
+    with replying(said()) as server:
         ask(server.url.removesuffix("/v1") + end)
         assert server.seen[0].path == "/v1/chat/completions"
 
@@ -488,10 +457,10 @@ def test_questions_are_out_at_once_and_never_more_than_allowed():
 
 
 def test_a_free_question_finds_a_wrong_key_before_anything_is_played():
-    with FakeServer(lambda seen: error(401, "no")) as server, pytest.raises(UsageError, match="401"):
+    with replying(error(401, "no")) as server, pytest.raises(UsageError, match="401"):
         using(server, lambda endpoint: endpoint.check())
     for reply in (Reply({"data": []}), error(404, "no list here"), error(500, "busy")):
-        with FakeServer(lambda seen, reply=reply: reply) as server:
+        with replying(reply) as server:
             using(server, lambda endpoint: endpoint.check())
             assert [(seen.method, seen.path) for seen in server.seen] == [("GET", "/v1/models")]
 
@@ -502,14 +471,11 @@ def test_a_missing_library_is_named_with_its_extra(monkeypatch):
         Endpoint(EndpointConfig("http://localhost/v1", "m"))
 
 
-@pytest.mark.parametrize("variable", ["HTTP_PROXY", "ALL_PROXY"])
-def test_a_proxy_is_not_asked_for_this_machine(monkeypatch, variable):
-    monkeypatch.setenv(variable, "http://127.0.0.1:9")
-    with FakeServer(lambda seen: said("direct")) as server:
-        assert ask(server).content == "direct"
-
-
-def test_an_unusable_proxy_is_a_usage_error(monkeypatch):
+def test_a_proxy_is_not_asked_for_this_machine_and_an_unusable_one_is_a_usage_error(monkeypatch):
+    for variable in ("HTTP_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(variable, "http://127.0.0.1:9")
+        with replying(said("direct")) as server:
+            assert ask(server).content == "direct"
     monkeypatch.setenv("ALL_PROXY", "gopher://host:1")
     with pytest.raises(UsageError, match="proxy or certificate settings"):
         ask("http://palaestra.invalid/v1")
@@ -552,6 +518,6 @@ def test_a_booking_may_turn_out_smaller():
 
 
 def test_a_question_that_cannot_be_encoded_cleanly_is_still_utf_8():
-    with FakeServer(lambda seen: said()) as server:
+    with replying(said()) as server:
         using(server, lambda endpoint: endpoint.complete([{"role": "user", "content": "a\ud800b\x00"}]))
         assert json.loads(server.seen[0].data)["messages"][0]["content"] == "a?b\x00"

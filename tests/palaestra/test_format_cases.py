@@ -75,6 +75,7 @@ CASES = {
         *((tagged(body), "", [FAULT]) for body in (
             '{"name": ""}', '{"name": 3}', "[]", "[1, 2]", "null", '"x"', '{"name": "p", "arguments": [1]}', "", "{",
             '{"name": "p", "arguments": "[1"}', '{"name": "p", "arguments": "\\"{}\\""}', '{"name": "p"} x',
+            '{"name": "p", "arguments": {"a": 1e999}}',
             '{"name": "p", "arguments": {"a": NaN}}', '{"name": "search", "query": "a"}', "search(query='a')",
             "{'name': 'search'}", "search")),
         (f'{tagged("""{"name": "b"}""")}<tool_call>{{</tool_call>{tagged("""{"name": "b"}""")}<tool_call>', "",
@@ -314,6 +315,7 @@ def test_what_took_leniency_is_marked():
         ("hermes", '<tool_call>{"name": "b", "arguments": {}}'), ("hermes", tagged('{"name": "b"}')),
         ("qwen3_coder", function("now")), ("qwen3_coder", tagged(function("now") * 2)), ("harmony", channel("now", "")),
         ("mistral", "[TOOL_CALLS]a{}"), ("deepseek", "<｜tool▁call▁begin｜>a<｜tool▁sep｜>{}"),
+        ("openai", '{"tool_calls": [{"function": {"name": "b", "arguments": {}}}]}'),
         ("tags", "<search>or <search>so</search>"), ("llama3", '{"name": "weather", "parameters": {"tags": "[1]"}}'),
     ):  # fmt: skip
         assert all(call.lenient for call in formats.get(name).parse(text, TOOLS).calls), text

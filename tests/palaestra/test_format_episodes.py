@@ -31,12 +31,6 @@ SHELVES = {
 }
 
 
-def opened(name):
-    env = TextEnv(SHELVES[name]())
-    env.reset(seed=1)
-    return env
-
-
 def told(env, text):
     observation, *_ = env.step(text)
     return observation
@@ -44,7 +38,8 @@ def told(env, text):
 
 @pytest.mark.parametrize("name", list(formats.FORMATS))
 def test_calls_run_with_typed_values_and_faults_are_told_in_the_same_dialect(name):
-    env = opened(name)
+    env = TextEnv(SHELVES[name]())
+    env.reset(seed=1)
     code = "x = 1\nprint(x)"
     whole = env.call("python", code=code)
     assert repr(code) in told(env, whole)

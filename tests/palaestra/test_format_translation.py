@@ -3,24 +3,13 @@
 import itertools
 
 import pytest
+from format_helpers import schema
 
 from palaestra import formats
 from palaestra.errors import ConfigError, UsageError
 from palaestra.formats import ParsedCall
 
-TOOLS = (
-    {
-        "type": "function",
-        "function": {
-            "name": "search",
-            "parameters": {
-                "type": "object",
-                "properties": {"query": {"type": "string"}, "count": {"type": "integer"}},
-                "required": ["query"],
-            },
-        },
-    },
-)
+TOOLS = (schema("search", ["query"], query={"type": "string"}, count={"type": "integer"}),)
 CALLS = (
     ParsedCall("search", {"query": "Bado born", "count": 2}),
     ParsedCall("search", {"query": 'a "b"\nc', "count": 0}),
@@ -53,15 +42,12 @@ def test_a_turn_that_is_read_already_stays_letter_by_letter():
     assert formats.translate(turn, "auto", TOOLS) == turn
 
 
-def test_what_the_other_format_cannot_write_is_refused():
+def test_what_the_other_format_cannot_write_is_refused_and_a_thought_that_ends_inside_a_call_is_not_cut():
     turn = formats.get("hermes").render(CALLS)
     with pytest.raises(UsageError, match="fence"):
         formats.translate(turn, "fence", TOOLS)
     with pytest.raises(ConfigError, match="'hermes'"):
         formats.translate(turn, "hermez", TOOLS)
-
-
-def test_a_thought_that_ends_inside_a_call_is_refused_and_not_cut():
     turn = formats.get("hermes").render([ParsedCall("search", {"query": "<think>x</think> y"})])
     with pytest.raises(UsageError, match="cannot be written"):
         formats.translate(turn, "llama3", TOOLS)

@@ -2,10 +2,9 @@
 and answers are answers.
 
 The rules are tested over all formats with one call that each of them can write; what only one dialect has is in
-test_format_dialects.py.
+test_format_cases.py.
 """
 
-import json
 from functools import partial
 
 import pytest
@@ -13,7 +12,7 @@ from format_helpers import grows_in_step, schema
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from palaestra import ConfigError, UsageError, formats
+from palaestra import UsageError, formats
 from palaestra.formats import Fault, Parsed, ParsedCall
 from palaestra.formats.scanning import MAX_CALLS
 from palaestra.formats.values import MAX_REPAIR
@@ -161,13 +160,6 @@ def test_the_example_is_read_by_its_own_format(name):
     assert not call.lenient
 
 
-@EVERY
-def test_calls_come_in_the_order_they_are_written(name):
-    """Rule 2."""
-    written = [ParsedCall("python", {"code": str(index)}) for index in range(5)]
-    assert list(formats.get(name).parse(formats.get(name).render(written), TOOLS).calls) == written
-
-
 @pytest.mark.parametrize("name", sorted(CLOSERS))
 def test_a_call_without_its_closing_tag_counts_only_if_provably_complete(name):
     """Rule 3: and then it is marked, except where the closing tag is what stops the engine anyway."""
@@ -311,11 +303,6 @@ def test_a_format_needs_no_schemas(name):
     assert form.parse(form.render([CALL])).calls == (CALL,)
 
 
-def test_unknown_format_names_the_closest():
-    with pytest.raises(ConfigError, match="did you mean 'qwen3_coder'"):
-        formats.get("qwen3coder")
-
-
 def test_commas_are_forgiven_in_short_json_only():
     def turn(padding):
         return f'<tool_call>{{"name": "p", "arguments": {{"a": "{padding}",}}}}</tool_call>'
@@ -323,9 +310,3 @@ def test_commas_are_forgiven_in_short_json_only():
     hermes = formats.get("hermes")
     assert isinstance(hermes.parse(turn("x")).calls[0], ParsedCall)
     assert isinstance(hermes.parse(turn("x" * MAX_REPAIR)).calls[0], Fault)
-
-
-def test_a_number_too_large_to_keep_is_a_fault():
-    (found,) = formats.get("hermes").parse('<tool_call>{"name": "p", "arguments": {"a": 1e999}}</tool_call>').calls
-    assert isinstance(found, Fault)
-    assert json.dumps(found.text)

@@ -40,25 +40,21 @@ def test_what_the_class_decides_says_how_to_set_it():
         palaestra.arena(ID, 1, max_turns=3)
 
 
-def test_what_an_environment_keeps_for_itself_is_not_said_to_be_for_a_subclass():
-    class Hermit(Calculator):
-        def __init__(self):
-            super().__init__()
+class Hermit(Calculator):
+    def __init__(self):
+        super().__init__()
 
-    with pytest.raises(UsageError, match=r"takes no option 'tasks'; it takes format$"):
+
+class Open(Calculator):
+    def __init__(self, **options):
+        super().__init__()
+
+
+def test_only_what_a_class_takes_is_accepted_and_one_that_takes_anything_looks_itself():
+    with pytest.raises(UsageError, match=r"takes no option 'tasks'; it takes format$"):  # Not one for a subclass.
         refuse_unknown("me/Hermit-v0", Hermit, ["tasks"])
-
-
-def test_options_of_arenas_and_of_every_environment_are_accepted():
-    check_options(ID, {"ordered": True, "max_workers": 2, "format": "glm", "mode": "direct"})
-
-
-def test_a_class_that_takes_anything_is_left_to_look_itself():
-    class Open(Calculator):
-        def __init__(self, **options):
-            super().__init__()
-
     refuse_unknown("me/Open-v0", Open, ["whatever"])
+    check_options(ID, {"ordered": True, "max_workers": 2, "format": "glm", "mode": "direct"})
 
 
 @pytest.mark.parametrize(("name", "told"), [("code-math", "compare='value'"), ("solver-critic", "seat=None")])

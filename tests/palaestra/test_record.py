@@ -144,15 +144,8 @@ def test_a_changed_line_is_found_and_one_that_is_spelled_another_way_is_read() -
 
 
 def test_what_is_no_record_is_said_to_be_none() -> None:
-    for line in (
-        b"{}",
-        b"[1]",
-        b"null",
-        b"\xff\xfe",
-        b'{"palaestra": 99}',
-        b'{"palaestra": 1, "digest": "x"}',
-        b"<html>",
-    ):
+    others = (b'{"palaestra": 99}', b'{"palaestra": 1, "digest": "x"}')
+    for line in (b"{}", b"[1]", b"null", b"\xff\xfe", b"<html>", *others):
         with pytest.raises(ValueError, match="it "):
             from_line(line)
     content = json.loads(to_line(record()).decode("utf-8", "surrogatepass"))
@@ -174,21 +167,20 @@ def test_writing_leaves_the_old_file_when_it_fails(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_recorder_adds_lines_that_are_whole_at_once(tmp_path: Path) -> None:
+def test_a_recorder_adds_lines_that_are_whole_at_once_and_glues_none_to_half_a_line(tmp_path: Path) -> None:
     path = tmp_path / "episodes.jsonl"
     for count in (1, 2):
         with Recorder(path) as recorder:
             recorder.add(record())
             assert len(list(read(path))) == count
-
-
-def test_a_recorder_does_not_glue_a_record_to_half_a_line(tmp_path: Path) -> None:
-    path = tmp_path / "episodes.jsonl"
     path.write_bytes(to_line(record())[:-9])
     with pytest.raises(UsageError, match="cut off"):
         Recorder(path)
 
 
-def test_a_file_that_is_not_there_is_a_usage_error(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_or_cannot_be_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be read"):
         list(read(tmp_path / "absent.jsonl"))
+    for made in (lambda: Recorder(tmp_path), lambda: write(tmp_path / "absent" / "e.jsonl", [])):
+        with pytest.raises(UsageError, match=r"cannot be written: (Is a directory|No such file)"):
+            made()

@@ -1,0 +1,48 @@
+"""What the dialects share: a turn is read at their marks, and written as its content with the calls behind it.
+
+Left out: what stands at a mark, which is all that a dialect's own module says.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from palaestra.formats import stray
+from palaestra.formats.parsed import Parsed, ParsedCall, Schemas
+from palaestra.formats.scanning import Reader, Turn, walk
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How one family writes calls. Its module offers the methods as its own functions."""
+
+    example: str
+    markers: "re.Pattern[str]"
+    reader: Reader
+    writer: Callable[[ParsedCall], str]
+    opener: str = ""
+    closer: str = ""
+    """The tags around a call; a closing one at which the reader would take over is a fault."""
+    between: str = "\n"
+    """Stands between calls, and between what is said and the first."""
+
+    def parse(self, text: str, tools: Schemas = ()) -> Parsed:
+        """Read a turn: its calls and faults in order, and the text around them."""
+        turn = Turn(text, self.example, self.markers, tools)
+        parsed = walk(turn, self._read)
+        return parsed if turn.final else stray.check(parsed, turn)
+
+    def render(self, calls: Iterable[ParsedCall], content: str = "") -> str:
+        """Write a turn; a UsageError for what the dialect has no way to write."""
+        return before_calls(content, self.between.join(map(self.writer, calls)), self.between)
+
+    def _read(self, turn: Turn, marker: "re.Match[str]") -> int:
+        if self.closer and marker[0] == self.closer:
+            turn.fault(f"{self.closer} without {self.opener} before it", marker.start())
+            return marker.end()
+        return self.reader(turn, marker)
+
+
+def before_calls(content: str, written: str, between: str = "\n") -> str:
+    """What is said, then the calls."""
+    return content + between + written if content and written else content or written
