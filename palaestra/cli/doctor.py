@@ -16,7 +16,7 @@ import tyro
 
 from palaestra.cli import libraries, machine, sandbox_check
 from palaestra.cli.finding import Finding, probe, say, show
-from palaestra.trainers.config import GRPOConfig, config_from, tiny_config
+from palaestra.trainers.config import GRPOConfig, grpo_config, tiny_config
 
 _MODEL_SECONDS = 300.0
 """How long reading a model may take; a tokenizer may have to come from the hub."""
@@ -135,7 +135,7 @@ def described_run(options: Options) -> GRPOConfig | None:
         return None
     if model == "tiny":
         return tiny_config("any", **given)
-    return config_from({"env_id": "any", "model": model, **given})
+    return grpo_config("any", model=model, **given)
 
 
 def verdict(findings: Sequence[Finding], good: str, bad: str) -> str:

@@ -9,7 +9,6 @@ import logging
 import math
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from palaestra.agents.template import examine
 from palaestra.cli.finding import Finding, reason
 from palaestra.cli.machine import amount, available_memory
 from palaestra.errors import UsageError
+from palaestra.trainers.checked import changed
 from palaestra.trainers.config import GRPOConfig
 from palaestra.trainers.memory import Estimate, Outline, attention_keeps_scores, estimate, outline
 
@@ -95,7 +95,7 @@ def _architecture(shape: Outline) -> Iterator[Finding]:
         yield _broken("attention", text, "choose a model without sliding windows or state spaces")
     elif window and getattr(inner, "use_sliding_window", True) and not getattr(inner, "layer_types", None):
         text = f"looks back {window} tokens only: a run stops when a row is longer"
-        yield Finding("attention", text, "warning", f"--max-episode-tokens {window}")
+        yield Finding("attention", text, "warning", f"--play.max-episode-tokens {window}")
     else:
         yield Finding("attention", "full in every layer: the engine serves it")
     if longest := getattr(inner, "max_position_embeddings", None):
@@ -142,9 +142,9 @@ def _memory(shape: Outline, run: GRPOConfig) -> Iterator[Finding]:
     scores = attention_keeps_scores(shape, device)
 
     def need(slots: int) -> Estimate:
-        return estimate(shape, replace(run, slots=slots), keeps_scores=scores)
+        return estimate(shape, changed(run, {"slots": slots}), keeps_scores=scores)
 
-    counted = need(run.slots)
+    counted = need(run.play.slots)
     phases = {"held": counted.held, "while playing": counted.playing, "while learning": counted.learning}
     for phase, parts in phases.items():
         for part in parts:
@@ -159,10 +159,10 @@ def _memory(shape: Outline, run: GRPOConfig) -> Iterator[Finding]:
         yield Finding("memory in all", f"{amount(counted.total)}; {where} {amount(have)}")
     else:
         text = f"{amount(counted.total)} if every row is as long as it may be; {where} {amount(have)}"
-        remedy = "lower --max-episode-tokens and --micro-batch-tokens, or take a smaller model"
+        remedy = "lower --play.max-episode-tokens and --optimizer.micro-batch-tokens, or take a smaller model"
         if (left := have - need(1).total) >= 0:
             fitting = 1 + left // max(1, need(2).total - need(1).total)
-            remedy = f"--slots {min(fitting, run.slots)} would fit; a shorter --max-episode-tokens saves most"
+            remedy = f"--play.slots {min(fitting, run.play.slots)} would fit; a shorter --play.max-episode-tokens saves most"
         yield Finding("memory in all", text, "warning", remedy)
 
 
