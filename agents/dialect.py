@@ -64,9 +64,7 @@ def _written_call(tokenizer: Any) -> str:
             whole = rendered(tokenizer, [_QUESTION, turn], [PROBE_TOOL], prompt=False)
         except Exception:  # Whatever the template raises: it does not take calls in this form.
             continue
-        while not whole.startswith(
-            head
-        ):  # Back by whole marks: `<think>` and `<tool_call>` begin with the same letters.
+        while not whole.startswith(head):  # Back by whole marks, for `<think>` and `<tool_call>` begin alike.
             head = head[: max(head.rfind("<"), head.rfind("["), 0)]
         said = whole.removeprefix(head)
         if _CALL.name in said:

@@ -335,7 +335,7 @@ SHARDS = b'{"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors
         ("config.json", config(model_type="t5"), "architecture", "causal language model"),
         ("config.json", SLIDING, "attention", "sliding_attention"),
         ("config.json", LONGER, "weights", "is missing"),
-        ("config.json", config(vocab_size=100), "vocabulary", "the model knows 100"),
+        ("config.json", config(vocab_size=len(families.TOKENIZERS["qwen2.5"]) - 1), "vocabulary", "has ids up to"),
         ("chat_template.jinja", None, "chat template", "no chat template"),
         ("tokenizer.json", b"", "model", "tokenizer could not be read"),
         ("model.safetensors", None, "weights", "missing: model.safetensors"),
