@@ -369,7 +369,10 @@ def test_a_server_without_tls_is_told_from_a_dead_one_and_a_handshake_that_ends_
         Reply({"choices": KEY}),
         Reply(b'{"error": "' + KEY.replace("s", "\\u0073", 1).encode() + b'"}', 403),
         said(f"the key is {KEY}", [(KEY, KEY)], reasoning_content=KEY),
-        Reply(b'{"choices": [{"message": {"content": "' + KEY.replace("s", "\\u0073", 1).encode() + b'"}}]}'),
+        *(
+            Reply(b'{"choices": [{"message": {"' + part + b'": "' + KEY.replace("s", "\\u0073", 1).encode() + b'"}}]}')
+            for part in (b"content", b"reasoning_content")
+        ),
     ],
 )
 def test_the_key_is_sent_and_never_shown(reply, monkeypatch, caplog):
@@ -414,7 +417,7 @@ def test_what_is_wrong_with_a_key_is_told_without_it_and_a_placeholder_is_no_key
 
 
 IMPOSSIBLE = [
-    {"base_url": "localhost:8000"}, {"base_url": "ftp://host/v1"}, {"base_url": "http:///v1"},
+    {"base_url": "localhost:8000"}, {"base_url": "ftp://me:hunter2@host/v1"}, {"base_url": "http:///v1"},
     {"base_url": "http://[::1/v1"}, {"base_url": "http://host:99999/v1"}, {"base_url": "http://host/v1\n"},
     {"base_url": "https://host/v1?key=abc"}, {"base_url": "https://me:hunter2@host/v1"}, {"model": ""},
     {"timeout": 0.0}, {"timeout": float("nan")}, {"patience": -1.0}, {"max_concurrent": 0},
