@@ -363,7 +363,7 @@ def test_a_window_that_the_engine_does_not_see_is_a_warning(capsys, tmp_path):
     export(MistralForCausalLM(config), tokenizer, tmp_path)
     status, found, _ = told(capsys, tmp_path)
     assert (status, found["attention"]["state"]) == (0, "warning")
-    assert found["attention"]["remedy"] == "--max-episode-tokens 64"
+    assert found["attention"]["remedy"] == "--play.max-episode-tokens 64"
 
 
 def test_code_beside_a_model_is_never_run(capsys, model, tmp_path):
