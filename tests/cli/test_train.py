@@ -11,7 +11,7 @@ import pytest
 
 from palaestra.agents.local_model import export, serve
 from palaestra.agents.policies.tiny import tiny_model
-from palaestra.cli import main, running
+from palaestra.cli import main
 from palaestra.trainers import measuring, opening, reinforce
 from palaestra.trainers.cold_start import Pupil
 from palaestra.trainers.learner import Learner
