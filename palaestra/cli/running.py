@@ -6,17 +6,21 @@ Ctrl-C ends a run with a checkpoint, an error leaves what is safe, and a run tha
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from difflib import get_close_matches
+from typing import Any, TypeVar
 
+import tyro
 from rich.console import Console
 
 from palaestra.cli.blame import blaming
 from palaestra.cli.display import watch
-from palaestra.errors import PalaestraError
+from palaestra.errors import PalaestraError, UsageError
+from palaestra.trainers.checked import flat, plain
 from palaestra.trainers.interrupts import Interrupted, Interrupts
 from palaestra.trainers.run import Run
 
 _HELD_BACK = "\nthis step ends first, then a checkpoint is written; Ctrl-C again ends at once, without it\n"
+Options = TypeVar("Options")
 
 
 def go_on(
@@ -64,6 +68,24 @@ def option_value(arguments: Sequence[str], *spellings: str) -> str | None:
         if argument.partition("=")[0] in spellings
     ]
     return named[-1] if named else None
+
+
+def understood(default: Options, arguments: Sequence[str], **more: Any) -> Options:
+    """The options as the arguments change them. One that there is not is held against the last words of those there
+    are: nobody remembers every section, and tyro finds no slip of a key behind one.
+    """
+    kind = default.__class__
+    options, unknown = tyro.cli(kind, args=list(arguments), default=default, return_unknown_args=True, **more)
+    if not unknown:
+        return options
+    names = [name.removeprefix("config.").removesuffix(".name") for name in flat(plain(options))]
+    # The one field whose option is called otherwise.
+    by_last = {name.rpartition(".")[2].replace("_", "-"): name.replace("env.env_", "env.") for name in names}
+    wrong = next((text.partition("=")[0] for text in unknown if text.startswith("--")), unknown[0])
+    close = get_close_matches(wrong.rpartition(".")[2].lstrip("-").replace("_", "-"), by_last, n=3)
+    hint = " or ".join("--" + by_last[last].replace("_", "-") for last in close)
+    meant = f"did you mean {hint}? " if hint and wrong.startswith("--") else ""
+    raise UsageError(f"unknown option {wrong!r}; {meant}--help shows them all")
 
 
 def _way_on(command: str, record: Run) -> str:

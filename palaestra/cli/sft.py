@@ -13,7 +13,7 @@ import tyro
 from rich.console import Console
 
 from palaestra.cli.display import show_line
-from palaestra.cli.running import go_on, option_value
+from palaestra.cli.running import go_on, option_value, understood
 from palaestra.errors import UsageError
 from palaestra.trainers.resume import read_config
 from palaestra.trainers.run import Run, fresh_folder
@@ -44,11 +44,11 @@ def parse(arguments: Sequence[str]) -> Options:
     if not resumed:
         model = option_value(arguments, "--model", "-m") or "tiny"
         config = tiny_sft_config() if model == "tiny" else SFTConfig(model=model)
-        return tyro.cli(Options, args=list(arguments), prog=prog, default=Options(config))
+        return understood(Options(config), arguments, prog=prog)
     found = read_config(Path(resumed))
     if not isinstance(found, SFTConfig):
         raise UsageError(f"{resumed} holds a run of the kind {found.KIND}; go on with it by palaestra train")
-    options = tyro.cli(Options, args=list(arguments), prog=prog, default=Options(found))
+    options = understood(Options(found), arguments, prog=prog)
     return options if options.config.files else replace(options, config=replace(options.config, files=found.files))
 
 

@@ -12,7 +12,7 @@ import tyro
 from rich.console import Console
 
 from palaestra.cli.ids import resolve
-from palaestra.cli.running import go_on, option_value
+from palaestra.cli.running import go_on, option_value, understood
 from palaestra.errors import UsageError
 from palaestra.trainers.checked import PARTS, part
 from palaestra.trainers.config import GRPOConfig, grpo_config, tiny_config
@@ -61,7 +61,7 @@ def parse(arguments: Sequence[str], prog: str, about: str | None = None) -> Opti
     recipe, rest = _with_parts(config.recipe, list(arguments))
     default = Options(replace(config, recipe=recipe), named)
     kept = (tyro.conf.AvoidSubcommands, tyro.conf.CascadeSubcommandArgs)
-    options = tyro.cli(Options, args=rest, prog=prog, description=about, default=default, config=kept)
+    options = understood(default, rest, prog=prog, description=about, config=kept)
     env = options.config.env
     return replace(options, config=replace(options.config, env=replace(env, env_id=resolve(env.env_id))))
 
@@ -84,8 +84,8 @@ def run(arguments: Sequence[str]) -> int:
         return Run.begun(options.run or fresh_folder(config.env.env_id.split("/")[-1].lower()), config), local
 
     def show(record: Run) -> None:
-        found = record.summary
-        measured = {str(name): recalled(found[name]) for name in ("before", "after") if name in found}
+        names: list[str] = [name for name in ("before", "after") if name in record.summary]
+        measured = {name: recalled(record.summary[name]) for name in names}
         console.print(result_table(f"Success on held-out tasks of {options.config.env.env_id}", measured))
         console.print(f"model and figures: {record.folder}", soft_wrap=True)
 
@@ -96,8 +96,8 @@ def _with_parts(recipe: Recipe, arguments: list[str]) -> tuple[Recipe, list[str]
     """The recipe with the parts that `--recipe.PART NAME` names, and the other arguments."""
     for name, field in Recipe.__dataclass_fields__.items():
         flag, table = f"--recipe.{name}", field.metadata.get(PARTS, {})
-        if table and (chosen := option_value(arguments, flag)):
+        if table and (chosen := option_value(arguments, flag)) is not None:
             recipe = replace(recipe, **{name: part(table, chosen, name)()})
-            place = next(i for i, text in enumerate(arguments) if text.partition("=")[0] == flag)
-            del arguments[place : place + (1 if "=" in arguments[place] else 2)]
+            for place in reversed([i for i, text in enumerate(arguments) if text.partition("=")[0] == flag]):
+                del arguments[place : place + (1 if "=" in arguments[place] else 2)]
     return recipe, arguments

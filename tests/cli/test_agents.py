@@ -17,6 +17,8 @@ from palaestra import UsageError
 from palaestra.agents import EndpointPolicy, HumanPolicy, TokenLimits
 from palaestra.cli.agents import AgentOptions, open_agent, spent, token_limits
 from palaestra.registry import arena, demonstrator
+from palaestra.trainers.config import tiny_config
+from palaestra.trainers.resume import written_config
 
 ENV = "palaestra/Calculator-v0"
 
@@ -136,7 +138,7 @@ def test_a_runs_model_is_given_the_tokens_that_it_was_trained_with(tmp_path):
     model.mkdir(parents=True)
     (model / "config.json").write_text('{"max_position_embeddings": 9}')
     assert token_limits(str(model), None, None) == (4096, 23_040)
-    (tmp_path / "run" / "config.json").write_text('{"max_turn_tokens": 72, "max_episode_tokens": 256}')
+    (tmp_path / "run" / "config.json").write_text(written_config(tiny_config(ENV)))
     assert token_limits(str(model), None, None) == (72, 256)
     assert token_limits(str(model), 10, None) == (10, 256)
     (tmp_path / "run" / "config.json").write_text("nonsense")

@@ -20,7 +20,8 @@ from palaestra.trainers.cold_start import Pupil
 from palaestra.trainers.progress import Progress
 
 SMALL = shlex.split(
-    "--steps 2 --num-prompts 2 --num-generations 2 --slots 4 --max-turn-tokens 8 --eval-tasks 4 --device cpu"
+    "--steps 2 --play.num-prompts 2 --play.num-generations 2 --play.slots 4 --play.max-turn-tokens 8 --eval-tasks 4 "
+    "--device cpu"
 )
 
 
@@ -36,9 +37,9 @@ def test_help_lists_every_command(capsys, asked):
     [
         ("list", "Show the registered environments."),
         ("check", "Environments to check"),
-        ("train", "--learning-rate FLOAT AdamW's. (default: 0.001)"),
+        ("train", "--optimizer.learning-rate FLOAT AdamW's. (default: 0.001)"),
         ("eval", "--tasks INT Tasks, the first of the split. (default: 256)"),
-        ("demo", "--num-generations INT Episodes of each task: one group. (default: 8)"),
+        ("demo", "--play.num-generations INT Episodes of each task: one group. (default: 8)"),
     ],
 )
 def test_help_of_a_command_shows_its_defaults(capsys, command, expected):
@@ -59,7 +60,7 @@ def test_help_of_train_shows_the_defaults_of_the_model_that_is_asked_for(capsys)
     [
         (["evaluate"], "did you mean 'eval'"),
         (["trian", "two-hop"], "did you mean 'train'"),
-        (["train", "two-hop", "--learning-rat", "1"], "--learning-rate"),
+        (["train", "two-hop", "--learning-rat", "1"], "--optimizer.learning-rate"),
         (["eval", "two-hop", "--task", "8"], "--tasks"),
         (["eval", "palaestra/TwoHopp-v0"], "did you mean palaestra/TwoHop-v0"),
         (["train", "two-hopp"], "palaestra/TwoHop-v0"),
@@ -82,7 +83,7 @@ def test_a_mistake_names_what_was_meant_and_exits_with_2(capsys, arguments, mean
         ["eval", "nobodys_module:x/Y-v0"],
         ["eval", "CartPole-v1"],
         ["train", "two-hop", "--steps", "0"],
-        ["train", "two-hop", "--epsilon", "2"],
+        ["train", "two-hop", "--recipe.loss.epsilon", "2"],
         ["train", "two-hop", "--device", "gpu"],
         ["train", "two-hop", "--model", "/nowhere/at/all"],
         ["train"],
@@ -149,9 +150,9 @@ def newborn(monkeypatch):
 
     def raise_tiny(config, cold=None):
         yield Progress("imitation", 1, 1, {"loss": 1.0})
-        return Pupil(serve(tiny_model(len(tokenizer), layers=1), tokenizer, slots=config.slots), 1, 1, ())
+        return Pupil(serve(tiny_model(len(tokenizer), layers=1), tokenizer, slots=config.play.slots), 1, 1, ())
 
-    monkeypatch.setattr("palaestra.trainers.lesson.raise_tiny", raise_tiny)
+    monkeypatch.setattr("palaestra.trainers.reinforce.raise_tiny", raise_tiny)
 
 
 def test_a_run_leaves_its_config_its_steps_its_figures_and_its_model(capsys, newborn, tmp_path):
@@ -160,7 +161,8 @@ def test_a_run_leaves_its_config_its_steps_its_figures_and_its_model(capsys, new
     assert status == 0, err
     assert str(folder) in out
     config = json.loads((folder / "config.json").read_text())
-    assert (config["env_id"], config["steps"], config["algorithm"]["name"]) == ("palaestra/TwoHop-v0", 2, "grpo-tcr")
+    named = (config["env"]["env_id"], config["steps"], config["recipe"]["recipe_name"])
+    assert named == ("palaestra/TwoHop-v0", 2, "grpo-tcr")
     steps = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [step["step"] for step in steps] == [1, 2]
     assert {"reward", "entropy", "rewards/success/mean", "tools/call_frequency"} <= set(steps[0])
@@ -173,7 +175,9 @@ def test_a_run_leaves_its_config_its_steps_its_figures_and_its_model(capsys, new
     again = tmp_path / "again"
     status, _, err = run(capsys, "train", "two-hop", *SMALL, "--run", str(again), "--model", str(folder / "model"))
     assert status == 0, err
-    status, out, _ = run(capsys, "eval", "two-hop", "--tasks", "4", "--model", str(again / "model"), *SMALL[8:10])
+    status, out, _ = run(
+        capsys, "eval", "two-hop", "--tasks", "4", "--model", str(again / "model"), "--max-turn-tokens", "8"
+    )
     assert status == 0
 
 

@@ -71,7 +71,7 @@ def record(**changes: Any) -> Record:
 
 
 def assert_equal(one: Record, other: Record) -> None:
-    assert replace(one, episode=None, lesson=None) == replace(other, episode=None, lesson=None)  # type: ignore[arg-type]
+    assert replace(one, episode=None, lessons=()) == replace(other, episode=None, lessons=())  # type: ignore[arg-type]
     for name in ("start", "ending", "reward", "parts", "fault", "tools", "seconds"):
         assert getattr(one.episode, name) == getattr(other.episode, name)
     for left, right in zip(one.episode.rows, other.episode.rows, strict=True):
@@ -112,15 +112,48 @@ def test_a_record_comes_back_as_it_was_and_stores_no_field_that_old_ones_lack_un
     assert_equal(from_line(to_line(record(attempt=plain))), record(attempt=plain))
 
 
-def test_a_lesson_comes_back_with_the_trainers_log_probs() -> None:
-    rows = record().episode.rows
-    said = tuple(np.where(one.sampled, np.float32(-0.125), np.float32(0)) for one in rows)
-    given_lesson = Lesson(3, {"outcome": 1.0}, -0.5, said, 2)
-    lesson = from_line(to_line(replace(record(), lesson=given_lesson))).lesson
-    assert lesson is not None
-    assert (lesson.step, lesson.terms, lesson.advantage, lesson.updates) == (3, {"outcome": 1.0}, -0.5, 2)
-    for one, other in zip(lesson.trainer_logprobs, said, strict=True):
-        np.testing.assert_array_equal(one, other)
+def learned(step: int = 3) -> Lesson:
+    """What training made of `record()`."""
+    said = tuple(np.where(one.sampled, np.float32(-0.125), np.float32(0)) for one in record().episode.rows)
+    return Lesson(step, {"outcome": 1.0}, -0.5, said, 2)
+
+
+def assert_same_lessons(found: tuple[Lesson, ...], given_ones: tuple[Lesson, ...]) -> None:
+    for lesson, written in zip(found, given_ones, strict=True):
+        for name in ("step", "terms", "advantage", "updates"):
+            assert getattr(lesson, name) == getattr(written, name)
+        for one, other in zip(lesson.trainer_logprobs, written.trainer_logprobs, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_each_lesson_comes_back_with_the_trainers_log_probs() -> None:
+    several = (learned(3), learned(4))
+    assert_same_lessons(from_line(to_line(replace(record(), lessons=several))).lessons, several)
+
+
+# As the first version wrote it, which knew one lesson or none.
+OLD = (
+    '{"digest": "%s", "palaestra": 1, "env_id": "palaestra/Calculator-v0", "options": {"split": "train"}, '
+    '"agent": "tiny", "start": {"task": 4, "seed": 7, "group": 0, "seat": null, "prefix": []}, '
+    '"task": {"prompt": "1+1?", "answer": "2", "id": "t", "data": {}}, "tools": [], '
+    '"messages": [{"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "2"}], "answer": "2", '
+    '"calls": [], "turns": 1, "ending": "answered", "reward": 1.0, "parts": {"success": 1.0}, "fault": "", '
+    '"seconds": 0.0, "rows": [{"ids": [5, 6, 7], "sampled": [[1, 3]], "logprobs": [-0.5, -0.25], '
+    '"versions": [[2, 2]]}], "lesson": %s}\n'
+)
+LEARNED = (
+    '{"step": 3, "terms": {"outcome": 1.0}, "advantage": -0.5, "updates": 2, "trainer_logprobs": [[-0.5, -0.125]]}'
+)
+
+
+def test_a_file_of_the_first_version_is_still_read(tmp_path: Path) -> None:
+    path = tmp_path / "old.jsonl"
+    path.write_text(OLD % ("dca99278c648db84b51061be", "null") + OLD % ("f159bd5f09131776fde2bfb8", LEARNED))
+    played, learned_from = read(path)
+    assert (played.lessons, played.episode.attempt.answer, played.episode.reward) == ((), "2", 1.0)
+    assert played.episode.rows[0].ids.tolist() == learned_from.episode.rows[0].ids.tolist() == [5, 6, 7]
+    said = (np.array([0.0, -0.5, -0.125], np.float32),)
+    assert_same_lessons(learned_from.lessons, (Lesson(3, {"outcome": 1.0}, -0.5, said, 2),))
 
 
 def test_a_line_that_was_cut_off_is_named_and_those_before_it_are_read(tmp_path: Path) -> None:

@@ -1,0 +1,98 @@
+"""The options of `palaestra train`: sections, parts of a recipe, and slips of the keyboard in either."""
+
+import json
+import re
+
+import pytest
+
+from palaestra.cli import main
+from palaestra.trainers import training
+from palaestra.trainers.interrupts import Interrupted
+
+
+def run(capsys, *arguments):
+    """Exit status, standard output and standard error of a command, on one line each."""
+    try:
+        status = main([str(argument) for argument in arguments])
+    except SystemExit as stop:
+        status = stop.code
+    out, err = capsys.readouterr()
+    return status, *(" ".join(re.sub(r"[│╭╮╰╯─]", " ", text).split()) for text in (out, err))
+
+
+@pytest.fixture
+def begun(capsys, monkeypatch, tmp_path):
+    """What `config.json` holds of a run that is stopped before its first step."""
+
+    def stopped(*_):
+        raise Interrupted(2)
+        yield
+
+    def begin(*arguments):
+        monkeypatch.setattr(training, "train", stopped)
+        folder = tmp_path / "run"
+        status, _, err = run(capsys, "train", "two-hop", "--run", folder, *arguments)
+        assert status == 130, err
+        return json.loads((folder / "config.json").read_text())
+
+    return begin
+
+
+def test_parts_of_the_recipe_and_their_settings_reach_the_runs_config(begun):
+    config = begun("--recipe", "grpo-t", "--recipe.advantage", "successes", "--recipe.loss.epsilon-high", "0.3")
+    recipe = config["recipe"]
+    assert (recipe["recipe_name"], recipe["advantage"]) == ("grpo-t", {"name": "successes"})
+    assert (recipe["loss"]["name"], recipe["loss"]["epsilon_high"], recipe["loss"]["dual_clip"]) == ("clip", 0.3, 10.0)
+    assert recipe["kl"]["beta"] == 0.001, "the rest is the preset's"
+
+
+def test_of_a_part_that_is_named_twice_the_last_counts_and_has_its_own_settings(begun):
+    asked = ("--recipe.advantage=successes", "--recipe.advantage", "shuffled", "--recipe.advantage.shuffle", "3")
+    assert begun(*asked)["recipe"]["advantage"] == {"name": "shuffled", "shuffle": 3}
+
+
+@pytest.mark.parametrize("named", [["successes_"], ["--steps", "3"], []], ids=" ".join)
+def test_a_part_that_there_is_not_is_told_what_there_is(capsys, named):
+    status, _, err = run(capsys, "train", "two-hop", "--recipe.advantage", *named)
+    assert status == 2
+    assert "it must be one of group, successes, shuffled" in err
+
+
+def test_help_shows_the_options_by_section(capsys):
+    status, out, _ = run(capsys, "train", "--help")
+    assert status == 0
+    assert "--recipe STR Preset of the algorithm" in out
+    sections = ("env", "recipe", "recipe.loss", "play", "optimizer", "save", "cold-start")
+    places = [out.index(f" {name} options ") for name in sections]
+    assert places == sorted(places)
+    for name, option in (("recipe.loss", "--recipe.loss.epsilon-high"), ("play", "--play.num-prompts INT")):
+        section = out[out.index(f" {name} options ") :]
+        assert option in section[: section.index(" options ", 20)]
+
+
+@pytest.mark.parametrize(
+    ("command", "slip", "meant"),
+    [
+        ("train", "--learning-rat", "did you mean --optimizer.learning-rate"),
+        ("train", "--learning-rtae", "did you mean --optimizer.learning-rate"),
+        ("train", "--num_prompts", "did you mean --play.num-prompts?"),
+        ("train", "--beta", "did you mean --recipe.kl.beta"),
+        ("train", "--optimiser.max-gradnorm", "did you mean --optimizer.max-grad-norm?"),
+        ("train", "--recipe.advantge", "did you mean --recipe.advantage?"),
+        ("train", "--env-option", "did you mean --env.options"),
+        ("train", "--resum", "did you mean --resume?"),
+        ("demo", "--num-pormpts", "did you mean --play.num-prompts?"),
+        ("sft", "--lerning-rate", "did you mean --optimizer.learning-rate"),
+        ("train", "--nothing-like-it", "unknown option '--nothing-like-it'; --help shows them all"),
+    ],
+)
+def test_a_slip_is_told_the_option_that_was_meant_with_its_section(capsys, command, slip, meant):
+    status, _, err = run(capsys, command, "two-hop", slip, "1")
+    assert status == 2
+    assert f"palaestra {command}: unknown option {slip!r}" in err
+    assert meant in err
+
+
+def test_a_word_too_many_is_refused(capsys):
+    status, _, err = run(capsys, "train", "two-hop", "calculator")
+    assert (status, "unknown option 'calculator'" in err) == (2, True)
