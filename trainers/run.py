@@ -128,7 +128,7 @@ class Run:
             groups = sorted({episode.start.group for episode, _ in progress.played})[: self.config.save.recorded_groups]
             # Whole games: seats are compared in groups of their own, and a game is looked at with all of its seats.
             games = {_game(episode) for episode, _ in progress.played if episode.start.group in groups}
-            kept = [pair for pair in progress.played if _game(pair[0]) in games or pair[0].reward is None]
+            kept = [p for p in progress.played if _game(p[0]) in games or p[0].reward is None or not p[0].finite]
             self.keep(f"step-{progress.step:06}", kept, "train")
         figures = {name: value if math.isfinite(value) else None for name, value in progress.metrics.items()}
         if self.writes:
