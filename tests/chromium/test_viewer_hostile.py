@@ -144,7 +144,7 @@ def test_ten_megabytes_in_one_message_are_clipped_until_they_are_asked_for(tmp_p
     messages = ({"role": "user", "content": "x"}, {"role": "assistant", "content": long})
     attempt = replace(plain.episode.attempt, messages=messages)
     path, out = tmp_path / "long.jsonl", tmp_path / "view.html"
-    write(path, [Record(plain.env_id, replace(plain.episode, attempt=attempt), lesson=plain.lesson)])
+    write(path, [Record(plain.env_id, replace(plain.episode, attempt=attempt), lessons=plain.lessons)])
     page.write(out, Collection([path]))
     looked.open(out, "#step=1&group=0&episode=1")
     shown = "document.querySelector('.turn .text').textContent.length"

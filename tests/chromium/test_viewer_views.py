@@ -81,8 +81,7 @@ def test_an_episode_shows_calls_outcomes_and_why_it_got_its_advantage(view: Path
     assert "(+1.000 − mean 0.000) / deviation 1.155 = +0.866" in re.sub(r"\s+", " ", said)
     assert "is not that of this formula" not in said
     records = [record(0, member) for member in range(4)]
-    assert records[1].lesson is not None
-    records[1] = replace(records[1], lesson=replace(records[1].lesson, advantage=0.2))
+    records[1] = replace(records[1], lessons=(replace(records[1].lessons[0], advantage=0.2),))
     looked.open(page_of(tmp_path, *records), "#step=1&group=0&episode=2")
     assert "is not that of this formula" in looked.text("main")
 
@@ -93,7 +92,7 @@ def test_a_failed_call_and_a_broken_episode_say_what_went_wrong(tmp_path: Path, 
     attempt = replace(one.episode.attempt, calls=(call,), answer=None)
     fault = "the disk is gone"
     broken = replace(one.episode, attempt=attempt, ending=Ending.BROKEN, reward=None, parts={}, fault=fault)
-    looked.open(page_of(tmp_path, replace(one, episode=broken, lesson=None)), "#step=some&group=0&episode=1")
+    looked.open(page_of(tmp_path, replace(one, episode=broken, lessons=())), "#step=some&group=0&episode=1")
     said = looked.text("main")
     assert "tool error" in said
     assert "the disk is gone" in said
@@ -127,8 +126,7 @@ def test_a_gap_is_called_a_fault_only_before_the_first_update(tmp_path: Path, lo
         one = record(0, member)
         tokens = one.episode.rows[0]
         said = (tokens.logprobs - np.where(np.arange(len(tokens)) == 50, np.float32(0.5), np.float32(0)),)
-        assert one.lesson is not None
-        return replace(one, lesson=replace(one.lesson, trainer_logprobs=said, updates=updates))
+        return replace(one, lessons=(replace(one.lessons[0], trainer_logprobs=said, updates=updates),))
 
     looked.open(page_of(tmp_path, with_gap(0, 0), with_gap(2, 1)), "#step=1&group=0&episode=1&view=tokens")
     assert "50 (engine and trainer differ by 0.5)" in looked.text(".warning")
@@ -142,7 +140,7 @@ def test_wrong_masks_impossible_figures_and_missing_tokens_are_pointed_out(tmp_p
     tokens = row(120)
     tokens.logprobs[60] = float("nan")
     tokens.versions[70] = -1
-    out = page_of(tmp_path, replace(record(rows=(tokens,)), lesson=None))
+    out = page_of(tmp_path, replace(record(rows=(tokens,)), lessons=()))
     looked.open(out, "#step=some&group=0&episode=1&view=tokens")
     said = looked.text(".warning")
     assert "60 (its log-prob is no number)" in said
