@@ -49,8 +49,10 @@ def changed(config: Config, values: Mapping[str, Any]) -> Config:
     below: dict[str, dict[str, Any]] = {}
     for name, value in values.items():
         if name not in known:
-            close = get_close_matches(name, known, n=1, cutoff=0.0)[0]
-            raise ConfigError(f"unknown option {name!r}; did you mean {close!r}?")
+            close = get_close_matches(name, known, n=1, cutoff=0.0)
+            raise ConfigError(
+                f"unknown option {name!r}; " + (f"did you mean {close[0]!r}?" if close else "there are none here")
+            )
         if known[name]:
             below.setdefault(known[name], {})[name] = value
         elif isinstance(value, Mapping) and is_dataclass(getattr(config, name)):

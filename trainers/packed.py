@@ -74,7 +74,7 @@ def pack(
         [row for episode in episodes for row in episode.rows if row.sampled.any()],
         _by_row(advantages, episodes),
         None if weights is None else [weights[owner] for owner in owners],
-        _by_row(reference or (), episodes),
+        _by_row(reference, episodes) if reference else (),
         owners,
     )
 
@@ -111,7 +111,7 @@ def pack_rows(
 def _by_row(values: Sequence[Values], episodes: Sequence[Episode]) -> list[Values]:
     """What is given an episode, for each of its rows in which something was sampled."""
     found: list[Values] = []
-    for value, episode in zip(values, episodes, strict=bool(values)):
+    for value, episode in zip(values, episodes, strict=True):
         counts = [int(row.sampled.sum()) for row in episode.rows if row.sampled.any()]
         found += np.split(value, np.cumsum(counts)[:-1]) if np.ndim(value) else [value] * len(counts)
     return found

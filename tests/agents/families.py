@@ -291,6 +291,8 @@ class Talk:
 class Echo:
     """An engine of text that says its turn's number after `delay` polls."""
 
+    sampled = 0
+
     def __init__(self, delay=0):
         self.delay, self.waiting, self.cancelled, self.submitted, self.polls = delay, {}, [], [], 0
 

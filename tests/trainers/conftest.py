@@ -1,11 +1,11 @@
-"""The tests of this room share `families` with those of the agents, and a tiny random model that plays TwoHop."""
+"""The tests of this room share `families` with those of the agents, and `batches` with one another."""
 
 import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "agents"))
+sys.path[:0] = [str(Path(__file__).parents[1] / "agents"), str(Path(__file__).parent)]
 
 
 @pytest.fixture

@@ -1,33 +1,42 @@
-"""Group advantages."""
+"""Group advantages, and those of the controls."""
 
 import numpy as np
 import pytest
+from batches import rewarded
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palaestra.trainers.losses.advantages import group_advantages
+from palaestra.trainers.batch import Seen
+from palaestra.trainers.losses.advantages import Group, Shuffled, Successes, group_advantages
 from palaestra.trainers.metrics import dead_share
+
+REWARDS, GROUPS = [1.0, -1.0, -0.6, 1.0, -0.8, 1.0], [0, 0, 0, 1, 1, 1]
+
+
+def compared(rewards, groups):
+    return group_advantages(np.array(rewards, float), np.array(groups))
 
 
 def test_one_success_in_four():
-    np.testing.assert_allclose(group_advantages([1, 0, 0, 0], [7] * 4), [1.5, -0.5, -0.5, -0.5], atol=1e-5)
+    np.testing.assert_allclose(compared([1, 0, 0, 0], [7] * 4), [1.5, -0.5, -0.5, -0.5], atol=1e-5)
+    np.testing.assert_allclose(Group()(rewarded([1, -1, -1, -1], [7] * 4), Seen()), [1.5, -0.5, -0.5, -0.5], atol=1e-5)
 
 
 @pytest.mark.parametrize("reward", [0.0, 1.0, 0.7, -0.6, 1 / 3])
 @pytest.mark.parametrize("size", [1, 2, 8, 13])
 def test_equal_rewards_give_exact_zeros(reward, size):
     """0.7 times eight has a standard deviation above zero in floating point."""
-    assert (group_advantages([reward] * size, [0] * size) == 0).all()
+    assert (compared([reward] * size, [0] * size) == 0).all()
 
 
 def test_groups_are_compared_within_themselves():
-    mixed = group_advantages([1, 5, 0, 9, 0, 5, 0, 5], [3, 1, 3, 1, 3, 1, 3, 1])
+    mixed = compared([1, 5, 0, 9, 0, 5, 0, 5], [3, 1, 3, 1, 3, 1, 3, 1])
     np.testing.assert_allclose(mixed[::2], [1.5, -0.5, -0.5, -0.5], atol=1e-5)
     np.testing.assert_allclose(mixed[1::2], [-0.5, 1.5, -0.5, -0.5], atol=1e-5)
 
 
 def test_a_group_of_one_has_nothing_to_be_compared_with():
-    assert group_advantages([5.0, 1.0, 0.0], [0, 1, 1])[0] == 0
+    assert compared([5.0, 1.0, 0.0], [0, 1, 1])[0] == 0
 
 
 @given(
@@ -37,11 +46,11 @@ def test_a_group_of_one_has_nothing_to_be_compared_with():
 )
 def test_order_and_a_common_offset_change_nothing(members, offset, random):
     rewards, groups = (list(part) for part in zip(*members, strict=True))
-    found = group_advantages(rewards, groups)
+    found = compared(rewards, groups)
     assert np.isfinite(found).all()
     order = list(range(len(rewards)))
     random.shuffle(order)
-    again = group_advantages([rewards[i] for i in order], [groups[i] for i in order])
+    again = compared([rewards[i] for i in order], [groups[i] for i in order])
     np.testing.assert_allclose(again, found[order], atol=1e-9)
     for group in set(groups):
         assert abs(found[np.array(groups) == group].sum()) < 1e-6
@@ -50,3 +59,28 @@ def test_order_and_a_common_offset_change_nothing(members, offset, random):
 def test_dead_groups_are_found_by_their_rewards():
     rewards = np.array([0.7] * 8 + [0.7] * 7 + [0.8])
     assert dead_share(rewards, np.repeat([0, 1], 8)) == 0.5
+
+
+def test_own_successes_are_imitated_and_failures_ignored():
+    assert Successes()(rewarded(REWARDS, GROUPS), Seen()).tolist() == [1, 0, 0, 1, 0, 1]
+
+
+def test_shuffled_rewards_are_the_same_rewards_elsewhere_in_each_batch_and_repeat_by_seed(monkeypatch):
+    dealt = []
+    monkeypatch.setattr(
+        "palaestra.trainers.losses.advantages.group_advantages", lambda rewards, groups: dealt.append(rewards.tolist())
+    )
+
+    def deal(seed, numbers=range(20)):
+        dealt.clear()
+        for number in numbers:
+            Shuffled(seed)(rewarded(REWARDS, GROUPS, number), Seen())
+        return list(dealt)
+
+    first = deal(3)
+    assert all(sorted(rewards) == pytest.approx(sorted(REWARDS)) for rewards in first)
+    assert len({tuple(rewards) for rewards in first}) > 10
+    counts = np.mean([[reward == 1.0 for reward in rewards] for rewards in first], axis=0)
+    assert ((counts > 0.1) & (counts < 0.9)).all()
+    assert deal(3, [7]) == [first[7]], "whenever it is asked for, as after a resume"
+    assert deal(4) != first

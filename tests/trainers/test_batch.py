@@ -1,75 +1,39 @@
-"""Masks are decided where episodes are packed, and nowhere else."""
+"""What is learned from in a step: samples of episodes, in groups, in parts that keep groups whole."""
 
 import families
-import pytest
-import torch
+import numpy as np
+from batches import batch_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palaestra.trainers.batch import pack, pack_rows
-
-shapes = st.lists(
-    st.tuples(st.integers(1, 6), st.lists(st.integers(1, 5), min_size=1, max_size=3)), min_size=1, max_size=6
-)
+from palaestra.trainers.batch import Batch, Sample, Scored
 
 
-def rows_of(shape):
-    return [families.token_row(prompt, said, seed=number) for number, (prompt, said) in enumerate(shape)]
+@given(st.lists(st.integers(0, 5), max_size=20), st.integers(1, 7))
+def test_parts_of_a_batch_are_whole_groups_and_hold_every_sample_once(groups, count):
+    batch = Batch(0, (), tuple(Sample(0, group) for group in groups))
+    parts = batch.mini_batches(count)
+    assert len(parts) == min(count, len(set(groups)))
+    assert sorted(place for part in parts for place in part) == list(range(len(groups)))
+    homes = [{groups[place] for place in part} for part in parts]
+    assert sum(map(len, homes)) == len(set(groups))
+    assert all(homes)
 
 
-@given(shapes)
-def test_nothing_is_lost_moved_or_marked(shape):
-    rows = rows_of(shape)
-    batch = pack([families.an_episode(row) for row in rows], [0.5 + n for n in range(len(rows))])
-    assert batch.lengths.tolist() == [len(row) for row in rows]
-    assert int(batch.sampled_N.sum()) == sum(int(row.sampled.sum()) for row in rows)
-    for number, row in enumerate(rows):
-        part = batch.select([number])
-        assert part.ids_N.tolist() == row.ids.tolist()
-        assert part.sampled_N.tolist() == row.sampled.tolist()
-        assert part.sampled_logprobs_N.tolist() == row.logprobs.tolist()
-        assert part.versions_N.tolist() == row.versions.tolist()
-        assert part.advantages_N.tolist() == [(0.5 + number) * float(s) for s in row.sampled]
-        assert set(part.row_N.tolist()) == {0}
-        assert set(part.episode_N.tolist()) == {number}
+def test_what_is_dropped_is_played_and_no_sample_and_an_episode_may_be_two():
+    row = families.token_row(3, [2, 2])
+    dropped, good, bad = (families.an_episode(row, reward=reward, group=4) for reward in (None, 1.0, 0.0))
+    batch = batch_of([dropped, good, bad])
+    assert [scored.fault for scored in batch.played] == ["it broke", "", ""]
+    assert (batch.episodes, batch.rewards.tolist(), batch.lengths) == ((good, bad), [1.0, -1.0], (4, 4))
+    twice = Batch(0, batch.played, (Sample(1, 0), Sample(2, 0), Sample(1, 1)))
+    assert twice.episodes == (good, bad, good)
+    assert twice.rewards.tolist() == [1.0, -1.0, 1.0]
+    assert twice.groups.tolist() == [0, 0, 1]
+    assert twice.mini_batches(2) == [[0, 1], [2]]
 
 
-def test_prompts_and_tool_results_have_no_advantage():
-    batch = pack([families.an_episode(families.token_row(4, [2, 3], reply=5))], [2.0])
-    assert batch.advantages_N[~batch.sampled_N].abs().sum() == 0
-    assert (batch.advantages_N[batch.sampled_N] == 2.0).all()
-
-
-def test_rows_of_one_episode_share_its_advantage_and_rows_without_a_token_are_left_out():
-    empty = families.token_row(5, [])
-    first, second, third = (families.token_row(2, [n]) for n in (1, 2, 3))
-    batch = pack(
-        [families.an_episode(empty), families.an_episode(first, second), families.an_episode(third)], [9.0, 1.0, 2.0]
-    )
-    assert batch.row_N.max() == 2
-    assert [batch.select([r]).episode_N[0].item() for r in range(3)] == [1, 1, 2]
-    assert [batch.select([r]).advantages_N.max().item() for r in range(3)] == [1.0, 1.0, 2.0]
-
-
-def test_rows_are_chosen_in_order_and_renumbered():
-    batch = pack_rows(rows_of([(1, [1]), (2, [2]), (3, [3]), (4, [4])]))
-    part = batch.select([3, 1])
-    assert part.lengths.tolist() == [4, 8]
-    assert part.episode_N.unique().tolist() == [1, 3]
-
-
-def test_without_advantages_every_sampled_token_is_imitated():
-    batch = pack_rows(rows_of([(2, [3])]))
-    assert batch.advantages_N.tolist() == batch.sampled_N.float().tolist()
-
-
-def test_a_batch_of_nothing_is_refused():
-    with pytest.raises(ValueError, match="at least one row"):
-        pack([families.an_episode(families.token_row(3, []))], [1.0])
-    with pytest.raises(ValueError, match=r"shorter|longer"):
-        pack([families.an_episode(families.token_row(3, [1]))], [])
-
-
-def test_a_batch_moves_to_a_device_whole():
-    batch = pack_rows(rows_of([(2, [3])])).to(torch.device("cpu"))
-    assert all(getattr(batch, name).device.type == "cpu" for name in batch.__slots__)
+def test_the_reward_of_training_is_the_sum_of_its_terms():
+    episode = families.an_episode()
+    assert Scored(episode, {"outcome": -1.0, "tool_bonus": 0.2}).reward == -0.8
+    assert np.isscalar(Scored(episode, {"outcome": 1.0}).reward)

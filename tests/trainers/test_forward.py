@@ -4,14 +4,15 @@ import families
 import numpy as np
 import pytest
 import torch
+from batches import batch_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from palaestra.agents.policies.tiny import tiny_model
-from palaestra.trainers.batch import pack_rows
 from palaestra.trainers.forward import micro_batches, token_logprobs
-from palaestra.trainers.losses.policy import policy_loss
-from palaestra.trainers.metrics import play_metrics
+from palaestra.trainers.losses.policy import Clip
+from palaestra.trainers.metrics import batch_metrics
+from palaestra.trainers.packed import pack_rows
 
 MODEL = tiny_model(40, layers=2, seed=5)
 SHAPES = [(2, [3]), (30, [4, 4]), (3, [9, 2]), (5, [1]), (40, [20, 6, 2]), (2, [3]), (8, [8]), (9, [9])]
@@ -42,9 +43,11 @@ def loss_and_gradient(max_tokens):
     model = tiny_model(40, layers=2, seed=5)
     total = 0.0
     for micro in micro_batches(BATCH, max_tokens):
-        result = policy_loss(token_logprobs(model, micro), micro, epsilon=0.2, epsilon_high=0.28, dual_clip=10.0)
-        result.loss.backward()
-        total += float(result.loss.detach())
+        said, logprobs_N = micro.sampled_N, token_logprobs(model, micro)
+        of_tokens = (logprobs_N, micro.sampled_logprobs_N, micro.advantages_N, micro.row_N)
+        loss = (Clip()(*(values[said] for values in of_tokens)).loss_S * micro.weights_N[said]).sum()
+        loss.backward()
+        total += float(loss.detach())
     return total, torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
 
 
@@ -92,5 +95,5 @@ def test_every_row_is_in_one_micro_batch_of_bounded_size(lengths, most):
 
 def test_the_entropy_figure_is_the_mean_surprise_of_sampled_tokens_alone():
     uniform = families.token_row(9, [5, 5], logprob=-np.log(40))
-    figures = play_metrics([families.an_episode(uniform)], [{"outcome": 1.0}], broken=0)
+    figures = batch_metrics(batch_of([families.an_episode(uniform)]))
     assert figures["entropy"] == pytest.approx(np.log(40), rel=1e-6)

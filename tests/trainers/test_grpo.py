@@ -1,37 +1,44 @@
 """GRPO from episodes to weights: what is learned from, what must not matter, and when it stops."""
 
 import copy
+import math
 from dataclasses import replace
 
 import families
 import numpy as np
 import pytest
 import torch
+from batches import batch_of, spoken
 
 from palaestra import TrainingHalted
 from palaestra.agents import Agent
 from palaestra.agents.local_model import serve
 from palaestra.agents.policies.tiny import tiny_model
 from palaestra.trainers import grpo
-from palaestra.trainers.batch import pack
+from palaestra.trainers.batch import Sample
 from palaestra.trainers.config import tiny_config
 from palaestra.trainers.forward import token_logprobs
 from palaestra.trainers.learner import Learner
-from palaestra.trainers.losses.policy import policy_loss
+from palaestra.trainers.losses.advantages import Group
+from palaestra.trainers.losses.policy import Clip
+from palaestra.trainers.packed import pack
 
 TOKENIZER = families.TOKENIZERS["tiny"]
 # A random agent never succeeds; it differs in length, and with so short a limit that is rewarded.
-CONFIG = tiny_config(
-    "palaestra/TwoHop-v0",
-    steps=2,
-    num_prompts=4,
-    num_generations=4,
-    num_mini_batches=2,
-    slots=16,
-    max_turn_tokens=30,
-    max_completion_length=10,
-    device="cpu",
-)
+SMALL = {
+    "steps": 2,
+    "num_prompts": 4,
+    "num_generations": 4,
+    "num_mini_batches": 2,
+    "slots": 16,
+    "max_turn_tokens": 30,
+    "max_completion_length": 10,
+    "device": "cpu",
+}
+
+
+def settings(recipe="grpo-tcr", **changes):
+    return tiny_config("palaestra/TwoHop-v0", recipe, **{**SMALL, **changes})
 
 
 def local(slots=16):
@@ -49,9 +56,10 @@ def unchanged(model, before):
     return all(torch.equal(parameter, before[name]) for name, parameter in model.named_parameters())
 
 
-def trained(arena, config=CONFIG, **changes):
+def trained(arena, recipe="grpo-tcr", **changes):
     pupil = local()
-    curve = [dict(p.metrics) for p in grpo.train(Learner(pupil.agent, pupil.model, replace(config, **changes)), arena)]
+    learner = Learner(pupil.agent, pupil.model, settings(recipe, **changes))
+    curve = [dict(p.metrics) for p in grpo.train(learner, arena)]
     for metrics in curve:
         for name in ("time/play", "time/learn", "step_time"):
             assert metrics.pop(name) > 0
@@ -66,6 +74,7 @@ def test_the_same_seed_gives_the_same_curve_and_the_same_weights_bit_for_bit(two
     assert curve[0]["optimizer_steps"] > 0, "nothing was learned, so nothing was shown"
     assert not unchanged(local().model, after)
     assert curve != trained(two_hop, steps=3, seed=1)[0]
+    np.testing.assert_allclose([m["learning_rate"] for m in curve], [1e-3, 1e-3 * 0.525, 1e-3 * 0.05])
 
 
 def test_a_learning_rate_of_zero_leaves_the_weights_bit_for_bit(two_hop):
@@ -77,7 +86,7 @@ def test_a_learning_rate_of_zero_leaves_the_weights_bit_for_bit(two_hop):
 def test_slots_and_micro_batches_change_speed_alone(two_hop):
     curve, _ = trained(two_hop, steps=1)
     pupil = local(slots=5)
-    (other,) = grpo.train(Learner(pupil.agent, pupil.model, replace(CONFIG, steps=1, micro_batch_tokens=1)), two_hop)
+    (other,) = grpo.train(Learner(pupil.agent, pupil.model, settings(steps=1, micro_batch_tokens=1)), two_hop)
     for name, value in curve[0].items():
         assert other.metrics[name] == pytest.approx(value, rel=1e-4, abs=2e-5), name
 
@@ -88,59 +97,59 @@ def test_the_engine_scores_like_the_trainer_at_any_temperature(two_hop, temperat
     assert all(metrics["sampling/sampling_logp_difference/max"] < 2e-5 for metrics in curve)
 
 
-def test_an_engine_with_other_weights_stops_the_run(two_hop):
+def parted(spoil, **changes):
+    """A learner whose model is not the one that its engine plays with."""
     pupil = local()
     twin = copy.deepcopy(pupil.model)
     with torch.no_grad():
-        twin.model.layers[0].mlp.up_proj.weight.add_(0.02)
-    before = weights(twin)
-    pupil.agent.engine.update_weights = lambda tensors, version: None
+        spoil(twin.model)
+    return Learner(pupil.agent, twin, settings(**changes))
+
+
+def test_an_engine_with_other_weights_stops_the_run_and_one_that_misses_an_update_too(two_hop):
+    learner = parted(lambda model: model.layers[0].mlp.up_proj.weight.add_(0.02))
+    before, engine = weights(learner.model), learner.agent.engine
+    engine.update_weights = lambda tensors, version: None
     with pytest.raises(TrainingHalted, match="do not run the same weights"):
-        list(grpo.train(Learner(pupil.agent, twin, CONFIG), two_hop))
-    assert unchanged(twin, before)
-
-
-def test_an_engine_that_misses_an_update_stops_the_run(two_hop):
-    pupil = local()
-    twin = copy.deepcopy(pupil.model)
-    pupil.agent.engine.update_weights = lambda tensors, version: setattr(pupil.agent.engine, "version", version)
-    steps = grpo.train(Learner(pupil.agent, twin, replace(CONFIG, learning_rate=0.02, steps=3)), two_hop)
+        list(grpo.train(learner, two_hop))
+    assert unchanged(learner.model, before)
+    learner = parted(lambda model: None, learning_rate=0.02, steps=3)
+    engine = learner.agent.engine
+    engine.update_weights = lambda tensors, version: setattr(engine, "version", version)
+    steps = grpo.train(learner, two_hop)
     next(steps)
     with pytest.raises(TrainingHalted, match="do not run the same weights"):
         list(steps)
 
 
 def test_weights_that_are_not_numbers_stop_the_run(two_hop):
-    pupil = local()
-    twin = copy.deepcopy(pupil.model)
-    with torch.no_grad():
-        twin.model.norm.weight.fill_(float("nan"))
     with pytest.raises(TrainingHalted):
-        list(grpo.train(Learner(pupil.agent, twin, CONFIG), two_hop))
+        list(grpo.train(parted(lambda model: model.norm.weight.fill_(math.nan)), two_hop))
 
 
 @pytest.mark.parametrize("recipe", ["grpo-t", "grpo-tcr", "grpo-scr"])
 def test_every_recipe_takes_steps(two_hop, recipe):
-    curve, after = trained(two_hop, recipe=recipe)
+    curve, after = trained(two_hop, recipe)
     assert all(metrics["optimizer_steps"] > 0 and np.isfinite(metrics["loss"]) for metrics in curve)
     assert not unchanged(local().model, after)
 
 
 def test_what_the_trainer_said_is_kept_beside_each_episode_that_it_learned_from(two_hop):
     pupil = local()
-    (progress,) = grpo.train(Learner(pupil.agent, pupil.model, replace(CONFIG, steps=1)), two_hop)
+    (progress,) = grpo.train(Learner(pupil.agent, pupil.model, settings(steps=1)), two_hop)
     assert len(progress.played) == 16
-    learned = [(episode, lesson) for episode, lesson in progress.played if lesson.trainer_logprobs]
-    assert {lesson.updates for _, lesson in learned} == {0, 1}
-    for _, lesson in progress.played:
+    learned = 0
+    for episode, (lesson,) in progress.played:
+        assert episode.start.env == "palaestra/TwoHop-v0"
         assert lesson.step == 1
         assert (lesson.advantage != 0) == bool(lesson.trainer_logprobs)
-    for episode, lesson in learned:
-        for row, said in zip(episode.rows, lesson.trainer_logprobs, strict=True):
+        learned += bool(lesson.trainer_logprobs)
+        for row, said in zip(episode.rows, lesson.trainer_logprobs, strict=bool(lesson.trainer_logprobs)):
             gap = np.abs(said - row.logprobs)
             assert said.shape == row.logprobs.shape
             assert (said[~row.sampled] == 0).all()
             assert gap.max() < 2e-5 or lesson.updates > 0
+    assert learned
 
 
 def test_each_step_is_played_with_the_weights_of_the_last(two_hop):
@@ -153,49 +162,125 @@ def test_each_step_is_played_with_the_weights_of_the_last(two_hop):
         publish(tensors, version)
 
     pupil.agent.engine.update_weights = watched
-    list(grpo.train(Learner(pupil.agent, pupil.model, replace(CONFIG, steps=3)), two_hop))
+    list(grpo.train(Learner(pupil.agent, pupil.model, settings(steps=3)), two_hop))
     assert [version for version, _ in seen] == [0, 1, 2, 3]
     assert unchanged(pupil.model, seen[-1][1])
     assert not unchanged(pupil.model, seen[0][1])
 
 
-def test_the_learning_rate_falls_in_a_line_to_a_twentieth(two_hop):
-    rates = [metrics["learning_rate"] for metrics in trained(two_hop, steps=3)[0]]
-    np.testing.assert_allclose(rates, [1e-3, 1e-3 * 0.525, 1e-3 * 0.05])
-    rates = [metrics["learning_rate"] for metrics in trained(two_hop, steps=2, lr_schedule="constant")[0]]
-    assert rates == [1e-3, 1e-3]
-
-
 def test_a_recipe_with_kl_starts_at_its_reference_and_leaves_it(two_hop):
-    curve, _ = trained(two_hop, recipe="grpo-t", beta=0.1, learning_rate=5e-3, steps=1, num_mini_batches=1)
+    curve, _ = trained(two_hop, "grpo-t", beta=0.1, learning_rate=5e-3, steps=1, num_mini_batches=1)
     assert curve[0]["kl"] == pytest.approx(0, abs=1e-8)
-    curve, _ = trained(two_hop, recipe="grpo-t", beta=0.1, learning_rate=5e-3, steps=2)
+    curve, _ = trained(two_hop, "grpo-t", beta=0.1, learning_rate=5e-3, steps=2)
     assert curve[1]["kl"] > 1e-6
+
+
+# Rewards that are no numbers.
+
+
+class Liar:
+    """An arena that reports something else of the episodes of these seeds."""
+
+    def __init__(self, arena, seeds, **lies):
+        self._arena, self._seeds, self._lies = arena, seeds, lies
+
+    def __getattr__(self, name):
+        return getattr(self._arena, name)
+
+    def recv(self, *arguments):
+        events = self._arena.recv(*arguments)
+        lying = [event.ending is not None and event.start.seed in self._seeds for event in events]
+        return [replace(event, **self._lies) if lies else event for event, lies in zip(events, lying, strict=True)]
+
+
+LIES = {
+    "reward": ({"reward": math.nan}, "its reward is nan"),
+    "part": ({"parts": {"success": 0.0, "speed": math.inf}}, r"its reward is 0.0, its parts .*'speed': inf"),
+    "term": ({"reward": 1.7e308}, "its term outcome is inf"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_reward_that_is_no_number_drops_its_episode_and_too_many_stop_the_run(two_hop, lie):
+    lies, said = LIES[lie]
+    pupil = local()
+    learner = Learner(pupil.agent, pupil.model, settings(steps=2, max_broken_share=0.1))
+    steps = grpo.train(learner, Liar(two_hop, {5, 16, 17}, **lies))
+    progress = next(steps)
+    assert progress.metrics["episodes/broken"] == 1
+    assert [(episode.start.seed, len(lessons)) for episode, lessons in progress.played if len(lessons) != 1] == [(5, 0)]
+    assert all(math.isfinite(value) for value in progress.metrics.values())
+    assert all(math.isfinite(lesson.advantage) for _, lessons in progress.played for lesson in lessons)
+    before = weights(pupil.model)
+    with pytest.raises(TrainingHalted, match=rf"2 of 16 episodes .*max_broken_share=0.1; the last fault: {said}"):
+        next(steps)
+    assert (learner.step, learner.torn) == (1, False)
+    assert unchanged(pupil.model, before)
+
+
+# Gradients that are no numbers.
+
+
+def poisoned(learner, steps):
+    """Its gradients are no numbers in these steps, though its losses and weights are."""
+    poison = math.nan
+    learner.model.model.norm.weight.register_hook(lambda grad: grad * poison if learner.step in steps else grad)
+    return learner
+
+
+def test_a_gradient_that_is_no_number_is_skipped_and_the_run_goes_on(two_hop):
+    pupil = local()
+    seen = []
+    for progress in grpo.train(poisoned(Learner(pupil.agent, pupil.model, settings(steps=3)), {1}), two_hop):
+        metrics = progress.metrics
+        seen.append((metrics["optimizer_steps"], metrics["skipped_steps"], progress.note, weights(pupil.model)))
+        assert math.isfinite(metrics["loss"]) and math.isfinite(metrics["grad_norm"])
+    assert [(one[0] > 0, one[1] > 0) for one in seen] == [(True, False), (False, True), (True, False)]
+    assert ["optimizer steps were skipped: their gradients" in one[2] for one in seen] == [False, True, False]
+    assert unchanged(pupil.model, seen[2][3])
+    assert all(torch.equal(seen[1][3][name], weight) for name, weight in seen[0][3].items())
+    assert not unchanged(pupil.model, seen[1][3])
+
+
+def test_a_run_whose_gradients_stay_no_numbers_stops_between_two_steps(two_hop):
+    pupil = local()
+    learner = poisoned(Learner(pupil.agent, pupil.model, settings(steps=9, num_mini_batches=1)), range(1, 9))
+    steps = grpo.train(learner, two_hop)
+    next(steps)
+    before = weights(pupil.model)
+    with pytest.raises(TrainingHalted, match="of the last 3 optimizer steps were no numbers"):
+        list(steps)
+    assert (learner.step, learner.torn) == (4, False)
+    assert unchanged(pupil.model, before)
 
 
 # Steps on episodes made by hand.
 
 
-def by_hand(monkeypatch, specs, *, model=None, advantages=None, **changes):
+def learned(monkeypatch, batch, model, recipe="grpo-t", advantages=None, **changes):
+    """One step on a batch; its progress."""
+    if advantages is not None:
+        monkeypatch.setattr(Group, "__call__", lambda *_: advantages)
+    monkeypatch.setattr(grpo, "rollouts", lambda *_, **__: iter([batch]))
+    config = settings(recipe, **{"steps": 1, "num_mini_batches": 1, "beta": 0.0, **changes})
+    (progress,) = grpo.train(Learner(Agent(families.Echo()), model, config), families.Talk(1))
+    monkeypatch.undo()
+    return progress
+
+
+def by_hand(monkeypatch, specs, **changes):
     """Train one step on episodes of (group, sampled lengths, reward); returns metrics, the model and the episodes."""
-    model = model or tiny_model(40, layers=2, seed=5)
-    episodes = []
-    for number, (group, said, reward) in enumerate(specs):
-        row = families.token_row(3 + number, said, seed=number, version=0 if reward is not None else -1)
-        row.logprobs[row.sampled] = families.fresh_logprobs(model, row)
-        episodes.append(families.an_episode(row, reward=reward, group=group))
-    monkeypatch.setattr(grpo, "play", lambda *_, **__: iter(episodes))
-    given = grpo.group_advantages if advantages is None else lambda rewards, groups: np.array(advantages, float)
-    settings = replace(CONFIG, **{"steps": 1, "num_mini_batches": 1, "recipe": "grpo-t", "beta": 0.0, **changes})
-    (progress,) = grpo.train(Learner(Agent(families.Echo()), model, settings), families.Talk(1), given)
-    return progress.metrics, model, episodes
+    model = tiny_model(40, layers=2, seed=5)
+    episodes = spoken(model, specs)
+    return learned(monkeypatch, batch_of(episodes), model, **changes).metrics, model, episodes
 
 
 def gradient_norm(episodes, advantages, tokens):
     model = tiny_model(40, layers=2, seed=5)
-    batch = pack(episodes, advantages, [1 / tokens] * len(episodes))
-    loss = policy_loss(token_logprobs(model, batch), batch, epsilon=0.2, epsilon_high=0.2, dual_clip=10.0).loss
-    loss.backward()
+    batch = pack(episodes, advantages)
+    said, logprobs_N = batch.sampled_N, token_logprobs(model, batch)
+    parts = (logprobs_N, batch.sampled_logprobs_N, batch.advantages_N, batch.row_N)
+    (Clip()(*(part[said] for part in parts)).loss_S.sum() / tokens).backward()
     return float(torch.cat([p.grad.flatten() for p in model.parameters()]).norm())
 
 
@@ -209,19 +294,44 @@ def test_an_episode_without_advantage_counts_in_the_denominator_and_has_no_gradi
     assert metrics["grad_norm"] == pytest.approx(whole, rel=1e-5)
 
 
-def test_the_denominator_is_that_of_the_mini_batch_not_of_the_micro_batch(monkeypatch):
-    specs = [(0, [2], 1.0), (0, [30], 0.0), (0, [3, 3], 0.0), (0, [12], 1.0)]
-    found = [by_hand(monkeypatch, specs, micro_batch_tokens=most)[0] for most in (1, 50, 10_000)]
-    for metrics in found[1:]:
-        assert metrics["grad_norm"] == pytest.approx(found[0]["grad_norm"], rel=1e-5)
-        assert metrics["loss"] == pytest.approx(found[0]["loss"], rel=1e-5)
+def test_an_advantage_may_be_one_number_for_each_token(monkeypatch):
+    """Of an episode of two turns and one of one; what is equal for all tokens is as one number for the episode."""
+    specs, turns = [(0, [2, 2], 1.0), (0, [3], 0.0)], [np.array([0.5, 0.0, -1.0, 2.0]), np.array([0.0, 0.0, -0.5])]
+    model = tiny_model(40, layers=2, seed=5)
+    episodes = spoken(model, specs)
+    progress = learned(monkeypatch, batch_of(episodes), model, advantages=turns)
+    assert progress.metrics["loss"] == pytest.approx(-(0.5 - 1.0 + 2.0 - 0.5) / 7, rel=1e-5)
+    assert progress.metrics["grad_norm"] == pytest.approx(gradient_norm(episodes, turns, 7), rel=1e-5)
+    assert [lesson.advantage for _, (lesson,) in progress.played] == pytest.approx([1.5 / 4, -0.5 / 3])
+    flat, _, _ = by_hand(monkeypatch, specs, advantages=[np.full(4, 1.5), np.full(3, -1.0)])
+    assert flat["grad_norm"] == by_hand(monkeypatch, specs, advantages=[1.5, -1.0])[0]["grad_norm"]
 
 
-@pytest.mark.parametrize("changes", [{}, {"beta": 0.1}, {"kl_estimator": "k2", "beta": 0.1}])
-def test_sequences_and_samples_do_not_depend_on_the_micro_batch_either(monkeypatch, changes):
+def test_an_episode_that_is_two_samples_teaches_as_two_copies_of_it(monkeypatch):
+    model = tiny_model(40, layers=2, seed=5)
+    episodes = spoken(model, [(0, [4], 1.0), (0, [6], 0.0), (1, [4], 0.0)])
+    batch = batch_of(episodes)
+    twice = replace(batch, samples=(Sample(0, 0), Sample(1, 0), Sample(0, 1), Sample(2, 1)))
+    progress = learned(monkeypatch, twice, model, advantages=[1.0, -1.0, 0.5, -0.25])
+    copies = [episodes[0], episodes[1], episodes[0], episodes[2]]
+    expected = gradient_norm(copies, [1.0, -1.0, 0.5, -0.25], 18)
+    assert progress.metrics["grad_norm"] == pytest.approx(expected, rel=1e-5)
+    found = [[lesson.advantage for lesson in lessons] for _, lessons in progress.played]
+    assert found == [[1.0, 0.5], [-1.0], [-0.25]]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"recipe": "grpo-scr", "epsilon": 0.2},
+        {"recipe": "grpo-scr", "epsilon": 0.2, "beta": 0.1},
+        {"recipe": "grpo-scr", "epsilon": 0.2, "beta": 0.1, "kl_estimator": "k2"},
+    ],
+)
+def test_the_denominator_is_that_of_the_mini_batch_not_of_the_micro_batch(monkeypatch, changes):
     specs = [(0, [2], 1.0), (0, [30], 0.0), (0, [3, 3], 0.0), (0, [12], 1.0)]
-    settings = {"recipe": "grpo-scr", "epsilon": 0.2, **changes}
-    found = [by_hand(monkeypatch, specs, micro_batch_tokens=most, **settings)[0] for most in (1, 50, 10_000)]
+    found = [by_hand(monkeypatch, specs, micro_batch_tokens=most, **changes)[0] for most in (1, 50, 10_000)]
     for metrics in found[1:]:
         assert metrics["grad_norm"] == pytest.approx(found[0]["grad_norm"], rel=1e-5)
         assert metrics["loss"] == pytest.approx(found[0]["loss"], rel=1e-5)
@@ -244,13 +354,18 @@ def test_each_mini_batch_has_a_gradient_of_its_own(monkeypatch):
     assert metrics["grad_norm"] == pytest.approx((first + second) / 2, rel=1e-4)
 
 
-def test_equal_rewards_teach_nothing(monkeypatch):
+def test_a_batch_of_equal_rewards_teaches_nothing_and_says_so(monkeypatch):
     """No step at all: not even AdamW's weight decay."""
-    before = weights(tiny_model(40, layers=2, seed=5))
-    metrics, model, _ = by_hand(monkeypatch, [(0, [4], 1.0), (0, [6], 1.0), (1, [5], 0.0), (1, [3], 0.0)])
-    assert metrics["optimizer_steps"] == 0
-    assert metrics["frac_reward_zero_std"] == 1.0
+    model = tiny_model(40, layers=2, seed=5)
+    before = weights(model)
+    specs = [(0, [4], 1.0), (0, [6], 1.0), (1, [5], 0.0), (1, [3], 0.0)]
+    progress = learned(monkeypatch, batch_of(spoken(model, specs)), model)
+    assert progress.metrics["optimizer_steps"] == 0
+    assert progress.metrics["frac_reward_zero_std"] == 1.0
+    assert "nothing was learned from rewards in this step" in progress.note
     assert unchanged(model, before)
+    specs[0] = (0, [4], 0.5)
+    assert learned(monkeypatch, batch_of(spoken(model, specs)), model).note == ""
 
 
 def test_a_success_becomes_likelier_and_a_failure_less_likely(monkeypatch):
@@ -261,8 +376,8 @@ def test_a_success_becomes_likelier_and_a_failure_less_likely(monkeypatch):
         assert bool(change > 0) is better
 
 
-@pytest.mark.parametrize(("parts", "steps"), [(1, 1), (2, 2), (3, 3), (9, 3)])
-def test_mini_batches_are_whole_groups(monkeypatch, parts, steps):
+@pytest.mark.parametrize(("parts", "steps"), [(1, 1), (2, 2), (9, 3)])
+def test_there_are_as_many_optimizer_steps_as_mini_batches_and_no_more_than_groups(monkeypatch, parts, steps):
     specs = [(group, [3 + member], float(member)) for group in (4, 9, 2) for member in (0, 1)]
     assert by_hand(monkeypatch, specs, num_mini_batches=parts)[0]["optimizer_steps"] == steps
 
@@ -284,12 +399,9 @@ def test_a_broken_episode_is_never_trained_on(monkeypatch):
         assert with_broken[name] == without[name]
 
 
-def test_a_step_in_which_everything_broke_stops_the_run(monkeypatch):
+def test_a_step_in_which_everything_broke_or_nobody_had_room_to_speak_stops_the_run(monkeypatch):
     with pytest.raises(TrainingHalted, match="2 of 2"):
         by_hand(monkeypatch, [(0, [4], None), (0, [4], None)], max_broken_share=1.0)
-
-
-def test_a_step_in_which_nobody_had_room_to_speak_stops_the_run(monkeypatch):
     with pytest.raises(TrainingHalted, match="longer than max_episode_tokens"):
         by_hand(monkeypatch, [(0, [], 0.0), (0, [], 0.0)])
 
@@ -302,11 +414,6 @@ def test_an_episode_that_had_no_room_to_speak_is_survived(monkeypatch):
 
 def test_rows_of_a_rewritten_history_are_counted(monkeypatch):
     model = tiny_model(40, layers=2, seed=5)
-    rows = [families.token_row(3, [4], seed=n) for n in range(3)]
-    for row in rows:
-        row.logprobs[row.sampled] = families.fresh_logprobs(model, row)
+    rows = [spoken(model, [(0, [4], 1.0)])[0].rows[0] for _ in range(3)]
     episodes = [families.an_episode(*rows, reward=1.0), families.an_episode(rows[0], reward=0.0)]
-    monkeypatch.setattr(grpo, "play", lambda *_, **__: iter(episodes))
-    settings = replace(CONFIG, steps=1)
-    (progress,) = grpo.train(Learner(Agent(families.Echo()), model, settings), families.Talk(1))
-    assert progress.metrics["episodes/extra_rows"] == 1.0
+    assert learned(monkeypatch, batch_of(episodes), model).metrics["episodes/extra_rows"] == 1.0

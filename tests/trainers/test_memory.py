@@ -11,17 +11,17 @@ from transformers import MambaConfig, MixtralConfig, Qwen3Config, T5Config
 from palaestra import UsageError
 from palaestra.agents.engines.torch_engine import TorchEngine
 from palaestra.protocols import Request
-from palaestra.trainers.batch import pack
-from palaestra.trainers.config import GRPOConfig
+from palaestra.trainers.config import grpo_config
 from palaestra.trainers.forward import token_logprobs
 from palaestra.trainers.memory import estimate, outline
+from palaestra.trainers.packed import pack
 
 MODELS = ("llama", "qwen2", "qwen3")
 SMALL = {"slots": 4, "num_prompts": 2, "num_generations": 2, "num_mini_batches": 1, "max_turn_tokens": 8}
 
 
-def a_run(**changes):
-    return GRPOConfig("any", "some/model", **{**SMALL, **changes})
+def a_run(recipe="grpo-tcr", **changes):
+    return grpo_config("any", recipe, **{**SMALL, **changes})
 
 
 def sizes(counted):
@@ -175,7 +175,7 @@ def test_a_model_of_four_billion_parameters_is_counted_without_its_memory(tmp_pa
         tie_word_embeddings=True,
     )
     shapes = []
-    run = GRPOConfig("any", "some/model")
+    run = grpo_config("any")
     taken = peak(lambda: shapes.append((shape := outline(config), estimate(shape, run).total)), tmp_path)
     ((shape, total),) = shapes
     assert shape.parameters == 4_022_468_096  # As published: 4.02 billion.

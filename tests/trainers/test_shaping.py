@@ -1,17 +1,19 @@
 """What training adds to an environment's reward, against the paper's own values."""
 
+from dataclasses import replace
+
 import families
 import pytest
 
 from palaestra import Status
 from palaestra.trainers.recipes import find_recipe
-from palaestra.trainers.shaping import overlong, response_length, shape, tool_bonus
+from palaestra.trainers.scoring.terms import overlong, response_length
 
-TCR, T = find_recipe("grpo-tcr"), find_recipe("grpo-t")
+TCR, T = find_recipe("grpo-tcr").shaping, find_recipe("grpo-t").shaping
 
 
-def terms(reward, statuses, *, recipe=TCR, said=(5,)):
-    return shape(families.an_episode(families.token_row(4, list(said)), reward=reward, calls=statuses), recipe)
+def terms(reward, statuses, *, shaping=TCR, said=(5,)):
+    return shaping(families.an_episode(families.token_row(4, list(said)), reward=reward, calls=statuses))
 
 
 @pytest.mark.parametrize(("calls", "total"), [(0, -1.0), (2, -0.8), (4, -0.6), (10, -0.6)])
@@ -27,10 +29,8 @@ def test_calls_that_did_not_work_earn_nothing(status):
 
 def test_a_right_answer_gets_no_bonus_unless_the_recipe_says_so():
     assert sum(terms(1.0, [Status.OK] * 3).values()) == 1.0
-    from dataclasses import replace
-
     printed = replace(TCR, bonus_on_correct=True)
-    assert sum(terms(1.0, [Status.OK] * 3, recipe=printed).values()) == pytest.approx(1.3)
+    assert sum(terms(1.0, [Status.OK] * 3, shaping=printed).values()) == pytest.approx(1.3)
 
 
 def test_an_answer_that_is_half_right_gets_no_bonus():
@@ -41,8 +41,8 @@ def test_an_answer_that_is_half_right_gets_no_bonus():
 def test_the_bonus_never_lowers_an_outcome():
     for outcome in (-1.0, -0.9, -0.6, -0.5, -0.1):
         for calls in range(12):
-            assert tool_bonus(outcome, calls, TCR) >= 0
-            assert outcome + tool_bonus(outcome, calls, TCR) <= max(-0.6, outcome) + 1e-12
+            assert TCR.bonus(outcome, calls) >= 0
+            assert outcome + TCR.bonus(outcome, calls) <= max(-0.6, outcome) + 1e-12
 
 
 @pytest.mark.parametrize(
@@ -53,8 +53,15 @@ def test_the_overlong_penalty(length, penalty):
 
 
 def test_only_recipes_with_a_length_term_have_one():
-    assert "overlong" in terms(1.0, [])
-    assert "overlong" not in terms(1.0, [], recipe=T)
+    assert terms(1.0, [], said=(18432,))["overlong"] == -0.5
+    assert "overlong" not in terms(1.0, [], shaping=T)
+
+
+def test_the_overlong_penalty_shrinks_in_proportion():
+    short = replace(TCR, max_completion_length=256)
+    assert [terms(1.0, [], shaping=short, said=(said,))["overlong"] for said in (205, 256)] == [0, -1]
+    assert terms(1.0, [], shaping=short, said=(206,))["overlong"] == pytest.approx(-1 / 51)
+    assert terms(1.0, [], shaping=replace(TCR, max_completion_length=2), said=(2,))["overlong"] == -1
 
 
 def test_a_response_counts_tool_results_but_not_the_prompt():
@@ -67,4 +74,4 @@ def test_a_response_counts_tool_results_but_not_the_prompt():
 
 def test_a_broken_episode_is_never_shaped():
     with pytest.raises(AssertionError):
-        shape(families.an_episode(reward=None), TCR)
+        TCR(families.an_episode(reward=None))

@@ -141,7 +141,7 @@ def test_only_the_chosen_steps_are_shown(make_run: Make) -> None:
 
 def test_an_episode_without_a_lesson_belongs_to_its_file(make_run: Make) -> None:
     run = make_run(steps=1)
-    write(run / "episodes" / "eval-before.jsonl", [replace(record(), lesson=None)])
+    write(run / "episodes" / "eval-before.jsonl", [replace(record(), lessons=())])
     found = read(run)
     assert [one["stage"] for one in found.entries] == ["eval-before"] + ["1"] * 8
 

@@ -65,7 +65,7 @@ def record(group: int = 0, member: int = 0, *, step: int = 1, tokens: int = 120,
     said = tuple(one.logprobs + np.where(one.sampled, np.float32(1e-6), 0) for one in episode.rows)
     # Of two failures and two successes: the mean is 0 and the deviation 2 / sqrt(3).
     lesson = Lesson(step, {"outcome": 2 * reward - 1}, (2 * reward - 1) * 0.8660247, said, 0)
-    return Record("palaestra/Calculator-v0", episode, {"split": "train"}, "tiny", lesson)
+    return Record("palaestra/Calculator-v0", episode, {"split": "train"}, "tiny", (lesson,))
 
 
 def hostile_record(group: int = 0, member: int = 0) -> Record:
@@ -85,4 +85,4 @@ def hostile_record(group: int = 0, member: int = 0) -> Record:
     parts = {"success": 0.0} | dict.fromkeys((*NAMES, attack[:200]), 0.5)
     episode = replace(plain.episode, attempt=attempt, tools=tools, parts=parts, fault=attack)
     lesson = Lesson(1, dict.fromkeys(NAMES, 0.25), -0.5, (), 3)
-    return Record(f"{attack}/Evil-v0", episode, dict.fromkeys(NAMES, attack), attack, lesson)
+    return Record(f"{attack}/Evil-v0", episode, dict.fromkeys(NAMES, attack), attack, (lesson,))
