@@ -162,7 +162,8 @@ def _memory(shape: Outline, run: GRPOConfig) -> Iterator[Finding]:
         remedy = "lower --play.max-episode-tokens and --optimizer.micro-batch-tokens, or take a smaller model"
         if (left := have - need(1).total) >= 0:
             fitting = 1 + left // max(1, need(2).total - need(1).total)
-            remedy = f"--play.slots {min(fitting, run.play.slots)} would fit; a shorter --play.max-episode-tokens saves most"
+            slots = min(fitting, run.play.slots)
+            remedy = f"--play.slots {slots} would fit; a shorter --play.max-episode-tokens saves most"
         yield Finding("memory in all", text, "warning", remedy)
 
 

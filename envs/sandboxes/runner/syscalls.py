@@ -5,10 +5,12 @@ whole (another processor, a kernel that is too old) raises `Unavailable`, which 
 """
 
 import ctypes
+import errno
 import functools
 import os
 import platform
 import struct
+import time
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -28,6 +30,7 @@ _AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 4, 22, 24, 38
 _FORK = ctypes.PyDLL(None, use_errno=True).fork
 _LAST_DESCRIPTOR = 2**31 - 1
+_BURIAL_SECONDS = 1.0
 _CAPABILITY_HEADER = (ctypes.c_uint32 * 2)(0x20080522, 0)  # the third version, of this process
 _NO_CAPABILITIES = (ctypes.c_uint32 * 6)()
 _CAPSET = LIBC.capset  # looked up here, since a fork that is the first to look pays for it in page faults
@@ -118,8 +121,14 @@ def fork() -> int:
 
     They give each lock and each thread a new life and draw new dice, at the cost of most of a MiB of pages that would
     be shared else. What C libraries do at a fork is done. A child that runs programs calls `random.seed` itself.
+
+    Processes of a fork bomb are counted until the kernel has buried them, a moment after they were killed: a fork that
+    finds no room for that reason is tried again.
     """
-    return _checked("fork", _FORK())
+    deadline = time.monotonic() + _BURIAL_SECONDS
+    while (pid := _FORK()) < 0 and ctypes.get_errno() == errno.EAGAIN and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return _checked("fork", pid)
 
 
 def unshare(flags: int) -> None:
