@@ -20,7 +20,8 @@ from peers.findings import Report
 
 import palaestra
 from palaestra.agents import TokenLimits
-from palaestra.trainers.cold_start import ColdStartConfig, cold_start
+from palaestra.trainers.cold_start import cold_start
+from palaestra.trainers.config import ColdStartConfig
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def start(env_id: str, layers: int, seed: int, patience: int) -> Outcome:
         ):
             if "success_with_tool" in progress.metrics:
                 reached = progress.metrics["success_with_tool"]
-                passed = progress.step if reached >= config.gate else None
+                passed = progress.step if reached >= config.imitation_gate else None
     except palaestra.TrainingHalted:
         passed = None
     arena.close()

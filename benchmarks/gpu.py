@@ -23,9 +23,12 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 import palaestra
 from palaestra.agents.local_model import find_device, serve
 from palaestra.agents.policies.tiny import tiny_tokenizer
-from palaestra.trainers.config import GRPOConfig
+from palaestra.trainers.batch import Batch, Seen
+from palaestra.trainers.config import grpo_config
 from palaestra.trainers.grpo import train
 from palaestra.trainers.learner import Learner
+from palaestra.trainers.losses.advantages import Group
+from palaestra.trainers.recipes import Recipe
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -68,6 +71,15 @@ class Shape:
     """Where the figures go."""
 
 
+@dataclass(frozen=True, slots=True)
+class Random(Group):
+    """Every row is trained on, whatever its reward."""
+
+    def __call__(self, batch: Batch, seen: Seen) -> np.ndarray:
+        """One number an episode."""
+        return np.random.default_rng(batch.number).standard_normal(len(batch.rewards))
+
+
 def build(shape: Shape) -> Any:
     """A random Qwen3 of the shape, with a tokenizer that knows a few words."""
     words = ["What is the mayor of the city where Bado was born?", "no result"]
@@ -95,8 +107,9 @@ def measure(shape: Shape) -> dict[str, Any]:
     """Play and train `steps` steps; the figures are medians of all but the first."""
     local = build(shape)
     arena = palaestra.arena("palaestra/TwoHop-v0", shape.slots)
-    config = GRPOConfig(
+    config = grpo_config(
         "palaestra/TwoHop-v0",
+        Recipe("grpo-tcr", advantage=Random()),
         steps=shape.steps,
         num_prompts=shape.num_prompts,
         num_generations=shape.num_generations,
@@ -105,13 +118,8 @@ def measure(shape: Shape) -> dict[str, Any]:
         micro_batch_tokens=shape.micro_batch_tokens,
         slots=shape.slots,
     )
-    rng = np.random.default_rng(0)
-
-    def random_advantages(rewards: Sequence[float], groups: Sequence[int]) -> np.ndarray:
-        return rng.standard_normal(len(rewards))
-
     rates: list[tuple[float, float]] = []
-    for progress in train(Learner(local.agent, local.model, config), arena, random_advantages):
+    for progress in train(Learner(local.agent, local.model, config), arena):
         metrics = progress.metrics
         rates.append((metrics["num_tokens"] / metrics["time/play"], metrics["num_tokens"] / metrics["time/learn"]))
         print(

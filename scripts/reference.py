@@ -20,6 +20,7 @@ from palaestra.envs.core.author import ToolEnv
 from palaestra.envs.sandboxes import Limits
 from palaestra.envs.suite.reasoning_items import DENIED
 from palaestra.registry import author_class, registered
+from palaestra.trainers.checked import PARTS
 from palaestra.trainers.config import grpo_config, tiny_config
 from palaestra.trainers.recipes import RECIPES
 from palaestra.trainers.sft_config import SFTConfig, tiny_sft_config
@@ -59,9 +60,11 @@ def main() -> None:
 def page() -> str:
     """The whole page."""
     parts = [
-        "# Training\n\n`palaestra train`, and `demo` with the tiny agent. `--recipe` chooses a preset below.\n",
+        "# Training\n",
+        "`palaestra train`, and `demo` with the tiny agent. `--recipe` chooses one of the presets below.\n",
         *nested("GRPOConfig", {"a model of yours": grpo_config("-"), "tiny": tiny_config("-")}),
-        "# The algorithm\n\n`--recipe.PART NAME` changes a part that is one of several.\n",
+        "# The algorithm\n",
+        "`--recipe.PART NAME` changes a part that is one of several, as in `--recipe.advantage successes`.\n",
         *nested("Recipe", dict(RECIPES), "recipe"),
         "# Imitation\n\n`palaestra sft`.\n",
         *nested("SFTConfig", {"a model of yours": SFTConfig(), "tiny": tiny_sft_config()}),
@@ -89,7 +92,9 @@ def page() -> str:
 def nested(title: str, columns: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     """A config as a table for itself and one for each of its sections, a column for each of some configs."""
     first = next(iter(columns.values()))
-    sections = [name for name, value in values(first).items() if is_dataclass(value) and name != "recipe"]
+    sections = [
+        field.name for field in fields(first) if is_dataclass(getattr(first, field.name)) and field.name != "recipe"
+    ]
     # What the reader names is no default.
     shown = {
         name: values(made) | ({"env_id": MISSING} if "env_id" in values(made) else {}) for name, made in columns.items()
@@ -162,6 +167,9 @@ def declared(kind: type) -> dict[str, tuple[str, str]]:
         if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
             words = " ".join(str(following.value.value).split())
         found[statement.target.id] = (plain(statement.annotation), words)
+    for field in fields(kind) if is_dataclass(kind) else ():
+        if table := field.metadata.get(PARTS):
+            found[field.name] = (f"Literal[{', '.join(map(repr, table))}]", found[field.name][1])
     return found
 
 
@@ -179,8 +187,13 @@ def defaults(kind: Any) -> dict[str, Any]:
 
 
 def values(made: Any) -> dict[str, Any]:
-    """What an object holds."""
-    return {field.name: getattr(made, field.name) for field in fields(made)}
+    """What an object holds; of a part that is one of several, its name."""
+    found = {field.name: getattr(made, field.name) for field in fields(made)}
+    for field in fields(made):
+        for name, kind in field.metadata.get(PARTS, {}).items():
+            if type(found[field.name]) is kind:
+                found[field.name] = name
+    return found
 
 
 def cell(value: Any) -> str:

@@ -56,6 +56,7 @@ RECIPES = {
         Recipe("grpo-scr", loss=Clip(3e-4, 4e-4, None, "sequence"), aggregation="sample"),
     )
 }
+"""The presets by name, as `--recipe` takes them."""
 
 
 def find_recipe(name: str) -> Recipe:

@@ -30,7 +30,8 @@ class Options:
 
     config: Annotated[GRPOConfig, tyro.conf.arg(name="")]
     recipe: str = "grpo-tcr"
-    """Preset of the algorithm: grpo-tcr, grpo-scr or grpo-t. --recipe.PART NAME changes a part of it."""
+    """Preset of the algorithm: grpo-tcr, grpo-scr or grpo-t. --recipe.PART NAME changes a part of it, as
+    --recipe.advantage successes does."""
     run: Path | None = None
     """Folder for the results; runs/NAME by default."""
     resume: Path | None = None

@@ -1,6 +1,5 @@
 """What the pages say is so: blocks run, links lead somewhere, options exist, the table of settings is current."""
 
-import ast
 import json
 import re
 from contextlib import redirect_stdout
@@ -15,6 +14,9 @@ from pages import PAGES, ROOT, Block, Reader, blocks, same
 
 from palaestra.cli import COMMANDS, main
 from palaestra.registry import author_class, registered
+from palaestra.trainers.checked import flat, plain
+from palaestra.trainers.config import tiny_config
+from palaestra.trainers.sft_config import tiny_sft_config
 
 WALKED = [page for page in PAGES if page.name != "README.md" and blocks(page.read_text("utf-8"))]
 
@@ -83,13 +85,21 @@ def test_every_make_target_is_a_habit_that_is_explained() -> None:
     assert [name for name in targets if f"`make {name}`" not in page and name not in ("help", "clean")] == []
 
 
+OPTION = r"--[a-z][a-z0-9-]*(?:\.(?:[a-z][a-z0-9-]*)?)*"
+
+
 @cache
 def options(command: str) -> frozenset[str]:
     """The options that a command's help shows, read from where they are declared."""
     shown = StringIO()
     with redirect_stdout(shown), pytest.raises(SystemExit):
         main([command, "--help"])
-    return frozenset(re.findall(r"--[a-z][a-z0-9-]*", shown.getvalue()))
+    return frozenset(re.findall(OPTION, shown.getvalue()))
+
+
+def known(option: str, command: str) -> bool:
+    """Whether a command has an option, or, for one that ends with a dot as in `--save.*`, one of the section."""
+    return option in options(command) or (option.endswith(".") and any(o.startswith(option) for o in options(command)))
 
 
 def test_commands_and_options_in_the_text_exist() -> None:
@@ -102,10 +112,10 @@ def test_commands_and_options_in_the_text_exist() -> None:
             if words[0] != "palaestra" or not words[1].islower():
                 continue
             assert words[1] in COMMANDS, (page.name, line)
-            for option in re.findall(r"(?<!\S)--[a-z][a-z-]*", line):
-                assert option in options(words[1]) | {"--help", "--version"}, (page.name, line)
-        for option in re.findall(r"`(--[a-z][a-z-]*)", text):
-            assert any(option in options(command) for command in COMMANDS), (page.name, option)
+            for option in re.findall(rf"(?<!\S){OPTION}", line):
+                assert option in ("--help", "--version") or known(option, words[1]), (page.name, line)
+        for option in re.findall(f"`({OPTION})", text):
+            assert any(known(option, command) for command in COMMANDS), (page.name, option)
 
 
 def joined(script: str) -> list[str]:
@@ -140,13 +150,12 @@ def test_every_option_of_the_suite_has_a_row_and_words() -> None:
 
 def test_every_setting_has_a_row_and_words() -> None:
     page = (ROOT / "docs" / "configuration.md").read_text("utf-8")
-    source = ast.parse((ROOT / "trainers" / "config.py").read_text("utf-8"))
-    configs = [node for node in source.body if isinstance(node, ast.ClassDef)]
-    sections = {"env", "play", "recipe", "optimizer", "save", "cold_start"}
-    named = {ast.unparse(node.target) for one in configs for node in one.body if isinstance(node, ast.AnnAssign)}
-    for name in sorted(named - sections - {"KIND", "LENGTH"}):
-        row = next((line for line in page.splitlines() if line.startswith(f"| `{name}` |")), "")
-        assert row.removesuffix(" |").rpartition(" | ")[2].strip(), name
+    for config in (tiny_config("-"), tiny_sft_config()):
+        for place in flat(plain(config)):
+            name = place.removesuffix(".name").rpartition(".")[2]
+            rows = [line for line in page.splitlines() if line.startswith(f"| `{name}` |")]
+            assert rows or name == "recipe_name", place
+            assert all(row.removesuffix(" |").rpartition(" | ")[2].strip() for row in rows), place
 
 
 @pytest.mark.prove  # The pages above have trained by then.
