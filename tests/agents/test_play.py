@@ -1,6 +1,7 @@
 """The one loop: every start is played once, endings are what they should be, and it can be stopped at any point."""
 
 from collections import Counter
+from dataclasses import replace
 from itertools import islice
 
 import families
@@ -41,6 +42,24 @@ def test_no_start_is_lost_or_played_twice(slots, count, turns, late, delay, gaps
         assert episode.attempt.turns == episode.start.task % (turns + 1) + 1
         said = [message["content"] for message in episode.attempt.messages]
         assert said == [f"turn {turn}" for turn in range(episode.attempt.turns)]
+
+
+def test_an_arena_may_report_copies_of_the_starts_that_it_was_given():
+    """As one does that lives in another process. What it reports of an episode that was dropped is not heard."""
+
+    class Elsewhere(families.Talk):
+        def begin(self, slot, start):
+            super().begin(slot, replace(start, group=-1))
+
+    starts = [*families.starts(9), *(families.Start(4, 99, 20, seat) for seat in ("a_0", "b_0"))]
+    episodes = run(Elsewhere(3, late=2), starts)
+    assert Counter(episode.start for episode in episodes) == Counter(starts), "with the groups that they were given"
+    asked, dropped = [*families.starts(4)], []
+    arena = Elsewhere(2, turns=3, late=3)
+    for episode in play(Agent(families.Echo(2)), arena, asked, wanted=lambda start: start.task not in dropped):
+        dropped.append(3)
+        assert episode.start in asked
+        assert episode.attempt.task.id == str(episode.start.task)
 
 
 def test_a_free_slot_is_refilled_at_once():

@@ -6,58 +6,30 @@ import resource
 import shutil
 import signal
 import stat
-from dataclasses import asdict, replace
-from pathlib import Path
+from dataclasses import replace
 
 import families
 import pytest
 import torch
+from going import STEPS, on, random_agent, same, settings, state, step_folder, steps_kept, told
 from safetensors.torch import load_file
 
-import palaestra
 from palaestra import TrainingHalted, UsageError
-from palaestra.agents.local_model import export, serve
+from palaestra.agents.local_model import serve
 from palaestra.agents.policies.tiny import tiny_model
-from palaestra.record import read
-from palaestra.trainers import checkpoint, grpo
-from palaestra.trainers.config import tiny_config
+from palaestra.trainers import Run, checkpoint, grpo, reinforce, train
+from palaestra.trainers.checked import changed, plain
 from palaestra.trainers.interrupts import Interrupted, Interrupts
 from palaestra.trainers.learner import Learner
-from palaestra.trainers.lesson import measure_before, open_model, practise, prepare
+from palaestra.trainers.losses.policy import Clip
+from palaestra.trainers.opening import open_model
 from palaestra.trainers.progress import result_of
-from palaestra.trainers.run import Run
-
-STEPS = 4
+from palaestra.trainers.reinforce import practise, prepare
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """The folder of a random agent with so many stops that its turns, and with a short limit its rewards, differ."""
-    tokenizer = families.TOKENIZERS["tiny"]
-    made = tiny_model(len(tokenizer), layers=2, seed=7)
-    made.generation_config.eos_token_id = list(range(20, 250, 6))
-    folder = tmp_path_factory.mktemp("model")
-    export(made, tokenizer, folder)
-    return folder
-
-
-def settings(model):
-    return tiny_config(
-        "palaestra/TwoHop-v0",
-        model=str(model),
-        steps=STEPS,
-        num_prompts=4,
-        num_generations=4,
-        num_mini_batches=2,
-        slots=16,
-        max_turn_tokens=30,
-        max_completion_length=10,
-        checkpoint_every=1,
-        keep_checkpoints=STEPS,
-        recorded_groups=1,
-        eval_tasks=4,
-        device="cpu",
-    )
+    return random_agent(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture
@@ -69,74 +41,57 @@ def config(model):
 def whole(model, tmp_path_factory):
     """The folder of a run that nothing happened to."""
     folder = tmp_path_factory.mktemp("runs") / "whole"
-    arena = palaestra.arena("palaestra/TwoHop-v0", 16)
-    on(folder, arena, settings(model))
-    arena.close()
+    on(folder, settings(model))
     return folder
 
 
-def on(folder, arena, config=None, steps=STEPS, interrupts=None):
-    """Begin a run, or go on with it, for so many steps; returns its learner."""
-    with Run.reopened(folder) if (folder / "config.json").exists() else Run(folder, config) as run:
-        learner = result_of(prepare(run))
-        measure_before(run, learner)
-        stage = practise(run, learner, arena, interrupts)
-        for _ in range(steps):
-            if next(stage, None) is None:
-                break
-        stage.close()
-    return learner
+@pytest.fixture(scope="module")
+def three_steps(model, tmp_path_factory):
+    """The folder of a run of three steps."""
+    folder = tmp_path_factory.mktemp("runs") / "three"
+    on(folder, settings(model), 3)
+    return folder
 
 
-def told(folder):
-    """All that a run has written down of its steps, but for times."""
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    for line in lines:
-        assert all(line.pop(name) > 0 for name in ("time/play", "time/learn", "step_time"))
-    episodes = {
-        path.name: [
-            (r.episode.attempt, [row.ids.tolist() for row in r.episode.rows], r.lesson and r.lesson.advantage)
-            for r in read(path)
-        ]
-        for path in sorted((folder / "episodes").iterdir())
-    }
-    return lines, episodes
+KL = {"recipe": "grpo-t", "beta": 0.1, "lr_schedule": "constant"}
 
 
-def state(path):
-    """The tensors of a checkpoint."""
-    return load_file(path / "model" / "model.safetensors") | load_file(path / "training.safetensors")
-
-
-def same(one, other):
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
-
-
-def step_folder(folder, step):
-    return folder / "checkpoints" / f"step-{step:06}"
-
-
-@pytest.mark.parametrize(
-    "changes", [{}, {"recipe": "grpo-t", "beta": 0.1, "lr_schedule": "constant"}], ids=["tcr", "kl"]
-)
-def test_a_run_that_stops_after_any_step_is_the_one_that_never_stopped(two_hop, config, tmp_path, changes):
-    config = replace(config, **changes)
-    learner = on(tmp_path / "whole", two_hop, config)
+@pytest.mark.parametrize("changes", [{}, KL], ids=["tcr", "kl"])
+def test_a_run_that_stops_after_any_step_is_the_one_that_never_stopped(model, tmp_path, changes):
+    config = settings(model, **changes)
+    learner = on(tmp_path / "whole", config)
     assert learner.step == STEPS
     assert all(line["optimizer_steps"] > 0 for line in told(tmp_path / "whole")[0]), "nothing was learned"
     for stop in range(STEPS):
         folder = tmp_path / f"stopped-{stop}"
-        on(folder, two_hop, config, stop)
-        # The arena too is another one, as in another process.
-        on(folder, two_hop)
+        on(folder, config, stop)
+        on(folder)
         assert told(folder) == told(tmp_path / "whole")
         for step in range(1, STEPS + 1):
             assert same(state(step_folder(folder, step)), state(step_folder(tmp_path / "whole", step)))
 
 
-def test_what_came_after_the_checkpoint_is_forgotten_and_happens_again(two_hop, config, whole, tmp_path):
-    config = replace(config, checkpoint_every=3)
-    on(tmp_path / "killed", two_hop, config, 2)
+def test_the_program_of_ten_lines_trains_can_be_left_and_gone_on_with(config, whole, tmp_path):
+    """Left after a step of which no checkpoint was due, and after one of which there was."""
+    config, seen = changed(config, {"checkpoint_every": 3}), []
+    for stop in (2, 3, 99):
+        with Run(tmp_path / "run", config) as run:
+            for progress in train(run):
+                seen += [progress.step] if progress.metrics else []
+                if progress.metrics and progress.step == stop:
+                    break
+    assert seen == [1, 2, 3, 4]
+    assert told(tmp_path / "run")[0] == told(whole)[0]
+    with Run(tmp_path / "run", config) as run:
+        assert run.finished
+        assert list(train(run)) == []
+    kept = load_file(tmp_path / "run" / "model" / "model.safetensors")
+    assert same(kept, load_file(step_folder(whole, STEPS) / "model" / "model.safetensors"))
+
+
+def test_what_came_after_the_checkpoint_is_forgotten_and_happens_again(config, whole, tmp_path):
+    on(tmp_path / "killed", changed(config, {"checkpoint_every": 3}), 2)
+    shutil.rmtree(tmp_path / "killed" / "checkpoints")  # As after a kill.
     assert len(told(tmp_path / "killed")[0]) == 2
     with (tmp_path / "killed" / "metrics.jsonl").open("a") as file:
         file.write('{"step": 3, "rew')  # Killed in the middle of a line.
@@ -144,14 +99,14 @@ def test_what_came_after_the_checkpoint_is_forgotten_and_happens_again(two_hop, 
         assert result_of(prepare(run)).step == 0
         assert run.curve == []
         assert [path.name for path in (run.folder / "episodes").iterdir()] == ["eval-before.jsonl"]
-    on(tmp_path / "killed", two_hop)
+    on(tmp_path / "killed")
     assert told(tmp_path / "killed") == told(whole)
 
 
-def test_the_kl_is_measured_from_the_first_policy_not_from_the_resumed_one(two_hop, config, model, tmp_path):
-    config = replace(config, recipe="grpo-t", beta=0.1, learning_rate=1e-2)
-    on(tmp_path, two_hop, config, 2)
-    learner = on(tmp_path, two_hop, steps=0)
+def test_the_kl_is_measured_from_the_first_policy_not_from_the_resumed_one(model, tmp_path):
+    config = settings(model, "grpo-t", beta=0.1, learning_rate=1e-2)
+    on(tmp_path, config, 2)
+    learner = on(tmp_path, steps=0)
     assert learner.step == 2
     first = open_model(str(model), config).model
     pairs = list(zip(first.parameters(), learner.reference.parameters(), learner.model.parameters(), strict=True))
@@ -160,21 +115,20 @@ def test_the_kl_is_measured_from_the_first_policy_not_from_the_resumed_one(two_h
     assert not any(reference.requires_grad for _, reference, _ in pairs)
     shutil.rmtree(tmp_path / "start")
     with pytest.raises(UsageError, match="start is gone"):
-        on(tmp_path, two_hop)
+        on(tmp_path)
 
 
-def test_the_random_state_is_restored(two_hop, config, tmp_path):
+def test_the_random_state_is_restored(config, tmp_path):
     """Nothing here draws from it; a model with dropout does."""
-    torch.manual_seed(11)
-    on(tmp_path, two_hop, config, 1)
+    on(tmp_path, config, 1)
     expected = torch.rand(3)
     torch.manual_seed(12)
-    on(tmp_path, two_hop, steps=0)
+    on(tmp_path, steps=0)
     assert torch.equal(torch.rand(3), expected)
 
 
-def test_a_checkpoint_is_readable_data_and_a_model_for_everyone(two_hop, config, model, tmp_path):
-    on(tmp_path, two_hop, config, 1)
+def test_a_checkpoint_is_readable_data_and_a_model_for_everyone(config, model, tmp_path):
+    on(tmp_path, config, 1)
     path = step_folder(tmp_path, 1)
     files = [file for file in path.rglob("*") if file.is_file()]
     assert {file.suffix for file in files} <= {".json", ".safetensors", ".jinja"}
@@ -194,9 +148,9 @@ def test_a_loaded_model_does_not_lie_in_its_file(model, config, tmp_path):
     assert all(torch.equal(one, other) for one, other in pairs)
 
 
-def test_the_newest_are_kept(two_hop, config, tmp_path):
-    on(tmp_path, two_hop, replace(config, keep_checkpoints=2))
-    assert sorted(os.listdir(tmp_path / "checkpoints")) == ["step-000003", "step-000004"]
+def test_the_newest_are_kept(config, tmp_path):
+    on(tmp_path, changed(config, {"keep_checkpoints": 2}))
+    assert steps_kept(tmp_path) == [3, 4]
 
 
 def cut(path):
@@ -222,16 +176,6 @@ DAMAGES = {
     ),
     "nothing in it": lambda path: [shutil.rmtree(path), path.mkdir()],
 }
-
-
-@pytest.fixture(scope="module")
-def three_steps(model, tmp_path_factory):
-    """The folder of a run of three steps."""
-    folder = tmp_path_factory.mktemp("runs") / "three"
-    arena = palaestra.arena("palaestra/TwoHop-v0", 16)
-    on(folder, arena, settings(model), 3)
-    arena.close()
-    return folder
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -270,10 +214,10 @@ def test_without_a_whole_checkpoint_nothing_is_begun_again_unasked(three_steps, 
 def test_a_checkpoint_of_another_run_is_refused(three_steps, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(three_steps, folder)
-    content = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**content, "seed": 5, "learning_rate": 0.01}))
-    with Run.reopened(folder) as run, pytest.raises(UsageError, match=r"learning_rate was 0.001 and is 0.01") as error:
-        result_of(prepare(run))
+    with Run.reopened(folder) as run:
+        run.settle(changed(run.config, {"seed": 5, "learning_rate": 0.01}))
+        with pytest.raises(UsageError, match=r"optimizer.learning_rate was 0.001 and is 0.01") as error:
+            result_of(prepare(run))
     assert "seed was 0 and is 5" in str(error.value)
 
 
@@ -296,13 +240,13 @@ def test_a_renamed_checkpoint_is_not_taken_for_a_later_step(three_steps, tmp_pat
 
 def test_weights_that_are_no_numbers_never_replace_good_ones(config, model, tmp_path):
     local = open_model(str(model), config)
-    learner = Learner(local.agent, local.model, config, step=1)
-    checkpoint.save(learner, local.tokenizer, tmp_path, keep=1)
+    learner = Learner(local.agent, local.model, changed(config, {"keep_checkpoints": 1}), step=1)
+    checkpoint.save(learner, tmp_path)
     with torch.no_grad():
         local.model.model.norm.weight[3] = float("nan")
     learner.step = 2
     with pytest.raises(TrainingHalted, match="no numbers after step 2"):
-        checkpoint.save(learner, local.tokenizer, tmp_path, keep=1)
+        checkpoint.save(learner, tmp_path)
     assert checkpoint.newest(tmp_path)[0].step == 1
 
 
@@ -318,9 +262,9 @@ def room():
 
 
 @pytest.mark.parametrize("size", [4_000, 700_000], ids=["weights", "optimizer"])
-def test_a_full_disk_leaves_the_checkpoint_before_it_whole(room, two_hop, config, tmp_path, size):
-    config = replace(config, recorded_groups=0, keep_checkpoints=1)
-    on(tmp_path, two_hop, config, 2)
+def test_a_full_disk_leaves_the_checkpoint_before_it_whole(room, config, tmp_path, size):
+    config = changed(config, {"recorded_groups": 0, "keep_checkpoints": 1})
+    on(tmp_path, config, 2)
     kept = state(step_folder(tmp_path, 2))
     with Run.reopened(tmp_path) as run:
         learner = result_of(prepare(run))
@@ -328,59 +272,66 @@ def test_a_full_disk_leaves_the_checkpoint_before_it_whole(room, two_hop, config
         (tmp_path / "metrics.jsonl").write_text("")
         room(size)
         with pytest.raises(TrainingHalted, match=r"step-000003 could not be written: .*(large|serial)"):
-            result_of(practise(run, learner, two_hop))
+            result_of(practise(run, learner))
         room(resource.RLIM_INFINITY)
-    assert os.listdir(tmp_path / "checkpoints") == ["step-000002"]
+    assert steps_kept(tmp_path) == [2]
     assert same(state(step_folder(tmp_path, 2)), kept)
-    assert on(tmp_path, two_hop).step == STEPS
+    assert on(tmp_path).step == STEPS
 
 
-def test_a_full_disk_under_the_metrics_is_an_error_with_a_name(two_hop, config, tmp_path):
+def test_a_full_disk_under_the_metrics_is_an_error_with_a_name(config, tmp_path):
     with Run(tmp_path, config) as run:
         learner = result_of(prepare(run))
         (tmp_path / "metrics.jsonl").unlink()
         (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
         with pytest.raises(TrainingHalted, match=r"metrics.jsonl could not be written: No space left on device"):
-            result_of(practise(run, learner, two_hop))
+            result_of(practise(run, learner))
 
 
 # Signals.
 
 
-class Struck:
-    """An arena that gets a signal when its episode of the given step is begun."""
+def struck_in_play(monkeypatch, step, number):
+    """A signal comes when episodes of a step are played."""
+    take = reinforce.open_arena
 
-    def __init__(self, arena, step, number):
-        self._arena, self._step, self._number = arena, step, number
+    def opened(config):
+        arena = take(config)
+        begin = arena.begin
 
-    def __getattr__(self, name):
-        return getattr(self._arena, name)
+        def struck(slot, start):
+            if start.group // 4 == step and start.seed % 16 == 7:
+                os.kill(os.getpid(), number)
+            begin(slot, start)
 
-    def begin(self, slot, start):
-        if start.group // 4 == self._step and start.seed % 16 == 7:
-            os.kill(os.getpid(), self._number)
-        self._arena.begin(slot, start)
+        arena.begin = struck
+        return arena
+
+    monkeypatch.setattr(reinforce, "open_arena", opened)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_while_episodes_are_played_ends_at_once_with_a_checkpoint(two_hop, config, whole, tmp_path, number):
-    config = replace(config, checkpoint_every=100)
+def test_a_signal_while_episodes_are_played_ends_at_once_with_a_checkpoint(
+    monkeypatch, config, whole, tmp_path, number
+):
+    struck_in_play(monkeypatch, 2, number)
     with Interrupts() as interrupts, pytest.raises(Interrupted) as stopped:
-        on(tmp_path / "struck", Struck(two_hop, 2, number), config, interrupts=interrupts)
+        on(tmp_path / "struck", changed(config, {"checkpoint_every": 100}), interrupts=interrupts)
     assert stopped.value.number == number
-    assert os.listdir(tmp_path / "struck" / "checkpoints") == ["step-000002"]
-    on(tmp_path / "struck", two_hop)
+    assert steps_kept(tmp_path / "struck") == [2]
+    monkeypatch.undo()
+    on(tmp_path / "struck")
     assert told(tmp_path / "struck") == told(whole)
     assert same(state(step_folder(tmp_path / "struck", STEPS)), state(step_folder(whole, STEPS)))
 
 
 def struck_in_update(monkeypatch, step, times):
     """After the first optimizer step of a batch, so many signals come."""
-    publish = Learner._tear
+    inner = Learner._tear
 
     def tear(self, *_):
         first = not self.torn
-        publish(self)
+        inner(self)
         if self.step == step and first:
             for _ in range(times):
                 os.kill(os.getpid(), signal.SIGINT)
@@ -388,30 +339,26 @@ def struck_in_update(monkeypatch, step, times):
     monkeypatch.setattr(Learner, "_tear", tear)
 
 
-def test_a_signal_within_an_update_waits_for_its_end(monkeypatch, capfd, two_hop, config, whole, tmp_path):
+def test_a_signal_within_an_update_waits_for_its_end(monkeypatch, capfd, config, whole, tmp_path):
     struck_in_update(monkeypatch, 1, 1)
-    config = replace(config, checkpoint_every=100)
     with Interrupts("wait for it") as interrupts, pytest.raises(Interrupted):
-        on(tmp_path / "struck", two_hop, config, interrupts=interrupts)
+        on(tmp_path / "struck", changed(config, {"checkpoint_every": 100}), interrupts=interrupts)
     assert capfd.readouterr().err == "wait for it"
-    assert os.listdir(tmp_path / "struck" / "checkpoints") == ["step-000002"]
+    assert steps_kept(tmp_path / "struck") == [2]
     assert same(state(step_folder(tmp_path / "struck", 2)), state(step_folder(whole, 2)))
-    on(tmp_path / "struck", two_hop)
+    on(tmp_path / "struck")
     assert told(tmp_path / "struck") == told(whole)
 
 
-def test_a_second_signal_within_an_update_ends_at_once_and_half_an_update_is_never_kept(
-    monkeypatch, two_hop, config, tmp_path
-):
+def test_a_second_signal_within_an_update_ends_at_once_and_half_an_update_is_never_kept(monkeypatch, config, tmp_path):
     struck_in_update(monkeypatch, 2, 2)
-    config = replace(config, checkpoint_every=2)
     with Interrupts() as interrupts, pytest.raises(Interrupted):
-        on(tmp_path, two_hop, config, interrupts=interrupts)
-    assert os.listdir(tmp_path / "checkpoints") == ["step-000002"]
+        on(tmp_path, changed(config, {"checkpoint_every": 2}), interrupts=interrupts)
+    assert steps_kept(tmp_path) == [2]
     assert len(told(tmp_path)[0]) == 2
 
 
-def test_handlers_are_put_back(config):
+def test_handlers_are_put_back():
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     with pytest.raises(Interrupted), Interrupts():
         os.kill(os.getpid(), signal.SIGTERM)
@@ -429,25 +376,46 @@ def test_what_is_ignored_stays_ignored():
         signal.signal(signal.SIGHUP, before)
 
 
-def test_too_many_broken_episodes_leave_a_checkpoint_too(monkeypatch, two_hop, config, tmp_path):
-    scored, calls = grpo._scored, []
+def test_too_many_broken_episodes_leave_a_checkpoint_too(monkeypatch, config, tmp_path):
+    inner, calls = grpo._checked, []
 
-    def breaks(played, share):
+    def breaks(batch, share):
         calls.append(1)
         if len(calls) == 3:
             raise TrainingHalted("all is broken")
-        return scored(played, share)
+        return inner(batch, share)
 
-    monkeypatch.setattr(grpo, "_scored", breaks)
+    monkeypatch.setattr(grpo, "_checked", breaks)
     with pytest.raises(TrainingHalted, match="all is broken"):
-        on(tmp_path, two_hop, replace(config, checkpoint_every=100))
-    assert os.listdir(tmp_path / "checkpoints") == ["step-000002"]
+        on(tmp_path, changed(config, {"checkpoint_every": 100}))
+    assert steps_kept(tmp_path) == [2]
 
 
-def test_the_config_of_a_checkpoint_is_the_whole_config(three_steps):
+def test_gradients_that_stay_no_numbers_leave_the_last_good_step_and_figures_that_are_json(
+    monkeypatch, config, whole, tmp_path
+):
+    """Also the losses are none here: null in the metrics."""
+    real = Clip.__call__
+
+    def poisoned(self, logprobs, *others):
+        result = real(self, logprobs, *others)
+        return replace(result, loss_S=result.loss_S * float("nan")) if learners[0].step else result
+
+    learners, make = [], Learner.__post_init__
+    monkeypatch.setattr(Learner, "__post_init__", lambda self: learners.append(self) or make(self))
+    monkeypatch.setattr(Clip, "__call__", poisoned)
+    with pytest.raises(TrainingHalted, match=r"gradients of the last \d+ optimizer steps were no numbers"):
+        on(tmp_path, changed(config, {"checkpoint_every": 100, "num_mini_batches": 2}))
+    text = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    lines = [json.loads(line, parse_constant=pytest.fail) for line in text]
+    assert [line["loss"] is None for line in lines] == [False] + [True] * (len(lines) - 1)
+    (last,) = steps_kept(tmp_path)
+    assert last == len(lines) < STEPS
+    good = load_file(step_folder(whole, 1) / "model" / "model.safetensors")
+    assert same(load_file(step_folder(tmp_path, last) / "model" / "model.safetensors"), good)
+
+
+def test_the_config_of_a_checkpoint_is_the_whole_config(three_steps, config):
     found, _ = checkpoint.newest(three_steps / "checkpoints")
-    saved = json.loads((three_steps / "config.json").read_text())
-    saved.pop("algorithm")
-    assert found.config == saved
-    assert isinstance(found.path, Path)
-    assert set(asdict(tiny_config("x"))) == set(found.config)
+    assert found.config == plain(config)
+    assert found.state == {"first": 4 * 3}

@@ -7,15 +7,16 @@ import gymnasium
 import pytest
 
 import palaestra
-from palaestra import ConfigError, TrainingHalted
+from palaestra import TrainingHalted
 from palaestra.agents import TokenLimits
 from palaestra.agents.local_model import serve
 from palaestra.agents.policies.tiny import tiny_model
 from palaestra.envs import Task, ToolEnv
 from palaestra.trainers import cold_start as room
-from palaestra.trainers.cold_start import ColdStartConfig, cold_start, demonstrate
+from palaestra.trainers.cold_start import cold_start, demonstrate
+from palaestra.trainers.config import ColdStartConfig
 from palaestra.trainers.progress import result_of
-from palaestra.trainers.sft import SFTConfig
+from palaestra.trainers.sft_config import SFTConfig
 
 DEMONSTRATOR = palaestra.demonstrator("palaestra/TwoHop-v0")
 SMALL = ColdStartConfig(
@@ -31,7 +32,7 @@ SMALL = ColdStartConfig(
 
 
 def raised(arena, gates, monkeypatch, config=SMALL, seed=0, demonstrator=DEMONSTRATOR):
-    """Raise with a gate that answers these values in turn; returns the progress and the pupil or the failure."""
+    """Raise with a gate that answers these values in turn; returns the progress and the pupil."""
     answers = iter(gates)
     monkeypatch.setattr(room, "_reached", lambda *_: next(answers))
     stage = cold_start(
@@ -99,7 +100,7 @@ def test_weights_that_are_stuck_are_given_up_counted_and_told(two_hop, monkeypat
 
 
 def test_when_no_weights_pass_the_run_stops(two_hop, monkeypatch):
-    said = r"none of 3 initial weights .* best reached 0\.20\. .*--imitation-steps.*--imitation-gate"
+    said = r"none of 3 initial weights .* best reached 0\.20\. .*--cold-start\.imitation-steps.*imitation-gate"
     with pytest.raises(TrainingHalted, match=said):
         raised(two_hop, [0.1, 0.2] * 3, monkeypatch)
 
@@ -184,15 +185,6 @@ def test_demonstrations_that_all_break_are_said(repeat, monkeypatch):
     monkeypatch.setattr(room, "demonstrate", nothing)
     with pytest.raises(TrainingHalted, match="every demonstration is BROKEN"):
         raised(repeat, [], monkeypatch)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [{"tool_rate": 0}, {"tool_rate": 1.1}, {"imitation_gate": 0}, {"imitation_gate": 2}, {"imitation_steps": 100}],
-)
-def test_bad_values_are_refused(change):
-    with pytest.raises(ConfigError):
-        ColdStartConfig(**change)
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Training, evaluation, collection and imitation use the call format of the model at hand, and write that down."""
 
-import json
 import shutil
 
 import families
@@ -10,14 +9,18 @@ import palaestra
 from palaestra import formats
 from palaestra.agents.local_model import export
 from palaestra.agents.policies.tiny import tiny_model
-from palaestra.cli import main, sft
+from palaestra.cli import main
 from palaestra.errors import ConfigError
 from palaestra.record import read
+from palaestra.trainers import sft
 from palaestra.trainers.cold_start import demonstrate
 from palaestra.trainers.config import tiny_config
-from palaestra.trainers.lesson import open_arena, prepare
+from palaestra.trainers.opening import open_arena
 from palaestra.trainers.progress import result_of
+from palaestra.trainers.reinforce import prepare
+from palaestra.trainers.resume import read_config, written_config
 from palaestra.trainers.run import Run
+from palaestra.trainers.sft_config import tiny_sft_config
 
 ENV = "palaestra/Calculator-v0"
 LLAMA3 = families.QWEN25.replace(
@@ -41,16 +44,16 @@ def test_a_run_is_pinned_when_its_model_is_opened_and_goes_on_so(model, tmp_path
     config = tiny_config(ENV, model=str(model), device="cpu", slots=2)
     with Run(tmp_path / "run", config) as run:
         result_of(prepare(run))
-        assert run.config.env_options == ("format=llama3",)
+        assert run.config.env.env_options == ("format=llama3",)
         assert any("llama3" in note for note in run.notes)
         arena = open_arena(run.config)
         assert arena._author.author.format == "llama3"
         arena.close()
-    assert json.loads((tmp_path / "run" / "config.json").read_text())["env_options"] == ["format=llama3"]
+    assert read_config(tmp_path / "run").env.env_options == ("format=llama3",)
     with Run.reopened(tmp_path / "run", config) as run:
-        assert run.config.env_options == ("format=llama3",)
+        assert run.config.env.env_options == ("format=llama3",)
     other = tiny_config(ENV, model=str(model), device="cpu", slots=2, env_options=("format=glm",))
-    with pytest.raises(ConfigError, match="env_options was"):
+    with pytest.raises(ConfigError, match=r"env\.env_options was"):
         Run.reopened(tmp_path / "run", other)
 
 
@@ -92,17 +95,18 @@ def test_a_student_imitates_calls_as_its_template_writes_them(model, tmp_path, c
     learn = ["sft", str(lessons), "--model", str(model), "--epochs", "1", "--device", "cpu", "--run", str(folder)]
     assert main(learn) == 0
     assert "the calls of 3 episodes are written anew as llama3" in " ".join(capsys.readouterr().out.split())
-    assert json.loads((folder / "config.json").read_text())["format"] == "llama3"
+    assert read_config(folder).format == "llama3"
 
 
 def test_a_student_learns_another_format_where_it_is_told_to(model, tmp_path, monkeypatch):
     seen = []
-    inner = sft.written
-    monkeypatch.setattr(sft, "written", lambda *given: seen.append(given[1]) or inner(*given))
+    inner = sft.sft_rows
+    monkeypatch.setattr(sft, "sft_rows", lambda *given: seen.append(given[1]) or inner(*given))
     lessons = tmp_path / "lessons.jsonl"
     main(["eval", ENV, "--tasks", "2", "--env-options", "format=glm", "--save", str(lessons)])
     main(["sft", str(lessons), "-m", str(model), "--epochs", "1", "--format", "deepseek", "--run", str(tmp_path / "r")])
-    for _, episode in seen[0].episodes:
+    assert seen[0]
+    for _, episode in seen[0]:
         turn = next(m["content"] for m in episode.attempt.messages if m["role"] == "assistant")
         (call,) = formats.get("deepseek").parse(turn, episode.tools).calls
         assert call == formats.ParsedCall("calculator", episode.attempt.calls[0].arguments)
@@ -116,10 +120,14 @@ def test_the_tiny_agent_is_raised_in_the_format_that_was_chosen():
     assert all("<arg_key>" in episode.attempt.messages[1]["content"] for episode in played)
 
 
-@pytest.mark.parametrize("config", [{"env_options": ["tasks=x", "format=glm"]}, {"format": "glm"}])
+@pytest.mark.parametrize(
+    "config",
+    [tiny_config("x", env_options=("tasks=x", "format=glm")), tiny_sft_config(format="glm")],
+    ids=["grpo", "sft"],
+)
 def test_a_runs_model_is_read_as_it_was_trained_to_write(model, tmp_path, config):
     shutil.copytree(model, tmp_path / "run" / "model")
-    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+    (tmp_path / "run" / "config.json").write_text(written_config(config))
     played = tmp_path / "played.jsonl"
     limits = ["--max-turn-tokens", "8", "--max-episode-tokens", "800", "--tasks", "1", "--device", "cpu"]
     main(["eval", ENV, "--model", str(tmp_path / "run" / "model"), *limits, "--save", str(played)])

@@ -1,6 +1,7 @@
 """A run's folder: never used twice, never by two, never half a summary; and what it keeps of each step."""
 
 import json
+import math
 import os
 import pathlib
 import signal
@@ -16,12 +17,15 @@ import pytest
 import palaestra
 from palaestra import ConfigError, UsageError
 from palaestra.record import Lesson, read
+from palaestra.trainers.checked import changed, flat, plain
 from palaestra.trainers.config import tiny_config
 from palaestra.trainers.durable import PART, whole_folder, write_text
 from palaestra.trainers.progress import Progress
+from palaestra.trainers.provenance import cpu_seconds, versions
 from palaestra.trainers.report import save_curve, transcript
 from palaestra.trainers.resume import FREE, ROUNDING, read_config
-from palaestra.trainers.run import Run, cpu_seconds, fresh_folder, versions
+from palaestra.trainers.run import Run, fresh_folder
+from palaestra.trainers.sft_config import tiny_sft_config
 
 CONFIG = tiny_config("palaestra/TwoHop-v0", steps=3, lr_schedule="constant", recorded_groups=1)
 
@@ -31,7 +35,7 @@ def played():
     row = families.token_row(3, [4])
     lesson = Lesson(1, {"outcome": 1.0}, 0.5, (np.zeros(len(row), np.float32),))
     return [
-        (families.an_episode(row, reward=reward, group=group, seed=seed), lesson if reward is not None else None)
+        (families.an_episode(row, reward=reward, group=group, seed=seed), (lesson,) if reward is not None else ())
         for group, seed, reward in ((1, 3, None), (0, 1, 0.0), (1, 2, 1.0), (0, 0, None))
     ]
 
@@ -70,28 +74,28 @@ def test_a_run_leaves_its_config_its_steps_its_episodes_and_its_summary(tmp_path
 
 
 def test_the_first_groups_are_kept_whole_and_broken_episodes_always(tmp_path):
-    config = replace(CONFIG, env_options=("hops=2",))
+    config = changed(CONFIG, {"env_options": ("hops=2",)})
     after_steps(tmp_path, STEPS[:1], config).close()
     records = list(read(tmp_path / "episodes" / "step-000001.jsonl"))
     found = [(r.episode.start.group, r.episode.start.seed, r.episode.reward) for r in records]
     assert found == [(0, 0, None), (0, 1, 0.0), (1, 3, None)]
-    assert [r.lesson and r.lesson.advantage for r in records] == [None, 0.5, None]
+    assert [[one.advantage for one in r.lessons] for r in records] == [[], [0.5], []]
     assert {(r.env_id, r.agent) for r in records} == {("palaestra/TwoHop-v0", "tiny")}
     assert all(r.options == {"split": "train", "hops": 2} for r in records)
 
 
 def test_no_episode_is_kept_where_none_is_wanted(tmp_path):
-    with after_steps(tmp_path, config=replace(CONFIG, recorded_groups=0)) as run:
+    with after_steps(tmp_path, config=changed(CONFIG, {"recorded_groups": 0})) as run:
         run.keep("eval-before", played(), "eval")
     assert os.listdir(tmp_path / "episodes") == []
 
 
 def test_an_episode_that_cannot_be_written_says_how_to_train_without_it(tmp_path):
-    episode, lesson = played()[1]
+    episode, lessons = played()[1]
     task = replace(episode.attempt.task, data={"world": object()})
     episode = replace(episode, attempt=replace(episode.attempt, task=task))
-    with Run(tmp_path, CONFIG) as run, pytest.raises(UsageError, match=r"Task.data.*object.*--recorded-groups 0"):
-        run.keep("eval-before", [(episode, lesson)], "eval")
+    with Run(tmp_path, CONFIG) as run, pytest.raises(UsageError, match=r"Task.data.*object.*--save.recorded-groups 0"):
+        run.keep("eval-before", [(episode, lessons)], "eval")
     assert os.listdir(tmp_path / "episodes") == []
 
 
@@ -106,8 +110,12 @@ def test_a_folder_with_a_run_is_refused_and_left_as_it_is(tmp_path):
     after_steps(tmp_path).close()
     before = everything(tmp_path)
     with pytest.raises(UsageError, match="already holds a run"):
-        Run(tmp_path, CONFIG)
+        Run.begun(tmp_path, CONFIG)
     assert before == everything(tmp_path)
+    with Run(tmp_path, CONFIG) as run:
+        assert run.curve == [0.0, 0.1, 0.2], "which is what whoever asks for it by this name goes on with"
+    with pytest.raises(UsageError, match="holds a run of the kind grpo, not sft"):
+        Run(tmp_path, tiny_sft_config())
 
 
 def test_a_folder_that_cannot_be_made_is_a_usage_error(tmp_path):
@@ -157,6 +165,26 @@ def test_metrics_that_were_lost_are_missed(tmp_path):
         assert run.notes == ["metrics.jsonl lacks 1 of the first 3 steps; was it edited?"]
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_figure_that_is_no_number_is_null_and_every_line_is_json(tmp_path, value):
+    figures = {"rewards/success/mean": 0.5, "loss": value}
+    after_steps(tmp_path, [Progress("grpo", 1, 3, figures), Progress("grpo", 2, 3, figures)]).close()
+    with Run.reopened(tmp_path) as run:
+        run.rewind(1)  # What was read is written anew.
+        (line,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
+        assert json.loads(line, parse_constant=pytest.fail) == {"step": 1, "rewards/success/mean": 0.5, "loss": None}
+        assert run.curve == [0.5]
+
+
+def test_an_episode_whose_reward_is_no_number_is_kept_without_one(tmp_path):
+    episode, _ = played()[2]
+    wrong = replace(episode, reward=math.nan, parts={"success": 0.0, "speed": math.inf})
+    after_steps(tmp_path, [Progress("grpo", 1, 3, {}, played=[*played(), (wrong, ())])]).close()
+    records = {r.episode.start.seed: r.episode for r in read(tmp_path / "episodes" / "step-000001.jsonl")}
+    assert records[wrong.start.seed].reward is None
+    assert records[wrong.start.seed].fault == "its reward is nan, its parts {'success': 0.0, 'speed': inf}"
+
+
 # Two at once.
 
 _HOLD = """
@@ -176,7 +204,7 @@ def test_two_processes_never_work_in_one_folder_and_a_dead_one_blocks_nobody(tmp
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
         try:
             assert holder.stdout.readline() == "held\n"
-            for claim in (lambda: Run.reopened(tmp_path), lambda: Run(tmp_path, CONFIG)):
+            for claim in (lambda: Run.reopened(tmp_path), lambda: Run.begun(tmp_path, CONFIG)):
                 with pytest.raises(UsageError, match=rf"in use by process {holder.pid} on "):
                     claim()
         finally:
@@ -187,35 +215,87 @@ def test_two_processes_never_work_in_one_folder_and_a_dead_one_blocks_nobody(tmp
     }
 
 
+def test_others_may_read_while_one_writes_and_change_nothing(tmp_path):
+    """What the writer has half done stays as it is, and the next look sees what was added since."""
+    with after_steps(tmp_path, STEPS[:2]) as writer:
+        (tmp_path / "model.part").mkdir()
+        before = everything(tmp_path)
+        code = "import sys; from palaestra.trainers import Run; print(Run.read(sys.argv[1]).curve)"
+        done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+        assert done.stdout == "[0.0, 0.1]\n"
+        reader = Run.read(tmp_path)
+        assert everything(tmp_path) == before
+        assert (tmp_path / "model.part").is_dir()
+        writer.add(STEPS[2])
+        assert reader.curve == [0.0, 0.1, 0.2]
+        assert (reader.config, reader.finished) == (CONFIG, False)
+    with pytest.raises(UsageError, match="holds no run to go on with"):
+        Run.read(tmp_path / "elsewhere")
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_other_ranks_of_a_job_hold_a_run_open_beside_the_first_and_write_nothing(tmp_path):
+    with Run(tmp_path / "run", CONFIG, rank=1) as early:  # Before the first has begun it.
+        assert not (tmp_path / "run").exists()
+        early.add(STEPS[0])
+        assert not (tmp_path / "run").exists()
+    with after_steps(tmp_path / "run", STEPS[:1]), Run(tmp_path / "run", CONFIG, rank=1) as other:
+        before = everything(tmp_path)
+        other.add(STEPS[1])
+        other.add_before({"a": 1})
+        other.rewind(0)
+        other.settle(CONFIG)
+        other.keep("eval-after", played(), "eval")
+        assert other.finish({})["steps"] == 3
+        assert everything(tmp_path) == before
+
+
 # What a run is gone on with.
+
+
+def edited(**content):
+    return json.dumps({"palaestra": 2, "kind": "grpo", "env": {"env_id": "x"}, **content})
+
+
+OLD = json.dumps({"env_id": "palaestra/TwoHop-v0", "recipe": "grpo-tcr", "algorithm": {"name": "grpo-tcr"}})
 
 
 @pytest.mark.parametrize(
     ("content", "meant"),
     [
         ("{", "no JSON"),
-        ("[1]", "names no env_id"),
-        ('{"env_id": "x", "stepps": 3}', "did you mean 'steps'"),
-        ('{"env_id": "x", "steps": "many"}', "steps is 'many'"),
-        ('{"env_id": "x", "steps": 2.5}', "steps is 2.5"),
-        ('{"env_id": 3}', "env_id is 3"),
-        ('{"env_id": "x", "ordered": 1}', "ordered is 1"),
-        ('{"env_id": "x", "env_options": "a=1"}', "env_options is 'a=1'"),
-        ('{"env_id": "x", "learning_rate": null}', "learning_rate is None"),
-        ('{"env_id": "x", "algorithm": {"epsilon": 0.3}}', "epsilon was 0.3 and is 0.2"),
+        ("[1]", "is not the config of a run that this palaestra can go on with; begin a new run"),
+        (OLD, "is not the config of a run that this palaestra can go on with; begin a new run"),
+        (edited(kind="ppo"), "of the kind 'ppo'; expected one of grpo, sft"),
+        (edited(stepps=3), "did you mean 'steps'"),
+        (edited(steps="many"), "steps is 'many'"),
+        (edited(steps=2.5), "steps is 2.5"),
+        (edited(env={"env_id": 3}), "env_id is 3"),
+        (edited(play={"ordered": 1}), "ordered is 1"),
+        (edited(env={"env_id": "x", "env_options": "a=1"}), "env_options is 'a=1'"),
+        (edited(optimizer={"learning_rate": None}), "learning_rate is None"),
+        (edited(recipe={"loss": {"name": "clap"}}), "loss is 'clap'; it must be one of clip"),
+        (
+            edited(recipe={"advantage": {"name": "group", "shuffle": 3}}),
+            "unknown option 'shuffle'; there are none here",
+        ),
     ],
 )
-def test_a_config_that_was_edited_into_nonsense_is_refused_by_name(tmp_path, content, meant):
+def test_a_config_that_is_old_or_was_edited_into_nonsense_is_refused_in_one_sentence(tmp_path, content, meant):
     (tmp_path / "config.json").write_text(content)
-    with pytest.raises(UsageError, match=meant) as error:
-        Run.reopened(tmp_path)
-    assert str(tmp_path / "config.json") in str(error.value)
+    for claim in (Run.reopened, Run.read, lambda folder: Run(folder, CONFIG)):
+        with pytest.raises(UsageError, match=meant) as error:
+            claim(tmp_path)
+        assert str(tmp_path / "config.json") in str(error.value)
+        assert "\n" not in str(error.value)
 
 
 def test_options_on_which_no_weight_depends_may_change_and_are_remembered(tmp_path):
     after_steps(tmp_path).close()
-    asked = replace(CONFIG, checkpoint_every=7, keep_checkpoints=9, recorded_groups=0, max_broken_share=0.5)
-    assert {name for name in FREE if getattr(asked, name) != getattr(CONFIG, name)} == set(FREE)
+    other = {"checkpoint_every": 7, "keep_checkpoints": 9, "recorded_groups": 0, "max_broken_share": 0.5}
+    asked = changed(CONFIG, other)
+    then, now = flat(plain(CONFIG)), flat(plain(asked))
+    assert {name for name in now if now[name] != then[name]} == set(FREE)
     with Run.reopened(tmp_path, asked) as run:
         assert run.notes == []
     assert read_config(tmp_path) == asked
@@ -223,7 +303,7 @@ def test_options_on_which_no_weight_depends_may_change_and_are_remembered(tmp_pa
 
 def test_options_that_change_the_last_bits_may_change_and_say_so(tmp_path):
     after_steps(tmp_path).close()
-    asked = replace(CONFIG, slots=7, micro_batch_tokens=100, device="cpu")
+    asked = changed(CONFIG, {"slots": 7, "micro_batch_tokens": 100, "device": "cpu"})
     with Run.reopened(tmp_path, asked) as run:
         (note,) = run.notes
         assert all(name in note for name in ROUNDING)
@@ -233,14 +313,14 @@ def test_options_that_change_the_last_bits_may_change_and_say_so(tmp_path):
     ("schedule", "steps", "allowed"), [("constant", 5, True), ("constant", 2, False), ("linear", 5, False)]
 )
 def test_steps_may_grow_where_no_step_depends_on_their_number(tmp_path, schedule, steps, allowed):
-    config = replace(CONFIG, lr_schedule=schedule)
+    config = changed(CONFIG, {"lr_schedule": schedule})
     with after_steps(tmp_path, config=config) as run:
         run.finish({})
     if not allowed:
         with pytest.raises(ConfigError, match=f"steps was 3 and is {steps}; steps may grow, and only where"):
-            Run.reopened(tmp_path, replace(config, steps=steps))
+            Run.reopened(tmp_path, changed(config, {"steps": steps}))
         return
-    with Run.reopened(tmp_path, replace(config, steps=steps)) as run:
+    with Run.reopened(tmp_path, changed(config, {"steps": steps})) as run:
         assert not run.finished
     with Run.reopened(tmp_path) as run:
         assert run.config.steps == steps
@@ -311,8 +391,6 @@ def test_a_curve_is_drawn(tmp_path):
 
 
 def test_a_transcript_moves_no_cursor():
-    from dataclasses import replace
-
     episode = families.an_episode(families.token_row(1, [1]))
     said = ({"role": "assistant", "content": "\x1b[2J\x07a\nb\u202e"},)
     text = transcript(replace(episode, attempt=replace(episode.attempt, messages=said)))

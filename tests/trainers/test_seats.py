@@ -21,26 +21,29 @@ from palaestra.trainers.cold_start import demonstrate
 from palaestra.trainers.config import tiny_config
 from palaestra.trainers.evaluate import by_seat, evaluate
 from palaestra.trainers.learner import Learner
+from palaestra.trainers.losses.advantages import Group
 from palaestra.trainers.progress import result_of
+from palaestra.trainers.rollouts import rollouts
 from palaestra.trainers.run import Run
-from palaestra.trainers.sampling.seats import seated, taught
-from palaestra.trainers.sampling.uniform import uniform_starts
+from palaestra.trainers.sampling.seats import seated
+from palaestra.trainers.sampling.uniform import Uniform
+from palaestra.trainers.scoring.awaited import Scoring
 
 GAME = "palaestra/solver_critic_v0"
 SOLVER, CRITIC = "solver_0", "critic_0"
 TOKENIZER = families.TOKENIZERS["tiny"]
-CONFIG = tiny_config(
-    GAME,
-    steps=2,
-    num_prompts=3,
-    num_generations=4,
-    num_mini_batches=2,
-    slots=24,
-    max_turn_tokens=60,
-    max_episode_tokens=512,
-    device="cpu",
-    train_seats=(SOLVER,),
-)
+SMALL = {
+    "steps": 2,
+    "num_prompts": 3,
+    "num_generations": 4,
+    "num_mini_batches": 2,
+    "slots": 24,
+    "max_turn_tokens": 60,
+    "max_episode_tokens": 512,
+    "device": "cpu",
+    "train_seats": (SOLVER,),
+    "recorded_groups": 100,
+}
 
 
 def local():
@@ -56,21 +59,30 @@ def critic():
 
 @pytest.fixture
 def arena():
-    opened = palaestra.arena(GAME, CONFIG.slots)
+    opened = palaestra.arena(GAME, 24)
     yield opened
     opened.close()
 
 
-def trained(arena, engines, config=CONFIG):
+@pytest.fixture(autouse=True)
+def alternating(monkeypatch):
+    """A random agent's rewards are all alike; these advantages are not, so that something is learned."""
+    monkeypatch.setattr(Group, "__call__", lambda _, batch, seen: np.resize([1.0, -1.0], len(batch.samples)))
+
+
+def settings(**changes):
+    return tiny_config(GAME, **{**SMALL, **changes})
+
+
+def against_script(engine):
+    return {SOLVER: engine, CRITIC: critic()}
+
+
+def trained(arena, engines=against_script, **changes):
     """Train, with the engines that `engines` makes of the model's; the pupil and the progress of each step."""
     pupil = local()
     agent = Agent(SeatedEngine(engines(pupil.agent.engine), [SOLVER]), pupil.agent.chat)
-    return pupil, list(grpo.train(Learner(agent, pupil.model, config), arena, alternating))
-
-
-def alternating(rewards, groups):
-    """A random agent's rewards are all alike; these are not, so that something is learned."""
-    return np.resize([1.0, -1.0], len(rewards))
+    return pupil, list(grpo.train(Learner(agent, pupil.model, settings(**changes)), arena))
 
 
 def weights(model):
@@ -81,67 +93,43 @@ def same(ones, others):
     return all(torch.equal(one, other) for one, other in zip(ones, others, strict=True))
 
 
-def test_every_seat_of_a_game_has_its_start_and_groups_are_of_one_seat(arena):
-    draw = {"task_count": arena.task_count, "num_prompts": 3, "num_generations": 4, "seed": 0}
-    starts = [start for step in range(2) for start in seated(uniform_starts(step, **draw), arena)]
-    assert len(starts) == 2 * 3 * 4 * 2
-    games = [starts[at : at + 2] for at in range(0, len(starts), 2)]
-    assert all([one.seat for one in game] == [SOLVER, CRITIC] for game in games)
-    assert all(len({(one.task, one.seed) for one in game}) == 1 for game in games)
-    assert len({game[0].seed for game in games}) == len(games)
-    seats_of_group = {}
-    for start in starts:
-        seats_of_group.setdefault(start.group, []).append(start.seat)
-    assert all(len(seats) == 4 and len(set(seats)) == 1 for seats in seats_of_group.values())
-
-
 def test_one_seat_changes_nothing():
-    arena = palaestra.arena(GAME, 4, seat=SOLVER)
     starts = [Start(1, 2, group=3)]
-    assert list(seated(starts, arena)) == starts
+    assert list(seated(starts, ())) == starts
 
 
 def test_only_the_chosen_seat_is_learned_from_and_the_others_are_recorded(arena, tmp_path):
-    pupil, curve = trained(arena, lambda engine: {SOLVER: engine, CRITIC: critic()})
+    pupil, curve = trained(arena)
     assert not same(weights(pupil.model), weights(local().model))
     assert [progress.metrics["optimizer_steps"] > 0 for progress in curve] == [True, True]
     for progress in curve:
         lessons = {seat: [] for seat in (SOLVER, CRITIC)}
-        for episode, lesson in progress.played:
-            lessons[episode.start.seat].append(lesson)
-        assert len(lessons[SOLVER]) == len(lessons[CRITIC]) == 12
-        assert None not in lessons[SOLVER]
-        assert set(lessons[CRITIC]) == {None}
+        for episode, own in progress.played:
+            lessons[episode.start.seat].append(len(own))
+        assert lessons == {SOLVER: [1] * 12, CRITIC: [0] * 12}
         assert progress.metrics[f"seats/{CRITIC}/success"] == sum(
             episode.parts["success"] for episode, _ in progress.played if episode.start.seat == CRITIC
         ) / len(lessons[CRITIC])
-    run = Run(tmp_path / "run", replace(CONFIG, recorded_groups=100))
-    run.add(curve[0])
-    run.close()
-    kept = [record for path in (tmp_path / "run").rglob("*.jsonl") if "episodes" in str(path) for record in read(path)]
+    with Run(tmp_path / "run", settings()) as run:
+        run.add(curve[0])
+    kept = list(read(tmp_path / "run" / "episodes" / "step-000001.jsonl"))
     assert {record.episode.start.seat for record in kept} == {SOLVER, CRITIC}
-    assert {record.episode.start.seat for record in kept if record.lesson} == {SOLVER}
-
-
-def test_a_scripts_tokens_are_never_compared_with_the_trainers(arena):
-    _, curve = trained(arena, lambda engine: {SOLVER: engine, CRITIC: critic()})
+    assert {record.episode.start.seat for record in kept if record.lessons} == {SOLVER}
+    # A script's tokens are never compared with the trainer's.
     assert curve[-1].metrics["sampling/sampling_logp_difference/max"] < 1e-4
 
 
 def test_the_same_seed_gives_the_same_weights_in_games_too(arena):
-    one, curve = trained(arena, lambda engine: {SOLVER: engine, CRITIC: critic()})
-    other, again = trained(arena, lambda engine: {SOLVER: engine, CRITIC: critic()})
+    one, curve = trained(arena)
+    other, again = trained(arena)
     assert same(weights(one.model), weights(other.model))
     assert curve[-1].metrics["reward"] == again[-1].metrics["reward"]
 
 
 def test_seats_may_share_weights_and_all_learn(arena):
-    pupil, curve = trained(
-        arena, lambda engine: {SOLVER: engine, CRITIC: engine}, replace(CONFIG, train_seats=(), steps=1)
-    )
-    lessons = [lesson for episode, lesson in curve[0].played if not episode.fault]
-    assert None not in lessons
-    assert {episode.start.seat for episode, lesson in curve[0].played if lesson} == {SOLVER, CRITIC}
+    pupil, curve = trained(arena, lambda engine: {SOLVER: engine, CRITIC: engine}, train_seats=(), steps=1)
+    assert all(lessons for episode, lessons in curve[0].played if not episode.fault)
+    assert {episode.start.seat for episode, lessons in curve[0].played if lessons} == {SOLVER, CRITIC}
     assert not same(weights(pupil.model), weights(local().model))
 
 
@@ -161,6 +149,8 @@ def test_a_frozen_seat_keeps_its_weights(arena):
 
 class Slate:
     """An engine that notes what it is asked."""
+
+    sampled = 7
 
     def __init__(self, delay=0):
         self.requests, self.cancelled, self.waiting, self.delay, self.closed = [], [], [], delay, 0
@@ -193,6 +183,7 @@ def test_requests_go_to_the_engine_of_their_seat_and_tickets_do_not_collide():
     one, two = Slate(), Slate()
     table = SeatedEngine({"a_0": one, "b_0": two, "c_0": two}, learning=["b_0"])
     assert isinstance(table, Engine)
+    assert table.sampled == 14, "an engine of two seats counts once"
     tickets = [table.submit(request(seat)) for seat in ("a_0", "b_0", "c_0", "a_0")]
     assert len(set(tickets)) == 4
     table.cancel(tickets[1])
@@ -237,29 +228,33 @@ def test_an_episode_that_another_seat_cut_short_is_not_learned_from(arena):
     assert {episode.ending for episode in cut} == {Ending.TURN_LIMIT}
     blamed = [episode for episode in episodes if episode.ending is Ending.LENGTH_LIMIT]
     assert len(blamed) == len(cut)
-    learned = taught(episodes, ())
-    assert not any(episode.fault for episode in learned)
-    assert all(episode in learned for episode in blamed)
+    sampler = Uniform()(GAME, 100, num_prompts=1, num_generations=2, seats=arena.seats)
+    made = rollouts(agent, arena, sampler, Scoring(lambda episode: {}), limits=TokenLimits(1, 512))
+    while len((batch := next(made)).samples) == len(batch.played):
+        pass
+    learned = [episode.start.key for episode in batch.episodes]
+    assert learned == [s.episode.start.key for s in batch.played if not s.episode.fault]
+    assert any(s.episode.ending is Ending.LENGTH_LIMIT for s in batch.scored)
     with pytest.raises(TrainingHalted, match="cut short by another seat"):
-        taught(cut, ())
+        grpo._checked(replace(batch, played=tuple(s for s in batch.played if s.episode.fault), samples=()), 1.0)
 
 
 def test_a_seat_that_does_not_exist_is_not_trained(arena):
     with pytest.raises(ConfigError, match=r"train_seats names 'jury_0'; .* solver_0, critic_0"):
-        trained(arena, lambda engine: {SOLVER: engine, CRITIC: critic()}, replace(CONFIG, train_seats=("jury_0",)))
+        trained(arena, train_seats=("jury_0",))
     with pytest.raises(ConfigError, match="has one seat, which has no name"):
-        trained(palaestra.arena(GAME, 4, seat=SOLVER), lambda engine: {SOLVER: engine, CRITIC: critic()})
+        trained(palaestra.arena(GAME, 4, seat=SOLVER))
 
 
 def test_a_run_keeps_games_whole(arena, tmp_path):
-    _, curve = trained(arena, lambda engine: {SOLVER: engine, CRITIC: critic()})
-    with Run(tmp_path / "run", replace(CONFIG, recorded_groups=1)) as run:
+    _, curve = trained(arena)
+    with Run(tmp_path / "run", settings(recorded_groups=1)) as run:
         run.add(curve[0])
     seats = {}
     for record in read(tmp_path / "run" / "episodes" / f"step-{curve[0].step:06}.jsonl"):
         start = record.episode.start
         seats.setdefault((start.task, start.seed), []).append(start.seat)
-    assert len(seats) == CONFIG.num_generations
+    assert len(seats) == SMALL["num_generations"]
     assert all(sorted(found) == [CRITIC, SOLVER] for found in seats.values())
 
 
@@ -268,7 +263,7 @@ def test_players_at_one_table_each_have_their_own_chat(arena):
     model = tiny_model(len(tokenizer), layers=1, seed=1)
     model.generation_config.eos_token_id = list(range(20, 250, 3))
     players = {SOLVER: local().agent, CRITIC: serve(model, tokenizer, slots=8).agent}
-    starts = seated([Start(task, task) for task in range(2)], arena)
+    starts = seated([Start(task, task) for task in range(2)], arena.seats)
     for episode in play(seated_agent(players), arena, starts, limits=TokenLimits(60, 512)):
         opening = players[episode.start.seat].chat.opening(episode.attempt.messages[:2], episode.tools)
         assert episode.rows[0].ids.tolist()[: len(opening)] == opening

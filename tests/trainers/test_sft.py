@@ -1,4 +1,4 @@
-"""Imitation learns what the assistant said, and nothing else; a run keeps a model of every epoch."""
+"""Imitation learns what the assistant said, and nothing else; a run of it is kept and gone on with as any other."""
 
 import json
 import math
@@ -16,10 +16,14 @@ from palaestra.agents import Chat
 from palaestra.agents.conversation import written_rows
 from palaestra.agents.local_model import load, serve
 from palaestra.agents.policies.tiny import tiny_model
-from palaestra.trainers import sft as room
+from palaestra.record import Record, write
+from palaestra.trainers import Run, checkpoint, going_on, train
+from palaestra.trainers.config import OptimizerConfig
+from palaestra.trainers.demonstrations import demonstrations, unfit
 from palaestra.trainers.interrupts import Interrupted, Interrupts
-from palaestra.trainers.sft import Imitation, last_epoch, longest_row, open_folder, rate_at, sft_rows, study, unfit
-from palaestra.trainers.sft_config import SFTConfig, sft_config_from, tiny_sft_config
+from palaestra.trainers.learner import Learner, rate_at
+from palaestra.trainers.sft import Imitation, longest_row, sft_rows
+from palaestra.trainers.sft_config import SFTConfig, tiny_sft_config
 
 CHAT = families.chat("tiny")
 TALKS = [
@@ -33,7 +37,6 @@ TALKS = [
     for name, reply in (("Bado", "Kemu"), ("Kemu", "391"), ("word", "reply"), ("Tila", "Bado"))
 ]
 ROWS = [row for talk in TALKS for row in written_rows(CHAT, talk)]
-CONFIG = tiny_sft_config(batch_rows=4)
 
 
 def model():
@@ -46,6 +49,12 @@ def episode(messages, **changes):
     return replace(plain, attempt=replace(plain.attempt, messages=tuple(messages)), **changes)
 
 
+def imitation(rows=ROWS, pupil=None, **changes):
+    """Of rows, by a small model or this one."""
+    local = serve(pupil or model(), CHAT.tokenizer, slots=1)
+    return Imitation(Learner(local.agent, local.model, tiny_sft_config(**{"batch_rows": 4, **changes})), rows)
+
+
 def losses(imitation, steps, rate=1.0):
     return [imitation.step(rate)["loss"] for _ in range(steps)]
 
@@ -56,7 +65,7 @@ def losses(imitation, steps, rate=1.0):
 def test_the_loss_is_the_mean_surprise_of_assistant_tokens():
     pupil = model()
     expected = -np.concatenate([families.fresh_logprobs(pupil, row) for row in ROWS]).mean()
-    figures = Imitation(pupil, ROWS, CONFIG).step(rate=0.0)
+    figures = imitation(ROWS, pupil).step(rate=0.0)
     assert figures["loss"] == pytest.approx(float(expected), rel=1e-5)
     assert figures["num_tokens"] == sum(row.sampled.sum() for row in ROWS)
     assert figures["learning_rate"] == 0.0
@@ -107,27 +116,25 @@ def test_loss_and_gradient_are_those_of_labels_at_assistant_tokens_alone():
         loss.backward()
         norm = torch.cat([p.grad.flatten() for p in pupil.parameters()]).norm()
         pupil.zero_grad()
-        figures = Imitation(pupil, [row], CONFIG).step(rate=0.0)
+        figures = imitation([row], pupil).step(rate=0.0)
         assert figures["loss"] == pytest.approx(float(loss.detach()), rel=1e-5)
         assert figures["grad_norm"] == pytest.approx(float(norm), rel=1e-4)
 
 
-@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
-def test_imitation_lowers_the_loss(optimizer):
-    imitation = Imitation(model(), ROWS, replace(CONFIG, optimizer=optimizer))
-    found = losses(imitation, 30)
+@pytest.mark.parametrize("algorithm", ["muon", "adamw"])
+def test_imitation_lowers_the_loss(algorithm):
+    found = losses(imitation(algorithm=algorithm), 30)
     assert found[-1] < 0.2 * found[0]
-    assert imitation.steps == 30
 
 
 def test_the_split_into_micro_batches_changes_nothing():
-    pairs = [losses(Imitation(model(), ROWS, replace(CONFIG, micro_batch_tokens=most)), 2) for most in (1, 100_000)]
+    pairs = [losses(imitation(micro_batch_tokens=most), 2) for most in (1, 100_000)]
     np.testing.assert_allclose(pairs[0], pairs[1], rtol=1e-4)
 
 
 def test_the_same_seed_imitates_in_the_same_order_and_each_row_once_a_round():
     def order(seed):
-        return losses(Imitation(model(), ROWS, replace(CONFIG, batch_rows=1, seed=seed)), 8, rate=0.0)
+        return losses(imitation(batch_rows=1, seed=seed), 8, rate=0.0)
 
     assert order(0) == order(0)
     assert order(0) != order(1)
@@ -135,47 +142,56 @@ def test_the_same_seed_imitates_in_the_same_order_and_each_row_once_a_round():
 
 
 def test_a_batch_holds_no_row_twice_and_every_row_comes_in_each_epoch():
-    few = Imitation(model(), ROWS[:3], replace(CONFIG, batch_rows=32, epochs=5))
-    assert few.steps_in_all == 5
+    few = imitation(ROWS[:3], batch_rows=32, epochs=5)
+    assert (few.learner.steps, few.epoch_steps) == (5, 1)
     assert few.step(0.0)["num_tokens"] == sum(row.sampled.sum() for row in ROWS[:3])
-    uneven = Imitation(model(), ROWS, replace(CONFIG, batch_rows=3, epochs=2))
-    assert uneven.steps_in_all == 3
-    rounds = []
-    for _ in range(3):
-        uneven.step(0.0)
-        rounds.append(uneven.rounds)
-    assert rounds == [0, 1, 2]
+    uneven = imitation(batch_rows=3, epochs=2)
+    assert (uneven.learner.steps, uneven.epoch_steps) == (3, 2)
+    assert [uneven.step(0.0)["epoch"] for _ in range(3)] == [0, 1, 2]
 
 
 def test_a_rate_of_zero_changes_nothing():
     pupil = model()
     before = [parameter.detach().clone() for parameter in pupil.parameters()]
-    Imitation(pupil, ROWS, CONFIG).step(rate=0.0)
+    imitation(ROWS, pupil).step(rate=0.0)
     assert all(torch.equal(one, other) for one, other in zip(pupil.parameters(), before, strict=True))
 
 
-def test_stock_models_can_imitate():
+@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3"])
+def test_stock_models_can_imitate(name):
     """Biases, grouped heads, a head of its own; with either optimizer."""
-    for name in ("llama", "qwen2", "qwen3"):
-        for config in (CONFIG, SFTConfig(learning_rate=1e-3)):
-            found = losses(Imitation(families.stock_model(name, len(CHAT.tokenizer)), ROWS, config), 12)
-            assert found[-1] < found[0]
+    for changes in ({}, {"algorithm": "adamw", "learning_rate": 1e-3}):
+        found = losses(imitation(ROWS, families.stock_model(name, len(CHAT.tokenizer)), **changes), 12)
+        assert found[-1] < found[0]
 
 
-def test_a_loss_that_is_no_number_stops_before_a_weight_is_touched():
-    pupil = model()
-    with torch.no_grad():
-        next(pupil.parameters())[0, 0] = math.nan
-    before = [parameter.detach().clone() for parameter in pupil.parameters()]
-    with pytest.raises(TrainingHalted, match="step 1 of imitation"):
-        losses(Imitation(pupil, ROWS, CONFIG), 5)
-    pairs = zip(pupil.parameters(), before, strict=True)
-    assert all(torch.equal(one.nan_to_num(), other.nan_to_num()) for one, other in pairs)
+def test_a_gradient_that_is_no_number_is_skipped_and_many_of_them_stop_the_run():
+    made = imitation(epochs=9)
+    pupil, bad = made.learner.model, {1, 3, 4, 5}
+    poison = math.nan
+    pupil.model.norm.weight.register_hook(lambda grad: grad * poison if made.learner.step in bad else grad)
+    stage, seen = made.progress(), []
+
+    def weights():
+        return torch.cat([weight.detach().flatten() for weight in pupil.parameters()])
+
+    def step():
+        progress, now = next(stage), weights()
+        seen.append((progress.metrics["skipped_steps"], "no number" in progress.note, torch.equal(now, before)))
+        return now
+
+    before = weights()
+    for _ in range(6):
+        before = step()
+    assert seen == [(float(n in bad), n in bad, n in bad) for n in range(6)]
+    with pytest.raises(TrainingHalted, match="of the last 3 optimizer steps were no numbers"):
+        next(stage)
+    assert torch.equal(weights(), before)
 
 
 def test_nothing_to_imitate_is_refused():
     with pytest.raises(ConfigError, match="nothing to imitate"):
-        Imitation(model(), [], CONFIG)
+        imitation([])
 
 
 # What it is learned from.
@@ -211,7 +227,7 @@ def test_long_rows_are_cut_at_the_end_and_those_left_without_a_turn_are_counted(
     assert (gone.truncated, gone.emptied, gone.rows) == (1, 1, ())
 
 
-def test_a_row_is_never_longer_than_the_model_has_places():
+def test_a_row_is_never_longer_than_the_pupilhas_places():
     pupil = model()
     assert longest_row(pupil, SFTConfig()) == 2048
     assert longest_row(pupil, SFTConfig(max_row_tokens=100)) == 100
@@ -255,7 +271,7 @@ def test_a_template_that_cannot_show_a_dialogue_is_named_with_the_place():
 
 
 def test_the_rate_rises_evenly_and_falls_along_a_cosine():
-    rates = [rate_at(step, 100, SFTConfig()) for step in range(100)]
+    rates = [rate_at(step, 100, SFTConfig().optimizer) for step in range(100)]
     assert rates[:10] == pytest.approx([n / 10 for n in range(1, 11)])
     assert rates[10] == 1.0
     assert rates[55] == pytest.approx(0.5)
@@ -263,107 +279,115 @@ def test_the_rate_rises_evenly_and_falls_along_a_cosine():
     assert all(one > other for one, other in pairwise(rates[10:]))
 
 
-def test_a_constant_rate_stays_and_short_runs_have_one():
-    config = SFTConfig(lr_schedule="constant", warmup_share=0.5)
-    assert [rate_at(step, 4, config) for step in range(4)] == [0.5, 1.0, 1.0, 1.0]
-    assert rate_at(0, 1, SFTConfig()) == 1.0
-    assert [rate_at(step, 3, SFTConfig(warmup_share=0.0)) for step in range(2)] == pytest.approx([1.0, 0.75])
+def test_a_rate_is_constant_or_falls_in_a_line_and_short_runs_have_one():
+    def rates(steps, schedule, warmup):
+        config = OptimizerConfig(lr_schedule=schedule, warmup_share=warmup)
+        return [rate_at(step, steps, config) for step in range(steps)]
+
+    assert rates(4, "constant", 0.5) == [0.5, 1.0, 1.0, 1.0]
+    assert rates(3, "linear", 0.0) == pytest.approx([1.0, 0.525, 0.05])
+    assert rates(1, "linear", 0.0) == rates(1, "cosine", 0.1) == [1.0]
+    assert rates(3, "cosine", 0.0)[:2] == pytest.approx([1.0, 0.75])
 
 
-def test_the_defaults_are_the_papers_and_the_tiny_agent_has_its_own():
-    paper = SFTConfig("some/model")
-    assert (paper.epochs, paper.batch_rows, paper.max_row_tokens) == (5, 32, 32_768)
-    assert (paper.optimizer, paper.learning_rate, paper.adam_beta2) == ("adamw", 5e-5, 0.95)
-    assert (paper.lr_schedule, paper.warmup_share, paper.max_grad_norm) == ("cosine", 0.1, 1.0)
-    tiny = tiny_sft_config()
-    assert (tiny.optimizer, tiny.learning_rate, tiny.matrix_learning_rate) == ("muon", 4e-3, 0.03)
-    assert tiny_sft_config(epochs=2).epochs == 2
-    assert sft_config_from(paper.as_dict()) == paper
+# A run of it.
 
 
-def test_an_unknown_option_is_named_with_the_closest():
-    with pytest.raises(ConfigError, match="did you mean 'batch_rows'"):
-        tiny_sft_config(batch_row=3)
+@pytest.fixture
+def file(tmp_path):
+    """Four demonstrations of one row each."""
+    path = tmp_path / "talks.jsonl"
+    write(path, [Record("x/Y-v0", episode(talk)) for talk in TALKS])
+    return path
 
 
-def test_bad_values_are_refused():
-    wrong = {"epochs": 0, "learning_rate": math.nan, "matrix_learning_rate": -1, "max_grad_norm": math.inf}
-    wrong |= {"max_row_tokens": 1, "warmup_share": 1.0, "adam_beta2": -0.1, "seed": -1, "optimizer": "sgd"}
-    for name, value in wrong.items():
-        with pytest.raises(ConfigError, match=name):
-            SFTConfig(**{name: value})
+def config_of(file, **changes):
+    return tiny_sft_config(files=(str(file),), batch_rows=2, epochs=4, device="cpu", **changes)
 
 
-# What a run leaves.
+def imitated(folder, config, stop=99, interrupts=None):
+    """Take a run to its end, or leave it after a step; the steps that were taken."""
+    seen = []
+    with Run(folder, config) as run:
+        for progress in train(run, interrupts):
+            seen += [(progress.step, progress.total)] * bool(progress.metrics)
+            if progress.metrics and progress.step == stop:
+                break
+    return seen
 
 
-def student():
-    return serve(model(), CHAT.tokenizer, slots=1)
+def model_in(folder):
+    return torch.cat([p.detach().flatten() for p in load(str(folder), slots=1, device="cpu").model.parameters()])
 
 
-def run(folder, interrupts=None, local=None, **changes):
-    """A run of four rows, two a step; the students' loss of each step."""
-    local = local or student()
-    config = tiny_sft_config(batch_rows=2, epochs=4, **changes)
-    open_folder(folder, config.as_dict())
-    stage = study(Imitation(local.model, ROWS, config), local, folder, interrupts)
-    return local, list(stage)
+def epochs_of(folder):
+    return sorted(path.name for path in (folder / "checkpoints").iterdir())
 
 
-def test_each_step_is_a_line_and_each_epoch_a_model(tmp_path):
-    local, seen = run(tmp_path / "run")
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+def test_each_step_is_a_line_and_each_epoch_a_checkpoint_and_the_seed_decides(file, tmp_path):
+    folder = tmp_path / "run"
+    assert imitated(folder, config_of(file)) == [(n, 8) for n in range(1, 9)]
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == list(range(1, 9))
     assert [line["epoch"] for line in lines] == [0, 1, 1, 2, 2, 3, 3, 4]
     assert lines[-1]["loss"] < lines[0]["loss"]
     assert all(line["num_tokens"] > 0 and line["learning_rate"] > 0 for line in lines)
-    assert [(one.step, one.total) for one in seen] == [(n, 8) for n in range(1, 9)]
-    assert sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir()) == ["epoch-2", "epoch-3"]
-    assert last_epoch(tmp_path / "run") == tmp_path / "run" / "model"
-    kept = load(str(tmp_path / "run" / "model"), slots=1, device="cpu").model
-    pairs = zip(kept.parameters(), local.model.parameters(), strict=True)
-    assert all(torch.equal(one, other) for one, other in pairs)
+    assert epochs_of(folder) == ["step-000006", "step-000008"]
+    assert torch.equal(model_in(folder / "model"), model_in(folder / "checkpoints" / "step-000008" / "model"))
+    summary = Run.read(folder).summary
+    assert (summary["epochs"], summary["steps"], summary["rows"]) == (4, 8, 4)
+    assert (summary["loss_first"], summary["loss_last"]) == (lines[0]["loss"], lines[-1]["loss"])
+    imitated(tmp_path / "same", config_of(file))
+    imitated(tmp_path / "other", config_of(file, seed=1))
+    assert torch.equal(model_in(tmp_path / "same" / "model"), model_in(folder / "model"))
+    assert not torch.equal(model_in(tmp_path / "other" / "model"), model_in(folder / "model"))
 
 
-def test_the_same_seed_gives_the_same_weights(tmp_path):
-    one, _ = run(tmp_path / "one")
-    other, _ = run(tmp_path / "other")
-    third, _ = run(tmp_path / "third", seed=1)
-    weights = [torch.cat([p.flatten() for p in local.model.parameters()]) for local in (one, other, third)]
-    assert torch.equal(weights[0], weights[1])
-    assert not torch.equal(weights[0], weights[2])
+def test_imitation_that_stops_after_any_step_is_the_one_that_never_stopped(file, tmp_path):
+    """In the middle of an epoch too, where no checkpoint was due."""
+    config = config_of(file)
+    imitated(tmp_path / "whole", config)
+    expected = model_in(tmp_path / "whole" / "model")
+    for stop in (1, 2, 5, 7):
+        folder = tmp_path / f"stopped-{stop}"
+        assert imitated(folder, config, stop) == [(n, 8) for n in range(1, stop + 1)]
+        assert imitated(folder, config) == [(n, 8) for n in range(stop + 1, 9)]
+        assert torch.equal(model_in(folder / "model"), expected)
+        losses = [[line["loss"] for line in Run.read(path).metrics] for path in (folder, tmp_path / "whole")]
+        assert losses[0] == losses[1]
 
 
-def test_a_folder_with_a_run_is_not_touched(tmp_path):
-    run(tmp_path / "run")
-    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
-    with pytest.raises(UsageError, match="already holds a run"):
-        open_folder(tmp_path / "run", {})
-    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
-    (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match="cannot be made"):
-        open_folder(tmp_path / "file", {})
+def test_a_run_of_imitation_goes_on_with_the_same_files_alone(file, tmp_path):
+    imitated(tmp_path / "run", config_of(file), 3)
+    elsewhere = file.with_name("elsewhere.jsonl")
+    elsewhere.write_bytes(file.read_bytes())
+    with pytest.raises(ConfigError, match="files was"):
+        Run(tmp_path / "run", config_of(elsewhere))
+    write(file, [Record("x/Y-v0", episode(talk)) for talk in TALKS[::-1]])
+    with pytest.raises(UsageError, match=r"no longer hold what .*step-000003 has imitated; put them back"):
+        imitated(tmp_path / "run", config_of(file))
+    assert len(Run.read(tmp_path / "run").metrics) == 3
 
 
-def test_an_interrupt_waits_for_the_model_that_is_being_written(tmp_path, monkeypatch):
-    real, calls = room.export, []
+def test_an_interrupt_waits_for_the_checkpoint_that_is_being_written(file, tmp_path, monkeypatch):
+    real, calls = going_on.save, []
 
     def interrupted(*arguments):
         calls.append(arguments)
-        if len(calls) == 1:
-            signal.raise_signal(signal.SIGINT)
-        real(*arguments)
+        signal.raise_signal(signal.SIGINT)
+        return real(*arguments)
 
-    monkeypatch.setattr(room, "export", interrupted)
+    monkeypatch.setattr(going_on, "save", interrupted)
     with Interrupts() as interrupts, pytest.raises(Interrupted):
-        run(tmp_path, interrupts)
+        imitated(tmp_path / "run", config_of(file), interrupts=interrupts)
     assert len(calls) == 1, "and the run ends right after it"
-    assert last_epoch(tmp_path) == tmp_path / "checkpoints" / "epoch-1"
-    load(str(last_epoch(tmp_path)), slots=1, device="cpu")
+    assert epochs_of(tmp_path / "run") == ["step-000002"]
+    monkeypatch.undo()
+    assert imitated(tmp_path / "run", config_of(file))[0] == (3, 8)
 
 
-def test_a_model_that_cannot_be_written_leaves_the_one_before(tmp_path, monkeypatch):
-    real, calls = room.export, []
+def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(file, tmp_path, monkeypatch):
+    real, calls = checkpoint.export, []
 
     def full(*arguments):
         calls.append(arguments)
@@ -371,8 +395,16 @@ def test_a_model_that_cannot_be_written_leaves_the_one_before(tmp_path, monkeypa
         if len(calls) == 2:
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(room, "export", full)
-    with pytest.raises(TrainingHalted, match="epoch-2 could not be written: No space left"):
-        run(tmp_path)
-    assert last_epoch(tmp_path) == tmp_path / "checkpoints" / "epoch-1"
-    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["epoch-1"]
+    monkeypatch.setattr(checkpoint, "export", full)
+    with pytest.raises(TrainingHalted, match="step-000004 could not be written: No space left"):
+        imitated(tmp_path / "run", config_of(file))
+    assert epochs_of(tmp_path / "run") == ["step-000002"]
+
+
+def test_what_was_played_for_a_choice_is_left_out_beside_it(file):
+    played = file.with_name("talks.played.jsonl")
+    write(played, [Record("x/Y-v0", episode(talk)) for talk in TALKS * 2])
+    shown = demonstrations([str(file.parent)])
+    assert len(shown.episodes) == 4
+    assert any("what was chosen of it is beside it" in note for note in shown.notes)
+    assert len(demonstrations([str(played)]).episodes) == 8, "but not where it is asked for by name"

@@ -1,0 +1,91 @@
+"""Runs of a tiny random agent, for the tests of stopping and going on."""
+
+import json
+
+import families
+import torch
+from safetensors.torch import load_file
+
+from palaestra.agents.local_model import export
+from palaestra.agents.policies.tiny import tiny_model
+from palaestra.record import read
+from palaestra.trainers.config import tiny_config
+from palaestra.trainers.measuring import measure_before
+from palaestra.trainers.progress import result_of
+from palaestra.trainers.reinforce import practise, prepare
+from palaestra.trainers.run import Run
+
+STEPS = 4
+
+
+def random_agent(folder):
+    """The folder of a random agent with so many stops that its turns, and with a short limit its rewards, differ."""
+    tokenizer = families.TOKENIZERS["tiny"]
+    made = tiny_model(len(tokenizer), layers=2, seed=7)
+    made.generation_config.eos_token_id = list(range(20, 250, 6))
+    export(made, tokenizer, folder)
+    return folder
+
+
+def settings(model, recipe="grpo-tcr", **changes):
+    small = {
+        "model": str(model),
+        "steps": STEPS,
+        "num_prompts": 4,
+        "num_generations": 4,
+        "num_mini_batches": 2,
+        "slots": 16,
+        "max_turn_tokens": 30,
+        "max_completion_length": 10,
+        "checkpoint_every": 1,
+        "keep_checkpoints": STEPS,
+        "recorded_groups": 1,
+        "eval_tasks": 4,
+        "device": "cpu",
+    }
+    return tiny_config("palaestra/TwoHop-v0", recipe, **{**small, **changes})
+
+
+def on(folder, config=None, steps=STEPS, interrupts=None):
+    """Begin a run, or go on with it, for so many steps; returns its learner."""
+    with Run.reopened(folder) if (folder / "config.json").exists() else Run(folder, config) as run:
+        learner = result_of(prepare(run))
+        measure_before(run, learner)
+        stage = practise(run, learner, interrupts)
+        for _ in range(steps):
+            if next(stage, None) is None:
+                break
+        stage.close()
+    return learner
+
+
+def told(folder):
+    """All that a run has written down of its steps, but for times."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        assert all(line.pop(name) > 0 for name in ("time/play", "time/learn", "step_time") if name in line)
+    episodes = {
+        path.name: [
+            (r.episode.attempt, [row.ids.tolist() for row in r.episode.rows], [one.advantage for one in r.lessons])
+            for r in read(path)
+        ]
+        for path in sorted((folder / "episodes").iterdir())
+    }
+    return lines, episodes
+
+
+def state(path):
+    """The tensors of a checkpoint."""
+    return load_file(path / "model" / "model.safetensors") | load_file(path / "training.safetensors")
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def step_folder(folder, step):
+    return folder / "checkpoints" / f"step-{step:06}"
+
+
+def steps_kept(folder):
+    return sorted(int(path.name.removeprefix("step-")) for path in (folder / "checkpoints").iterdir())
