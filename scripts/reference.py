@@ -60,11 +60,9 @@ def main() -> None:
 def page() -> str:
     """The whole page."""
     parts = [
-        "# Training\n",
-        "`palaestra train`, and `demo` with the tiny agent. `--recipe` chooses one of the presets below.\n",
+        "# Training\n\n`palaestra train`, and `demo` with the tiny agent. `--recipe` chooses a preset below.\n",
         *nested("GRPOConfig", {"a model of yours": grpo_config("-"), "tiny": tiny_config("-")}),
-        "# The algorithm\n",
-        "`--recipe.PART NAME` changes a part that is one of several, as in `--recipe.advantage successes`.\n",
+        "# The algorithm\n\n`--recipe.PART NAME` changes a part that is one of several.\n",
         *nested("Recipe", dict(RECIPES), "recipe"),
         "# Imitation\n\n`palaestra sft`.\n",
         *nested("SFTConfig", {"a model of yours": SFTConfig(), "tiny": tiny_sft_config()}),

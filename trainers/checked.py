@@ -84,7 +84,13 @@ def plain(config: Any) -> dict[str, Any]:
     for field in fields(config):
         value = getattr(config, field.name)
         if is_dataclass(value):
-            names = [name for name, kind in field.metadata.get(PARTS, {}).items() if kind is type(value)]
+            table = field.metadata.get(PARTS, {})
+            names = [name for name, kind in table.items() if kind is type(value)]
+            if table and not names:  # Read back, it would be another part.
+                raise ConfigError(
+                    f"{field.name} is a {type(value).__name__}, which has no name to be written down by: add it to the "
+                    f"table of {', '.join(table)}"
+                )
             value = dict.fromkeys(("name",), *names) if names else {}
             value |= plain(getattr(config, field.name))
         found[field.name] = list(value) if isinstance(value, tuple) else value

@@ -30,8 +30,7 @@ class Options:
 
     config: Annotated[GRPOConfig, tyro.conf.arg(name="")]
     recipe: str = "grpo-tcr"
-    """Preset of the algorithm: grpo-tcr, grpo-scr or grpo-t. --recipe.PART NAME changes a part of it, as
-    --recipe.advantage successes does."""
+    """Preset of the algorithm: grpo-tcr, grpo-scr or grpo-t. --recipe.PART NAME changes a part of it."""
     run: Path | None = None
     """Folder for the results; runs/NAME by default."""
     resume: Path | None = None

@@ -2,12 +2,15 @@
 
 import json
 import re
+from dataclasses import dataclass
 
 import pytest
 
+from palaestra import ConfigError
 from palaestra.cli import main
-from palaestra.trainers import training
+from palaestra.trainers import Recipe, Run, tiny_config, training
 from palaestra.trainers.interrupts import Interrupted
+from palaestra.trainers.losses.advantages import Group
 
 
 def run(capsys, *arguments):
@@ -96,3 +99,16 @@ def test_a_slip_is_told_the_option_that_was_meant_with_its_section(capsys, comma
 def test_a_word_too_many_is_refused(capsys):
     status, _, err = run(capsys, "train", "two-hop", "calculator")
     assert (status, "unknown option 'calculator'" in err) == (2, True)
+
+
+@dataclass(frozen=True, slots=True)
+class Nameless(Group):
+    """A part that no table knows."""
+
+
+def test_a_part_without_a_name_begins_no_run_for_it_would_be_read_back_as_another(tmp_path):
+    mine = tiny_config("palaestra/TwoHop-v0", Recipe("mine", advantage=Nameless()))
+    with pytest.raises(ConfigError, match=r"advantage is a Nameless, .* table of group, successes, shuffled"):
+        Run.begun(tmp_path / "run", mine)
+    with Run.begun(tmp_path / "run", tiny_config("palaestra/TwoHop-v0")) as run:
+        assert run.writes, "the folder stayed free"

@@ -6,8 +6,6 @@ and the guide is asked about what the scout has said, so its success rises from 
 a critic that learns, seats with weights of their own, seats that work against each other.
 """
 
-from dataclasses import replace
-
 import pytest
 import relay_world
 from relay_world import GUIDE, SCOUT, SEATS
@@ -15,12 +13,14 @@ from relay_world import GUIDE, SCOUT, SEATS
 import palaestra
 from palaestra.agents import Agent, ScriptedPolicy
 from palaestra.agents.policies.table import SeatedEngine
-from palaestra.trainers.cold_start import ColdStartConfig
+from palaestra.trainers.checked import changed
+from palaestra.trainers.cold_start import raise_tiny
 from palaestra.trainers.config import tiny_config
 from palaestra.trainers.evaluate import by_seat, evaluate
 from palaestra.trainers.grpo import train
 from palaestra.trainers.learner import Learner
-from palaestra.trainers.lesson import evaluate_both, limits, raise_tiny
+from palaestra.trainers.measuring import evaluate_both
+from palaestra.trainers.opening import limits
 from palaestra.trainers.progress import result_of
 
 pytestmark = pytest.mark.prove
@@ -32,13 +32,13 @@ RELAY = tiny_config(relay_world.GAME, seed=0, device="cpu", steps=16)
 
 def raised(config, demonstrations):
     """A tiny agent that can use its tool and mostly does not."""
-    short = ColdStartConfig(demonstrations=demonstrations, first_gate=150, decay_steps=100)
-    return result_of(raise_tiny(config, short)).local
+    short = changed(config, {"demonstrations": demonstrations, "first_gate": 150, "decay_steps": 100})
+    return result_of(raise_tiny(short)).local
 
 
 def lesson(agent, model, config):
     """Train on a whole game; the metrics of each step."""
-    arena = palaestra.arena(config.env_id, 2 * config.slots)
+    arena = palaestra.arena(config.env.env_id, 2 * config.play.slots)
     curve = [dict(progress.metrics) for progress in train(Learner(agent, model, config), arena)]
     arena.close()
     assert max(step["sampling/sampling_logp_difference/max"] for step in curve) < 1e-4
@@ -47,13 +47,13 @@ def lesson(agent, model, config):
 
 def test_a_solver_learns_from_games_with_a_scripted_critic():
     local = raised(SOLO, 3000)
-    before = evaluate_both(local.agent, SOLO, 256)
+    before = evaluate_both(local.agent, SOLO)
     assert before.sampled.success <= 0.60
     critic = ScriptedPolicy(palaestra.demonstrator(GAME))
     table = SeatedEngine({SOLVER: local.agent.engine, CRITIC: critic}, learning=[SOLVER])
-    both = replace(SOLO, env_options=(), train_seats=(SOLVER,), steps=16)
+    both = changed(SOLO, {"env_options": (), "train_seats": (SOLVER,), "steps": 16})
     curve = lesson(Agent(table, local.agent.chat), local.model, both)
-    after = evaluate_both(local.agent, SOLO, 256)
+    after = evaluate_both(local.agent, SOLO)
     assert after.sampled.success >= before.sampled.success + 0.30
     assert after.sampled.success >= 0.85
     assert after.greedy.success >= 0.95
@@ -63,7 +63,7 @@ def test_a_solver_learns_from_games_with_a_scripted_critic():
 
 def measured(agent):
     """Each seat's report on held-out tasks of the relay."""
-    arena = palaestra.arena(relay_world.GAME, RELAY.slots, split="eval")
+    arena = palaestra.arena(relay_world.GAME, RELAY.play.slots, split="eval")
     report, episodes = evaluate(agent, arena, tasks=128, limits=limits(RELAY))
     arena.close()
     return {seat: found for seat, (found, _) in by_seat(report, episodes, SEATS).items()}

@@ -6,7 +6,6 @@ that a learning rate of zero changes nothing, which `tests/trainers/test_grpo.py
 """
 
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -16,17 +15,18 @@ from palaestra.agents.local_model import export
 from palaestra.cli import main
 from palaestra.envs import tool
 from palaestra.envs.suite.two_hop import TwoHop
+from palaestra.trainers.checked import changed
+from palaestra.trainers.cold_start import raise_tiny
 from palaestra.trainers.config import tiny_config
-from palaestra.trainers.controls import shuffled
 from palaestra.trainers.grpo import train
 from palaestra.trainers.learner import Learner
-from palaestra.trainers.lesson import evaluate_both, open_arena, open_model, raise_tiny
-from palaestra.trainers.losses.advantages import group_advantages
+from palaestra.trainers.losses.advantages import Shuffled
+from palaestra.trainers.measuring import evaluate_both
+from palaestra.trainers.opening import open_arena, open_model
 from palaestra.trainers.progress import result_of
 
 pytestmark = pytest.mark.prove
 CONFIG = tiny_config("palaestra/TwoHop-v0", seed=0, device="cpu")
-TASKS = 256
 
 
 @pytest.fixture(scope="module")
@@ -40,14 +40,14 @@ def pupil(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def before(pupil):
-    return evaluate_both(open_model(str(pupil), CONFIG).agent, CONFIG, TASKS)
+    return evaluate_both(open_model(str(pupil), CONFIG).agent, CONFIG)
 
 
-def lesson(pupil, config, advantages=group_advantages):
+def lesson(pupil, config):
     """Train a copy of the pupil; returns the copy and the metrics of each step."""
     local = open_model(str(pupil), config)
     practice = open_arena(config)
-    curve = [dict(p.metrics) for p in train(Learner(local.agent, local.model, config), practice, advantages)]
+    curve = [dict(p.metrics) for p in train(Learner(local.agent, local.model, config), practice)]
     practice.close()
     return local, curve
 
@@ -57,7 +57,7 @@ def test_success_rises_from_a_bad_habit_to_near_perfection(pupil, before):
     assert before.sampled.tool_share <= 0.45
     assert before.sampled.success_with_tool >= 0.80
     local, curve = lesson(pupil, CONFIG)
-    after = evaluate_both(local.agent, CONFIG, TASKS)
+    after = evaluate_both(local.agent, CONFIG)
     assert after.sampled.success >= 0.95
     assert after.greedy.success >= 0.95
     assert after.sampled.tool_share >= 0.95
@@ -66,13 +66,13 @@ def test_success_rises_from_a_bad_habit_to_near_perfection(pupil, before):
 
 def test_nothing_rises_on_average_when_rewards_are_shuffled(pupil, before):
     # Without a signal the share of tool use is a random walk, which may end high; its mean must not rise.
-    config = replace(CONFIG, steps=16)
+    config = changed(CONFIG, {"steps": 16})
     reached = []
     for shuffle in range(6):
-        local, _ = lesson(pupil, config, shuffled(shuffle))
-        reached.append(evaluate_both(local.agent, config, TASKS).sampled.success)
+        local, _ = lesson(pupil, changed(config, {"advantage": Shuffled(shuffle)}))
+        reached.append(evaluate_both(local.agent, config).sampled.success)
     real, _ = lesson(pupil, config)
-    assert evaluate_both(real.agent, config, TASKS).sampled.success >= before.sampled.success + 0.40
+    assert evaluate_both(real.agent, config).sampled.success >= before.sampled.success + 0.40
     assert sum(reached) / len(reached) <= before.sampled.success + 0.10, reached
 
 
@@ -87,10 +87,10 @@ class Silent(TwoHop):
 
 def test_nothing_rises_and_no_bonus_is_farmed_when_the_tool_is_off(pupil):
     palaestra.register("test/Silent-v0", f"{__name__}:Silent")
-    config = replace(CONFIG, env_id="test/Silent-v0", steps=30)
-    start = evaluate_both(open_model(str(pupil), config).agent, config, TASKS)
+    config = changed(CONFIG, {"env_id": "test/Silent-v0", "steps": 30})
+    start = evaluate_both(open_model(str(pupil), config).agent, config)
     local, curve = lesson(pupil, config)
-    after = evaluate_both(local.agent, config, TASKS)
+    after = evaluate_both(local.agent, config)
     assert after.sampled.success <= start.sampled.success + 0.10
     assert max(step["rewards/success/mean"] for step in curve[-10:]) < 0.15
     # The bonus is for calls that worked; if it were for calls, they would multiply here.
