@@ -51,6 +51,11 @@ def test_an_arena_may_report_copies_of_the_starts_that_it_was_given():
         def begin(self, slot, start):
             super().begin(slot, replace(start, group=-1))
 
+        def recv(self, *arguments):
+            self.rounds = getattr(self, "rounds", 0) + 1
+            assert self.rounds < 1000, "nobody hears what it reports"
+            return super().recv(*arguments)
+
     starts = [*families.starts(9), *(families.Start(4, 99, 20, seat) for seat in ("a_0", "b_0"))]
     episodes = run(Elsewhere(3, late=2), starts)
     assert Counter(episode.start for episode in episodes) == Counter(starts), "with the groups that they were given"

@@ -1,9 +1,48 @@
-"""Batches of episodes made by hand, for the tests of what is learned from them."""
+"""Batches of episodes made by hand, and small random agents, for the tests of what is learned from them."""
 
 import families
+import torch
 
+from palaestra.agents.local_model import serve
+from palaestra.agents.policies.tiny import tiny_model
 from palaestra.trainers.batch import Batch, Sample
+from palaestra.trainers.config import tiny_config
 from palaestra.trainers.scoring.awaited import Scoring
+
+TOKENIZER = families.TOKENIZERS["tiny"]
+# A random agent never succeeds; it differs in length, and with so short a limit that is rewarded.
+SMALL = {
+    "num_prompts": 4,
+    "num_generations": 4,
+    "num_mini_batches": 2,
+    "slots": 16,
+    "max_turn_tokens": 30,
+    "max_completion_length": 10,
+    "device": "cpu",
+}
+
+
+def settings(recipe="grpo-tcr", **changes):
+    return tiny_config("palaestra/TwoHop-v0", recipe, **{"steps": 2, **SMALL, **changes})
+
+
+def restless(every=6, layers=2):
+    """A random model with so many stops that its turns differ in length."""
+    model = tiny_model(len(TOKENIZER), layers=layers, seed=7)
+    model.generation_config.eos_token_id = list(range(20, 250, every))
+    return model
+
+
+def local(slots=16, **made):
+    return serve(restless(**made), TOKENIZER, slots=slots)
+
+
+def weights(model):
+    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
 def batch_of(episodes, terms=lambda episode: {"outcome": 2 * episode.reward - 1}, number=0):

@@ -2,14 +2,11 @@
 
 import json
 
-import families
-import torch
+from batches import TOKENIZER, restless, settings
 from safetensors.torch import load_file
 
 from palaestra.agents.local_model import export
-from palaestra.agents.policies.tiny import tiny_model
 from palaestra.record import read
-from palaestra.trainers.config import tiny_config
 from palaestra.trainers.measuring import measure_before
 from palaestra.trainers.progress import result_of
 from palaestra.trainers.reinforce import practise, prepare
@@ -19,31 +16,15 @@ STEPS = 4
 
 
 def random_agent(folder):
-    """The folder of a random agent with so many stops that its turns, and with a short limit its rewards, differ."""
-    tokenizer = families.TOKENIZERS["tiny"]
-    made = tiny_model(len(tokenizer), layers=2, seed=7)
-    made.generation_config.eos_token_id = list(range(20, 250, 6))
-    export(made, tokenizer, folder)
+    """The folder of a random agent whose rewards differ."""
+    export(restless(), TOKENIZER, folder)
     return folder
 
 
-def settings(model, recipe="grpo-tcr", **changes):
-    small = {
-        "model": str(model),
-        "steps": STEPS,
-        "num_prompts": 4,
-        "num_generations": 4,
-        "num_mini_batches": 2,
-        "slots": 16,
-        "max_turn_tokens": 30,
-        "max_completion_length": 10,
-        "checkpoint_every": 1,
-        "keep_checkpoints": STEPS,
-        "recorded_groups": 1,
-        "eval_tasks": 4,
-        "device": "cpu",
-    }
-    return tiny_config("palaestra/TwoHop-v0", recipe, **{**small, **changes})
+def run_of(model, recipe="grpo-tcr", **changes):
+    """The settings of a run of the model in a folder."""
+    kept = {"checkpoint_every": 1, "keep_checkpoints": STEPS, "recorded_groups": 1}
+    return settings(recipe, **{"model": str(model), "steps": STEPS, "eval_tasks": 4, **kept, **changes})
 
 
 def on(folder, config=None, steps=STEPS, interrupts=None):
@@ -77,10 +58,6 @@ def told(folder):
 def state(path):
     """The tensors of a checkpoint."""
     return load_file(path / "model" / "model.safetensors") | load_file(path / "training.safetensors")
-
-
-def same(one, other):
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
 def step_folder(folder, step):

@@ -11,12 +11,14 @@ from dataclasses import replace
 import families
 import pytest
 import torch
-from going import STEPS, on, random_agent, same, settings, state, step_folder, steps_kept, told
+from batches import same
+from going import STEPS, on, random_agent, run_of, state, step_folder, steps_kept, told
 from safetensors.torch import load_file
 
 from palaestra import TrainingHalted, UsageError
 from palaestra.agents.local_model import serve
 from palaestra.agents.policies.tiny import tiny_model
+from palaestra.record import read
 from palaestra.trainers import Run, checkpoint, grpo, reinforce, train
 from palaestra.trainers.checked import changed, plain
 from palaestra.trainers.interrupts import Interrupted, Interrupts
@@ -34,14 +36,14 @@ def model(tmp_path_factory):
 
 @pytest.fixture
 def config(model):
-    return settings(model)
+    return run_of(model)
 
 
 @pytest.fixture(scope="module")
 def whole(model, tmp_path_factory):
     """The folder of a run that nothing happened to."""
     folder = tmp_path_factory.mktemp("runs") / "whole"
-    on(folder, settings(model))
+    on(folder, run_of(model))
     return folder
 
 
@@ -49,16 +51,17 @@ def whole(model, tmp_path_factory):
 def three_steps(model, tmp_path_factory):
     """The folder of a run of three steps."""
     folder = tmp_path_factory.mktemp("runs") / "three"
-    on(folder, settings(model), 3)
+    on(folder, run_of(model), 3)
     return folder
 
 
+TWO_HOP = "palaestra/TwoHop-v0"
 KL = {"recipe": "grpo-t", "beta": 0.1, "lr_schedule": "constant"}
 
 
 @pytest.mark.parametrize("changes", [{}, KL], ids=["tcr", "kl"])
 def test_a_run_that_stops_after_any_step_is_the_one_that_never_stopped(model, tmp_path, changes):
-    config = settings(model, **changes)
+    config = run_of(model, **changes)
     learner = on(tmp_path / "whole", config)
     assert learner.step == STEPS
     assert all(line["optimizer_steps"] > 0 for line in told(tmp_path / "whole")[0]), "nothing was learned"
@@ -82,6 +85,8 @@ def test_the_program_of_ten_lines_trains_can_be_left_and_gone_on_with(config, wh
                     break
     assert seen == [1, 2, 3, 4]
     assert told(tmp_path / "run")[0] == told(whole)[0]
+    records = [record for path in (tmp_path / "run" / "episodes").iterdir() for record in read(path)]
+    assert {(record.env_id, record.episode.start.env) for record in records if record.lessons} == {(TWO_HOP, TWO_HOP)}
     with Run(tmp_path / "run", config) as run:
         assert run.finished
         assert list(train(run)) == []
@@ -104,7 +109,7 @@ def test_what_came_after_the_checkpoint_is_forgotten_and_happens_again(config, w
 
 
 def test_the_kl_is_measured_from_the_first_policy_not_from_the_resumed_one(model, tmp_path):
-    config = settings(model, "grpo-t", beta=0.1, learning_rate=1e-2)
+    config = run_of(model, "grpo-t", beta=0.1, learning_rate=1e-2)
     on(tmp_path, config, 2)
     learner = on(tmp_path, steps=0)
     assert learner.step == 2
@@ -226,7 +231,7 @@ def test_a_model_of_other_shapes_is_refused(three_steps, model):
     tokenizer = families.TOKENIZERS["tiny"]
     other = serve(tiny_model(len(tokenizer), layers=1), tokenizer, slots=2)
     with pytest.raises(UsageError, match="other parameters"):
-        checkpoint.restore(found, other, settings(model))
+        checkpoint.restore(found, other, run_of(model))
 
 
 def test_a_renamed_checkpoint_is_not_taken_for_a_later_step(three_steps, tmp_path):

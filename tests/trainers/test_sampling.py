@@ -1,21 +1,22 @@
 """Tasks are drawn evenly, no seed is used twice in a run, and a batch takes groups in order whatever ends first."""
 
+import asyncio
 import json
 from collections import Counter
+from contextlib import closing
 
 import families
 import numpy as np
 import pytest
+from batches import local
 from hypothesis import given
 from hypothesis import strategies as st
 
 from palaestra.agents import Agent, TokenLimits
-from palaestra.agents.local_model import serve
-from palaestra.agents.policies.tiny import tiny_model
 from palaestra.trainers.batch import Scored
 from palaestra.trainers.rollouts import rollouts
 from palaestra.trainers.sampling.uniform import Even, InOrder, Uniform
-from palaestra.trainers.scoring.awaited import Scoring
+from palaestra.trainers.scoring.awaited import Remark, Scoring
 
 
 def sampler(count=2**31, prompts=12, generations=8, **options):
@@ -176,9 +177,7 @@ class Fickle(InOrder):
 
 
 def test_tokens_of_episodes_that_were_given_up_are_counted():
-    model = tiny_model(len(families.TOKENIZERS["tiny"]), layers=1, seed=7)
-    model.generation_config.eos_token_id = list(range(20, 250, 6))
-    agent = serve(model, families.TOKENIZERS["tiny"], slots=8).agent
+    agent = local(slots=8, layers=1).agent
     source = Fickle(lambda group: ("", group % 2), 2, 2, (), frozenset())
     limits = TokenLimits(30, 400)
     batch = next(rollouts(agent, families.Talk(8), source, Scoring(lambda episode: {}), limits=limits))
@@ -187,10 +186,17 @@ def test_tokens_of_episodes_that_were_given_up_are_counted():
     assert batch.figures["num_tokens/sampled"] == agent.engine.sampled > heard > 0
 
 
-def test_batches_follow_one_another_and_every_start_is_played_once():
+@pytest.mark.parametrize("ordered", [False, True])
+def test_batches_follow_one_another_every_start_is_played_once_and_a_judge_is_waited_for(ordered):
+    async def judge(episodes):
+        await asyncio.sleep(0.01)
+        return [Remark({"style": 1.0})] * len(episodes)
+
     source, arena = sampler(count=9, prompts=3, generations=2), families.Talk(4)
-    made = rollouts(Agent(families.Echo()), arena, source, Scoring(lambda episode: {"outcome": 1.0}))
-    batches = [next(made) for _ in range(3)]
+    with closing(Scoring(lambda episode: {"outcome": 1.0}, judge, together=4, ordered=ordered)) as scoring:
+        made = rollouts(Agent(families.Echo()), arena, source, scoring)
+        batches = [next(made) for _ in range(3)]
     assert [batch.number for batch in batches] == [0, 1, 2]
     assert all({s.episode.start.group // 3 for s in batch.played} == {batch.number} for batch in batches)
+    assert all(s.terms == {"outcome": 1.0, "style": 1.0} for batch in batches for s in batch.played)
     assert len({start.key for start in arena.begun}) == len(arena.begun) == 18

@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 
+import batches
 import families
 import numpy as np
 import pytest
-import torch
+from batches import same, weights
 
 import palaestra
 from palaestra.agents import Agent, ScriptedPolicy, TokenLimits, play
@@ -31,7 +32,6 @@ from palaestra.trainers.scoring.awaited import Scoring
 
 GAME = "palaestra/solver_critic_v0"
 SOLVER, CRITIC = "solver_0", "critic_0"
-TOKENIZER = families.TOKENIZERS["tiny"]
 SMALL = {
     "steps": 2,
     "num_prompts": 3,
@@ -48,9 +48,7 @@ SMALL = {
 
 def local():
     """A random agent with so many stops that its turns are short."""
-    model = tiny_model(len(TOKENIZER), layers=2, seed=7)
-    model.generation_config.eos_token_id = list(range(20, 250, 3))
-    return serve(model, TOKENIZER, slots=24)
+    return batches.local(slots=24, every=3)
 
 
 def critic():
@@ -83,14 +81,6 @@ def trained(arena, engines=against_script, **changes):
     pupil = local()
     agent = Agent(SeatedEngine(engines(pupil.agent.engine), [SOLVER]), pupil.agent.chat)
     return pupil, list(grpo.train(Learner(agent, pupil.model, settings(**changes)), arena))
-
-
-def weights(model):
-    return [parameter.detach().clone() for parameter in model.parameters()]
-
-
-def same(ones, others):
-    return all(torch.equal(one, other) for one, other in zip(ones, others, strict=True))
 
 
 def test_one_seat_changes_nothing():

@@ -1,0 +1,186 @@
+"""One step on episodes made by hand: what is learned from, how much each token counts, and what is told of it."""
+
+from dataclasses import replace
+
+import families
+import numpy as np
+import pytest
+import torch
+from batches import batch_of, same, settings, spoken, weights
+
+from palaestra import TrainingHalted
+from palaestra.agents import Agent
+from palaestra.agents.policies.tiny import tiny_model
+from palaestra.trainers import grpo
+from palaestra.trainers.batch import Sample
+from palaestra.trainers.forward import token_logprobs
+from palaestra.trainers.learner import Learner
+from palaestra.trainers.losses.advantages import Group
+from palaestra.trainers.losses.policy import Clip
+from palaestra.trainers.packed import pack
+
+
+def untrained():
+    return tiny_model(40, layers=2, seed=5)
+
+
+def learned(monkeypatch, batch, model, recipe="grpo-t", advantages=None, **changes):
+    """One step on a batch; its progress."""
+    if advantages is not None:
+        monkeypatch.setattr(Group, "__call__", lambda *_: advantages)
+    monkeypatch.setattr(grpo, "rollouts", lambda *_, **__: iter([batch]))
+    config = settings(recipe, **{"steps": 1, "num_mini_batches": 1, "beta": 0.0, **changes})
+    (progress,) = grpo.train(Learner(Agent(families.Echo()), model, config), families.Talk(1))
+    monkeypatch.undo()
+    return progress
+
+
+def by_hand(monkeypatch, specs, **changes):
+    """Train one step on episodes of (group, sampled lengths, reward); returns metrics, the model and the episodes."""
+    model = untrained()
+    episodes = spoken(model, specs)
+    return learned(monkeypatch, batch_of(episodes), model, **changes).metrics, model, episodes
+
+
+def gradient_norm(episodes, advantages, tokens):
+    model = untrained()
+    batch = pack(episodes, advantages)
+    said, logprobs_N = batch.sampled_N, token_logprobs(model, batch)
+    parts = (logprobs_N, batch.sampled_logprobs_N, batch.advantages_N, batch.row_N)
+    (Clip()(*(part[said] for part in parts)).loss_S.sum() / tokens).backward()
+    return float(torch.cat([p.grad.flatten() for p in model.parameters()]).norm())
+
+
+def test_an_episode_without_advantage_counts_in_the_denominator_and_has_no_gradient(monkeypatch):
+    specs = [(0, [4], 1.0), (0, [9, 7], 0.0), (0, [5], 0.0)]
+    metrics, _, episodes = by_hand(monkeypatch, specs, advantages=[1.0, 0.0, -2.0])
+    assert metrics["loss"] == pytest.approx((-1.0 * 4 + 2.0 * 5) / 25, rel=1e-5)
+    taught = gradient_norm([episodes[0], episodes[2]], [1.0, -2.0], 25)
+    assert metrics["grad_norm"] == pytest.approx(taught, rel=1e-5)
+    whole = gradient_norm(episodes, [1.0, 0.0, -2.0], 25)
+    assert metrics["grad_norm"] == pytest.approx(whole, rel=1e-5)
+
+
+def test_an_advantage_may_be_one_number_for_each_token(monkeypatch):
+    """Also where they add up to 0. What is equal for all tokens is as one number for the episode."""
+    specs, turns = [(0, [2, 2], 1.0), (0, [3], 0.0)], [np.array([0.5, 0.0, -1.0, 0.5]), np.array([0.0, 0.0, -0.5])]
+    model = untrained()
+    episodes = spoken(model, specs)
+    progress = learned(monkeypatch, batch_of(episodes), model, advantages=turns)
+    assert progress.metrics["loss"] == pytest.approx(0.5 / 7, rel=1e-5)
+    assert progress.metrics["grad_norm"] == pytest.approx(gradient_norm(episodes, turns, 7), rel=1e-5)
+    assert [lesson.advantage for _, (lesson,) in progress.played] == pytest.approx([0.0, -0.5 / 3])
+    flat, _, _ = by_hand(monkeypatch, specs, advantages=[np.full(4, 1.5), np.full(3, -1.0)])
+    assert flat["grad_norm"] == by_hand(monkeypatch, specs, advantages=[1.5, -1.0])[0]["grad_norm"]
+
+
+def test_an_episode_that_is_two_samples_teaches_as_two_copies_of_it(monkeypatch):
+    model = untrained()
+    episodes = spoken(model, [(0, [4], 1.0), (0, [6], 0.0), (1, [4], 0.0)])
+    batch = batch_of(episodes)
+    twice = replace(batch, samples=(Sample(0, 0), Sample(1, 0), Sample(0, 1), Sample(2, 1)))
+    progress = learned(monkeypatch, twice, model, advantages=[1.0, -1.0, 0.5, -0.25])
+    copies = [episodes[0], episodes[1], episodes[0], episodes[2]]
+    expected = gradient_norm(copies, [1.0, -1.0, 0.5, -0.25], 18)
+    assert progress.metrics["grad_norm"] == pytest.approx(expected, rel=1e-5)
+    found = [[lesson.advantage for lesson in lessons] for _, lessons in progress.played]
+    assert found == [[1.0, 0.5], [-1.0], [-0.25]]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"recipe": "grpo-scr", "epsilon": 0.2},
+        {"recipe": "grpo-scr", "epsilon": 0.2, "beta": 0.1},
+        {"recipe": "grpo-scr", "epsilon": 0.2, "beta": 0.1, "kl_estimator": "k2"},
+    ],
+)
+def test_the_denominator_is_that_of_the_mini_batch_not_of_the_micro_batch(monkeypatch, changes):
+    specs = [(0, [2], 1.0), (0, [30], 0.0), (0, [3, 3], 0.0), (0, [12], 1.0)]
+    found = [by_hand(monkeypatch, specs, micro_batch_tokens=most, **changes)[0] for most in (1, 50, 10_000)]
+    for metrics in found[1:]:
+        assert metrics["grad_norm"] == pytest.approx(found[0]["grad_norm"], rel=1e-5)
+        assert metrics["loss"] == pytest.approx(found[0]["loss"], rel=1e-5)
+
+
+def test_with_samples_that_weigh_the_same_a_long_episode_counts_no_more_than_a_short_one(monkeypatch):
+    specs = [(0, [2], 1.0), (0, [30, 8], 0.0)]
+    metrics, _, _ = by_hand(monkeypatch, specs, advantages=[1.0, -1.0], aggregation="sample")
+    assert metrics["loss"] == pytest.approx(0.0, abs=1e-6)
+    metrics, _, _ = by_hand(monkeypatch, specs, advantages=[1.0, -1.0], aggregation="token")
+    assert metrics["loss"] == pytest.approx((38 - 2) / 40, rel=1e-5)
+
+
+def test_each_mini_batch_has_a_gradient_of_its_own(monkeypatch):
+    specs = [(0, [4], 1.0), (0, [9], 0.0), (1, [2, 5], 0.0), (1, [6], 1.0)]
+    metrics, _, episodes = by_hand(monkeypatch, specs, num_mini_batches=2, learning_rate=0.0, max_grad_norm=1e9)
+    half = 2**-0.5
+    first = gradient_norm(episodes[:2], [half, -half], 13)
+    second = gradient_norm(episodes[2:], [-half, half], 13)
+    assert metrics["grad_norm"] == pytest.approx((first + second) / 2, rel=1e-4)
+
+
+def test_a_batch_of_equal_rewards_teaches_nothing_and_says_so(monkeypatch):
+    """No step at all: not even AdamW's weight decay."""
+    model = untrained()
+    before = weights(model)
+    specs = [(0, [4], 1.0), (0, [6], 1.0), (1, [5], 0.0), (1, [3], 0.0)]
+    progress = learned(monkeypatch, batch_of(spoken(model, specs)), model)
+    assert progress.metrics["optimizer_steps"] == 0
+    assert progress.metrics["frac_reward_zero_std"] == 1.0
+    assert "nothing was learned from rewards in this step" in progress.note
+    assert same(weights(model), before)
+    specs[0] = (0, [4], 0.5)
+    assert learned(monkeypatch, batch_of(spoken(model, specs)), model).note == ""
+
+
+def test_a_success_becomes_likelier_and_a_failure_less_likely(monkeypatch):
+    _, model, (good, bad) = by_hand(monkeypatch, [(0, [6], 1.0), (0, [6], 0.0)], learning_rate=1e-4)
+    for episode, better in ((good, True), (bad, False)):
+        (row,) = episode.rows
+        change = (families.fresh_logprobs(model, row) - row.logprobs[row.sampled]).sum()
+        assert bool(change > 0) is better
+
+
+@pytest.mark.parametrize(("parts", "steps"), [(1, 1), (2, 2), (9, 3)])
+def test_there_are_as_many_optimizer_steps_as_mini_batches_and_no_more_than_groups(monkeypatch, parts, steps):
+    specs = [(group, [3 + member], float(member)) for group in (4, 9, 2) for member in (0, 1)]
+    assert by_hand(monkeypatch, specs, num_mini_batches=parts)[0]["optimizer_steps"] == steps
+
+
+def test_two_broken_episodes_in_twenty_stop_the_run_and_one_is_counted(monkeypatch):
+    whole = [(0, [3 + n % 3], float(n % 2)) for n in range(20)]
+    broken = [(0, [3], None)]
+    metrics, _, _ = by_hand(monkeypatch, [*whole[:19], *broken])
+    assert metrics["episodes/broken"] == 1
+    with pytest.raises(TrainingHalted, match=r"2 of 20 episodes of this step are BROKEN.*it broke"):
+        by_hand(monkeypatch, [*whole[:18], *broken, *broken])
+
+
+def test_a_broken_episode_is_never_trained_on(monkeypatch):
+    specs = [(0, [4], 1.0), (0, [5], 0.0)]
+    with_broken, _, _ = by_hand(monkeypatch, [*specs, (0, [20], None)], max_broken_share=0.5)
+    without, _, _ = by_hand(monkeypatch, specs)
+    for name in ("loss", "grad_norm", "reward", "num_tokens"):
+        assert with_broken[name] == without[name]
+
+
+def test_a_step_in_which_everything_broke_or_nobody_had_room_to_speak_stops_the_run(monkeypatch):
+    with pytest.raises(TrainingHalted, match="2 of 2"):
+        by_hand(monkeypatch, [(0, [4], None), (0, [4], None)], max_broken_share=1.0)
+    with pytest.raises(TrainingHalted, match="longer than max_episode_tokens"):
+        by_hand(monkeypatch, [(0, [], 0.0), (0, [], 0.0)])
+
+
+def test_an_episode_that_had_no_room_to_speak_is_survived(monkeypatch):
+    metrics, _, _ = by_hand(monkeypatch, [(0, [], 0.0), (0, [3], 1.0)])
+    assert metrics["optimizer_steps"] == 1
+    assert all(np.isfinite(value) for value in metrics.values())
+
+
+def test_rows_of_a_rewritten_history_are_counted(monkeypatch):
+    model = untrained()
+    rows = [spoken(model, [(0, [4], 1.0)])[0].rows[0] for _ in range(3)]
+    episodes = [families.an_episode(*rows, reward=1.0), families.an_episode(rows[0], reward=0.0)]
+    assert learned(monkeypatch, batch_of(episodes), model).metrics["episodes/extra_rows"] == 1.0
