@@ -34,7 +34,7 @@ from transformers.modeling_outputs import CausalLMOutput
 from palaestra import Request, Start, TokenRow, UsageError
 from palaestra.agents.engines.torch_engine import TorchEngine
 from palaestra.agents.head import Head, head_of
-from palaestra.trainers.batch import pack_rows
+from palaestra.trainers.packed import pack_rows
 from palaestra.trainers.forward import token_logprobs
 
 VOCABULARY = 90

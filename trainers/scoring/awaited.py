@@ -77,9 +77,7 @@ class Scoring:
         return found
 
     def close(self) -> None:
-        """Ask no more."""
-        for future in self._asked:
-            future.cancel()
+        """Ask no more. The loop ends all its work at once: of what waits for its turn, nothing begins."""
         self._loop.close(asyncio.sleep(0))
 
     def _shaped(self, episode: Episode) -> Scored:
