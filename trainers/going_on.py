@@ -57,7 +57,7 @@ def recorded(
     """
     written = saved = learner.step
 
-    def changed() -> bool:
+    def moved() -> bool:
         return learner.torn or learner.step != written
 
     def keep() -> None:
@@ -69,10 +69,10 @@ def recorded(
     with interrupts.held():
         while True:
             try:
-                with interrupts.held(changed):
+                with interrupts.held(moved):
                     progress = next(stage, None)
             except (KeyboardInterrupt, TrainingHalted):
-                if not changed():
+                if not moved():
                     keep()
                 raise
             if progress is None:

@@ -16,7 +16,7 @@ from palaestra.cli.running import go_on, option_value, understood
 from palaestra.errors import UsageError
 from palaestra.trainers.checked import PARTS, part
 from palaestra.trainers.config import GRPOConfig, grpo_config, tiny_config
-from palaestra.trainers.recipes import Recipe
+from palaestra.trainers.recipes import Recipe, find_recipe
 from palaestra.trainers.resume import read_config
 from palaestra.trainers.run import Run, fresh_folder
 
@@ -48,13 +48,16 @@ def parse(arguments: Sequence[str], prog: str, about: str | None = None) -> Opti
     Those of a run that is gone on with are the defaults then: what differs from them was asked for.
     """
     resumed, model = option_value(arguments, "--resume"), option_value(arguments, "--model")
-    named = option_value(arguments, "--recipe") or "grpo-tcr"
+    asked = option_value(arguments, "--recipe")
+    named = asked or "grpo-tcr"
     if resumed:
         config = read_config(Path(resumed))
         if not isinstance(config, GRPOConfig):
             raise UsageError(
                 f"{resumed} holds a run of the kind {config.KIND}; go on with it by palaestra {config.KIND}"
             )
+        if asked not in (None, config.recipe.recipe_name):
+            config = replace(config, recipe=find_recipe(named))
         named = config.recipe.recipe_name
     else:
         config = (tiny_config if model in (None, "tiny") else grpo_config)(tyro.MISSING, named)

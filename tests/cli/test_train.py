@@ -164,6 +164,7 @@ def test_a_finished_run_grows(capsys, finished, tmp_path, model):
     ("arguments", "meant"),
     [
         (["--seed", "3"], "seed was 0 and is 3"),
+        (["--recipe", "grpo-t"], "recipe.recipe_name was 'grpo-tcr' and is 'grpo-t'"),
         (["arithmetic"], "env.env_id was 'palaestra/TwoHop-v0' and is 'palaestra/Arithmetic-v0'"),
         (["--eval-tasks", "9"], "eval_tasks was 4 and is 9"),
         (["--steps", "2"], "steps was 3 and is 2; steps may grow"),
