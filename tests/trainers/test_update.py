@@ -24,13 +24,14 @@ def untrained():
     return tiny_model(40, layers=2, seed=5)
 
 
-def learned(monkeypatch, batch, model, recipe="grpo-t", advantages=None, **changes):
+def learned(monkeypatch, batch, model, recipe="grpo-t", advantages=None, reference=None, **changes):
     """One step on a batch; its progress."""
     if advantages is not None:
         monkeypatch.setattr(Group, "__call__", lambda *_: advantages)
     monkeypatch.setattr(grpo, "rollouts", lambda *_, **__: iter([batch]))
     config = settings(recipe, **{"steps": 1, "num_mini_batches": 1, "beta": 0.0, **changes})
-    (progress,) = grpo.train(Learner(Agent(families.Echo()), model, config), families.Talk(1))
+    learner = Learner(Agent(families.Echo()), model, config, reference=reference)
+    (progress,) = grpo.train(learner, families.Talk(1))
     monkeypatch.undo()
     return progress
 
@@ -98,10 +99,25 @@ def test_an_episode_that_is_two_samples_teaches_as_two_copies_of_it(monkeypatch)
 )
 def test_the_denominator_is_that_of_the_mini_batch_not_of_the_micro_batch(monkeypatch, changes):
     specs = [(0, [2], 1.0), (0, [30], 0.0), (0, [3, 3], 0.0), (0, [12], 1.0)]
+    if "beta" in changes:
+        changes = {**changes, "reference": tiny_model(40, layers=2, seed=6)}
     found = [by_hand(monkeypatch, specs, micro_batch_tokens=most, **changes)[0] for most in (1, 50, 10_000)]
     for metrics in found[1:]:
         assert metrics["grad_norm"] == pytest.approx(found[0]["grad_norm"], rel=1e-5)
         assert metrics["loss"] == pytest.approx(found[0]["loss"], rel=1e-5)
+
+
+def test_the_kl_of_a_token_weighs_as_the_token_does_also_where_there_is_no_advantage(monkeypatch):
+    other = tiny_model(40, layers=2, seed=6)
+    specs = [(0, [2], 1.0), (0, [30, 8], 0.0)]
+    changes = {"advantages": [0.0, 0.0], "beta": 0.5, "reference": other}
+    metrics, _, episodes = by_hand(monkeypatch, specs, **changes)
+    rows = [episode.rows[0] for episode in episodes]
+    away = np.concatenate([row.logprobs[row.sampled] - families.fresh_logprobs(other, row) for row in rows])
+    expected = (np.exp(-away) + away - 1).mean()
+    assert expected > 1e-3
+    assert metrics["kl"] == pytest.approx(expected, rel=1e-4)
+    assert metrics["loss"] == pytest.approx(0.5 * expected, rel=1e-4)
 
 
 def test_with_samples_that_weigh_the_same_a_long_episode_counts_no_more_than_a_short_one(monkeypatch):
