@@ -5,6 +5,7 @@ waits for the slowest. It knows two ports and nothing behind them. Left out: wha
 how many are wanted (the iterator's affair, which may also yield None for "nothing now, ask again").
 """
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -217,15 +218,20 @@ class _Table:
 
 
 def _episode(event: Event, seat: _Seat) -> Episode:
+    """The record of an episode that has ended. A reward that is no number is none: the episode is BROKEN."""
     assert event.attempt is not None and event.ending is not None, "an arena's ending carries the attempt"
+    ending, reward, parts, fault = event.ending, event.reward, event.parts, seat.fault or event.fault
+    if not all(math.isfinite(value) for value in (reward or 0.0, *parts.values())):
+        fault = f"its reward is {reward}, its parts are {dict(parts)}: they must be finite numbers"
+        ending, reward, parts = Ending.BROKEN, None, {}
     return Episode(
         start=seat.start,
         attempt=event.attempt,
         rows=seat.conversation.rows() if seat.conversation is not None else (),
-        ending=event.ending,
-        reward=event.reward,
-        parts=event.parts,
-        fault=seat.fault or event.fault,
+        ending=ending,
+        reward=reward,
+        parts=parts,
+        fault=fault,
         tools=seat.tools,
         seconds=time.monotonic() - seat.began,
     )

@@ -5,7 +5,6 @@ Plain frozen data, of two kinds (`palaestra.frozen`); standard library and numpy
 (`envs`).
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -172,11 +171,6 @@ class Episode:
     def sampled_tokens(self) -> int:
         """How many tokens the agent chose."""
         return sum(int(row.sampled.sum()) for row in self.rows)
-
-    @property
-    def finite(self) -> bool:
-        """Whether its reward and parts are numbers. None, of a BROKEN episode, is no number that is wrong."""
-        return all(math.isfinite(value) for value in (self.reward or 0.0, *self.parts.values()))
 
     @property
     def versions(self) -> tuple[int, int] | None:

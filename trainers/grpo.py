@@ -89,7 +89,7 @@ def _checked(batch: Batch, max_broken_share: float) -> Batch:
 def _note(metrics: dict[str, float]) -> str:
     """What whoever watches should know of a step."""
     if metrics["skipped_steps"]:
-        return f"{metrics['skipped_steps']:.0f} optimizer steps were skipped: their gradients were no numbers"
+        return f"optimizer steps skipped, for their gradients were no numbers: {metrics['skipped_steps']:.0f}"
     if metrics["frac_reward_zero_std"] == 1:
         return "nothing was learned from rewards in this step: within every group they were equal"
     return ""

@@ -22,13 +22,12 @@ import os
 import socket
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from io import TextIOWrapper
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from palaestra.episode import Ending, Episode
+from palaestra.episode import Episode
 from palaestra.errors import UsageError
 from palaestra.record import Lesson, Record, write
 from palaestra.trainers.config import GRPOConfig
@@ -128,7 +127,7 @@ class Run:
             groups = sorted({episode.start.group for episode, _ in progress.played})[: self.config.save.recorded_groups]
             # Whole games: seats are compared in groups of their own, and a game is looked at with all of its seats.
             games = {_game(episode) for episode, _ in progress.played if episode.start.group in groups}
-            kept = [p for p in progress.played if _game(p[0]) in games or p[0].reward is None or not p[0].finite]
+            kept = [pair for pair in progress.played if _game(pair[0]) in games or pair[0].reward is None]
             self.keep(f"step-{progress.step:06}", kept, "train")
         figures = {name: value if math.isfinite(value) else None for name, value in progress.metrics.items()}
         if self.writes:
@@ -146,7 +145,7 @@ class Run:
             return
         options, path = {"split": split, **config.env.options}, self.folder / "episodes" / f"{name}.jsonl"
         records = (
-            Record(episode.start.env or config.env.env_id, _recordable(episode), options, config.model, lessons)
+            Record(episode.start.env or config.env.env_id, episode, options, config.model, lessons)
             for episode, lessons in pairs
         )
         try:
@@ -280,14 +279,6 @@ def _claimed(folder: Path) -> TextIOWrapper:
 def _game(episode: Episode) -> tuple[str, int, int]:
     """What the seats of one game have in common, and no other episode of a step has."""
     return episode.start.key[:3]
-
-
-def _recordable(episode: Episode) -> Episode:
-    """An episode whose reward is no number was dropped as a BROKEN one is, and JSON has no form of it."""
-    if episode.finite:
-        return episode
-    fault = f"its reward is {episode.reward}, its parts {dict(episode.parts)}"
-    return replace(episode, ending=Ending.BROKEN, reward=None, parts={}, fault=fault)
 
 
 def fresh_folder(name: str, root: Path = Path("runs")) -> Path:

@@ -176,15 +176,6 @@ def test_a_figure_that_is_no_number_is_null_and_every_line_is_json(tmp_path, val
         assert run.curve == [0.5]
 
 
-def test_an_episode_whose_reward_is_no_number_is_kept_without_one(tmp_path):
-    episode, _ = played()[2]
-    wrong = replace(episode, reward=math.nan, parts={"success": 0.0, "speed": math.inf})
-    after_steps(tmp_path, [Progress("grpo", 1, 3, {}, played=[*played(), (wrong, ())])]).close()
-    records = {r.episode.start.seed: r.episode for r in read(tmp_path / "episodes" / "step-000001.jsonl")}
-    assert records[wrong.start.seed].reward is None
-    assert records[wrong.start.seed].fault == "its reward is nan, its parts {'success': 0.0, 'speed': inf}"
-
-
 # Two at once.
 
 _HOLD = """

@@ -83,8 +83,6 @@ class Scoring:
     def _shaped(self, episode: Episode) -> Scored:
         if episode.reward is None:
             return Scored(episode, fault=episode.fault or "it is BROKEN")
-        if not episode.finite:
-            return Scored(episode, fault=f"its reward is {episode.reward}, its parts {dict(episode.parts)}")
         return _checked(Scored(episode, self._shaping(episode)))
 
     def _ask(self) -> None:
