@@ -5,6 +5,7 @@ run, or a rare one would fail somebody else's change; `pytest --hypothesis-profi
 """
 
 import os
+import signal
 
 # Before anything imports torch or numpy, which read it once. Threads would fight over two cores and blur timings.
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -16,6 +17,10 @@ os.environ.pop("COLUMNS", None)  # workers of pytest-xdist have it, and what we 
 
 import hypothesis
 import pytest
+
+# Whoever starts the tests by nohup or in the background has them ignore these, and so would what they test.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 _PATIENT = [hypothesis.HealthCheck.too_slow]
 hypothesis.settings.register_profile("palaestra", deadline=None, derandomize=True, suppress_health_check=_PATIENT)
