@@ -14,7 +14,7 @@ from palaestra.envs.checks.cheats import calls_of, crashing_calls
 from palaestra.envs.checks.findings import Noted, difference, require
 from palaestra.envs.checks.trials import Chair, Subject
 from palaestra.envs.core import branches, calls
-from palaestra.episode import Ending, Message, Status
+from palaestra.episode import Call, Ending, Message, Status
 from palaestra.errors import UsageError
 
 
@@ -26,7 +26,7 @@ def crashing_is_no_escape(subject: Subject) -> None:
     notes = []
     for chair in subject.chairs():
         for schema in chair.schemas:
-            name, answered = schema["function"]["name"], False
+            name, made = schema["function"]["name"], list[Call]()
             with _warned() as warned:
                 for given in crashing_calls(schema):
                     if chair.begin().ending is not None:
@@ -39,8 +39,11 @@ def crashing_is_no_escape(subject: Subject) -> None:
                         "than its timeout",
                     )
                     assert chair.machine.state is not None
-                    answered |= any(one.status is Status.OK for one in chair.machine.state.seats[chair.seat].calls)
+                    made += chair.machine.state.seats[chair.seat].calls
                 chair.machine.discard()
+            # A ToolError is an answer. What is no such error is logged once, and told each time by its class.
+            kinds = tuple(f"Error: {type(r.exc_info[1]).__name__}" for r in warned if r.exc_info)
+            answered = not all(call.status is Status.TOOL_ERROR and call.text.startswith(kinds) for call in made)
             for record in warned:
                 if (error := record.exc_info and record.exc_info[1]) is not None:
                     place = foreign_line(error)
