@@ -295,7 +295,7 @@ class Awaiting(Fetching):
 class BlockingJudge(Sound):
     async def reward(self, attempt):
         if not attempt.answer:
-            free.wait(30)
+            free.wait(4)
         return float(attempt.answer == attempt.task.answer)
 
 

@@ -16,6 +16,7 @@ from pages import PAGES, ROOT, Block, Reader, blocks, same
 from palaestra.cli import COMMANDS, main
 from palaestra.registry import author_class, registered
 
+_TRAINS = re.compile(r"palaestra train|\btrain\(run\)")
 WALKED = [page for page in PAGES if page.name != "README.md" and blocks(page.read_text("utf-8"))]
 
 
@@ -23,9 +24,7 @@ WALKED = [page for page in PAGES if page.name != "README.md" and blocks(page.rea
     "page",
     # A page that trains takes half a minute or more.
     [
-        pytest.param(
-            page, id=page.stem, marks=pytest.mark.prove if "palaestra train" in page.read_text("utf-8") else ()
-        )
+        pytest.param(page, id=page.stem, marks=pytest.mark.prove if _TRAINS.search(page.read_text("utf-8")) else ())
         for page in WALKED
     ],
 )
