@@ -6,7 +6,7 @@ an Arena deals in text, an Engine in token ids or text.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from palaestra.episode import Ending, Event, Message, Start
 
@@ -58,6 +58,10 @@ class Request:
     max_tokens: int
     temperature: float = 1.0
     """0 takes the likeliest token each time."""
+    top_p: float = 1.0
+    top_k: int = 0
+    """0 for no bound."""
+    min_p: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +98,45 @@ class Engine(Protocol):
     def cancel(self, ticket: int) -> None:
         """Forget a request; it will not be answered."""
 
-    def update_weights(self, tensors: Iterable[tuple[str, Any]], version: int) -> None:
-        """Answer from these weights from now on."""
-
     def close(self) -> None:
         """Release everything."""
+
+
+PauseMode = Literal["abort", "wait", "keep"]
+"""What becomes of turns in flight: they begin anew after the pause, they end before it, or they go on after it from
+where they stood, with whatever weights there are then."""
+
+
+@runtime_checkable
+class TrainedEngine(Engine, Protocol):
+    """An engine that answers in token ids, from weights that a trainer changes.
+
+    It may share those weights with the trainer, hold a copy, or be on another machine. Nothing here is lost without a
+    word: a turn is answered, or its Completion says in `fault` why not.
+    """
+
+    @property
+    def version(self) -> int:
+        """Of the weights that it answers from."""
+
+    @property
+    def shares_weights(self) -> bool:
+        """True where it samples from the trainer's own tensors, and so must not be polled while they change."""
+
+    def update_weights(self, tensors: Iterable[tuple[str, Any]], version: int) -> None:
+        """Answer from these weights from now on. All of them are brought, by the names of the trainer's model."""
+
+    def pause(self, mode: PauseMode = "keep") -> None:
+        """Sample nothing more until `resume`; requests are still taken, and answers that are ready still given."""
+
+    def resume(self) -> None:
+        """Answer again."""
+
+    def release(self) -> None:
+        """Give back the memory that only answering needs. Turns in flight begin anew after `reclaim`."""
+
+    def reclaim(self) -> None:
+        """Take that memory again."""
+
+    def health(self) -> str:
+        """What is wrong with it, empty if nothing is. Asked before a run begins, and answered within seconds."""

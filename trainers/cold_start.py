@@ -19,7 +19,7 @@ from palaestra import formats
 from palaestra.agents import Agent, Chat, ScriptedPolicy, TokenLimits, play
 from palaestra.agents.conversation import written_rows
 from palaestra.agents.local_model import LocalModel, find_device, serve
-from palaestra.agents.policies.table import in_every_seat
+from palaestra.agents.policies.table import in_every_seat, trained_engines
 from palaestra.agents.policies.tiny import tiny_model, tiny_tokenizer
 from palaestra.episode import Episode, Start, Status, TokenRow
 from palaestra.errors import TrainingHalted
@@ -222,7 +222,8 @@ def _imitate(
 
 def _reached(local: LocalModel, arena: Arena, limits: TokenLimits, config: ColdStartConfig, measure: _Measure) -> float:
     """What the gate measures of a model as it is now."""
-    local.agent.engine.update_weights(local.model.named_parameters(), version=0)
+    for engine in trained_engines(local.agent):
+        engine.update_weights(local.model.named_parameters(), version=0)
     table, tasks = seats_of(arena), Division(arena.task_count)
     games = max(1, config.gate_tasks // max(1, len(table)))
     starts = (Start(task=tasks.kept_back(number), seed=number, group=number) for number in range(games))

@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from palaestra.agents import Agent
+from palaestra.agents.policies.table import trained_engines
 from palaestra.errors import TrainingHalted
 from palaestra.trainers.config import GRPOConfig, OptimizerConfig
 from palaestra.trainers.sft_config import SFTConfig
@@ -90,8 +91,9 @@ class Learner(Generic[Config]):
             )
 
     def publish(self) -> None:
-        """Let the engine sample from the weights as they are now."""
-        self.agent.engine.update_weights(self.model.named_parameters(), version=self.step)
+        """Let the engines sample from the weights as they are now."""
+        for engine in trained_engines(self.agent):
+            engine.update_weights(self.model.named_parameters(), version=self.step)
         self.torn = False
 
     def _tear(self, *_: object) -> None:

@@ -26,7 +26,7 @@ from palaestra.agents.engines.rows import Feed, Slot, plan
 from palaestra.agents.engines.slots import SlotCache
 from palaestra.agents.head import head_of
 from palaestra.errors import UsageError
-from palaestra.protocols import Completion, Request
+from palaestra.protocols import Completion, PauseMode, Request
 
 _WIDTH = 4
 """A decode step's width is a multiple of this."""
@@ -58,6 +58,13 @@ class TorchEngine:
         self._queue: deque[tuple[int, Request]] = deque()
         self._tickets = count()
         self._clock = 0
+        self._ready: list[Completion] = []
+        self._paused = False
+
+    @property
+    def shares_weights(self) -> bool:
+        """It samples from the model that it was given."""
+        return True
 
     def submit(self, request: Request) -> int:
         """Queue a turn."""
@@ -73,11 +80,14 @@ class TorchEngine:
     @torch.no_grad()
     def poll(self, timeout: float = 0.0) -> list[Completion]:
         """Admit what waits, sample one token for every running turn, and report the turns that ended."""
+        done, self._ready = self._ready, []
+        if self._paused:
+            return done
         self._admit()
         running = [slot for slot in self._slots if slot.ticket is not None]
         fresh = sorted((slot for slot in running if slot.fresh), key=lambda slot: slot.ticket or 0)
         decoding = [slot for slot in running if not slot.fresh]
-        done = self._decode(decoding) if decoding else []
+        done += self._decode(decoding) if decoding else []
         for feeds in plan(fresh, self._slots):
             done += self._prefill(feeds)
         return done
@@ -108,6 +118,26 @@ class TorchEngine:
             # A run that is resumed here has an engine that never played: this one must not differ from it by a bit.
             self._cache.clear()
             self._clock = 0
+
+    def pause(self, mode: PauseMode = "keep") -> None:
+        """Sample nothing more until `resume`."""
+        while mode == "wait" and any(slot.ticket is not None for slot in self._slots):
+            self._ready += self.poll()
+        self._paused = True
+
+    def resume(self) -> None:
+        """Sample again."""
+        self._paused = False
+
+    def release(self) -> None:
+        """The cache stays as it is."""
+
+    def reclaim(self) -> None:
+        """The cache grows as it is needed."""
+
+    def health(self) -> str:
+        """Nothing can be wrong with a model in this process that its next pass would not say."""
+        return ""
 
     def close(self) -> None:
         """Nothing to release: memory goes with the object."""

@@ -7,7 +7,7 @@ servers give text, so the episodes have no rows, and nothing can be trained on t
 """
 
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from functools import partial
 from hashlib import blake2b
@@ -109,10 +109,6 @@ class EndpointPolicy:
         """Forget a request and hang up; a server that notices stops generating."""
         if ticket in self._live:
             self._live.pop(ticket).cancel()
-
-    def update_weights(self, tensors: Iterable[tuple[str, Any]], version: int) -> None:
-        """Refused: a served model has its own weights."""
-        raise UsageError(f"{self!r} cannot take new weights; train a model that palaestra loads itself")
 
     def close(self) -> None:
         """Hang up, and end the thread."""

@@ -10,7 +10,7 @@ import io
 import json
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import count
 from typing import Any, TextIO
@@ -72,10 +72,6 @@ class HumanPolicy:
     def cancel(self, ticket: int) -> None:
         """Forget a request that was not asked yet."""
         self._waiting.pop(ticket, None)
-
-    def update_weights(self, tensors: Iterable[tuple[str, Any]], version: int) -> None:
-        """Refused: a person has no weights."""
-        raise UsageError("a person at the keyboard cannot take new weights; train a model that palaestra loads itself")
 
     def close(self) -> None:
         """Forget what waits."""

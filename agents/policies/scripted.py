@@ -1,8 +1,7 @@
 """An engine that plays by rule: demonstrators, tests, opponents."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
-from typing import Any
 
 import numpy as np
 
@@ -50,9 +49,6 @@ class ScriptedPolicy:
     def cancel(self, ticket: int) -> None:
         """Forget an answer."""
         self._answers.pop(ticket, None)
-
-    def update_weights(self, tensors: Iterable[tuple[str, Any]], version: int) -> None:
-        """A script has no weights."""
 
     def close(self) -> None:
         """Nothing to release."""

@@ -5,22 +5,21 @@ weights. Seats of one game share task and seed, so each seat's seed is mixed wit
 and read the same words do not draw the same noise. Players with tokenizers of their own are seated by `seated_agent`.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from itertools import count
-from typing import Any
 
 from palaestra.agents.agent import Agent
 from palaestra.errors import UsageError
-from palaestra.protocols import Completion, Engine, Request
+from palaestra.protocols import Completion, Engine, Request, TrainedEngine
 
 
 class SeatedEngine:
     """Routes by `Start.seat`."""
 
     def __init__(self, engines: Mapping[str, Engine], learning: Collection[str] | None = None) -> None:
-        """`learning` names the seats whose engines take new weights; all by default."""
+        """`learning` names the seats whose engines take new weights; all that have weights by default."""
         self._seats = dict(engines)
         learning = list(engines) if learning is None else learning
         if unknown := [seat for seat in learning if seat not in engines]:
@@ -29,7 +28,12 @@ class SeatedEngine:
         for engine in engines.values():
             if not any(engine is known for known in self._engines):
                 self._engines.append(engine)
-        self._learning = [e for e in self._engines if any(engines[seat] is e for seat in learning)]
+        self.learning = [
+            engine
+            for engine in self._engines
+            if isinstance(engine, TrainedEngine) and any(engines[seat] is engine for seat in learning)
+        ]
+        """The engines whose weights a trainer changes."""
         self._tickets = count()
         self._out: dict[int, tuple[Engine, int]] = {}
         """Our ticket: the engine and its own."""
@@ -74,12 +78,6 @@ class SeatedEngine:
         self._ours[self._place(engine)].pop(theirs, None)
         engine.cancel(theirs)
 
-    def update_weights(self, tensors: Iterable[tuple[str, Any]], version: int) -> None:
-        """New weights for the engines that learn."""
-        held = list(tensors) if len(self._learning) > 1 else tensors
-        for engine in self._learning:
-            engine.update_weights(held, version)
-
     def close(self) -> None:
         """Close every engine, once."""
         for engine in self._engines:
@@ -102,6 +100,13 @@ def in_every_seat(agent: Agent, seats: Sequence[str]) -> Agent:
     if not seats or isinstance(agent.engine, SeatedEngine):
         return agent
     return Agent(SeatedEngine(dict.fromkeys(seats, agent.engine)), agent.chat)
+
+
+def trained_engines(agent: Agent) -> Sequence[TrainedEngine]:
+    """The engines of an agent whose weights a trainer changes; none in one that has no weights."""
+    if isinstance(agent.engine, SeatedEngine):
+        return agent.engine.learning
+    return [agent.engine] if isinstance(agent.engine, TrainedEngine) else []
 
 
 def _mixed(seed: int, seat: str) -> int:

@@ -276,11 +276,6 @@ def test_seeds_are_sent_when_asked_and_differ_by_start_and_turn():
     assert all(0 <= seed < 2**31 for seed in sent[3:])
 
 
-def test_weights_are_refused():
-    with opened("http://localhost:1/v1") as policy, pytest.raises(UsageError, match="cannot take new weights"):
-        policy.update_weights([], 1)
-
-
 def test_a_turn_that_no_server_would_take_goes_as_text():
     spoilt = "<tool_call>{oops}</tool_call>"
     messages = [ASK, {"role": "assistant", "content": spoilt}, {"role": "tool", "name": "", "content": "Error: bad"}]

@@ -188,10 +188,8 @@ def test_lone_surrogates_do_not_get_through():
     assert turns("a\udcffb\n\n") == ["a?b"]
 
 
-def test_weights_are_refused_and_closing_forgets():
+def test_closing_forgets():
     policy, _ = person("x\n\n")
-    with pytest.raises(UsageError, match="cannot take new weights"):
-        policy.update_weights([], 1)
     policy.submit(request())
     policy.close()
     assert policy.poll() == []

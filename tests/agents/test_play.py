@@ -189,9 +189,6 @@ class Babble:
     def cancel(self, ticket):
         self.ready = []
 
-    def update_weights(self, tensors, version):
-        pass
-
     def close(self):
         pass
 

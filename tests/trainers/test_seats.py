@@ -158,9 +158,6 @@ class Slate:
         self.cancelled.append(ticket)
         self.waiting.remove(ticket)
 
-    def update_weights(self, tensors, version):
-        self.weights = list(tensors)
-
     def close(self):
         self.closed += 1
 
@@ -181,9 +178,7 @@ def test_requests_go_to_the_engine_of_their_seat_and_tickets_do_not_collide():
     found = {completion.ticket: completion.text for completion in table.poll()}
     assert found == {tickets[0]: "answer 0", tickets[2]: "answer 1", tickets[3]: "answer 1"}
     assert table.poll() == []
-    table.update_weights(iter([("w", 1)]), 3)
-    assert two.weights == [("w", 1)]
-    assert not hasattr(one, "weights")
+    assert not table.learning, "an engine without weights of its own takes none"
     table.close()
     assert (one.closed, two.closed) == (1, 1)
 
