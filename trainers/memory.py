@@ -1,32 +1,39 @@
 """How much memory a run will need, counted before anything is loaded.
 
-The model is built without storage, so its tensors are counted and not guessed; a forward pass through that shape counts
-what a backward pass would keep. Nothing here is faster or smaller than the run itself: it only adds up.
+The model is built without storage, so its tensors are counted and not guessed; a pass through that shape counts what a
+backward pass would keep. `doctor` shows the estimate, `train` refuses what it says does not fit, and `scale.fit`
+chooses by it. Nothing here is faster or smaller than the run itself: it only adds up.
 
-Left out: the allocator's fragments, the GPU's context (about half a gigabyte), the steps in which the engine's cache
-grows (up to 4,096 positions ahead of its rows), and the moment in which a model is read from disk. An estimate below
-the device's memory is therefore no promise, one above it is a warning.
+Left out: experts, which are chosen by what their input holds; and the moment in which a model is read from disk.
 """
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import AttentionInterface, AutoModelForCausalLM
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from palaestra.errors import UsageError
+from palaestra.trainers.block_logprobs import block_tokens
 from palaestra.trainers.config import GRPOConfig
 
-_BYTES = 4
-"""Of a weight, and of everything that is computed from it: training is in float32."""
-_LOGITS = 3
-"""Tensors of tokens times vocabulary alive at once in the backward pass: log-probs, their gradient, the logits'."""
-_SAMPLING = 32
-"""Bytes for each row and word while a token is drawn: logits, log-probs and noise, which is hashed in 64 bits."""
+_FLOAT = 4
+"""Bytes of a float32: gradients are summed, and moments kept, in no less."""
+_MOMENTS = {32: 8.0, 8: 2.03}
+"""Bytes a trained weight of AdamW's two moments; in 8 bits a scale for each block comes on top."""
+_SAMPLING = {4: 24, 2: 16}
+"""Bytes for each row and word while a token is drawn, by the bytes of a weight: logits, log-probs, noise."""
 _BATCH = 64
 """Bytes of a token in a batch, at most: ids, log-probs, versions, weights and places."""
+_PREFILL_TOKENS = 16_384
+"""Tokens of a prefill pass of the engine, at most."""
+_CONTEXT = 2**30
+"""Of a GPU's context, libraries and workspaces, together."""
+_FRAGMENTS = 0.05
+"""Share of a GPU's memory that lies between tensors, where no other can use it."""
 _COUNTING = "palaestra_counting"
 
 
@@ -36,14 +43,37 @@ class Outline:
 
     parameters: int
     weight_bytes: int
+    """In the type it is outlined in."""
+    width: int
+    """Of a hidden state."""
+    inner: int
+    """Of the feed-forward layer."""
     words: int
     """Rows of the output head."""
+    tied: bool
+    """The embedding is the output head."""
     layers: int
     heads: int
     key_heads: int
     head_width: int
     model: Any
     """Without storage."""
+
+    @property
+    def bytes(self) -> int:
+        """Of one weight."""
+        size: int = next(self.model.parameters()).element_size()
+        return size
+
+    def adapter(self, rank: int) -> int:
+        """Weights of a LoRA adapter of every linear layer but the output head."""
+        head = self.model.get_output_embeddings()
+        layers = [m for m in self.model.modules() if isinstance(m, torch.nn.Linear) and m is not head]
+        return sum(rank * (layer.in_features + layer.out_features) for layer in layers)
+
+    def cache_token(self) -> int:
+        """Bytes of a token's keys and values."""
+        return 2 * self.layers * self.key_heads * self.head_width * self.bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,26 +89,30 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a run holds throughout, and what it needs on top while it plays and while it learns."""
+    """What a run holds throughout, what it needs on top in each phase, and on the host."""
 
     held: tuple[Part, ...]
     playing: tuple[Part, ...]
     learning: tuple[Part, ...]
+    stepping: tuple[Part, ...]
+    """At an optimizer step, when no activations are left."""
+    host: tuple[Part, ...] = ()
+    """In main memory, where the model is on a GPU."""
 
     @property
     def total(self) -> int:
-        """The most that is needed at any moment: playing and learning take turns."""
-        return _sum(self.held) + max(_sum(self.playing), _sum(self.learning))
+        """The most that is needed of the device at any moment: playing and learning take turns."""
+        return _sum(self.held) + max(_sum(self.playing), _sum(self.learning), _sum(self.stepping))
 
 
-def outline(config: Any) -> Outline:
+def outline(config: Any, dtype: torch.dtype = torch.float32) -> Outline:
     """A model's shape, from its transformers config alone."""
     config = copy.deepcopy(config)
     AttentionInterface.register(_COUNTING, _linear_attention)
     try:
         with torch.device("meta"):
             model: Any = AutoModelForCausalLM.from_config(
-                config, dtype=torch.float32, attn_implementation=_COUNTING, trust_remote_code=False
+                config, dtype=dtype, attn_implementation=_COUNTING, trust_remote_code=False
             )
     except Exception as error:  # Every architecture complains of a wrong config in its own way.
         reason = (str(error).strip().splitlines() or [""])[0]
@@ -92,7 +126,10 @@ def outline(config: Any) -> Outline:
     return Outline(
         parameters=sum(weight.numel() for weight in weights),
         weight_bytes=sum(weight.numel() * weight.element_size() for weight in [*weights, *model.buffers()]),
+        width=head.weight.shape[1],
+        inner=getattr(inner, "intermediate_size", None) or 4 * inner.hidden_size,
         words=head.weight.shape[0],
+        tied=head.weight is model.get_input_embeddings().weight,
         layers=inner.num_hidden_layers,
         heads=heads,
         key_heads=getattr(inner, "num_key_value_heads", None) or heads,
@@ -101,71 +138,92 @@ def outline(config: Any) -> Outline:
     )
 
 
-def estimate(shape: Outline, config: GRPOConfig, *, keeps_scores: bool = False) -> Estimate:
-    """The memory of a run with these settings.
-
-    `keeps_scores` where the device's attention has no kernel for this model and keeps every score.
-    """
-    longest = config.longest_row
-    mini_batches, slots = config.optimizer.num_mini_batches, config.play.slots
-    rows = -(-config.play.num_prompts // min(mini_batches, config.play.num_prompts)) * config.play.num_generations
+def estimate(shape: Outline, config: GRPOConfig, *, on_gpu: bool = False) -> Estimate:
+    """The memory of a run with these settings, whose model is outlined in the type that it computes in."""
+    longest, scale, slots = config.longest_row, config.scale, config.play.slots
+    mini_batches = min(config.optimizer.num_mini_batches, config.play.num_prompts)
+    rows = -(-config.play.num_prompts // mini_batches) * config.play.num_generations
     # A row longer than a micro-batch stands alone.
     tokens = min(max(config.optimizer.micro_batch_tokens, longest), rows * longest)
-    gradients = shape.parameters * _BYTES
-    held = [Part("weights", shape.weight_bytes, "counted, in float32")]
-    if config.recipe.kl.beta > 0:
+    cached = min(config.play.cache_tokens or slots * longest, slots * longest)
+    adapter = shape.adapter(scale.lora_r)
+    trained = adapter or shape.parameters
+    held = [Part("weights", shape.weight_bytes + adapter * _FLOAT, f"counted, {shape.bytes} bytes each")]
+    if config.recipe.kl.beta > 0 and not adapter:
         held.append(Part("reference model", shape.weight_bytes, f"a copy, for beta is {config.recipe.kl.beta:g}"))
-    held.append(Part("AdamW state", 2 * gradients, "two figures a weight"))
-    cache = shape.layers * 2 * slots * shape.key_heads * longest * shape.head_width * _BYTES
-    held.append(Part("key-value cache", cache, f"{slots} slots, rows of {longest} tokens, all full"))
-    sampling = slots * shape.words * _SAMPLING
-    learning = [
-        Part("gradients", gradients, "one figure a weight"),
-        Part("batch", rows * longest * _BATCH, f"{rows} rows of {longest} tokens, at {_BATCH} bytes"),
-        Part("logits", tokens * shape.words * _LOGITS * _BYTES, f"{tokens} tokens, {_LOGITS} times the vocabulary"),
-    ]
+    state = [Part("AdamW state", round(trained * _MOMENTS[scale.optimizer_bits]), f"{scale.optimizer_bits} bits")]
+    if shape.bytes != _FLOAT and not adapter:
+        state.append(Part("float32 copies", trained * _FLOAT, "what the optimizer steps on"))
+    gradients = Part("gradients", trained * _FLOAT, "sums in float32, one figure a trained weight")
+    batch = Part("batch", rows * longest * _BATCH, f"{rows} rows of {longest} tokens, at {_BATCH} bytes")
+    host = [batch] if on_gpu else []
+    held += [] if on_gpu else [batch]
+    (host if scale.optimizer_offload else held).extend(state)
+    if on_gpu:
+        held.append(Part("GPU context", _CONTEXT, "with libraries and workspaces; about"))
+    prefill = min(_PREFILL_TOKENS, cached) * (shape.width + shape.inner) * shape.bytes * 4
+    playing = (
+        Part("key-value cache", cached * shape.cache_token(), f"{cached} tokens in {slots} slots"),
+        Part("sampling", slots * shape.words * _SAMPLING[shape.bytes], f"{slots} rows of {shape.words} words"),
+        Part("prefill", prefill, "one pass through a layer"),
+    )
+    learning = (gradients, *_passes(shape, tokens, checkpointed=scale.gradient_checkpointing, trains_head=not adapter))
+    stepping = (gradients, *(state if scale.optimizer_offload else ()))
+    return Estimate(tuple(held), playing, learning, stepping, tuple(host))
+
+
+def _passes(shape: Outline, tokens: int, *, checkpointed: bool, trains_head: bool) -> list[Part]:
+    """What forward and backward pass of a micro-batch hold at their worst moment."""
     kept = activation_bytes(shape, tokens)
     if kept is None:
-        learning.append(Part("activations", 0, "could not be counted for this architecture: not in the total"))
-    else:
-        learning.append(Part("activations", kept, f"counted by a forward pass of {tokens} tokens without storage"))
-    if keeps_scores:
-        scores = shape.layers * shape.heads * tokens * min(tokens, longest) * _BYTES
-        learning.append(Part("attention scores", scores, "this device has no kernel that forgets them"))
-    return Estimate(
-        tuple(held), (Part("sampling", sampling, f"{slots} rows, {_SAMPLING} bytes a word"),), tuple(learning)
-    )
+        return [Part("activations", 0, "could not be counted for this architecture: not in the total")]
+    layer, outside = kept
+    boundary = tokens * shape.width * shape.bytes
+    stack = shape.layers * (boundary if checkpointed else layer)
+    how = f"{tokens} tokens, {shape.layers} layers" + (", one tensor each" if checkpointed else "")
+    head = shape.words * shape.width * trains_head
+    block = min(block_tokens("cuda" if shape.bytes != _FLOAT else "cpu"), tokens)
+    at_head = block * shape.words * (shape.bytes + 2 * _FLOAT) + head * _FLOAT
+    # The gradient of a tied output layer waits for the embedding's.
+    in_layers = round(layer * (1.5 if checkpointed else 0.5)) + head * shape.bytes * shape.tied
+    worst = max((at_head, f"a block of {block} tokens at the output layer, and its gradient"),
+                (in_layers, "one layer in the backward pass"))
+    return [Part("activations", stack + outside, how), Part("backward pass", *worst)]
 
 
-def activation_bytes(shape: Outline, tokens: int) -> int | None:
-    """What a backward pass through the layers keeps for so many tokens; None where the model cannot be followed."""
+def activation_bytes(shape: Outline, tokens: int) -> tuple[int, int] | None:
+    """What a backward pass keeps of one layer, and of all that is outside of layers; None where the model cannot be
+    followed.
+    """
     own = {tensor.untyped_storage()._cdata for tensor in (*shape.model.parameters(), *shape.model.buffers())}
-    kept: dict[int, Tensor] = {}
+    kept: dict[int, tuple[Tensor, int]] = {}
+    inside = [0]
+    layers = [module for module in shape.model.modules() if isinstance(module, GradientCheckpointingLayer)]
 
     def keep(tensor: Tensor) -> Tensor:
-        if tensor.untyped_storage()._cdata not in own:
-            kept[tensor.untyped_storage()._cdata] = tensor  # Held, so that no other takes its number.
+        # Held, so that no other takes its number.
+        if (name := tensor.untyped_storage()._cdata) not in own:
+            kept.setdefault(name, (tensor, inside[0]))
         return tensor
 
+    def enter(*_: Any) -> None:
+        inside[0] = 1
+
+    def leave(*_: Any) -> None:
+        inside[0] = 0
+
+    hooks = [hook for layer in layers for hook in (layer.register_forward_pre_hook(enter), layer.register_forward_hook(leave))]
     ids = torch.zeros((1, tokens), dtype=torch.long, device="meta")
     try:
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
             shape.model.base_model(input_ids=ids, use_cache=False)
     except Exception:  # Experts are chosen by what their input holds, and here it holds nothing.
         return None
-    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
-
-
-def attention_keeps_scores(shape: Outline, device: torch.device) -> bool:
-    """Whether attention in float32 falls back to the arithmetic that keeps all scores, on a GPU."""
-    if device.type != "cuda":
-        return False
-    from torch.backends.cuda import SDPAParams, can_use_cudnn_attention, can_use_efficient_attention
-
-    query = torch.zeros((1, shape.heads, 64, shape.head_width), device=device, requires_grad=True)
-    keys = torch.zeros((1, shape.key_heads, 64, shape.head_width), device=device, requires_grad=True)
-    asked = SDPAParams(query, keys, keys, None, 0.0, True, shape.heads != shape.key_heads)
-    return not (can_use_efficient_attention(asked) or can_use_cudnn_attention(asked))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    sums = [sum(t.untyped_storage().nbytes() for t, where in kept.values() if where == place) for place in (0, 1)]
+    return sums[1] // max(1, len(layers)), sums[0]
 
 
 class _Kept(torch.autograd.Function):
