@@ -100,6 +100,30 @@ class BatchOptimizerConfig(OptimizerConfig):
 
 
 @dataclass(frozen=True, slots=True)
+class ScaleConfig:
+    """What makes a larger model fit into memory."""
+
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Type of weights and arithmetic. In bfloat16 the optimizer steps on float32 copies of the weights and on float32
+    sums of their gradients. `auto` is bfloat16 on a GPU, and float32 on a CPU and for the tiny agent."""
+    optimizer_bits: Literal[32, 8] = 32
+    """Of AdamW's two moments: 8 takes 2 bytes a trained weight instead of 8 (palaestra[quantized])."""
+    optimizer_offload: bool = False
+    """Keep the optimizer's moments and float32 copies in the host's memory, and on the GPU for its steps alone."""
+    gradient_checkpointing: bool = False
+    """Keep one tensor a layer for the backward pass and compute the others again: about a third more time."""
+    lora_r: Annotated[int, NOT_NEGATIVE] = 0
+    """Rank of a LoRA adapter (palaestra[lora]), which is then all that learns; 0 for none."""
+    lora_alpha: Annotated[float, POSITIVE] = 32.0
+    """The adapter counts `lora_alpha / lora_r` times."""
+    lora_target_modules: Annotated[tuple[str, ...], Field(min_length=1)] = ("all-linear",)
+    """Layers with an adapter, by the ends of their names; `all-linear` for all but embeddings and output layer."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@dataclass(frozen=True, slots=True)
 class SaveConfig:
     """What is kept on disk."""
 
@@ -178,6 +202,7 @@ class GRPOConfig:
     recipe: Recipe = field(default_factory=lambda: find_recipe("grpo-tcr"))
     play: PlayConfig = field(default_factory=PlayConfig)
     optimizer: BatchOptimizerConfig = field(default_factory=BatchOptimizerConfig)
+    scale: ScaleConfig = field(default_factory=ScaleConfig)
     save: PlaySaveConfig = field(default_factory=PlaySaveConfig)
     cold_start: ColdStartConfig = field(default_factory=ColdStartConfig)
 

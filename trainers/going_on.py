@@ -5,6 +5,7 @@ GRPO, imitation and whatever else learns share it: `newest_of` finds where a run
 
 from collections.abc import Generator, Iterator
 
+from palaestra.agents.adapters import adapted, save_adapter
 from palaestra.agents.local_model import export
 from palaestra.errors import TrainingHalted, UsageError
 from palaestra.trainers.checked import changed
@@ -92,7 +93,10 @@ def recorded(
 
 
 def keep_model(run: Run, learner: Learner[Config]) -> None:
-    """Export what a run has trained."""
+    """Export what a run has trained: the model, whole; and of an adapter, that alone too."""
     if run.writes:
         with whole_folder(run.model) as folder:
             export(learner.model, learner.tokenizer, folder)
+        if adapted(learner.model):
+            with whole_folder(run.adapter) as folder:
+                save_adapter(learner.model, learner.tokenizer, folder)

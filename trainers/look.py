@@ -28,9 +28,9 @@ def look(learner: Learner[GRPOConfig], batch: Batch) -> Seen:
             continue
         packed = pack([batch.episodes[i] for i in speaking], [0.0] * len(speaking)).to(device)
         said_N = torch.zeros_like(packed.sampled_logprobs_N)
-        with torch.no_grad():
+        with torch.no_grad(), learner.as_reference() as reference:
             for micro in micro_batches(packed, config.optimizer.micro_batch_tokens):
-                said_N[micro.origin_N] = token_logprobs(learner.reference, micro, config.play.temperature)
+                said_N[micro.origin_N] = token_logprobs(reference, micro, config.play.temperature)
         for i, said in zip(speaking, packed.by_episode(said_N), strict=True):
             found[i] = said
     return Seen(tuple(found))

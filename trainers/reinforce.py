@@ -12,7 +12,7 @@ import torch
 from palaestra.agents.dialect import pinned
 from palaestra.agents.local_model import LocalModel, export
 from palaestra.errors import UsageError
-from palaestra.trainers.checkpoint import Checkpoint, fingerprint, restore
+from palaestra.trainers.checkpoint import Checkpoint, fingerprint, open_saved, restore
 from palaestra.trainers.cold_start import raise_tiny
 from palaestra.trainers.config import GRPOConfig
 from palaestra.trainers.durable import whole_folder
@@ -21,7 +21,7 @@ from palaestra.trainers.grpo import train
 from palaestra.trainers.interrupts import Interrupts
 from palaestra.trainers.learner import Learner
 from palaestra.trainers.measuring import measure, measure_before
-from palaestra.trainers.opening import open_arena, open_model
+from palaestra.trainers.opening import as_opened, open_arena, open_model, settled_scale
 from palaestra.trainers.progress import Progress
 from palaestra.trainers.resume import trained_format
 from palaestra.trainers.run import Run
@@ -55,16 +55,20 @@ def prepare(run: Run, opened: LocalModel | None = None) -> Generator[Progress, N
     if found is not None:
         learner = _restored(found, run, config)
     else:
+        raised = False
         if start.is_dir():
             local = open_model(str(start), config)
         elif opened is not None or config.model != "tiny":
             local = opened or open_model(config.model, config)
         else:
-            local = (yield from raise_tiny(config)).local
+            local, raised = (yield from raise_tiny(config)).local, True
         if config.model != "tiny":
             config = pin_format(run, config, local)
-        if config.model == "tiny" or config.recipe.kl.beta > 0:
+        if config.model == "tiny" or (config.recipe.kl.beta > 0 and not config.scale.lora_r):
             keep_start(run, local)
+        if raised:
+            local.model.name_or_path = str(start)  # What an adapter names as its base.
+            local = as_opened(local, config, config.play.slots)
         # Dropout draws from torch's own generator, and nothing else does. It starts anew here, as after a kill.
         torch.manual_seed(config.seed)
         learner = Learner(local.agent, local.model, config)
@@ -108,15 +112,19 @@ def keep_start(run: Run, local: LocalModel) -> None:
 def _config(run: Run) -> GRPOConfig:
     if not isinstance(run.config, GRPOConfig):
         raise UsageError(f"{run.folder} holds a run of the kind {run.config.KIND}, which plays nothing")
-    return run.config
+    if (config := settled_scale(run.config)) != run.config:
+        run.settle(config)
+    return config
 
 
 def _restored(found: Checkpoint, run: Run, config: GRPOConfig) -> Learner[GRPOConfig]:
     reference, start = None, run.folder / "start"
-    if config.recipe.kl.beta > 0:
+    if config.recipe.kl.beta > 0 and not config.scale.lora_r:
         if not start.is_dir():
             raise UsageError(f"{start} is gone: the recipe's KL is measured from the model in it; put it back")
         reference = open_model(str(start), config).model
         if fingerprint(reference) != found.fingerprint:
             raise UsageError(f"{start} and {found.path} hold models of different shapes; one of them is of another run")
-    return restore(found, open_model(str(found.model), config), config, reference)
+    base = str(start) if start.is_dir() else config.model
+    local = open_saved(found, lambda name: open_model(name, config), base)
+    return restore(found, local, config, reference)

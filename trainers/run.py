@@ -8,6 +8,7 @@ episodes/       step-000012.jsonl, eval-before.jsonl, eval-after.jsonl: episodes
 checkpoints/    the newest ones: what `palaestra train --resume` goes on from (`trainers.checkpoint`)
 summary.json    the figures at the end, with seed, versions, wall and CPU seconds; not before the run is finished
 model/          safetensors, tokenizer and template
+adapter/        beside it, where an adapter was trained: that alone, as peft reads it
 lock            held by the process at work, and let go when it dies; the file itself says nothing
 
 One process writes. Others may read while it does, and ranks of one job hold it open beside it: what they add is not
@@ -81,6 +82,11 @@ class Run:
     def model(self) -> Path:
         """The folder of the model that it has made."""
         return self.folder / "model"
+
+    @property
+    def adapter(self) -> Path:
+        """The folder of the adapter alone, where one was trained."""
+        return self.folder / "adapter"
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -237,7 +243,7 @@ class Run:
         self.notes = agreed(saved, self.config, self.folder)
         if not self.writes:
             return
-        sweep(self.folder, (*_CONTENT, "before.json", "summary.json", "start", "model"))
+        sweep(self.folder, (*_CONTENT, "before.json", "summary.json", "start", "model", "adapter"))
         for name in ("episodes", "checkpoints"):
             sweep(self.folder / name)
         (self.folder / "episodes").mkdir(exist_ok=True)

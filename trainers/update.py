@@ -52,11 +52,12 @@ def update(
         ).to(weight.device)
         said_N = torch.zeros_like(packed.sampled_logprobs_N)
         for micro in micro_batches(packed, config.optimizer.micro_batch_tokens):
-            logprobs_N = token_logprobs(model, micro, config.play.temperature)
-            said_N[micro.origin_N] = logprobs_N.detach()
-            if not passes:
-                sums["gap"] = max(sums["gap"], _checked_gap(logprobs_N, micro, learner.step, exact))
-            _backward(learner, logprobs_N, micro, seen, sums)
+            with learner.computing():
+                logprobs_N = token_logprobs(model, micro, config.play.temperature)
+                said_N[micro.origin_N] = logprobs_N.detach()
+                if not passes:
+                    sums["gap"] = max(sums["gap"], _checked_gap(logprobs_N, micro, learner.step, exact))
+                _backward(learner, logprobs_N, micro, seen, sums)
         norms.append(learner.descend(rate))
         for i, of_sample in zip(places, packed.by_episode(said_N), strict=True):
             said[i] = _by_row(of_sample, batch.episodes[i]), passes

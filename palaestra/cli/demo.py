@@ -22,7 +22,7 @@ from palaestra.trainers.evaluate import Both
 from palaestra.trainers.going_on import keep_model
 from palaestra.trainers.learner import Learner
 from palaestra.trainers.measuring import measure
-from palaestra.trainers.opening import check
+from palaestra.trainers.opening import as_opened, check
 from palaestra.trainers.reinforce import keep_start, practise
 from palaestra.trainers.report import need_matplotlib, save_curve, transcript
 from palaestra.trainers.run import Run, fresh_folder
@@ -80,6 +80,7 @@ def _play(record: Run, config: GRPOConfig, console: Console) -> None:
 
 
 def _learn(record: Run, config: GRPOConfig, local: LocalModel, console: Console) -> Both:
+    local = as_opened(local, config, config.play.slots)
     learner = Learner(local.agent, local.model, config)
     watch(practise(record, learner), console)
     keep_model(record, learner)

@@ -17,6 +17,8 @@ from palaestra.cli.finding import Finding
 
 PURPOSES = {
     "train": "play and train models in this process",
+    "lora": "train adapters in place of whole models",
+    "quantized": "keep the optimizer's moments in 8 bits",
     "plot": "draw the curves of a run as images",
     "endpoint": "play against a model behind an HTTP API",
     "data": "read tasks from parquet files",
