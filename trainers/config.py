@@ -85,7 +85,7 @@ class OptimizerConfig:
     max_grad_norm: Annotated[float, Field(gt=0, allow_inf_nan=True)] = 1.0
     """Gradients are scaled down to this norm."""
     micro_batch_tokens: Annotated[int, COUNT] = 16_384
-    """Padded tokens in one forward and backward pass; changes memory and speed, not the result."""
+    """Tokens in one pass, common beginnings counted once; changes memory and speed, not the result."""
 
     def __post_init__(self) -> None:
         check_fields(self)

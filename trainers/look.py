@@ -29,8 +29,8 @@ def look(learner: Learner[GRPOConfig], batch: Batch) -> Seen:
         packed = pack([batch.episodes[i] for i in speaking], [0.0] * len(speaking)).to(device)
         said_N = torch.zeros_like(packed.sampled_logprobs_N)
         with torch.no_grad(), learner.as_reference() as reference:
-            for micro in micro_batches(packed, config.optimizer.micro_batch_tokens):
-                said_N[micro.origin_N] = token_logprobs(reference, micro, config.play.temperature)
+            for micro in micro_batches(reference, packed, config.optimizer.micro_batch_tokens):
+                said_N[micro.origin_N] = token_logprobs(reference, micro, config.play.temperature).logprobs_N
         for i, said in zip(speaking, packed.by_episode(said_N), strict=True):
             found[i] = said
     return Seen(tuple(found))

@@ -17,12 +17,13 @@ from torch import Tensor
 from transformers import AttentionInterface, AutoModelForCausalLM
 
 from palaestra.errors import UsageError
+from palaestra.trainers.block_logprobs import BLOCK
 from palaestra.trainers.config import GRPOConfig
 
 _BYTES = 4
 """Of a weight, and of everything that is computed from it: training is in float32."""
-_LOGITS = 3
-"""Tensors of tokens times vocabulary alive at once in the backward pass: log-probs, their gradient, the logits'."""
+_LOGITS = 2
+"""Tensors of a block's tokens times vocabulary alive at once: logits, and their exponentials."""
 _SAMPLING = 32
 """Bytes for each row and word while a token is drawn: logits, log-probs and noise, which is hashed in 64 bits."""
 _BATCH = 64
@@ -111,6 +112,7 @@ def estimate(shape: Outline, config: GRPOConfig, *, keeps_scores: bool = False) 
     rows = -(-config.play.num_prompts // min(mini_batches, config.play.num_prompts)) * config.play.num_generations
     # A row longer than a micro-batch stands alone.
     tokens = min(max(config.optimizer.micro_batch_tokens, longest), rows * longest)
+    block = min(tokens, max(BLOCK.values()))
     gradients = shape.parameters * _BYTES
     held = [Part("weights", shape.weight_bytes, "counted, in float32")]
     if config.recipe.kl.beta > 0:
@@ -122,7 +124,7 @@ def estimate(shape: Outline, config: GRPOConfig, *, keeps_scores: bool = False) 
     learning = [
         Part("gradients", gradients, "one figure a weight"),
         Part("batch", rows * longest * _BATCH, f"{rows} rows of {longest} tokens, at {_BATCH} bytes"),
-        Part("logits", tokens * shape.words * _LOGITS * _BYTES, f"{tokens} tokens, {_LOGITS} times the vocabulary"),
+        Part("logits", block * shape.words * _LOGITS * _BYTES, f"{block} tokens, {_LOGITS} times the vocabulary"),
     ]
     kept = activation_bytes(shape, tokens)
     if kept is None:

@@ -83,9 +83,9 @@ class Imitation:
         packed = pack_rows([next(self._order) for _ in range(self._size)])
         packed = packed.to(next(learner.model.parameters()).device)
         tokens, total = int(packed.sampled_N.sum()), 0.0
-        for micro in micro_batches(packed, config.micro_batch_tokens):
+        for micro in micro_batches(learner.model, packed, config.micro_batch_tokens):
             with learner.computing():
-                loss = -token_logprobs(learner.model, micro).sum() / tokens
+                loss = -token_logprobs(learner.model, micro).logprobs_N.sum() / tokens
                 loss.backward()  # type: ignore[no-untyped-call]
             total += float(loss.detach())
         norm = learner.descend(rate)

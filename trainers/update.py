@@ -51,9 +51,13 @@ def update(
             None if seen.reference is None else [seen.reference[i] for i in places],
         ).to(weight.device)
         said_N = torch.zeros_like(packed.sampled_logprobs_N)
-        for micro in micro_batches(packed, config.optimizer.micro_batch_tokens):
+        for micro in micro_batches(model, packed, config.optimizer.micro_batch_tokens):
             with learner.computing():
-                logprobs_N = token_logprobs(model, micro, config.play.temperature)
+                scores = token_logprobs(model, micro, config.play.temperature)
+                logprobs_N = scores.logprobs_N
+                sums["entropy"] += float(scores.entropies_N.detach().sum())
+                sums["read"] += len(micro.ids_N)
+                sums["computed"] += scores.computed
                 said_N[micro.origin_N] = logprobs_N.detach()
                 if not passes:
                     sums["gap"] = max(sums["gap"], _checked_gap(logprobs_N, micro, learner.step, exact))
@@ -73,6 +77,7 @@ def update(
         "loss": sums["loss"] / max(passes, 1),
         "grad_norm": sum(taken) / max(len(taken), 1),
         "kl": sums["kl"] / counted,
+        "num_tokens/shared_ratio": sums["read"] / max(sums["computed"], 1),
         "clip_ratio/low_mean": sums["low"] / counted,
         "clip_ratio/high_mean": sums["high"] / counted,
         "clip_ratio/region_mean": (sums["low"] + sums["high"]) / counted,
@@ -80,6 +85,7 @@ def update(
         "skipped_steps": len(norms) - len(taken),
         "sampling/sampling_logp_difference/max": sums["gap"],
         "learning_rate": config.optimizer.learning_rate * rate,
+        **({"entropy": sums["entropy"] / counted} if passes else {}),
     }, lessons
 
 
