@@ -59,9 +59,20 @@ class PlayConfig:
     """Wait for all running tools before decoding on: curves repeat bit by bit, but the slowest tool sets the pace."""
     max_broken_share: Annotated[float, SHARE] = 0.05
     """The run stops when more of a step's episodes than this are BROKEN, or dropped for a reward that is no number."""
+    max_staleness: Annotated[int, NOT_NEGATIVE] = 0
+    """Updates that the weights may take between the choice of a token and what is learned from it: so many batches are
+    played ahead of the learner. 0 plays and learns by turns; more asks for an engine with weights of its own."""
+    max_logprob_gap: Annotated[float | None, POSITIVE] = None
+    """The run stops where engine and trainer differ by more, on average over tokens of the newest weights; none: by
+    0.001 in any token where both compute with the same float32 weights, else by 0.1 on average."""
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.max_staleness and self.ordered:
+            raise ConfigError(
+                f"max_staleness is {self.max_staleness} and ordered is True; a run that plays ahead does not repeat "
+                "bit by bit, for time decides which weights choose a token: set ordered to False (--play.no-ordered)"
+            )
 
 
 @dataclass(frozen=True, slots=True)

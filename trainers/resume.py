@@ -22,6 +22,7 @@ FREE = (
     "save.keep_checkpoints",
     "save.recorded_groups",
     "play.max_broken_share",
+    "play.max_logprob_gap",
     "scale.optimizer_offload",
 )
 """May differ: they say what is written down, when to give up and where tensors wait, and no weight depends on them."""

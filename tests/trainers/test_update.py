@@ -28,7 +28,7 @@ def learned(monkeypatch, batch, model, recipe="grpo-t", advantages=None, referen
     """One step on a batch; its progress."""
     if advantages is not None:
         monkeypatch.setattr(Group, "__call__", lambda *_: advantages)
-    monkeypatch.setattr(grpo, "rollouts", lambda *_, **__: iter([batch]))
+    monkeypatch.setattr(grpo, "rollouts", lambda *_, **__: (one for one in [batch]))
     config = settings(recipe, **{"steps": 1, "num_mini_batches": 1, "beta": 0.0, **changes})
     learner = Learner(Agent(families.Echo()), model, config, reference=reference)
     (progress,) = grpo.train(learner, families.Talk(1))
