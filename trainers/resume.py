@@ -17,7 +17,10 @@ from palaestra.trainers.sft_config import SFTConfig
 
 RunConfig = GRPOConfig | SFTConfig
 VERSION = 2
-FREE = ("save.checkpoint_every", "save.keep_checkpoints", "save.recorded_groups", "play.max_broken_share")
+FREE = (
+    *("save.checkpoint_every", "save.keep_checkpoints", "save.recorded_groups", "play.max_broken_share"),
+    *("eval.eval_steps", "eval.early_stopping_patience", "track"),
+)
 """May differ: they say what is written down and when to give up, and no weight depends on them."""
 ROUNDING = ("play.slots", "optimizer.micro_batch_tokens", "device")
 """May differ, with a note: the same sums in another order or on another machine, so the last bits change. A run that

@@ -142,7 +142,8 @@ def imitate(run: Run, interrupts: Interrupts | None = None) -> Generator[Progres
     run.rewind(learner.step)
     imitation = Imitation(learner, made.rows)
     every = config.save.checkpoint_every or imitation.epoch_steps
-    yield from recorded(run, learner, imitation.progress(), every, interrupts or Interrupts())
+    stage = imitation.progress()
+    yield from recorded(run, learner, stage, lambda step: step % every == 0, interrupts or Interrupts())
     keep_model(run, learner)
     losses = [line["loss"] for line in run.metrics]
     run.finish(
