@@ -93,7 +93,8 @@ def has_stopped_improving(run: Run) -> bool:
     config, best = run.config, run.best
     if not isinstance(config, GRPOConfig) or config.eval.early_stopping_patience is None or best is None:
         return False
-    return sum(line["step"] > best["step"] for line in run.measured) >= config.eval.early_stopping_patience
+    later = [line for line in run.measured if line["step"] > best["step"]]
+    return len(later) >= config.eval.early_stopping_patience
 
 
 def told_best(run: Run, learner: Learner[GRPOConfig]) -> dict[str, Any]:

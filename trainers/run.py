@@ -8,6 +8,7 @@ measured.jsonl  one line for each measurement on held-out tasks on the way, wher
 best/           the model of the best of these, with its line as measured.json
 episodes/       step-000012.jsonl, eval-before.jsonl, eval-after.jsonl: episodes with their tokens (`palaestra.record`)
 checkpoints/    the newest ones: what `palaestra train --resume` goes on from (`trainers.checkpoint`)
+tracking.json   how far each tracker has been told (`tracking`)
 summary.json    the figures at the end, with seed, versions, wall and CPU seconds; not before the run is finished
 model/          safetensors, tokenizer and template
 lock            held by the process at work, and let go when it dies; the file itself says nothing
@@ -245,7 +246,10 @@ class Run:
         self.notes = agreed(saved, self.config, self.folder)
         if not self.writes:
             return
-        sweep(self.folder, (*_CONTENT, _MEASURED, "before.json", "summary.json", "start", "model", "best"))
+        sweep(
+            self.folder,
+            (*_CONTENT, _MEASURED, "tracking.json", "before.json", "summary.json", "start", "model", "best"),
+        )
         for name in ("episodes", "checkpoints"):
             sweep(self.folder / name)
         (self.folder / "episodes").mkdir(exist_ok=True)

@@ -59,7 +59,7 @@ RULES = (
         "palaestra.trainers",
         ("palaestra.trainers", "palaestra.agents", *FRONT),
         frozenset({"numpy", "tyro", "pydantic"}) | TRAINING,
-        lazily=frozenset({"rich", "matplotlib"}),
+        lazily=frozenset({"rich", "matplotlib", "wandb", "trackio"}),
     ),
     Rule("palaestra", FRONT, frozenset({"numpy"})),
 )
