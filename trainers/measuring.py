@@ -97,13 +97,13 @@ def has_stopped_improving(run: Run) -> bool:
     return len(later) >= config.eval.early_stopping_patience
 
 
-def told_best(run: Run, learner: Learner[GRPOConfig]) -> dict[str, Any]:
+def told_best(run: Run) -> dict[str, Any]:
     """What a summary says of the measurements on the way; nothing where there were none."""
     best = run.best
     if best is None:
         return {}
-    figures = {name: best[name] for name in ("step", "success", "low", "high")}
-    return {"best": figures, "steps_taken": learner.step, "stopped_early": learner.step < learner.steps}
+    figures, taken = {name: best[name] for name in ("step", "success", "low", "high")}, run.metrics[-1]["step"]
+    return {"best": figures, "steps_taken": taken, "stopped_early": has_stopped_improving(run)}
 
 
 def recalled(figures: dict[str, dict[str, object]]) -> Both:

@@ -22,6 +22,7 @@ from palaestra.trainers.interrupts import Interrupts
 from palaestra.trainers.learner import Learner
 from palaestra.trainers.measuring import measure_after, measure_before, measured_on_the_way, told_best
 from palaestra.trainers.opening import open_arena, open_model
+from palaestra.trainers.outline import outline
 from palaestra.trainers.progress import Progress
 from palaestra.trainers.resume import trained_format
 from palaestra.trainers.run import Run
@@ -32,6 +33,7 @@ def reinforce(
 ) -> Generator[Progress, None, None]:
     """Take a run from where it stands to its end. `opened` is its model, where a caller has it already."""
     learner = yield from prepare(run, opened)
+    yield Progress("grpo", learner.step, learner.steps, note=outline(learner))
     if learner.step:
         note = f"going on after step {learner.step} of {learner.steps}"
         yield Progress("grpo", learner.step, learner.steps, note=note)
@@ -43,7 +45,7 @@ def reinforce(
     keep_model(run, learner)
     measured = {"before": before, "after": after}
     figures = {name: both.figures() for name, both in measured.items() if both is not None}
-    run.finish({**figures, **told_best(run, learner), "curve": run.curve})
+    run.finish({**figures, **told_best(run), "curve": run.curve})
 
 
 def prepare(run: Run, opened: LocalModel | None = None) -> Generator[Progress, None, Learner[GRPOConfig]]:
