@@ -109,7 +109,7 @@ def staleness(batch: Batch, version: int, bound: int) -> dict[str, float]:
     age_S = version - np.concatenate([np.zeros(0, np.int32), *(row.versions[row.sampled] for row in rows)])
     if not len(age_S):
         return {}
-    assert 0 <= age_S.min() and age_S.max() <= bound, (
+    assert age_S.min() >= 0 and age_S.max() <= bound, (
         f"tokens of {age_S.min()} to {age_S.max()} updates ago, at most {bound}"
     )
     return {

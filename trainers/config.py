@@ -15,6 +15,8 @@ from palaestra.trainers.checked import BELOW_ONE, COUNT, NOT_NEGATIVE, POSITIVE,
 from palaestra.trainers.recipes import Recipe, find_recipe
 
 _LONGEST_PROMPT = 2560
+Trackers = tyro.conf.UseAppendAction[tuple[Literal["wandb", "trackio", "tensorboard"], ...]]
+"""Named one by one on the command line: `--track wandb --track tensorboard`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +161,22 @@ class PlaySaveConfig(SaveConfig):
 
 
 @dataclass(frozen=True, slots=True)
+class EvalConfig:
+    """How the run is measured on its way."""
+
+    eval_steps: Annotated[int | None, COUNT] = None
+    """Steps between measurements on the held-out tasks; the model of the best one is kept. None measures only before
+    and after."""
+    early_stopping_patience: Annotated[int | None, COUNT] = None
+    """The run ends after so many measurements in a row without more success than the best before them."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.early_stopping_patience is not None and self.eval_steps is None:
+            raise ConfigError("early_stopping_patience counts measurements on the way; set eval_steps too")
+
+
+@dataclass(frozen=True, slots=True)
 class ColdStartConfig:
     """How the tiny agent is raised."""
 
@@ -208,17 +226,22 @@ class GRPOConfig:
     """How many batches to play and learn from."""
     device: str = "auto"
     """`cpu`, `cuda`, or `auto` for a GPU where there is one."""
-    eval_tasks: Annotated[int, COUNT] = 256
-    """Held-out tasks, played before and after."""
+    eval_tasks: Annotated[int, NOT_NEGATIVE] = 256
+    """Held-out tasks, played before and after; 0 measures nothing."""
+    track: Trackers = ()
+    """Where the figures go beside the run's folder: wandb, trackio, tensorboard."""
     recipe: Recipe = field(default_factory=lambda: find_recipe("grpo-tcr"))
     play: PlayConfig = field(default_factory=PlayConfig)
     optimizer: BatchOptimizerConfig = field(default_factory=BatchOptimizerConfig)
     scale: ScaleConfig = field(default_factory=ScaleConfig)
     save: PlaySaveConfig = field(default_factory=PlaySaveConfig)
+    eval: EvalConfig = field(default_factory=EvalConfig)
     cold_start: ColdStartConfig = field(default_factory=ColdStartConfig)
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.eval.eval_steps is not None and not self.eval_tasks:
+            raise ConfigError("eval_steps asks for measurements on held-out tasks, and eval_tasks is 0; raise it")
 
     @property
     def longest_row(self) -> int:

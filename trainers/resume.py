@@ -18,12 +18,8 @@ from palaestra.trainers.sft_config import SFTConfig
 RunConfig = GRPOConfig | SFTConfig
 VERSION = 2
 FREE = (
-    "save.checkpoint_every",
-    "save.keep_checkpoints",
-    "save.recorded_groups",
-    "play.max_broken_share",
-    "play.max_logprob_gap",
-    "scale.optimizer_offload",
+    *("save.checkpoint_every", "save.keep_checkpoints", "save.recorded_groups", "play.max_broken_share"),
+    *("play.max_logprob_gap", "scale.optimizer_offload", "eval.eval_steps", "eval.early_stopping_patience", "track"),
 )
 """May differ: they say what is written down, when to give up and where tensors wait, and no weight depends on them."""
 ROUNDING = ("play.slots", "optimizer.micro_batch_tokens", "scale.gradient_checkpointing", "device")

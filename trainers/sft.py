@@ -28,6 +28,7 @@ from palaestra.trainers.going_on import keep_model, newest_of, recorded
 from palaestra.trainers.interrupts import Interrupts
 from palaestra.trainers.learner import Learner
 from palaestra.trainers.opening import as_opened, check_scale, compute_type, settled_scale, with_adapter
+from palaestra.trainers.outline import outline
 from palaestra.trainers.packed import pack_rows
 from palaestra.trainers.progress import Progress
 from palaestra.trainers.run import Run
@@ -148,8 +149,10 @@ def imitate(run: Run, interrupts: Interrupts | None = None) -> Generator[Progres
         yield Progress("episodes", 0, 0, note=f"going on after step {found.step}")
     run.rewind(learner.step)
     imitation = Imitation(learner, made.rows)
+    yield Progress("imitation", learner.step, learner.steps, note=outline(learner))
     every = config.save.checkpoint_every or imitation.epoch_steps
-    yield from recorded(run, learner, imitation.progress(), every, interrupts or Interrupts())
+    stage = imitation.progress()
+    yield from recorded(run, learner, stage, lambda step: step % every == 0, interrupts or Interrupts())
     keep_model(run, learner)
     losses = [line["loss"] for line in run.metrics]
     run.finish(

@@ -26,6 +26,9 @@ PURPOSES = {
     "code": "grade mathematics, and play HumanEval-v0 and Reasoning-v0",
     "docker": "run agents' programs in containers",
     "serve": "offer a sandbox to other machines",
+    "wandb": "track runs with Weights & Biases",
+    "trackio": "track runs with trackio",
+    "tensorboard": "track runs with TensorBoard",
     "dev": "work on palaestra itself",
 }
 """What each extra enables."""

@@ -61,7 +61,7 @@ RULES = (
         "palaestra.trainers",
         ("palaestra.trainers", "palaestra.agents", *FRONT),
         frozenset({"numpy", "tyro", "pydantic"}) | TRAINING,
-        lazily=frozenset({"rich", "matplotlib", "bitsandbytes"}),
+        lazily=frozenset({"rich", "matplotlib", "bitsandbytes", "wandb", "trackio"}),
     ),
     Rule("palaestra", FRONT, frozenset({"numpy"})),
 )

@@ -125,7 +125,7 @@ def test_what_is_learned_from_is_no_older_than_allowed_and_weights_change_betwee
         numbers.append({episode.start.group // 4 for episode in played})
         tokens = [row.versions[row.sampled] for episode in played for row in episode.rows]
         age = progress.step - 1 - np.concatenate(tokens)
-        assert 0 <= age.min() and age.max() <= 2
+        assert age.min() >= 0 and age.max() <= 2
         found = [progress.metrics[f"staleness/{name}"] for name in ("mean", "max", "older_share")]
         assert found == pytest.approx([age.mean(), age.max(), (age > 0).mean()])
         assert all(progress.metrics[f"time/{name}"] >= 0 for name in ("play", "waited", "queued", "learn"))
