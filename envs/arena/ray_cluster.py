@@ -7,6 +7,7 @@ import os
 import pickle
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -104,7 +105,7 @@ class Remote:
         self._actor = kind.options(scheduling_strategy="SPREAD", max_restarts=0).remote()
         self._do = self._actor.do.options(concurrency_group="orders", num_returns=0)
         self._recv = self._actor.recv.options(concurrency_group="news")
-        self.reply: Any = self._actor.open.remote(*opened_with)
+        self.reply: Any = self._actor.open.remote(*opened_with, [os.path.abspath(folder) for folder in sys.path])
 
     @property
     def where(self) -> str:

@@ -7,8 +7,10 @@ Ray here, and left out: which worker plays what, and what a dead one means (`ray
 
 import pickle
 import socket
+import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -96,8 +98,12 @@ class Worker:
         self._tickets: dict[int, int] = {}
         self._thread: threading.Thread | None = None
 
-    def open(self, env_id: str, slots: int, options: Mapping[str, Any]) -> Facts | PalaestraError:
-        """Open the arena; an error is returned, for not every class of errors can be pickled."""
+    def open(self, env_id: str, slots: int, options: Mapping[str, Any], path: Sequence[str]) -> Facts | PalaestraError:
+        """Open the arena; an error is returned, for not every class of errors can be pickled.
+
+        `path` has the folders that the trainer imports from: they are looked in as well, where they exist here.
+        """
+        sys.path += [folder for folder in path if folder not in sys.path]
         try:
             opened = arena(env_id, slots, **options)
             assert isinstance(opened, Arena)
@@ -138,10 +144,8 @@ class Worker:
         again = False
         while True:
             orders: list[Order] | None = []
-            try:
+            with suppress(Empty):
                 orders = self._orders.get(block=not (arena.outstanding or again))
-            except Empty:
-                pass
             if orders is None:
                 arena.close()
                 return
