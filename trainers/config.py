@@ -29,9 +29,17 @@ class EnvConfig:
     """KEY=VALUE for the environment: tasks=problems.jsonl, or what its class takes."""
     train_seats: tuple[str, ...] = ()
     """Seats that learn, in a game of several; all where none is named."""
+    workers: Annotated[int, NOT_NEGATIVE] = 0
+    """Ray workers that play the episodes, on other machines too; 0 plays them in this process."""
+    ray_address: str = ""
+    """Of a running Ray cluster, or `auto` for this machine's; without it the workers are on this machine."""
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.ray_address and not self.workers:
+            raise ConfigError(
+                f"ray_address is {self.ray_address!r} and workers is 0; expected how many workers to start"
+            )
         if "split" in self.options:
             raise ConfigError("env_options has 'split'; training plays train and is measured on eval")
 

@@ -18,9 +18,13 @@ RunConfig = GRPOConfig | SFTConfig
 Config = TypeVar("Config", GRPOConfig, SFTConfig)
 
 
-def open_arena(config: GRPOConfig, split: str = "train") -> Arena:
-    """The config's environment, with as many places as it plays at once."""
-    return arena(config.env.env_id, config.play.slots, split=split, ordered=config.play.ordered, **config.env.options)
+def open_arena(config: GRPOConfig, split: str = "train", here: bool = False) -> Arena:
+    """The config's environment, with as many places as it plays at once; in this process if `here`."""
+    env = config.env
+    options = env.options | (
+        {} if here or not env.workers else {"workers": env.workers, "ray_address": env.ray_address}
+    )
+    return arena(env.env_id, config.play.slots, split=split, ordered=config.play.ordered, **options)
 
 
 def open_model(name: str, config: GRPOConfig) -> LocalModel:
@@ -78,7 +82,7 @@ def check(config: GRPOConfig) -> None:
     if config.model == "tiny":
         demonstrator(config.env.env_id)
     for split in ("train", "eval"):
-        opened = open_arena(config, split)
+        opened = open_arena(config, split, here=True)
         try:
             check_seats(opened, config.env.train_seats)
             if split == "train" and config.model == "tiny":

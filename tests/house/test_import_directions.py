@@ -52,7 +52,7 @@ RULES = (
         "palaestra.envs",
         ("palaestra.envs", *FRONT),
         frozenset({"numpy", "gymnasium", "pydantic", "docstring_parser", "pettingzoo"}),
-        frozenset({"rich", "pyarrow", "docker", "httpx", "starlette", "uvicorn"}) | GRADING,
+        frozenset({"rich", "pyarrow", "docker", "httpx", "starlette", "uvicorn", "ray"}) | GRADING,
     ),
     Rule(
         "palaestra.agents", ("palaestra.agents", *FRONT), frozenset({"numpy"}) | TRAINING, frozenset({"jinja2", "peft"})
