@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError
@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 from transformers.utils.hub import has_file
 
+from palaestra.agents.adapters import adapted, base_name, effective_weights, is_adapter, merged
 from palaestra.agents.agent import Agent
 from palaestra.agents.chat import Chat
 from palaestra.agents.engines.torch_engine import TorchEngine
@@ -25,6 +26,10 @@ transformers_logging.disable_progress_bar()
 EngineMaker = Callable[..., Engine]
 """`(model, stops, slots=, seed=)`: what answers for a model that is trained here. The built-in engine samples from that
 very model; another may hold weights of its own and take them by `update_weights`."""
+
+
+Dtype = Literal["float32", "bfloat16"]
+"""Of weights, and of what is computed with them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,8 @@ def open_tokenizer(name: str) -> Any:
     """The tokenizer of a model's folder or hub name; it must have a chat template."""
     if wrong := misplaced(name):
         raise UsageError("; ".join(wrong))
+    if is_adapter(Path(name)) and not (Path(name) / "tokenizer_config.json").is_file():
+        return open_tokenizer(base_name(Path(name)))
     if not Path(name).exists():
         _ask_hub(name)
     try:
@@ -71,7 +78,7 @@ def misplaced(name: str) -> tuple[str, str] | None:
     path = Path(name)
     if (path / "model" / "config.json").is_file():
         return f"{name!r} is a run; its model is in {str(path / 'model')!r}", "pass that folder"
-    if path.is_dir() and not (path / "config.json").is_file():
+    if path.is_dir() and not (path / "config.json").is_file() and not is_adapter(path):
         return f"{name!r} holds no config.json", "pass a model folder, as transformers or a run writes it"
     if path.is_file():
         return f"{name!r} is a file", "pass the folder that holds it"
@@ -81,19 +88,21 @@ def misplaced(name: str) -> tuple[str, str] | None:
 
 
 def load(
-    name: str, *, slots: int, seed: int = 0, device: str = "auto", engine: EngineMaker = TorchEngine
+    name: str,
+    *,
+    slots: int,
+    seed: int = 0,
+    device: str = "auto",
+    dtype: Dtype = "float32",
+    engine: EngineMaker = TorchEngine,
 ) -> LocalModel:
-    """Load a causal language model with its chat template.
+    """Load a causal language model with its chat template; of an adapter's folder, its base with the adapter merged.
 
-    Weights are float32: steps of a small learning rate vanish in bfloat16.
+    In bfloat16 steps of a small learning rate vanish: whoever trains needs float32 copies (`trainers.scale`).
     """
     where = find_device(device)
     tokenizer = open_tokenizer(name)
-    try:
-        model: Any = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32, trust_remote_code=False)
-    except (OSError, ValueError, SafetensorError) as error:
-        raise UsageError(f"the weights in {name!r} could not be loaded: {_first_line(error)}") from error
-    model.to(where)
+    model = cast_weights(_read(name, dtype).to(where), dtype)
     # What was loaded lies in the mapped file, which may be removed under it, and at addresses where sums may round
     # otherwise than in memory of torch's own: a resumed run would leave the uninterrupted one by its last bits.
     for weight in model.parameters():
@@ -101,9 +110,34 @@ def load(
     return serve(model, tokenizer, slots=slots, seed=seed, engine=engine)
 
 
+def cast_weights(model: Any, dtype: Dtype) -> Any:
+    """Have a model's weights in a type, in place. Tables that a model computes for itself, of angles, stay as exact."""
+    for weight in model.parameters():
+        weight.data = weight.data.to(getattr(torch, dtype))
+    model.config.dtype = getattr(torch, dtype)
+    return model
+
+
+def _read(name: str, dtype: Dtype) -> Any:
+    folder = Path(name)
+    if is_adapter(folder):
+        # Summed in float32, whatever it is to be.
+        whole = merged(_read(base_name(folder), "float32"), folder)
+        whole.name_or_path = name
+        return whole
+    try:
+        return AutoModelForCausalLM.from_pretrained(name, dtype=getattr(torch, dtype), trust_remote_code=False)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise UsageError(f"the weights in {name!r} could not be loaded: {_first_line(error)}") from error
+
+
 def export(model: Any, tokenizer: Any, folder: Path) -> None:
-    """Write a folder that `load`, transformers and vLLM read: safetensors, config, tokenizer, template."""
-    model.save_pretrained(folder)
+    """Write a folder that `load`, transformers and vLLM read: safetensors, config, tokenizer, template.
+
+    A model with an adapter is written whole, under the names that its base has.
+    """
+    whole = {name: weight.detach().cpu() for name, weight in effective_weights(model)} if adapted(model) else None
+    model.save_pretrained(folder, state_dict=whole)
     tokenizer.save_pretrained(folder)
     # Weights arrive readable by their owner alone; they shall be as readable as the files beside them.
     for path in folder.glob("*.safetensors"):

@@ -13,7 +13,7 @@ from palaestra.errors import UsageError
 
 FORMAT = "format"
 """An option of every environment, whatever its constructor takes."""
-OF_ARENAS = ("ordered", "max_workers")
+OF_ARENAS = ("ordered", "max_workers", "workers", "ray_address")
 """Options of many at once, that one environment does not have."""
 
 

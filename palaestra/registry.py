@@ -111,7 +111,8 @@ def arena(env_id: str, slots: int, **kwargs: Any) -> Arena:
     """Open `slots` places of an environment, by id: the trainer's only way to environments.
 
     A game's slots are its seats' places, and `Start.seat` says who plays; with `seat=NAME` one seat is played and the
-    others are its demonstrators. Any other Gymnasium or PettingZoo environment that speaks text is adapted.
+    others are its demonstrators. Any other Gymnasium or PettingZoo environment that speaks text is adapted. With
+    `workers=4` Ray actors play, of a cluster at `ray_address=` or of one that is started here.
     """
     if not isinstance(slots, SupportsIndex):
         raise UsageError(f"arena({env_id!r}, {slots!r}): expected how many episodes to play at once, such as 8")

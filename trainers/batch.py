@@ -90,3 +90,5 @@ class Seen:
 
     reference: tuple[NDArray[np.float32], ...] | None = None
     """Log-probs under the policy that KL is measured from; None where the recipe has no KL."""
+    old: tuple[NDArray[np.float32], ...] | None = None
+    """Log-probs under the learner itself, before it learns; None where the recipe corrects nothing."""

@@ -45,6 +45,7 @@ def check_fields(config: Any) -> None:
 def changed(config: Config, values: Mapping[str, Any]) -> Config:
     """The config with other values; an unknown name is an error that names the closest one."""
     known = dict(_names(config))
+    tables = {field.name: field.metadata[PARTS] for field in fields(config) if PARTS in field.metadata}  # type: ignore[arg-type]
     own: dict[str, Any] = {}
     below: dict[str, dict[str, Any]] = {}
     for name, value in values.items():
@@ -55,18 +56,18 @@ def changed(config: Config, values: Mapping[str, Any]) -> Config:
             )
         if known[name]:
             below.setdefault(known[name], {})[name] = value
-        elif isinstance(value, Mapping) and is_dataclass(getattr(config, name)):
+        elif isinstance(value, Mapping) and (is_dataclass(getattr(config, name)) or name in tables):
             below.setdefault(name, {}).update(value)
         else:
             own[name] = tuple(value) if isinstance(value, list) else value
     for field in fields(config):  # type: ignore[arg-type]
-        table, section = field.metadata.get(PARTS), below.get(field.name)
+        table, section = tables.get(field.name), below.get(field.name)
         if table and isinstance(own.get(field.name), str):
             own[field.name] = part(table, own[field.name], field.name)()
         if section is not None:
             there = own.get(field.name, getattr(config, field.name))
-            if table and "name" in section:
-                there = part(table, section.pop("name"), field.name)()
+            if table and ("name" in section or there is None):
+                there = part(table, section.pop("name", None), field.name)()
             own[field.name] = changed(there, section)
     return replace(config, **own)  # type: ignore[type-var]
 

@@ -2,7 +2,8 @@
 
 RUN/checkpoints/step-000020/
     model/               as `export` writes it: `palaestra eval --model` takes it as it is
-    training.safetensors the optimizers' memory, and the random state
+    adapter/             in its place where an adapter learns, as `save_adapter` writes it: the base is not kept again
+    training.safetensors the optimizers' memory, the float32 masters of other weights, and the random state
     checkpoint.json      step, config, the sampler's state, the model's fingerprint, versions; size and digest of every
                          file
 
@@ -15,7 +16,7 @@ Left out: the KL reference, which never changes and lies in RUN/start.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b, file_digest
 from pathlib import Path
@@ -24,6 +25,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+from palaestra.agents.adapters import adapted, read_adapter, save_adapter
 from palaestra.agents.local_model import LocalModel, export
 from palaestra.errors import TrainingHalted, UsageError
 from palaestra.trainers.checked import plain
@@ -34,6 +36,9 @@ from palaestra.trainers.provenance import versions
 VERSION = 2
 _ABOUT = "checkpoint.json"
 _TENSORS = "training.safetensors"
+_MASTER = "master/float32"
+_KEPT = ("optimizer_bits", "lora_r", "lora_alpha", "lora_target_modules")
+"""Settings on which the tensors of a checkpoint depend, beside those that its model's fingerprint knows."""
 _NAME = re.compile(r"step-(\d{6,})")
 
 
@@ -57,20 +62,29 @@ class Checkpoint:
         """The folder of its model."""
         return self.path / "model"
 
+    @property
+    def adapter(self) -> Path:
+        """The folder of its adapter, where one learns."""
+        return self.path / "adapter"
+
 
 def save(learner: Learner[Config], folder: Path) -> Path:
     """Write a checkpoint of a learner that stands between two steps; then remove those that are too many."""
     assert not learner.torn, "weights in the middle of an update are those of no step"
-    if not all(bool(weight.isfinite().all()) for weight in learner.model.parameters()):
+    if not all(bool(weight.isfinite().all()) for weight in learner.masters.own.values()):
         raise TrainingHalted(
             f"some weights are no numbers after step {learner.step}: no checkpoint of them is kept; "
             "a lower learning_rate or max_grad_norm may help"
         )
     path = folder / f"step-{learner.step:06}"
     with whole_folder(path) as unfinished:
-        export(learner.model, learner.tokenizer, unfinished / "model")
+        if adapted(learner.model):
+            save_adapter(learner.model, learner.tokenizer, unfinished / "adapter")
+        else:
+            export(learner.model, learner.tokenizer, unfinished / "model")
         save_file(_training_state(learner), unfinished / _TENSORS)
-        (unfinished / _TENSORS).chmod((unfinished / "model" / "config.json").stat().st_mode & 0o777)
+        beside = next(unfinished.glob("*/*config.json"))
+        (unfinished / _TENSORS).chmod(beside.stat().st_mode & 0o777)
         content = {
             "palaestra": VERSION,
             "step": learner.step,
@@ -107,13 +121,28 @@ def newest(folder: Path) -> tuple[Checkpoint | None, dict[Path, str]]:
     return None, faults
 
 
+def open_saved(found: Checkpoint, open_named: Callable[[str], LocalModel], base: str) -> LocalModel:
+    """The model of a checkpoint, opened by its name; where only an adapter was kept, the base with that in it."""
+    if not found.adapter.is_dir():
+        return open_named(str(found.model))
+    local = open_named(base)
+    read_adapter(local.model, found.adapter)
+    return local
+
+
 def restore(found: Checkpoint, local: LocalModel, config: Config, reference: Any = None) -> Learner[Config]:
-    """The learner as it was saved, around the model loaded from `found.model`."""
+    """The learner as it was saved, around its model (`open_saved`)."""
+    then, now = found.config.get("scale", {}), plain(config.scale)
+    if wrong := [name for name in _KEPT if then.get(name, now[name]) != now[name]]:
+        listed = ", ".join(f"{name} was {then[name]!r} and is {now[name]!r}" for name in wrong)
+        raise UsageError(f"{found.path} cannot be gone on with: {listed}; ask for what it was made with")
     have = fingerprint(local.model)
     if have != found.fingerprint:
+        precision = str(next(local.model.parameters()).dtype).removeprefix("torch.")
         raise UsageError(
-            f"{found.path} was made of a model with other parameters: fingerprint {found.fingerprint}, and {have} as "
-            f"it is loaded now; it was written with {_libraries(found.versions)}, these are {_libraries(versions())}"
+            f"{found.path} was made of a model with other parameters: fingerprint {found.fingerprint}, precision "
+            f"{then.get('precision')}; as it is loaded now it has {have}, {precision}. It was written with "
+            f"{_libraries(found.versions)}, these are {_libraries(versions())}"
         )
     learner = Learner(local.agent, local.model, config, found.step, reference, state=found.state)
     # Copies: what is loaded lies in the mapped file, which is removed some steps later.
@@ -123,14 +152,20 @@ def restore(found: Checkpoint, local: LocalModel, config: Config, reference: Any
     device = next(local.model.parameters()).device
     if on_gpu is not None and device.type == "cuda":
         torch.cuda.set_rng_state(on_gpu, device)
-    memory: dict[str, dict[str, torch.Tensor]] = {}
+    memory: dict[str, dict[str, Any]] = {}
     for key, tensor in tensors.items():
-        _, kind, name = key.split("/", 2)
-        memory.setdefault(name, {})[kind] = tensor
-    names = {weight: name for name, weight in local.model.named_parameters()}
+        group, kind, name = key.split("/", 2)
+        # bitsandbytes counts its steps by a Python number.
+        memory.setdefault(name, {})[f"{group}/{kind}"] = tensor.item() if tensor.dtype == torch.int64 else tensor
+    learner.masters.load({name: memory[name].pop(_MASTER) for name in learner.masters.copies})
+    names = {weight: name for name, weight in learner.masters.stepped.items()}
     for optimizer in learner.optimizers:
         held = [names[weight] for group in optimizer.param_groups for weight in group["params"]]
-        state = {place: memory[name] for place, name in enumerate(held) if name in memory}
+        state = {
+            place: {key.removeprefix("optimizer/"): value for key, value in memory[name].items()}
+            for place, name in enumerate(held)
+            if memory.get(name)
+        }
         optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
     return learner
 
@@ -146,10 +181,14 @@ def _training_state(learner: Learner[Config]) -> dict[str, torch.Tensor]:
     device = next(learner.model.parameters()).device
     if device.type == "cuda":
         state["random/cuda"] = torch.cuda.get_rng_state(device)
-    for name, weight in learner.model.named_parameters():
+    for name, master in learner.masters.copies.items():
+        state[f"{_MASTER}/{name}"] = master.detach().contiguous()
+    for name, weight in learner.masters.stepped.items():
         for optimizer in learner.optimizers:
             for kind, value in optimizer.state.get(weight, {}).items():
-                state[f"optimizer/{kind}/{name}"] = value.contiguous()
+                # A copy where several weights share a table.
+                tensor = value.clone() if torch.is_tensor(value) else torch.tensor(value)
+                state[f"optimizer/{kind}/{name}"] = tensor.contiguous()
     return state
 
 

@@ -15,6 +15,8 @@ from palaestra.trainers.checked import BELOW_ONE, COUNT, NOT_NEGATIVE, POSITIVE,
 from palaestra.trainers.recipes import Recipe, find_recipe
 
 _LONGEST_PROMPT = 2560
+Trackers = tyro.conf.UseAppendAction[tuple[Literal["wandb", "trackio", "tensorboard"], ...]]
+"""Named one by one on the command line: `--track wandb --track tensorboard`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +29,17 @@ class EnvConfig:
     """KEY=VALUE for the environment: tasks=problems.jsonl, or what its class takes."""
     train_seats: tuple[str, ...] = ()
     """Seats that learn, in a game of several; all where none is named."""
+    workers: Annotated[int, NOT_NEGATIVE] = 0
+    """Ray workers that play the episodes, on other machines too; 0 plays them in this process."""
+    ray_address: str = ""
+    """Of a running Ray cluster, or `auto` for this machine's; without it the workers are on this machine."""
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.ray_address and not self.workers:
+            raise ConfigError(
+                f"ray_address is {self.ray_address!r} and workers is 0; expected how many workers to start"
+            )
         if "split" in self.options:
             raise ConfigError("env_options has 'split'; training plays train and is measured on eval")
 
@@ -59,9 +69,20 @@ class PlayConfig:
     """Wait for all running tools before decoding on: curves repeat bit by bit, but the slowest tool sets the pace."""
     max_broken_share: Annotated[float, SHARE] = 0.05
     """The run stops when more of a step's episodes than this are BROKEN, or dropped for a reward that is no number."""
+    max_staleness: Annotated[int, NOT_NEGATIVE] = 0
+    """Updates that the weights may take between the choice of a token and what is learned from it: so many batches are
+    played ahead of the learner. 0 plays and learns by turns; more asks for an engine with weights of its own."""
+    max_logprob_gap: Annotated[float | None, POSITIVE] = None
+    """The run stops where engine and trainer differ by more, on average over tokens of the newest weights; none: by
+    0.001 in any token where both compute with the same float32 weights, else by 0.1 on average."""
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.max_staleness and self.ordered:
+            raise ConfigError(
+                f"max_staleness is {self.max_staleness} and ordered is True; a run that plays ahead does not repeat "
+                "bit by bit, for time decides which weights choose a token: set ordered to False (--play.no-ordered)"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +106,7 @@ class OptimizerConfig:
     max_grad_norm: Annotated[float, Field(gt=0, allow_inf_nan=True)] = 1.0
     """Gradients are scaled down to this norm."""
     micro_batch_tokens: Annotated[int, COUNT] = 16_384
-    """Padded tokens in one forward and backward pass; changes memory and speed, not the result."""
+    """Tokens in one pass, common beginnings counted once; changes memory and speed, not the result."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -97,6 +118,30 @@ class BatchOptimizerConfig(OptimizerConfig):
 
     num_mini_batches: Annotated[int, COUNT] = 4
     """Optimizer steps a batch, at most one a group."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleConfig:
+    """What makes a larger model fit into memory."""
+
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Type of weights and arithmetic. In bfloat16 the optimizer steps on float32 copies of the weights and on float32
+    sums of their gradients. `auto` is bfloat16 on a GPU, and float32 on a CPU and for the tiny agent."""
+    optimizer_bits: Literal[32, 8] = 32
+    """Of AdamW's two moments: 8 takes 2 bytes a trained weight instead of 8 (palaestra[quantized])."""
+    optimizer_offload: bool = False
+    """Keep the optimizer's moments and float32 copies in the host's memory, and on the GPU for its steps alone."""
+    gradient_checkpointing: bool = False
+    """Keep one tensor a layer for the backward pass and compute the others again: about a third more time."""
+    lora_r: Annotated[int, NOT_NEGATIVE] = 0
+    """Rank of a LoRA adapter (palaestra[lora]), which is then all that learns; 0 for none."""
+    lora_alpha: Annotated[float, POSITIVE] = 32.0
+    """The adapter counts `lora_alpha / lora_r` times."""
+    lora_target_modules: Annotated[tuple[str, ...], Field(min_length=1)] = ("all-linear",)
+    """Layers with an adapter, by the ends of their names; `all-linear` for all but embeddings and output layer."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +166,22 @@ class PlaySaveConfig(SaveConfig):
     """Steps between checkpoints; there is always one at the end and at an interrupt."""
     recorded_groups: Annotated[int, NOT_NEGATIVE] = 2
     """Groups a step whose episodes are kept on disk, whole, with their tokens, beside all BROKEN ones; 0 keeps none."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvalConfig:
+    """How the run is measured on its way."""
+
+    eval_steps: Annotated[int | None, COUNT] = None
+    """Steps between measurements on the held-out tasks; the model of the best one is kept. None measures only before
+    and after."""
+    early_stopping_patience: Annotated[int | None, COUNT] = None
+    """The run ends after so many measurements in a row without more success than the best before them."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.early_stopping_patience is not None and self.eval_steps is None:
+            raise ConfigError("early_stopping_patience counts measurements on the way; set eval_steps too")
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,16 +234,22 @@ class GRPOConfig:
     """How many batches to play and learn from."""
     device: str = "auto"
     """`cpu`, `cuda`, or `auto` for a GPU where there is one."""
-    eval_tasks: Annotated[int, COUNT] = 256
-    """Held-out tasks, played before and after."""
+    eval_tasks: Annotated[int, NOT_NEGATIVE] = 256
+    """Held-out tasks, played before and after; 0 measures nothing."""
+    track: Trackers = ()
+    """Where the figures go beside the run's folder: wandb, trackio, tensorboard."""
     recipe: Recipe = field(default_factory=lambda: find_recipe("grpo-tcr"))
     play: PlayConfig = field(default_factory=PlayConfig)
     optimizer: BatchOptimizerConfig = field(default_factory=BatchOptimizerConfig)
+    scale: ScaleConfig = field(default_factory=ScaleConfig)
     save: PlaySaveConfig = field(default_factory=PlaySaveConfig)
+    eval: EvalConfig = field(default_factory=EvalConfig)
     cold_start: ColdStartConfig = field(default_factory=ColdStartConfig)
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.eval.eval_steps is not None and not self.eval_tasks:
+            raise ConfigError("eval_steps asks for measurements on held-out tasks, and eval_tasks is 0; raise it")
 
     @property
     def longest_row(self) -> int:

@@ -3,8 +3,9 @@
 GRPO, imitation and whatever else learns share it: `newest_of` finds where a run stands, `recorded` takes it further.
 """
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 
+from palaestra.agents.adapters import adapted, save_adapter
 from palaestra.agents.local_model import export
 from palaestra.errors import TrainingHalted, UsageError
 from palaestra.trainers.checked import changed
@@ -47,9 +48,9 @@ def newest_of(run: Run) -> Checkpoint | None:
 
 
 def recorded(
-    run: Run, learner: Learner[Config], stage: Iterator[Progress], every: int, interrupts: Interrupts
+    run: Run, learner: Learner[Config], stage: Iterator[Progress], due: Callable[[int], bool], interrupts: Interrupts
 ) -> Generator[Progress, None, None]:
-    """Let a stage go on to its last step, writing each one down, with a checkpoint every so many, when it is
+    """Let a stage go on to its last step, writing each one down, with a checkpoint of those that are `due`, when it is
     interrupted, when nobody asks for more, and before an error ends it.
 
     While episodes are played nothing has changed since the last step, so an interrupt is obeyed at once; from a step's
@@ -79,7 +80,7 @@ def recorded(
                 return
             run.add(progress)
             written = learner.step
-            if written % every == 0 or written == learner.steps or interrupts.asked is not None:
+            if due(written) or written == learner.steps or interrupts.asked is not None:
                 keep()
             try:
                 yield progress
@@ -92,7 +93,10 @@ def recorded(
 
 
 def keep_model(run: Run, learner: Learner[Config]) -> None:
-    """Export what a run has trained."""
+    """Export what a run has trained: the model, whole; and of an adapter, that alone too."""
     if run.writes:
         with whole_folder(run.model) as folder:
             export(learner.model, learner.tokenizer, folder)
+        if adapted(learner.model):
+            with whole_folder(run.adapter) as folder:
+                save_adapter(learner.model, learner.tokenizer, folder)

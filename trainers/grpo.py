@@ -17,6 +17,7 @@ from palaestra.episode import Episode
 from palaestra.errors import TrainingHalted
 from palaestra.protocols import Arena
 from palaestra.record import Lesson
+from palaestra.trainers.ahead import require_own_weights
 from palaestra.trainers.batch import Batch
 from palaestra.trainers.config import GRPOConfig
 from palaestra.trainers.learner import Learner
@@ -26,6 +27,7 @@ from palaestra.trainers.progress import Progress
 from palaestra.trainers.rollouts import rollouts
 from palaestra.trainers.sampling.seats import check_seats, seats_of
 from palaestra.trainers.scoring.awaited import Scoring
+from palaestra.trainers.turns import Turns
 from palaestra.trainers.update import update
 
 
@@ -34,7 +36,8 @@ def train(learner: Learner[GRPOConfig], arena: Arena) -> Iterator[Progress]:
 
     Whenever this yields, the learner stands between two steps: it can be saved, and go on from there bit by bit.
     """
-    config, seats, recipe = learner.config, seats_of(arena), learner.config.recipe
+    config, seats, recipe, turns = learner.config, seats_of(arena), learner.config.recipe, Turns()
+    require_own_weights(learner.agent, config.play.max_staleness)
     check_seats(arena, config.env.train_seats)
     sampler = recipe.sampler(
         config.env.env_id,
@@ -49,20 +52,31 @@ def train(learner: Learner[GRPOConfig], arena: Arena) -> Iterator[Progress]:
         sampler.load(learner.state)
     agent, limits = in_every_seat(learner.agent, seats), TokenLimits(config.play.max_turn_tokens, config.longest_row)
     learner.publish()
-    with closing(Scoring(recipe.shaping, ordered=arena.ordered)) as scoring:
-        batches = rollouts(agent, arena, sampler, scoring, limits=limits, temperature=config.play.temperature)
+    played = rollouts(
+        agent,
+        arena,
+        sampler,
+        scoring := Scoring(recipe.shaping, ordered=arena.ordered),
+        limits=limits,
+        temperature=config.play.temperature,
+        max_staleness=config.play.max_staleness,
+        turns=turns,
+    )
+    with closing(scoring), closing(played) as batches:
         while learner.step < learner.steps:
             learner.require_gradients()
             began = time.perf_counter()
             batch = _checked(next(batches), config.play.max_broken_share)
-            metrics, played = batch_metrics(batch), time.perf_counter()
+            waited = time.perf_counter() - began
+            metrics = {"time/play": waited} | batch_metrics(batch)
             seen = look(learner, batch)
             advantages = recipe.advantage(batch, seen)
             figures, lessons = update(learner, batch, advantages, seen)
-            learner.publish()
+            with turns.take(urgent=True):  # Between two polls, where play goes on.
+                learner.publish()
             learner.state = batch.state
-            times = {"time/play": played - began, "time/learn": time.perf_counter() - played}
-            metrics |= figures | times | {"step_time": time.perf_counter() - began}
+            took = time.perf_counter() - began
+            metrics |= figures | {"time/learn": took - waited, "step_time": took}
             yield Progress("grpo", learner.step, learner.steps, metrics, _note(metrics), _beside(batch, lessons))
 
 

@@ -7,16 +7,22 @@ learner is written down (`checkpoint`).
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import torch
 
 from palaestra.agents import Agent
+from palaestra.agents.adapters import adapted, adapter_off, effective_weights
 from palaestra.agents.policies.table import trained_engines
 from palaestra.errors import TrainingHalted
 from palaestra.trainers.config import GRPOConfig, OptimizerConfig
+from palaestra.trainers.scale.checkpointing import checkpointed, prepare_checkpointing
+from palaestra.trainers.scale.host_memory import HostMemory
+from palaestra.trainers.scale.masters import Masters
+from palaestra.trainers.scale.optimizers import make_optimizers
 from palaestra.trainers.sft_config import SFTConfig
 
 Config = TypeVar("Config", bound=GRPOConfig | SFTConfig)
@@ -34,29 +40,39 @@ class Learner(Generic[Config]):
     step: int = 0
     """Steps taken so far; also the version of the weights."""
     reference: Any = None
-    """The policy that KL is measured from: the model as it is now, if none is given. None where there is no KL."""
+    """The policy that KL is measured from: the model as it is now, if none is given; the model itself where it has an
+    adapter, which is off while it is asked (`as_reference`). None where there is no KL."""
     steps: int = 0
     """How many it is to take, which schedules need to know; the config's, where it says so."""
     state: Mapping[str, Any] = field(default_factory=dict)
     """Where whoever decides what is learned next stood after this step, as plain data."""
+    masters: Masters = field(init=False)
+    """What learns, and the float32 parameters that are stepped on in its place."""
     optimizers: list[torch.optim.Optimizer] = field(init=False)
     torn: bool = field(init=False, default=False)
     """True from a step's first change of the weights to `publish`: they are then those of no step."""
     skipped: int = field(init=False, default=0)
     """Optimizer steps in a row that were not taken."""
     _bases: list[float] = field(init=False)
+    _host: HostMemory | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         if isinstance(self.config, GRPOConfig):
             self.steps = self.config.steps
             if self.config.recipe.kl.beta > 0 and self.reference is None:
-                self.reference = copy.deepcopy(self.model)
-        if self.reference is not None:
+                self.reference = self.model if adapted(self.model) else copy.deepcopy(self.model)
+        if self.reference is not None and self.reference is not self.model:
             self.reference.requires_grad_(False)
-        self.optimizers = _optimizers(self.model, self.config.optimizer)
+        scale = self.config.scale
+        if scale.gradient_checkpointing:
+            prepare_checkpointing(self.model)
+        self.masters = Masters(self.model)
+        self.optimizers = make_optimizers(self.model, self.masters, self.config.optimizer, scale)
         self._bases = [optimizer.param_groups[0]["lr"] for optimizer in self.optimizers]
         for optimizer in self.optimizers:
             optimizer.register_step_pre_hook(self._tear)
+        if scale.optimizer_offload:
+            self._host = HostMemory(self.optimizers, self.masters)
 
     @property
     def tokenizer(self) -> Any:
@@ -69,17 +85,32 @@ class Learner(Generic[Config]):
         """Share of the learning rate in the step to come."""
         return rate_at(self.step, self.steps, self.config.optimizer)
 
+    def computing(self) -> AbstractContextManager[None]:
+        """Around passes that a backward pass follows: layers are checkpointed in them, where that is asked for."""
+        return checkpointed(self.model) if self.config.scale.gradient_checkpointing else nullcontext()
+
+    @contextmanager
+    def as_reference(self) -> Iterator[Any]:
+        """The model that KL is measured from, for the length of a block."""
+        with adapter_off(self.model) if self.reference is self.model else nullcontext():
+            yield self.reference
+
     def descend(self, rate: float) -> float | None:
         """Take an optimizer step along the gradients, which are gone then; their norm, or None where it was skipped."""
-        norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.optimizer.max_grad_norm))
-        taken = math.isfinite(norm)
-        self.skipped = 0 if taken else self.skipped + 1
-        for optimizer, base in zip(self.optimizers, self._bases, strict=True):
-            for group in optimizer.param_groups:
-                group["lr"] = base * rate
+        with nullcontext() if self._host is None else self._host.brought():
+            self.masters.take_gradients()
+            parameters = self.masters.stepped.values()
+            norm = float(torch.nn.utils.clip_grad_norm_(parameters, self.config.optimizer.max_grad_norm))
+            taken = math.isfinite(norm)
+            self.skipped = 0 if taken else self.skipped + 1
+            for optimizer, base in zip(self.optimizers, self._bases, strict=True):
+                for group in optimizer.param_groups:
+                    group["lr"] = base * rate
+                if taken:
+                    optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
             if taken:
-                optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+                self.masters.round_back()
         return norm if taken else None
 
     def require_gradients(self) -> None:
@@ -91,9 +122,11 @@ class Learner(Generic[Config]):
             )
 
     def publish(self) -> None:
-        """Let the engines sample from the weights as they are now."""
+        """Let the engines sample from the weights as they are now. One that shares them has nothing to copy."""
         for engine in trained_engines(self.agent):
-            engine.update_weights(self.model.named_parameters(), version=self.step)
+            shared = engine.shares_weights
+            tensors = self.model.named_parameters() if shared else effective_weights(self.model)
+            engine.update_weights(tensors, version=self.step)
         self.torn = False
 
     def _tear(self, *_: object) -> None:
@@ -110,19 +143,3 @@ def rate_at(step: int, steps: int, config: OptimizerConfig) -> float:
     if config.lr_schedule == "linear":
         return 1 - 0.95 * (step - rising) / max(1, steps - rising - 1)
     return 0.5 * (1 + math.cos(math.pi * (step - rising) / max(1, steps - rising)))
-
-
-def _optimizers(model: Any, config: OptimizerConfig) -> list[torch.optim.Optimizer]:
-    """AdamW for everything, or Muon for hidden matrices and AdamW for the rest."""
-
-    def adamw(parameters: list[Any]) -> torch.optim.Optimizer:
-        betas = (0.9, config.adam_beta2)
-        return torch.optim.AdamW(parameters, config.learning_rate, betas=betas, weight_decay=config.weight_decay)
-
-    if config.algorithm == "adamw":
-        return [adamw(list(model.parameters()))]
-    outer = {id(model.get_input_embeddings().weight), id(model.get_output_embeddings().weight)}
-    matrices = [weight for weight in model.parameters() if weight.ndim == 2 and id(weight) not in outer]
-    others = [weight for weight in model.parameters() if weight.ndim != 2 or id(weight) in outer]
-    muon = torch.optim.Muon(matrices, config.matrix_learning_rate, weight_decay=config.weight_decay)
-    return [muon, adamw(others)]

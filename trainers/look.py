@@ -1,11 +1,14 @@
 """What the learner thinks of a batch before it learns from it: only what the recipe asks for.
 
-Today that is the reference's log-probs, for a KL. Left out: old log-probs of the learner itself; the ratio is to what
-the engine said of its tokens.
+The reference's log-probs for a KL, the learner's own for a correction. Without one the ratio is to what the engine said
+of its tokens, and nothing is computed here.
 """
+
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from palaestra.trainers.batch import Batch, Seen
 from palaestra.trainers.config import GRPOConfig
@@ -15,12 +18,18 @@ from palaestra.trainers.packed import pack
 
 
 def look(learner: Learner[GRPOConfig], batch: Batch) -> Seen:
-    """Score a batch with what stands beside the learner. It costs nothing where the recipe asks for nothing."""
-    if learner.reference is None:
-        return Seen()
-    config = learner.config
+    """Score a batch. It costs nothing where the recipe asks for nothing."""
+    config, reference = learner.config, None
+    if learner.reference is not None:
+        with learner.as_reference() as model:
+            reference = _scored(model, batch, config)
+    return Seen(reference, None if config.recipe.correction is None else _scored(learner.model, batch, config))
+
+
+def _scored(model: Any, batch: Batch, config: GRPOConfig) -> tuple[NDArray[np.float32], ...]:
+    """The log-probs of each sample's tokens under a model."""
     found = [np.zeros(0, np.float32)] * len(batch.samples)
-    device = next(learner.reference.parameters()).device
+    device = next(model.parameters()).device
     # In the same parts as `update`: then both score the same rows together.
     for part in batch.mini_batches(config.optimizer.num_mini_batches):
         speaking = [i for i in part if batch.lengths[i]]
@@ -29,8 +38,8 @@ def look(learner: Learner[GRPOConfig], batch: Batch) -> Seen:
         packed = pack([batch.episodes[i] for i in speaking], [0.0] * len(speaking)).to(device)
         said_N = torch.zeros_like(packed.sampled_logprobs_N)
         with torch.no_grad():
-            for micro in micro_batches(packed, config.optimizer.micro_batch_tokens):
-                said_N[micro.origin_N] = token_logprobs(learner.reference, micro, config.play.temperature)
+            for micro in micro_batches(model, packed, config.optimizer.micro_batch_tokens):
+                said_N[micro.origin_N] = token_logprobs(model, micro, config.play.temperature).logprobs_N
         for i, said in zip(speaking, packed.by_episode(said_N), strict=True):
             found[i] = said
-    return Seen(tuple(found))
+    return tuple(found)

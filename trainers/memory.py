@@ -17,7 +17,7 @@ from transformers import AttentionInterface, AutoModelForCausalLM
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from palaestra.errors import UsageError
-from palaestra.trainers.block_logprobs import block_tokens
+from palaestra.trainers.block_logprobs import BLOCK
 from palaestra.trainers.config import GRPOConfig
 
 _FLOAT = 4
@@ -146,12 +146,12 @@ def estimate(shape: Outline, config: GRPOConfig, *, on_gpu: bool = False) -> Est
     # A row longer than a micro-batch stands alone.
     tokens = min(max(config.optimizer.micro_batch_tokens, longest), rows * longest)
     cached = min(config.play.cache_tokens or slots * longest, slots * longest)
-    adapter = shape.adapter(scale.lora_r)
+    adapter = shape.adapter(scale.lora_r) if scale.lora_r else 0
     trained = adapter or shape.parameters
     held = [Part("weights", shape.weight_bytes + adapter * _FLOAT, f"counted, {shape.bytes} bytes each")]
     if config.recipe.kl.beta > 0 and not adapter:
         held.append(Part("reference model", shape.weight_bytes, f"a copy, for beta is {config.recipe.kl.beta:g}"))
-    state = [Part("AdamW state", round(trained * _MOMENTS[scale.optimizer_bits]), f"{scale.optimizer_bits} bits")]
+    state = [Part("AdamW state", round(trained * _MOMENTS[scale.optimizer_bits or 32]), f"moments in {scale.optimizer_bits or 32} bits")]
     if shape.bytes != _FLOAT and not adapter:
         state.append(Part("float32 copies", trained * _FLOAT, "what the optimizer steps on"))
     gradients = Part("gradients", trained * _FLOAT, "sums in float32, one figure a trained weight")
@@ -167,12 +167,12 @@ def estimate(shape: Outline, config: GRPOConfig, *, on_gpu: bool = False) -> Est
         Part("sampling", slots * shape.words * _SAMPLING[shape.bytes], f"{slots} rows of {shape.words} words"),
         Part("prefill", prefill, "one pass through a layer"),
     )
-    learning = (gradients, *_passes(shape, tokens, checkpointed=scale.gradient_checkpointing, trains_head=not adapter))
+    learning = (gradients, *_passes(shape, tokens, checkpointed=bool(scale.gradient_checkpointing), trains_head=not adapter, on_gpu=on_gpu))
     stepping = (gradients, *(state if scale.optimizer_offload else ()))
     return Estimate(tuple(held), playing, learning, stepping, tuple(host))
 
 
-def _passes(shape: Outline, tokens: int, *, checkpointed: bool, trains_head: bool) -> list[Part]:
+def _passes(shape: Outline, tokens: int, *, checkpointed: bool, trains_head: bool, on_gpu: bool) -> list[Part]:
     """What forward and backward pass of a micro-batch hold at their worst moment."""
     kept = activation_bytes(shape, tokens)
     if kept is None:
@@ -182,8 +182,9 @@ def _passes(shape: Outline, tokens: int, *, checkpointed: bool, trains_head: boo
     stack = shape.layers * (boundary if checkpointed else layer)
     how = f"{tokens} tokens, {shape.layers} layers" + (", one tensor each" if checkpointed else "")
     head = shape.words * shape.width * trains_head
-    block = min(block_tokens("cuda" if shape.bytes != _FLOAT else "cpu"), tokens)
-    at_head = block * shape.words * (shape.bytes + 2 * _FLOAT) + head * _FLOAT
+    block = min(BLOCK["cuda" if on_gpu else "cpu"], tokens)
+    short = shape.bytes % _FLOAT  # A logit is held in a short type too, before it is float32.
+    at_head = block * shape.words * (2 * _FLOAT + short) + head * (_FLOAT + short)
     # The gradient of a tied output layer waits for the embedding's.
     in_layers = round(layer * (1.5 if checkpointed else 0.5)) + head * shape.bytes * shape.tied
     worst = max((at_head, f"a block of {block} tokens at the output layer, and its gradient"),

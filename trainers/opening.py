@@ -1,22 +1,71 @@
 """What a run's config names, opened: its environment, its model, its limits."""
 
+from dataclasses import replace
+from typing import TypeVar
+
 from palaestra.agents import TokenLimits
-from palaestra.agents.local_model import LocalModel, find_device, load
+from palaestra.agents.adapters import add_adapter
+from palaestra.agents.local_model import Dtype, LocalModel, cast_weights, find_device, load, serve
+from palaestra.errors import ConfigError
 from palaestra.protocols import Arena
 from palaestra.registry import arena, demonstrator
 from palaestra.trainers.config import GRPOConfig
 from palaestra.trainers.sampling.division import Division
 from palaestra.trainers.sampling.seats import check_seats
+from palaestra.trainers.sft_config import SFTConfig
+
+RunConfig = GRPOConfig | SFTConfig
+Config = TypeVar("Config", GRPOConfig, SFTConfig)
 
 
-def open_arena(config: GRPOConfig, split: str = "train") -> Arena:
-    """The config's environment, with as many places as it plays at once."""
-    return arena(config.env.env_id, config.play.slots, split=split, ordered=config.play.ordered, **config.env.options)
+def open_arena(config: GRPOConfig, split: str = "train", here: bool = False) -> Arena:
+    """The config's environment, with as many places as it plays at once; in this process if `here`."""
+    env = config.env
+    options = env.options | (
+        {} if here or not env.workers else {"workers": env.workers, "ray_address": env.ray_address}
+    )
+    return arena(env.env_id, config.play.slots, split=split, ordered=config.play.ordered, **options)
 
 
 def open_model(name: str, config: GRPOConfig) -> LocalModel:
-    """Load a model's folder or hub name for a run."""
-    return load(name, slots=config.play.slots, seed=config.seed, device=config.device)
+    """Load a model's folder or hub name for a run, in the run's type and with its adapter."""
+    local = load(name, slots=config.play.slots, seed=config.seed, device=config.device, dtype=compute_type(config))
+    return with_adapter(local, config)
+
+
+def with_adapter(local: LocalModel, config: RunConfig) -> LocalModel:
+    """Put the adapter of a run into a model, if it has one."""
+    scale = config.scale
+    if scale.lora_r:
+        add_adapter(local.model, scale.lora_r, scale.lora_alpha, scale.lora_target_modules, seed=config.seed)
+    return local
+
+
+def as_opened(local: LocalModel, config: RunConfig, slots: int) -> LocalModel:
+    """A model that was made in float32, as if it had been loaded for the run."""
+    if (dtype := compute_type(config)) != "float32":
+        local = serve(cast_weights(local.model, dtype), local.tokenizer, slots=slots, seed=config.seed)
+    return with_adapter(local, config)
+
+
+def settled_scale(config: Config) -> Config:
+    """The config with what `auto` stands for."""
+    return replace(config, scale=replace(config.scale, precision=compute_type(config)))
+
+
+def compute_type(config: RunConfig) -> Dtype:
+    """Of the weights, and of what is computed with them."""
+    if config.scale.precision != "auto":
+        return config.scale.precision
+    return "bfloat16" if config.model != "tiny" and find_device(config.device).type == "cuda" else "float32"
+
+
+def check_scale(config: RunConfig) -> None:
+    """Refuse what would do nothing, or leave an adapter whose base is nowhere."""
+    if config.scale.optimizer_offload and find_device(config.device).type == "cpu":
+        raise ConfigError(
+            "optimizer_offload is True, and there is no GPU: on a CPU all is in the host's memory already"
+        )
 
 
 def limits(config: GRPOConfig) -> TokenLimits:
@@ -29,10 +78,11 @@ def check(config: GRPOConfig) -> None:
     splits, and for the tiny agent a demonstrator.
     """
     find_device(config.device)
+    check_scale(config)
     if config.model == "tiny":
         demonstrator(config.env.env_id)
     for split in ("train", "eval"):
-        opened = open_arena(config, split)
+        opened = open_arena(config, split, here=True)
         try:
             check_seats(opened, config.env.train_seats)
             if split == "train" and config.model == "tiny":

@@ -27,6 +27,8 @@ class Packed:
     advantages_N: Tensor
     weights_N: Tensor
     """How much a sampled token counts in the loss (`losses.aggregation`); 0 for the others."""
+    old_N: Tensor
+    """Log-probs that the policy's ratio is to: the engine's, or those of the learner before it learns."""
     reference_N: Tensor
     """Log-probs under the reference; 0 where there is none."""
     row_N: Tensor
@@ -62,29 +64,32 @@ class Packed:
 def pack(
     episodes: Sequence[Episode],
     advantages: Sequence[Values],
-    weights: Sequence[float] | None = None,
+    weights: Sequence[Values] | None = None,
     reference: Sequence[Values] | None = None,
+    old: Sequence[Values] | None = None,
 ) -> Packed:
     """Lay episodes out flat. Rows in which nothing was sampled teach nothing and are left out.
 
-    Without weights every sampled token counts the same.
+    Without weights every sampled token counts the same; without `old` the policy's ratio is to the engine's log-probs.
     """
     owners = [index for index, episode in enumerate(episodes) for row in episode.rows if row.sampled.any()]
     return pack_rows(
         [row for episode in episodes for row in episode.rows if row.sampled.any()],
         _by_row(advantages, episodes),
-        None if weights is None else [weights[owner] for owner in owners],
+        None if weights is None else _by_row(weights, episodes),
         _by_row(reference, episodes) if reference else (),
         owners,
+        _by_row(old, episodes) if old else None,
     )
 
 
 def pack_rows(
     rows: Sequence[TokenRow],
     advantages: Sequence[Values] = (),
-    weights: Sequence[float] | None = None,
+    weights: Sequence[Values] | None = None,
     reference: Sequence[Values] = (),
     episodes: Sequence[int] | None = None,
+    old: Sequence[Values] | None = None,
 ) -> Packed:
     """Lay rows out flat. Without advantages each is to be imitated, without weights every sampled token counts the
     same, without episodes each row is its own.
@@ -93,14 +98,16 @@ def pack_rows(
         raise ValueError("there must be at least one row with a sampled token")
     sampled_N = _joined([row.sampled for row in rows])
     lengths = torch.tensor([len(row) for row in rows])
+    sampled_logprobs_N = _joined([row.logprobs for row in rows])
     equal = [1 / max(1, int(sampled_N.sum()))] * len(rows)
     return Packed(
         ids_N=_joined([row.ids for row in rows]).long(),
         sampled_N=sampled_N,
-        sampled_logprobs_N=_joined([row.logprobs for row in rows]),
+        sampled_logprobs_N=sampled_logprobs_N,
         versions_N=_joined([row.versions for row in rows]),
         advantages_N=_placed(rows, advantages or [1.0] * len(rows)),
         weights_N=_placed(rows, equal if weights is None else weights),
+        old_N=sampled_logprobs_N if old is None else _placed(rows, old),
         reference_N=_placed(rows, reference or [0.0] * len(rows)),
         row_N=torch.repeat_interleave(torch.arange(len(rows)), lengths),
         episode_N=torch.repeat_interleave(torch.tensor(list(episodes or range(len(rows)))), lengths),

@@ -14,6 +14,7 @@ import tyro
 from palaestra.errors import ConfigError
 from palaestra.trainers.checked import PARTS, check_fields
 from palaestra.trainers.losses.advantages import ADVANTAGES, Group, Shuffled, Successes
+from palaestra.trainers.losses.correction import CORRECTIONS, Masked, Truncated
 from palaestra.trainers.losses.kl import KL
 from palaestra.trainers.losses.policy import Clip
 from palaestra.trainers.sampling.uniform import Uniform
@@ -22,7 +23,9 @@ from palaestra.trainers.scoring.terms import Shaping
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How episodes become a gradient. --recipe.advantage is group, or one of the controls successes and shuffled."""
+    """How episodes become a gradient. --recipe.advantage is group, or one of the controls successes and shuffled;
+    --recipe.correction is none, truncated or masked.
+    """
 
     recipe_name: Annotated[str, tyro.conf.Suppress]
     """The preset that this is, or was made from."""
@@ -34,6 +37,8 @@ class Recipe:
     """What an episode's reward is compared with: group; the controls successes and shuffled."""
     loss: Clip = field(default_factory=Clip, metadata={PARTS: {"clip": Clip}})
     """The policy loss of a token."""
+    correction: Truncated | Masked | None = field(default=None, metadata={PARTS: CORRECTIONS})
+    """How tokens are weighed that other weights or another arithmetic sampled: none, truncated (TIS), masked (MIS)."""
     kl: KL = field(default_factory=KL)
     """The penalty for leaving the starting policy."""
     aggregation: Literal["token", "sample"] = "token"

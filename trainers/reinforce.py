@@ -12,7 +12,7 @@ import torch
 from palaestra.agents.dialect import pinned
 from palaestra.agents.local_model import LocalModel, export
 from palaestra.errors import UsageError
-from palaestra.trainers.checkpoint import Checkpoint, fingerprint, restore
+from palaestra.trainers.checkpoint import Checkpoint, fingerprint, open_saved, restore
 from palaestra.trainers.cold_start import raise_tiny
 from palaestra.trainers.config import GRPOConfig
 from palaestra.trainers.durable import whole_folder
@@ -20,8 +20,9 @@ from palaestra.trainers.going_on import keep_model, newest_of, recorded
 from palaestra.trainers.grpo import train
 from palaestra.trainers.interrupts import Interrupts
 from palaestra.trainers.learner import Learner
-from palaestra.trainers.measuring import measure, measure_before
-from palaestra.trainers.opening import open_arena, open_model
+from palaestra.trainers.measuring import measure_after, measure_before, measured_on_the_way, told_best
+from palaestra.trainers.opening import as_opened, open_arena, open_model, settled_scale
+from palaestra.trainers.outline import outline
 from palaestra.trainers.progress import Progress
 from palaestra.trainers.resume import trained_format
 from palaestra.trainers.run import Run
@@ -32,7 +33,7 @@ def reinforce(
 ) -> Generator[Progress, None, None]:
     """Take a run from where it stands to its end. `opened` is its model, where a caller has it already."""
     learner = yield from prepare(run, opened)
-    config = learner.config
+    yield Progress("grpo", learner.step, learner.steps, note=outline(learner))
     if learner.step:
         note = f"going on after step {learner.step} of {learner.steps}"
         yield Progress("grpo", learner.step, learner.steps, note=note)
@@ -40,10 +41,11 @@ def reinforce(
     for note in run.notes:
         yield Progress("grpo", learner.step, learner.steps, note=note)
     yield from practise(run, learner, interrupts)
-    after = measure(run, config, learner.agent, "after")
+    after = measure_after(run, learner)
     keep_model(run, learner)
-    measured = {"before": before, "after": after} if before is not None else {"after": after}
-    run.finish({**{name: both.figures() for name, both in measured.items()}, "curve": run.curve})
+    measured = {"before": before, "after": after}
+    figures = {name: both.figures() for name, both in measured.items() if both is not None}
+    run.finish({**figures, **told_best(run), "curve": run.curve})
 
 
 def prepare(run: Run, opened: LocalModel | None = None) -> Generator[Progress, None, Learner[GRPOConfig]]:
@@ -55,16 +57,20 @@ def prepare(run: Run, opened: LocalModel | None = None) -> Generator[Progress, N
     if found is not None:
         learner = _restored(found, run, config)
     else:
+        raised = False
         if start.is_dir():
             local = open_model(str(start), config)
         elif opened is not None or config.model != "tiny":
             local = opened or open_model(config.model, config)
         else:
-            local = (yield from raise_tiny(config)).local
+            local, raised = (yield from raise_tiny(config)).local, True
         if config.model != "tiny":
             config = pin_format(run, config, local)
-        if config.model == "tiny" or config.recipe.kl.beta > 0:
+        if config.model == "tiny" or (config.recipe.kl.beta > 0 and not config.scale.lora_r):
             keep_start(run, local)
+        if raised:
+            local.model.name_or_path = str(start)  # What an adapter names as its base.
+            local = as_opened(local, config, config.play.slots)
         # Dropout draws from torch's own generator, and nothing else does. It starts anew here, as after a kill.
         torch.manual_seed(config.seed)
         learner = Learner(local.agent, local.model, config)
@@ -75,10 +81,20 @@ def prepare(run: Run, opened: LocalModel | None = None) -> Generator[Progress, N
 def practise(
     run: Run, learner: Learner[GRPOConfig], interrupts: Interrupts | None = None
 ) -> Generator[Progress, None, None]:
-    """Train to the last step, in an arena of the run's environment."""
-    with closing(open_arena(learner.config)) as arena:
-        every = learner.config.save.checkpoint_every or learner.steps
-        yield from recorded(run, learner, train(learner, arena), every, interrupts or Interrupts())
+    """Train to the last step, or to the one that the measurements on the way end it at, in an arena of the run's
+    environment.
+    """
+    config, interrupts = learner.config, interrupts or Interrupts()
+    checkpoint_every, eval_steps = config.save.checkpoint_every or learner.steps, config.eval.eval_steps
+
+    def due(step: int) -> bool:
+        """A measurement is of a step that is saved: going on from before it could not find the best model again."""
+        return step % checkpoint_every == 0 or bool(eval_steps and step % eval_steps == 0)
+
+    with closing(open_arena(config)) as arena:
+        steps = recorded(run, learner, train(learner, arena), due, interrupts)
+        with closing(measured_on_the_way(run, learner, steps, interrupts)) as stage:
+            yield from stage
 
 
 def pin_format(run: Run, config: GRPOConfig, local: LocalModel) -> GRPOConfig:
@@ -108,15 +124,19 @@ def keep_start(run: Run, local: LocalModel) -> None:
 def _config(run: Run) -> GRPOConfig:
     if not isinstance(run.config, GRPOConfig):
         raise UsageError(f"{run.folder} holds a run of the kind {run.config.KIND}, which plays nothing")
-    return run.config
+    if (config := settled_scale(run.config)) != run.config:
+        run.settle(config)
+    return config
 
 
 def _restored(found: Checkpoint, run: Run, config: GRPOConfig) -> Learner[GRPOConfig]:
     reference, start = None, run.folder / "start"
-    if config.recipe.kl.beta > 0:
+    if config.recipe.kl.beta > 0 and not config.scale.lora_r:
         if not start.is_dir():
             raise UsageError(f"{start} is gone: the recipe's KL is measured from the model in it; put it back")
         reference = open_model(str(start), config).model
         if fingerprint(reference) != found.fingerprint:
             raise UsageError(f"{start} and {found.path} hold models of different shapes; one of them is of another run")
-    return restore(found, open_model(str(found.model), config), config, reference)
+    base = str(start) if start.is_dir() else config.model
+    local = open_saved(found, lambda name: open_model(name, config), base)
+    return restore(found, local, config, reference)

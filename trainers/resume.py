@@ -17,9 +17,12 @@ from palaestra.trainers.sft_config import SFTConfig
 
 RunConfig = GRPOConfig | SFTConfig
 VERSION = 2
-FREE = ("save.checkpoint_every", "save.keep_checkpoints", "save.recorded_groups", "play.max_broken_share")
-"""May differ: they say what is written down and when to give up, and no weight depends on them."""
-ROUNDING = ("play.slots", "optimizer.micro_batch_tokens", "device")
+FREE = (
+    *("save.checkpoint_every", "save.keep_checkpoints", "save.recorded_groups", "play.max_broken_share"),
+    *("play.max_logprob_gap", "scale.optimizer_offload", "eval.eval_steps", "eval.early_stopping_patience", "track"),
+)
+"""May differ: they say what is written down, when to give up and where tensors wait, and no weight depends on them."""
+ROUNDING = ("play.slots", "optimizer.micro_batch_tokens", "scale.gradient_checkpointing", "device")
 """May differ, with a note: the same sums in another order or on another machine, so the last bits change. A run that
 has run out of memory needs them."""
 _FORMAT = "format="
@@ -78,7 +81,11 @@ def refused(saved: RunConfig, asked: RunConfig) -> str:
 
 
 def settled(saved: RunConfig, asked: RunConfig) -> RunConfig:
-    """What is asked for, with the call format that the run was pinned to at its start: nobody has to name that."""
+    """What is asked for, with what the run was pinned to at its start, its call format and its precision: nobody has to
+    name that.
+    """
+    if asked.scale.precision == "auto":
+        asked = replace(asked, scale=replace(asked.scale, precision=saved.scale.precision))
     if isinstance(saved, SFTConfig) and isinstance(asked, SFTConfig):
         return replace(asked, format=asked.format or saved.format)
     if not isinstance(saved, GRPOConfig) or not isinstance(asked, GRPOConfig) or "format" in asked.env.options:

@@ -1,17 +1,20 @@
 """Play what a sampler asks for, score it as it ends, and give whole batches.
 
-Left out: playing ahead of the learner. Each batch is played with the weights of the step before it.
+Without a lead each batch is played with the weights of the step before it, and play and learning take turns. Left out:
+play that goes on while the learner learns (`ahead`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 
 from palaestra.agents import Agent, TokenLimits, play
 from palaestra.episode import Start
 from palaestra.protocols import Arena
+from palaestra.trainers.ahead import played_ahead
 from palaestra.trainers.batch import Batch
 from palaestra.trainers.sampling.sampler import Sampler
 from palaestra.trainers.scoring.awaited import Scoring
+from palaestra.trainers.turns import Turns
 
 
 def rollouts(
@@ -22,8 +25,24 @@ def rollouts(
     *,
     limits: TokenLimits | None = None,
     temperature: float = 1.0,
-) -> Iterator[Batch]:
-    """One batch after another, for as long as they are asked for."""
+    max_staleness: int = 0,
+    turns: Turns | None = None,
+) -> Generator[Batch, None, None]:
+    """One batch after another, for as long as they are asked for; to be closed.
+
+    With `max_staleness` play goes on in between, on a thread, and whoever changes the engine's weights takes its turn.
+    """
+    if max_staleness:
+        yield from played_ahead(
+            agent,
+            arena,
+            sampler,
+            scoring,
+            limits=limits,
+            temperature=temperature,
+            max_staleness=max_staleness,
+            turns=turns or Turns(),
+        )
     made: list[Batch] = []
 
     def starts() -> Iterator[Start | None]:

@@ -4,25 +4,24 @@ config.json     the resolved config
 start/          the model before the first step, where it cannot be had again: the tiny agent, or the reference of a KL
 before.json     figures on held-out tasks before the first step
 metrics.jsonl   one line a step
+measured.jsonl  one line for each measurement on held-out tasks on the way, where the config asks for them
+best/           the model of the best of these, with its line as measured.json
 episodes/       step-000012.jsonl, eval-before.jsonl, eval-after.jsonl: episodes with their tokens (`palaestra.record`)
 checkpoints/    the newest ones: what `palaestra train --resume` goes on from (`trainers.checkpoint`)
+tracking.json   how far each tracker has been told (`tracking`)
 summary.json    the figures at the end, with seed, versions, wall and CPU seconds; not before the run is finished
 model/          safetensors, tokenizer and template
+adapter/        beside it, where an adapter was trained: that alone, as peft reads it
 lock            held by the process at work, and let go when it dies; the file itself says nothing
 
 One process writes. Others may read while it does, and ranks of one job hold it open beside it: what they add is not
 written. Left out: what is in a checkpoint, and what is done in a run (`training`).
 """
 
-import errno
-import fcntl
 import json
 import math
-import os
-import socket
 import time
 from collections.abc import Iterable, Mapping
-from io import TextIOWrapper
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -32,11 +31,13 @@ from palaestra.errors import UsageError
 from palaestra.record import Lesson, Record, write
 from palaestra.trainers.config import GRPOConfig
 from palaestra.trainers.durable import append_line, sweep, write_text, written
+from palaestra.trainers.lock import claimed
 from palaestra.trainers.progress import Progress
 from palaestra.trainers.provenance import cpu_seconds, versions
 from palaestra.trainers.resume import RunConfig, agreed, read_config, settled, written_config
 
 _CONTENT = ("config.json", "metrics.jsonl")
+_METRICS, _MEASURED = "metrics.jsonl", "measured.jsonl"
 
 
 class Run:
@@ -83,6 +84,11 @@ class Run:
         return self.folder / "model"
 
     @property
+    def adapter(self) -> Path:
+        """The folder of the adapter alone, where one was trained."""
+        return self.folder / "adapter"
+
+    @property
     def summary(self) -> dict[str, Any]:
         """The figures at the end; empty before it."""
         return _read(self.folder / "summary.json") or {}
@@ -100,15 +106,17 @@ class Run:
     @property
     def metrics(self) -> list[dict[str, Any]]:
         """The figures of each step, as far as they are written down whole: a killed process leaves half a line."""
-        path, found = self.folder / "metrics.jsonl", []
-        for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-            try:
-                line = json.loads(text)
-            except ValueError:
-                continue
-            if isinstance(line, dict) and isinstance(line.get("step"), int):
-                found.append(line)
-        return found
+        return _lines(self.folder / _METRICS)
+
+    @property
+    def measured(self) -> list[dict[str, Any]]:
+        """What was measured on held-out tasks on the way, each with its `step`."""
+        return _lines(self.folder / _MEASURED)
+
+    @property
+    def best(self) -> dict[str, Any] | None:
+        """The measurement of the model in `best`; None before the first."""
+        return _read(self.folder / "best" / "measured.json")
 
     @property
     def curve(self) -> list[float]:
@@ -131,7 +139,12 @@ class Run:
             self.keep(f"step-{progress.step:06}", kept, "train")
         figures = {name: value if math.isfinite(value) else None for name, value in progress.metrics.items()}
         if self.writes:
-            append_line(self.folder / "metrics.jsonl", json.dumps({"step": progress.step, **figures}, allow_nan=False))
+            append_line(self.folder / _METRICS, json.dumps({"step": progress.step, **figures}, allow_nan=False))
+
+    def add_measured(self, line: Mapping[str, Any]) -> None:
+        """Write down a measurement on the way."""
+        if self.writes:
+            append_line(self.folder / _MEASURED, json.dumps(line, allow_nan=False))
 
     def add_before(self, figures: Mapping[str, Any]) -> None:
         """Write down how good the agent is before the first step."""
@@ -162,7 +175,9 @@ class Run:
         lacking = sorted(set(range(1, step + 1)) - {line["step"] for line in lines})
         if lacking:
             self.notes.append(f"metrics.jsonl lacks {len(lacking)} of the first {step} steps; was it edited?")
-        write_text(self.folder / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+        _rewrite(self.folder / _METRICS, lines)
+        if measured := self.measured:
+            _rewrite(self.folder / _MEASURED, [line for line in measured if line["step"] <= step])
         for path in (self.folder / "episodes").glob("step-*.jsonl"):
             number = path.stem.removeprefix("step-")
             if number.isdigit() and int(number) > step:
@@ -183,7 +198,7 @@ class Run:
 
     def withdraw(self) -> bool:
         """Take back a run that has made nothing yet, so that its name is free again; False where there is something."""
-        made = ("start", "before.json", "checkpoints", "summary.json", "model")
+        made = ("start", "before.json", "checkpoints", "summary.json", "model", "best", _MEASURED)
         episodes = self.folder / "episodes"
         if any((self.folder / name).exists() for name in made) or self.metrics or any(episodes.iterdir()):
             return False
@@ -212,7 +227,7 @@ class Run:
         self.notes: list[str] = []
         """What whoever goes on with a run should know."""
         self._began = time.perf_counter()
-        self._lock = _claimed(folder) if writes else None
+        self._lock = claimed(folder) if writes else None
         try:
             if begin and writes:
                 if _holds_run(folder):
@@ -237,7 +252,8 @@ class Run:
         self.notes = agreed(saved, self.config, self.folder)
         if not self.writes:
             return
-        sweep(self.folder, (*_CONTENT, "before.json", "summary.json", "start", "model"))
+        parts = (*_CONTENT, _MEASURED, "tracking.json", "before.json", "summary.json")
+        sweep(self.folder, (*parts, "start", "model", "adapter", "best"))
         for name in ("episodes", "checkpoints"):
             sweep(self.folder / name)
         (self.folder / "episodes").mkdir(exist_ok=True)
@@ -247,33 +263,6 @@ class Run:
 
 def _holds_run(folder: Path) -> bool:
     return any((folder / name).exists() for name in _CONTENT)
-
-
-def _claimed(folder: Path) -> TextIOWrapper:
-    """The folder's lock, held. The kernel lets go of it when we die, however we die."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / "lock").open("a+", encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"the run folder {folder} cannot be made: {error}") from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        lock.seek(0)
-        holder = lock.read().strip() or "another process"
-        lock.close()
-        if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES):
-            raise UsageError(
-                f"{folder} cannot be locked ({error.strerror}): two runs in it would spoil each other; "
-                "choose a folder on a file system with locks"
-            ) from error
-        raise UsageError(
-            f"{folder} is in use by {holder}; wait for it, stop it, or choose another folder with --run"
-        ) from error
-    lock.truncate(0)
-    lock.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-    lock.flush()
-    return lock
 
 
 def _game(episode: Episode) -> tuple[str, int, int]:
@@ -287,6 +276,23 @@ def fresh_folder(name: str, root: Path = Path("runs")) -> Path:
     while folder.exists():
         folder, number = root / f"{name}-{number}", number + 1
     return folder
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a file that say their step."""
+    found = []
+    for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        try:
+            line = json.loads(text)
+        except ValueError:
+            continue
+        if isinstance(line, dict) and isinstance(line.get("step"), int):
+            found.append(line)
+    return found
+
+
+def _rewrite(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
+    write_text(path, "".join(json.dumps(line) + "\n" for line in lines))
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -8,6 +8,7 @@ Left out: which episodes are worth it (`selection`), and reading them (`demonstr
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import blake2b
 from itertools import islice
 from typing import Any
@@ -20,12 +21,14 @@ from palaestra.agents.local_model import LocalModel, find_device, load, serve
 from palaestra.agents.policies.tiny import tiny_model, tiny_tokenizer
 from palaestra.episode import Episode, TokenRow
 from palaestra.errors import ConfigError, PalaestraError, UsageError
-from palaestra.trainers.checkpoint import restore
+from palaestra.trainers.checkpoint import open_saved, restore
 from palaestra.trainers.demonstrations import Demonstrations, demonstrations, in_format
 from palaestra.trainers.forward import micro_batches, token_logprobs
 from palaestra.trainers.going_on import keep_model, newest_of, recorded
 from palaestra.trainers.interrupts import Interrupts
 from palaestra.trainers.learner import Learner
+from palaestra.trainers.opening import as_opened, check_scale, compute_type, settled_scale, with_adapter
+from palaestra.trainers.outline import outline
 from palaestra.trainers.packed import pack_rows
 from palaestra.trainers.progress import Progress
 from palaestra.trainers.run import Run
@@ -81,9 +84,10 @@ class Imitation:
         packed = pack_rows([next(self._order) for _ in range(self._size)])
         packed = packed.to(next(learner.model.parameters()).device)
         tokens, total = int(packed.sampled_N.sum()), 0.0
-        for micro in micro_batches(packed, config.micro_batch_tokens):
-            loss = -token_logprobs(learner.model, micro).sum() / tokens
-            loss.backward()  # type: ignore[no-untyped-call]
+        for micro in micro_batches(learner.model, packed, config.micro_batch_tokens):
+            with learner.computing():
+                loss = -token_logprobs(learner.model, micro).logprobs_N.sum() / tokens
+                loss.backward()  # type: ignore[no-untyped-call]
             total += float(loss.detach())
         norm = learner.descend(rate)
         learner.step += 1
@@ -119,8 +123,12 @@ def imitate(run: Run, interrupts: Interrupts | None = None) -> Generator[Progres
     config, found = run.config, newest_of(run)
     if not isinstance(config, SFTConfig):
         raise UsageError(f"{run.folder} holds a run of the kind {config.KIND}, which imitates nothing")
+    check_scale(config)
+    if (settled := settled_scale(config)) != config:
+        run.settle(config := settled)
     shown = demonstrations(config.files)
-    local = open_student(config, shown, str(found.model) if found else config.model)
+    opened = partial(open_student, config, shown)
+    local = open_saved(found, opened, config.model) if found else opened(config.model)
     shown, target = in_format(shown, config.format, local.tokenizer)
     if target != config.format:
         config = replace(config, format=target)
@@ -141,8 +149,10 @@ def imitate(run: Run, interrupts: Interrupts | None = None) -> Generator[Progres
         yield Progress("episodes", 0, 0, note=f"going on after step {found.step}")
     run.rewind(learner.step)
     imitation = Imitation(learner, made.rows)
+    yield Progress("imitation", learner.step, learner.steps, note=outline(learner))
     every = config.save.checkpoint_every or imitation.epoch_steps
-    yield from recorded(run, learner, imitation.progress(), every, interrupts or Interrupts())
+    stage = imitation.progress()
+    yield from recorded(run, learner, stage, lambda step: step % every == 0, interrupts or Interrupts())
     keep_model(run, learner)
     losses = [line["loss"] for line in run.metrics]
     run.finish(
@@ -163,11 +173,13 @@ def imitate(run: Run, interrupts: Interrupts | None = None) -> Generator[Progres
 def open_student(config: SFTConfig, shown: Demonstrations, name: str) -> LocalModel:
     """The model that learns: from disk or hub, or the tiny one with a tokenizer made of these very episodes."""
     if name != "tiny":
-        return load(name, slots=1, seed=config.seed, device=config.device)
+        local = load(name, slots=1, seed=config.seed, device=config.device, dtype=compute_type(config))
+        return with_adapter(local, config)
     device = find_device(config.device)
     texts = (message["content"] for _, episode in shown.episodes for message in episode.attempt.messages)
     tokenizer = tiny_tokenizer(text for text in texts if isinstance(text, str))
-    return serve(tiny_model(len(tokenizer), seed=config.seed).to(device), tokenizer, slots=1, seed=config.seed)
+    local = serve(tiny_model(len(tokenizer), seed=config.seed).to(device), tokenizer, slots=1, seed=config.seed)
+    return as_opened(local, config, 1)
 
 
 def _said(shown: Demonstrations, made: SFTRows, most: int) -> Iterator[str]:

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from palaestra import formats
 from palaestra.trainers.checked import COUNT, NOT_NEGATIVE, changed, check_fields
-from palaestra.trainers.config import OptimizerConfig, SaveConfig
+from palaestra.trainers.config import OptimizerConfig, SaveConfig, ScaleConfig, Trackers
 
 _OPTIMIZER = OptimizerConfig(
     learning_rate=5e-5, lr_schedule="cosine", warmup_share=0.1, adam_beta2=0.95, micro_batch_tokens=32_768
@@ -41,7 +41,10 @@ class SFTConfig:
     """Decides the order, and the tiny agent's initial weights."""
     device: str = "auto"
     """`cpu`, `cuda`, or `auto` for a GPU where there is one."""
+    track: Trackers = ()
+    """Where the figures go beside the run's folder: wandb, trackio, tensorboard."""
     optimizer: OptimizerConfig = _OPTIMIZER
+    scale: ScaleConfig = field(default_factory=ScaleConfig)
     save: SaveConfig = field(default_factory=SaveConfig)
 
     def __post_init__(self) -> None:

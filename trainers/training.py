@@ -9,6 +9,7 @@ from palaestra.trainers.progress import Progress
 from palaestra.trainers.reinforce import reinforce
 from palaestra.trainers.run import Run
 from palaestra.trainers.sft import imitate
+from palaestra.trainers.tracking import tracked
 
 
 def train(
@@ -21,7 +22,5 @@ def train(
     """
     if run.finished:
         return
-    if isinstance(run.config, GRPOConfig):
-        yield from reinforce(run, interrupts, opened)
-    else:
-        yield from imitate(run, interrupts)
+    stage = reinforce(run, interrupts, opened) if isinstance(run.config, GRPOConfig) else imitate(run, interrupts)
+    yield from tracked(run, stage)

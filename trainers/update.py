@@ -1,8 +1,8 @@
 """One batch becomes optimizer steps: pack, score, loss, step.
 
 A mini-batch is some of the groups, whole; a micro-batch is what fits into memory, and changes no gradient. Here engine
-and trainer must agree: the first log-probs of each batch are compared with the engine's, for nothing, and a batch in
-which they differ stops the run. Left out: any correction for an engine that samples from other weights or arithmetic.
+and trainer must agree: the log-probs of each batch's first mini-batch are compared with the engine's, for nothing, and
+too large a gap in tokens of the newest weights stops the run. Left out: the weights of a correction (`correction`).
 """
 
 from collections import defaultdict
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from palaestra.agents.policies.table import trained_engines
 from palaestra.episode import Episode
 from palaestra.errors import TrainingHalted
 from palaestra.record import Lesson
@@ -20,6 +21,7 @@ from palaestra.trainers.forward import micro_batches, token_logprobs
 from palaestra.trainers.learner import Learner
 from palaestra.trainers.losses.advantages import Advantages
 from palaestra.trainers.losses.aggregation import token_weights
+from palaestra.trainers.losses.correction import corrected
 from palaestra.trainers.packed import Packed, pack
 
 
@@ -27,19 +29,19 @@ def update(
     learner: Learner[GRPOConfig], batch: Batch, advantages: Advantages, seen: Seen
 ) -> tuple[dict[str, float], list[Lesson]]:
     """Learn from a batch: one step of the learner. Returns its figures, and one Lesson a sample."""
-    config, model = learner.config, learner.model
-    weight = next(model.parameters())
-    exact, rate = weight.dtype == torch.float32, learner.rate
+    config, rate = learner.config, learner.rate
+    device = next(learner.model.parameters()).device
+    correction = corrected(config.recipe.correction, batch, seen)
     values = [np.asarray(value, np.float64) for value in advantages]
     said: list[tuple[tuple[NDArray[np.float32], ...], int]] = [((), 0)] * len(batch.samples)
-    sums, norms, passes = defaultdict[str, float](float), list[float | None](), 0
+    sums, norms, passes, gap = defaultdict[str, float](float), list[float | None](), 0, (0.0, 0.0)
     for part in batch.mini_batches(config.optimizer.num_mini_batches):
-        weights = token_weights([batch.lengths[i] for i in part], config.recipe.aggregation)
+        weights = token_weights([correction.kept[i] for i in part], config.recipe.aggregation)
         # Without a KL term an advantage of 0 has no gradient: its sample counts in the weights and is not computed.
         taught = [
             (i, share)
             for i, share in zip(part, weights, strict=True)
-            if batch.lengths[i] and (values[i].any() or seen.reference is not None)
+            if correction.kept[i] and (values[i].any() or seen.reference is not None)
         ]
         if not taught:
             continue
@@ -47,16 +49,13 @@ def update(
         packed = pack(
             [batch.episodes[i] for i in places],
             [values[i] for i in places],
-            [share for _, share in taught],
+            [share * correction.factors[i] for i, share in taught],
             None if seen.reference is None else [seen.reference[i] for i in places],
-        ).to(weight.device)
-        said_N = torch.zeros_like(packed.sampled_logprobs_N)
-        for micro in micro_batches(packed, config.optimizer.micro_batch_tokens):
-            logprobs_N = token_logprobs(model, micro, config.play.temperature)
-            said_N[micro.origin_N] = logprobs_N.detach()
-            if not passes:
-                sums["gap"] = max(sums["gap"], _checked_gap(logprobs_N, micro, learner.step, exact))
-            _backward(learner, logprobs_N, micro, seen, sums)
+            None if seen.old is None else [seen.old[i] for i in places],
+        ).to(device)
+        said_N = _passes(learner, packed, seen, sums)
+        if not passes:
+            gap = _checked_gap(learner, said_N, packed)
         norms.append(learner.descend(rate))
         for i, of_sample in zip(places, packed.by_episode(said_N), strict=True):
             said[i] = _by_row(of_sample, batch.episodes[i]), passes
@@ -72,14 +71,32 @@ def update(
         "loss": sums["loss"] / max(passes, 1),
         "grad_norm": sum(taken) / max(len(taken), 1),
         "kl": sums["kl"] / counted,
+        "num_tokens/shared_ratio": sums["read"] / max(sums["computed"], 1),
         "clip_ratio/low_mean": sums["low"] / counted,
         "clip_ratio/high_mean": sums["high"] / counted,
         "clip_ratio/region_mean": (sums["low"] + sums["high"]) / counted,
         "optimizer_steps": len(taken),
         "skipped_steps": len(norms) - len(taken),
-        "sampling/sampling_logp_difference/max": sums["gap"],
+        "sampling/sampling_logp_difference/mean": gap[0],
+        "sampling/sampling_logp_difference/max": gap[1],
+        **correction.figures,
         "learning_rate": config.optimizer.learning_rate * rate,
+        **({"entropy": sums["entropy"] / counted} if passes else {}),
     }, lessons
+
+
+def _passes(learner: Learner[GRPOConfig], packed: Packed, seen: Seen, sums: defaultdict[str, float]) -> torch.Tensor:
+    """Gather the gradient of a mini-batch; returns the log-prob of each of its tokens."""
+    config, said_N = learner.config, torch.zeros_like(packed.sampled_logprobs_N)
+    for micro in micro_batches(learner.model, packed, config.optimizer.micro_batch_tokens):
+        with learner.computing():
+            scores = token_logprobs(learner.model, micro, config.play.temperature)
+            said_N[micro.origin_N] = scores.logprobs_N.detach()
+            sums["entropy"] += float(scores.entropies_N.detach().sum())
+            sums["read"] += len(micro.ids_N)
+            sums["computed"] += scores.computed
+            _backward(learner, scores.logprobs_N, micro, seen, sums)
+    return said_N
 
 
 def _backward(
@@ -89,7 +106,7 @@ def _backward(
     recipe, sampled_N = learner.config.recipe, micro.sampled_N
     result = recipe.loss(
         logprobs_N[sampled_N],
-        micro.sampled_logprobs_N[sampled_N],
+        micro.old_N[sampled_N],
         micro.advantages_N[sampled_N],
         micro.row_N[sampled_N],
     )
@@ -116,19 +133,28 @@ def _by_row(said: NDArray[np.float32], episode: Episode) -> tuple[NDArray[np.flo
     return tuple(parts)
 
 
-def _checked_gap(logprobs_N: torch.Tensor, micro: Packed, version: int, exact: bool) -> float:
-    """Largest difference between what the engine said of its tokens and what the trainer says, before any step.
+def _checked_gap(learner: Learner[GRPOConfig], said_N: torch.Tensor, packed: Packed) -> tuple[float, float]:
+    """By how much engine and trainer differ before any step: on average and at most, over tokens of these weights.
 
-    `exact` where weights are float32; in bfloat16 single tokens may differ widely and the mean is held.
+    With the same float32 weights each token is held. Of another precision or on another server single tokens may differ
+    widely, and the mean is held.
     """
-    same = micro.sampled_N & (micro.versions_N == version)
-    if not same.any():
-        return 0.0
-    gaps = (logprobs_N.detach() - micro.sampled_logprobs_N)[same].abs()
-    worst, allowed = (float(gaps.max()), 1e-3) if exact else (float(gaps.mean()), 0.1)
-    if not worst <= allowed:  # Not-a-number too.
+    same_N = packed.sampled_N & (packed.versions_N == learner.step)
+    if not same_N.any():
+        return 0.0, 0.0
+    gap_S = (said_N - packed.sampled_logprobs_N)[same_N].abs()
+    mean, worst, bound = float(gap_S.mean()), float(gap_S.max()), learner.config.play.max_logprob_gap
+    shared = all(engine.shares_weights for engine in trained_engines(learner.agent))
+    if bound is not None:
+        found, allowed = mean, bound
+    elif shared and next(learner.model.parameters()).dtype == torch.float32:
+        found, allowed = worst, 1e-3
+    else:
+        found, allowed = mean, 0.1
+    if not found <= allowed:  # Not-a-number too.
         raise TrainingHalted(
-            f"the engine's log-probs differ from the trainer's by {worst:.3g} (at most {allowed} expected): they "
-            "do not run the same weights, template or arithmetic, and training on would be training on noise"
+            f"the engine's log-probs differ from the trainer's by {found:.3g} (at most {allowed} expected, "
+            "max_logprob_gap): they do not run the same weights, template or arithmetic, and training on would be "
+            "training on noise"
         )
-    return float(gaps.max())
+    return mean, worst

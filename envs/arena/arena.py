@@ -62,7 +62,7 @@ class Arena(Places):
         self._barrier = first.inline if ordered is None else ordered
         self._runner = Runner(min(slots, MAX_WORKERS) if max_workers is None else max_workers)
         self._inbox = Inbox(name)
-        self._out = 0
+        self.outstanding = 0
         """Pendings of tables that have not come back."""
         self._landed: list[Pending] = []
         self._aside: set[Pending] = set()
@@ -94,7 +94,7 @@ class Arena(Places):
         if seat not in self._seats:
             raise self._no_such_seat(seat)
         if self._standing[slot] is not Standing.FREE:
-            self._vacate(slot)
+            self.discard(slot)
         table = self._tables[slot]
         if not self._alone:
             table = self._gathering.seated(seat, slot, start)
@@ -159,12 +159,12 @@ class Arena(Places):
         When `ordered`, a barrier: every outstanding event in slot order, or none where the timeout passes first.
         """
         until = None if timeout is None else time.monotonic() + timeout
-        while self._out and self._hear(0.0):  # Whatever has come in by itself.
+        while self.outstanding and self._hear(0.0):  # Whatever has come in by itself.
             pass
         while True:
-            if not (self._barrier and self._out):
+            if not (self._barrier and self.outstanding):
                 self._go_on()
-            missing = self._out if self._barrier else min(self._out, max(min_ready, 1) - len(self._ready))
+            missing = self.outstanding if self._barrier else min(self.outstanding, max(min_ready, 1) - len(self._ready))
             if missing <= 0 or self._errors:
                 break
             if not self._hear(until, missing):
@@ -173,7 +173,7 @@ class Arena(Places):
                 break
         if self._errors:  # An author's mistake; what else has happened is kept.
             raise self._errors.pop(0)
-        if not self._ready and not self._out and self._gathering and Standing.ASKED not in self._standing:
+        if not self._ready and not self.outstanding and self._gathering and Standing.ASKED not in self._standing:
             self._gathering.rest(Standing.FREE not in self._standing, timeout)
         ready, self._ready = self._ready, {}
         events = [ready[slot] for slot in sorted(ready)]
@@ -239,7 +239,7 @@ class Arena(Places):
         if isinstance(reply, Pending):
             reply.owner, reply.slot = table, next(iter(table.slots.values()), 0)
             table.out.append(reply)
-            self._out += 1
+            self.outstanding += 1
             going.append(reply)
             return
         machine = table.machine
@@ -280,7 +280,7 @@ class Arena(Places):
                 warn_late(self.name, pending.works)
             elif pending in pending.owner.out:
                 pending.owner.out.remove(pending)
-                self._out -= 1
+                self.outstanding -= 1
                 self._landed.append(pending)
         return bool(news)
 
@@ -302,8 +302,8 @@ class Arena(Places):
 
     # Inside: a table is left.
 
-    def _vacate(self, slot: int) -> None:
-        """Discard whatever the slot holds."""
+    def discard(self, slot: int) -> None:
+        """Drop whatever the slot holds; nothing is reported of it."""
         table, seat = self._tables[slot], self._seat[slot]
         self._tables[slot], self._standing[slot] = None, Standing.FREE
         self._ready.pop(slot, None)
@@ -332,7 +332,7 @@ class Arena(Places):
         in_use = bool(table.out)
         for pending in table.out:
             self._runner.give_up(pending)
-        self._out -= len(table.out)
+        self.outstanding -= len(table.out)
         table.out.clear()
         table.machine.discard()
         self._put_aside(table.machine)

@@ -15,18 +15,21 @@ from palaestra.envs.arena.by_rule import ByRule
 from palaestra.envs.arena.foreign import AECMachine, Foreign, GymnasiumMachine, ParallelMachine
 from palaestra.envs.arena.opening import made, spec_of
 from palaestra.envs.arena.playable import Playable
+from palaestra.envs.arena.ray import RayArena
 from palaestra.envs.arena.vector import ToolVectorEnv
 from palaestra.envs.core.machine import Machine
 from palaestra.errors import UnknownId, UsageError
+from palaestra.options import OF_ARENAS
 from palaestra.registry import demonstrator, games, load_author, registered, registered_author
 
-_OF_ARENAS = ("ordered", "max_workers")
 _lock = threading.Lock()
 
 
-def open_arena(env_id: str, slots: int, **options: Any) -> Arena:
-    """An arena for any id."""
-    own = {name: options.pop(name) for name in (*_OF_ARENAS, "timeout") if name in options}
+def open_arena(env_id: str, slots: int, *, workers: int = 0, ray_address: str = "", **options: Any) -> Arena | RayArena:
+    """An arena for any id; with `workers`, one that Ray actors play."""
+    if workers or ray_address:
+        return RayArena(env_id, slots, workers, ray_address, **options)
+    own = {name: options.pop(name) for name in ("ordered", "max_workers", "timeout") if name in options}
     name = env_id.rpartition(":")[2]
     found = registered_author(env_id)
     if found is not None and options.get("seat") is None:
@@ -41,7 +44,7 @@ def open_arena(env_id: str, slots: int, **options: Any) -> Arena:
 
 def open_playable(env_id: str, options: Mapping[str, Any]) -> Playable:
     """One machine for any id."""
-    return playables(env_id, {name: value for name, value in options.items() if name not in _OF_ARENAS})()
+    return playables(env_id, {name: value for name, value in options.items() if name not in OF_ARENAS})()
 
 
 def playables(env_id: str, options: Mapping[str, Any], timeout: float = 60.0) -> Callable[[], Playable]:

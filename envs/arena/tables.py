@@ -102,7 +102,7 @@ class Places:
         if slots < len(seats):
             needed = f", one for each of {', '.join(map(str, seats))}" if len(seats) > 1 else ""
             raise UsageError(f"{name}: found {slots} slots; expected at least {len(seats)}{needed}")
-        self.name, self._seats, self._hint = name, tuple(seats), hint
+        self.name, self._seats, self.hint = name, tuple(seats), hint
         self._alone = len(self._seats) == 1
         self._tables: list[Table | None] = [None] * slots
         self._seat: list[Seat] = [None] * slots
@@ -123,7 +123,7 @@ class Places:
             return UsageError(f"{self.name} has one seat; expected Start(seat=None), found seat={seat!r}")
         return UsageError(
             f"{self.name} has no seat {seat!r}; expected Start(seat=) to be one of "
-            f"{', '.join(map(repr, self._seats))}{self._hint}"
+            f"{', '.join(map(repr, self._seats))}{self.hint}"
         )
 
     def _require_slot(self, slot: int) -> None:

@@ -46,6 +46,9 @@ _EXTRAS = {
     "pyarrow": "data",
     "starlette": "serve",
     "uvicorn": "serve",
+    "wandb": "wandb",
+    "trackio": "trackio",
+    "tensorboard": "tensorboard",
 }
 """Which extra brings a library that may be missing."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
-from rich.console import Console
 
 from palaestra import formats
-from palaestra.cli.display import show_line
+from palaestra.cli.display import note
 from palaestra.errors import UnknownId, UsageError
 from palaestra.registry import chosen_format, demonstrator
 
@@ -87,16 +86,14 @@ def open_agent(
         agent.engine.close()
 
 
-def read_as(
-    env_id: str, environment: Mapping[str, Any], model: str, tokenizer: Any, console: Console
-) -> dict[str, Any]:
+def read_as(env_id: str, environment: Mapping[str, Any], model: str, tokenizer: Any) -> dict[str, Any]:
     """What an environment is made with for a model that is loaded here: its calls are read as it writes them."""
     from palaestra.agents.dialect import pinned
     from palaestra.trainers.resume import trained_format
 
-    made, note = pinned(env_id, environment, tokenizer, trained_format(model))
-    if note:
-        show_line(console, note, "yellow")
+    made, said = pinned(env_id, environment, tokenizer, trained_format(model))
+    if said:
+        note(said)
     return made
 
 

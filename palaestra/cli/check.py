@@ -3,13 +3,14 @@
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
 
 from palaestra.cli.display import show_line
 from palaestra.cli.ids import resolve
+from palaestra.cli.output import Reported, reporting
 from palaestra.errors import MissingExtra, UsageError
 from palaestra.plain import from_pairs
 from palaestra.registry import games, registered
@@ -19,7 +20,7 @@ STYLES = {"ok": "green", "skip": "none", "FAIL": "red"}
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Reported):
     """Test environments against the contract, hostile input and cheats."""
 
     ids: Annotated[
@@ -36,9 +37,15 @@ class Options:
 def run(arguments: Sequence[str]) -> int:
     """Print what was found; 1 when something failed."""
     options = tyro.cli(Options, args=list(arguments), prog="palaestra check")
+    with reporting(options.json) as figures:
+        return _check(options, figures)
+
+
+def _check(options: Options, figures: dict[str, Any]) -> int:
     from palaestra.envs.checks.check import check
 
     console, failed, absent = Console(), 0, []
+    environments: dict[str, list[dict[str, str]]] = {}
     named = [resolve(text).rpartition(":")[2] for text in options.ids]
     chosen = from_pairs(options.env_options, "env_options")
     if chosen and not named:
@@ -56,7 +63,10 @@ def run(arguments: Sequence[str]) -> int:
         for finding in sorted(found, key=lambda one: not one.passed):  # What failed stands last: nobody scrolls for it.
             failed += not finding.passed
             outcome = "FAIL" if not finding.passed else "skip" if finding.skipped else "ok"
+            said = {"check": finding.name, "outcome": outcome.lower(), "message": finding.message}
+            environments.setdefault(env_id, []).append(said)
             _show(outcome, f"{finding.name}  {finding.message}" if finding.message else finding.name, console)
+    figures |= {"failed": failed, "environments": environments, "not_installed": absent}
     console.print(f"{failed} failed" if failed else "all passed")
     if absent:
         show_line(console, f"not checked, for they are not installed: {', '.join(absent)}")

@@ -19,8 +19,9 @@ from rich.console import Console
 
 from palaestra.cli.agents import HUMAN, AgentOptions, loads_here, open_agent, read_as, spending, spent, token_limits
 from palaestra.cli.blame import blaming
-from palaestra.cli.display import show_line, table, watch
+from palaestra.cli.display import note, show_line, table, watch
 from palaestra.cli.ids import resolve
+from palaestra.cli.output import Reported, reporting
 from palaestra.cli.played import MOST_SAMPLES, Played, start_of
 from palaestra.episode import Start
 from palaestra.errors import PalaestraError, TrainingHalted, UsageError
@@ -41,7 +42,7 @@ _COLUMNS = ("played", "BROKEN", "wrong", "duplicates", "beyond top k", "kept")
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Reported):
     """Let a teacher play, and keep its best episodes.
 
     Every episode is written to FILE.played.jsonl as it ends. The same command again plays only what is missing there,
@@ -110,8 +111,8 @@ class Options:
 def run(arguments: Sequence[str]) -> int:
     """Play what is missing, choose, say what became of each episode; 1 where nothing was kept."""
     options = tyro.cli(Options, args=list(arguments), prog="palaestra collect")
-    env_id, console = resolve(options.env_id), Console()
-    with Interrupts() as interrupts, ExitStack() as opened:
+    env_id = resolve(options.env_id)
+    with reporting(options.json) as figures, Interrupts() as interrupts, ExitStack() as opened:
         played: Played | None = None
         try:
             environment = options.environment
@@ -119,12 +120,12 @@ def run(arguments: Sequence[str]) -> int:
                 from palaestra.agents.local_model import open_tokenizer
 
                 model = options.agent.model
-                environment = read_as(env_id, environment, model, open_tokenizer(model), console)
+                environment = read_as(env_id, environment, model, open_tokenizer(model))
             played = opened.enter_context(
                 Played(options.out, env_id, options.agent.model, options.seed, options.settings(environment))
             )
             with blaming():
-                return _Collection(options, env_id, environment, played, interrupts, console).run()
+                return _Collection(options, env_id, environment, played, interrupts, Console(), figures).run()
         except Interrupted as stop:
             print(f"\ninterrupted; {_way_on(options, played)}", file=sys.stderr)
             return 128 + stop.number
@@ -145,22 +146,25 @@ class _Collection:
     played: Played
     interrupts: Interrupts
     console: Console
+    figures: dict[str, Any]
+    """What is reported of it."""
 
     def run(self) -> int:
         """Play what is missing, then choose; 1 where nothing was kept."""
-        for note in self.played.notes:
-            show_line(self.console, note, "yellow")
+        for said in self.played.notes:
+            note(said)
         options = self.options
         starts, cost = self._play_missing()
         records = self.played.records(starts)
         chosen = select(records, least_success=options.least_success, top_k=options.top_k)
         _show(chosen, self.env_id, self.console)
         if faults := [record.episode.fault for record in records if record.episode.reward is None]:
-            text = f"the same command tries the {len(faults)} BROKEN again; the last broke on: {faults[-1]}"
-            show_line(self.console, text, "yellow")
+            note(f"the same command tries the {len(faults)} BROKEN again; the last broke on: {faults[-1]}")
         counts = {source: asdict(found) for source, found in chosen.by_source.items()}
         rules = {"least_success": options.least_success, "top_k": options.top_k}
-        self.played.summarise({**rules, "counts": asdict(chosen.counts), "by_source": counts, "spent_last": cost})
+        found = {**rules, "counts": asdict(chosen.counts), "by_source": counts, "spent_last": cost}
+        self.played.summarise(found)
+        self.figures.update({"env_id": self.env_id, "out": str(options.out), **found})
         if not chosen.records:
             show_line(self.console, f"nothing was kept, so {options.out} was not written")
             return 1
@@ -185,16 +189,16 @@ class _Collection:
             starts = [start_of(options.seed, task, sample) for task in tasks for sample in samples]
             missing = [start for start in starts if (start.task, start.seed) not in self.played.done]
             if len(tasks) < options.tasks:
-                show_line(self.console, f"there are only {places.task_count} tasks in the {options.split} split")
+                note(f"there are only {places.task_count} tasks in the {options.split} split")
             if len(missing) < len(starts):
-                show_line(self.console, f"{len(starts) - len(missing)} of {len(starts)} are played already")
+                note(f"{len(starts) - len(missing)} of {len(starts)} are played already")
             if missing:
                 who = open_agent(
                     options.agent, self.env_id, slots=slots, seed=options.seed, environment=self.environment
                 )
                 with who as agent, closing(self._play(agent, places, missing, max(_HOPELESS, slots))) as stage:
                     try:
-                        watch(stage, self.console)
+                        watch(stage)
                     finally:
                         cost = spent(agent)
                         if cost is not None:

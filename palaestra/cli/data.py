@@ -20,6 +20,7 @@ import tyro
 
 from palaestra import formats
 from palaestra.cli.ids import resolve
+from palaestra.cli.output import Reported, reporting
 from palaestra.envs.arena.driving import release, settle
 from palaestra.envs.arena.opening import open_machine
 from palaestra.envs.checks.cheats import arguments
@@ -38,7 +39,7 @@ MARGIN = 10
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Reported):
     """Look at a file of tasks, or find the rows that are wrong.
 
     Read are .jsonl, .json (a list), .csv and .parquet files with the columns prompt and answer, or those of TRL, verl
@@ -54,21 +55,28 @@ class Options:
 def run(arguments: Sequence[str]) -> int:
     """Show the file; 1 when rows are wrong or the environment misses something."""
     options = tyro.cli(Options, args=list(arguments), prog="palaestra data")
+    with reporting(options.json) as figures:
+        return _look(options, figures)
+
+
+def _look(options: Options, figures: dict[str, Any]) -> int:
     try:
         if options.env is None:
-            _show(read_tasks(options.file))
+            _show(read_tasks(options.file), figures)
             return 0
         env_id = resolve(options.env)
         file = _read_by(env_id, str(options.file))
     except TaskFileError as error:
+        figures |= {"file": str(options.file), "wrong": error.count, "faults": list(error.faults)}
         print(f"{options.file}: {error.summary}", *(f"  {fault}" for fault in error.faults), sep="\n")
         if error.count > len(error.faults):
             print(f"  and {error.count - len(error.faults)} more")
         if options.env is None:
             print("with --env ENV-ID it is read by that environment, which may know other columns")
         return 1
-    _show(file)
+    _show(file, figures)
     missed = list(_missed(file, env_id))
+    figures["missed"] = missed
     print(f"\nIn {env_id.rpartition(':')[2]}", *(f"  {line}" for line in missed), sep="\n")
     if not missed:
         print("  its first tasks open, its tools and its reward find what they need")
@@ -108,8 +116,9 @@ def _read_by(env_id: str, path: str) -> TaskFile:
     return replace(plain, tasks=tuple(task for task, _ in tasks), splits=tuple(split for _, split in tasks))
 
 
-def _show(file: TaskFile) -> None:
+def _show(file: TaskFile, figures: dict[str, Any]) -> None:
     counts = Counter(file.splits)
+    figures |= {"file": str(file.path), "tasks": len(file.tasks), "train": counts["train"], "eval": counts["eval"]}
     plural = "s" if len(file.tasks) > 1 else ""
     print(f"{file.path}: {len(file.tasks):,} task{plural}, {counts['train']:,} train and {counts['eval']:,} eval")
     if counts["train"] and not file.labelled:
@@ -119,6 +128,7 @@ def _show(file: TaskFile) -> None:
         _line(part, "; ".join(_source(file, part, source, count) for source, count in sources.items()))
     first = file.tasks[0]
     _line("data", ", ".join(_data_columns(file)) or "nothing else")
+    figures |= {"columns": dict(file.columns), "notes": list(_remarks(file))}
     lengths = sorted(len(task.prompt) for task in file.tasks)
     _line("length", f"prompts of {lengths[0]:,} to {lengths[-1]:,} characters, in the middle {median(lengths):,.0f}")
     for remark in _remarks(file):

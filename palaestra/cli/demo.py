@@ -11,6 +11,7 @@ from rich.console import Console
 from palaestra.agents.local_model import LocalModel
 from palaestra.cli.blame import blaming
 from palaestra.cli.display import watch
+from palaestra.cli.output import reporting
 from palaestra.cli.results import result_table
 from palaestra.cli.train import parse
 from palaestra.episode import Episode, Status
@@ -21,11 +22,13 @@ from palaestra.trainers.controls import CONTROLS, Background, Control
 from palaestra.trainers.evaluate import Both
 from palaestra.trainers.going_on import keep_model
 from palaestra.trainers.learner import Learner
-from palaestra.trainers.measuring import measure
-from palaestra.trainers.opening import check
+from palaestra.trainers.measuring import measure, measure_after, told_best
+from palaestra.trainers.opening import as_opened, check
 from palaestra.trainers.reinforce import keep_start, practise
 from palaestra.trainers.report import need_matplotlib, save_curve, transcript
 from palaestra.trainers.run import Run, fresh_folder
+from palaestra.trainers.trackers import require_trackers
+from palaestra.trainers.tracking import tracked
 
 _ABOUT = "Raise the tiny agent on a bad habit, train it with GRPO, and hold the result against two controls."
 _EXPLANATION = (
@@ -40,32 +43,37 @@ _EXPLANATION = (
 def run(arguments: Sequence[str]) -> int:
     """Raise, measure, train beside the controls, measure again, show."""
     options = parse(arguments or ["two-hop"], "palaestra demo", _ABOUT)
-    config, console = options.config, Console()
+    config = options.config
     if options.resume is not None:
         raise UsageError("a demo is shown whole; to train on where one stopped: palaestra train --resume FOLDER")
     if config.model != "tiny":
         raise UsageError(
             "the demo raises its own tiny agent; train a model of yours with 'palaestra train ID --model ...'"
         )
+    if not config.eval_tasks:
+        raise UsageError("the demo shows what it measured before and after; eval_tasks must be at least 1")
     need_matplotlib()
     check(config)
+    require_trackers(config.track)
     folder = options.run or fresh_folder(f"demo-{config.env.env_id.split('/')[-1].lower()}-seed{config.seed}")
-    with Run.begun(folder, config) as record:
+    with reporting(options.json) as figures, Run.begun(folder, config) as record:
         try:
             with blaming():
-                _play(record, config, console)
+                _play(record, config)
+            figures |= {"run": str(record.folder), **record.summary}
         except PalaestraError:
             record.withdraw()
             raise
     return 0
 
 
-def _play(record: Run, config: GRPOConfig, console: Console) -> None:
-    env_id = config.env.env_id
+def _play(record: Run, config: GRPOConfig) -> None:
+    env_id, console = config.env.env_id, Console(stderr=True)
     console.print(f"[bold]1. A demonstrator with a bad habit is imitated[/bold] ({env_id}, seed {config.seed})")
-    pupil = watch(raise_tiny(config), console)
+    pupil = watch(raise_tiny(config))
     keep_start(record, pupil.local)
     before = measure(record, config, pupil.local.agent, "before")
+    assert before is not None, "the demo has held-out tasks"
     console.print(
         f"   it uses its tool in {before.sampled.tool_share:.0%} of its episodes and is right in "
         f"{before.sampled.success_with_tool:.0%} of those; over all in {before.sampled.success:.0%}"
@@ -73,17 +81,20 @@ def _play(record: Run, config: GRPOConfig, console: Console) -> None:
     with Background() as background:
         waiting = [background.submit(name, record.folder / "start", config) for name in CONTROLS]
         console.print("[bold]2. GRPO, with real tool calls[/bold] (the controls train beside it)")
-        after = _learn(record, config, pupil.local, console)
+        after = _learn(record, config, pupil.local)
         console.print("[bold]3. The controls, from the same start[/bold]")
         controls = [future.result() for future in waiting]
-    _show(record, config, pupil, before, after, controls, console)
+    _show(record, config, pupil, before, after, controls)
 
 
-def _learn(record: Run, config: GRPOConfig, local: LocalModel, console: Console) -> Both:
+def _learn(record: Run, config: GRPOConfig, local: LocalModel) -> Both:
+    local = as_opened(local, config, config.play.slots)
     learner = Learner(local.agent, local.model, config)
-    watch(practise(record, learner), console)
+    watch(tracked(record, practise(record, learner)))
     keep_model(record, learner)
-    return measure(record, config, local.agent, "after")
+    after = measure_after(record, learner)
+    assert after is not None, "the demo has held-out tasks"
+    return after
 
 
 def _show(
@@ -93,8 +104,8 @@ def _show(
     before: Both,
     after: Both,
     controls: Sequence[Control],
-    console: Console,
 ) -> None:
+    console = Console()
     guess = _guessed(before.sampled_episodes)
     use = _same_task(after.sampled_episodes, guess)
     text = f"before\n{transcript(guess)}\n\nafter, the same task\n{transcript(use)}\n"
@@ -110,6 +121,7 @@ def _show(
             "imitation_steps": pupil.steps,
             "initial_weights_tried": pupil.attempts,
             **{name: both.figures() for name, both in measured.items()},
+            **told_best(record),
             "curves": curves,
         }
     )

@@ -10,12 +10,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
 from palaestra.cli import libraries, machine, sandbox_check
 from palaestra.cli.finding import Finding, probe, say, show
+from palaestra.cli.output import Reported, reporting
 from palaestra.trainers.config import GRPOConfig, grpo_config, tiny_config
 
 _MODEL_SECONDS = 300.0
@@ -71,7 +72,7 @@ CHECKS: tuple[tuple[str, Look, float, bool], ...] = (
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Reported):
     """Say what is installed and what works here; with a model, whether it can be trained and what memory that needs."""
 
     model: Annotated[str | None, tyro.conf.Positional] = None
@@ -96,13 +97,16 @@ class Options:
     """Of that run: KL weight; above 0 it keeps a reference model."""
     device: str | None = None
     """Of that run: `cpu`, `cuda`, or `auto`."""
-    json: bool = False
-    """Print one JSON object."""
 
 
 def run(arguments: Sequence[str]) -> int:
     """Print what was found; 1 when the basic path, or training this model, does not work."""
     options = tyro.cli(Options, args=list(arguments), prog="palaestra doctor")
+    with reporting(options.json) as figures:
+        return _examine(options, figures)
+
+
+def _examine(options: Options, figures: dict[str, Any]) -> int:
     config = described_run(options)
     if options.model is None:
         good, bad = "the basic path works: palaestra demo, palaestra train", "the basic path does not work"
@@ -118,19 +122,17 @@ def run(arguments: Sequence[str]) -> int:
         good, bad = (f"{words} with --model {name}" for words in ("can be trained", "not ready to train"))
         findings = probe("model", lambda: model_findings(name, config), _MODEL_SECONDS, vital=True)
     fatal = any(finding.fatal for finding in findings)
-    if options.json:
-        shown = {"ok": not fatal, "verdict": verdict(findings, good, bad), "findings": list(map(asdict, findings))}
-        print(json.dumps(shown, indent=2))
-    else:
-        show(findings)
-        say(verdict(findings, good, bad))
+    said = verdict(findings, good, bad)
+    figures |= {"ok": not fatal, "verdict": said, "findings": list(map(asdict, findings))}
+    show(findings)
+    say(said)
     return 1 if fatal else 0
 
 
 def described_run(options: Options) -> GRPOConfig | None:
     """The run whose memory is asked for, with the defaults that `palaestra train` would take; None where none is."""
     given = {name: value for name, value in vars(options).items() if value is not None}
-    model, _ = given.pop("model", None), given.pop("json")
+    model, _ = given.pop("model", None), given.pop("json", None)
     if not given or model is None:
         return None
     if model == "tiny":

@@ -5,8 +5,6 @@ Left out: the figures (`trainers.statistics`), and top-p, which some papers eval
 distribution that is trained.
 """
 
-import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -20,6 +18,7 @@ from palaestra.cli import agents as seats
 from palaestra.cli.agents import DEMONSTRATOR, AgentOptions, spending, spent, token_limits
 from palaestra.cli.display import watch
 from palaestra.cli.ids import resolve
+from palaestra.cli.output import Reported, reporting, require_writable
 from palaestra.cli.tables import Table, open_table
 from palaestra.episode import Episode
 from palaestra.errors import UsageError
@@ -35,7 +34,7 @@ SAMPLED, GREEDY = "sampled", "greedy"
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Reported):
     """Measure an agent on held-out tasks, or two agents against each other."""
 
     env_id: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV-ID")]
@@ -68,8 +67,6 @@ class Options:
     """In a game of several seats, those that the agent plays and that are measured; all by default."""
     others: str = DEMONSTRATOR
     """Who plays the other seats: `demonstrator` for the game's own script, or a model's folder or hub name."""
-    json: Path | None = None
-    """Write every figure here too, with the successes and answers of each task."""
     save: Path | None = None
     """Write the episodes here, for view, replay, rescore and sft."""
 
@@ -83,9 +80,8 @@ class Options:
             raise UsageError("--others play the seats that the agent does not: name its own with --seats")
         if self.against == self.agent.model:
             raise UsageError(f"--against names {self.against!r} as --model does; name another agent to compare with")
-        for name, path in (("json", self.json), ("save", self.save)):
-            if path is not None and not _writable(path):
-                raise UsageError(f"--{name} {path}: a file cannot be written there; name one in a folder that exists")
+        if self.save is not None:
+            require_writable("--save", self.save)
 
     @property
     def environment(self) -> dict[str, Any]:
@@ -120,6 +116,11 @@ class Measured:
 def run(arguments: Sequence[str]) -> int:
     """Print the figures; 1 where no episode could be scored."""
     options = tyro.cli(Options, args=list(arguments), prog="palaestra eval")
+    with reporting(options.json) as figures:
+        return _evaluate(options, figures)
+
+
+def _evaluate(options: Options, figures: dict[str, Any]) -> int:
     env_id, console = resolve(options.env_id), Console()
     from palaestra.agents import TokenLimits
 
@@ -130,13 +131,13 @@ def run(arguments: Sequence[str]) -> int:
         agents = [opened.enter_context(open_agent(name, options, env_id)) for name in names]
         # The seats of a game each take a place.
         slots = options.slots if is_game(env_id) else min(options.slots, options.tasks * options.samples)
-        how: dict[str, Any] = {"env_id": env_id, "slots": slots, "seed": options.seed, "console": console}
+        how: dict[str, Any] = {"env_id": env_id, "slots": slots, "seed": options.seed}
         others = AgentOptions(options.others, device=options.agent.device)
         tables = [
             opened.enter_context(open_table(name, agent, others, options.seats, options.environment, **how))
             for name, agent in zip(names, agents, strict=True)
         ]
-        measured = [measure(name, table, options, limits, console) for name, table in zip(names, tables, strict=True)]
+        measured = [measure(name, table, options, limits) for name, table in zip(names, tables, strict=True)]
     if options.save is not None:
         write(
             options.save,
@@ -151,8 +152,7 @@ def run(arguments: Sequence[str]) -> int:
     for name, agent in zip(names, agents, strict=True):
         if (cost := spent(agent)) is not None:
             console.print(f"{name}: {spending(cost)}", markup=False, highlight=False)
-    if options.json is not None:
-        _write(options.json, measured, compared, options, env_id)
+    figures |= _figures(measured, compared, options, env_id)
     return 0 if all(_scored(agent) for agent in measured) else 1
 
 
@@ -168,7 +168,7 @@ def open_agent(name: str, options: Options, env_id: str) -> "Iterator[Agent]":
         yield agent
 
 
-def measure(name: str, table: Table, options: Options, limits: "TokenLimits", console: Console) -> Measured:
+def measure(name: str, table: Table, options: Options, limits: "TokenLimits") -> Measured:
     """Let an agent play, showing how far it is."""
     from palaestra.trainers.evaluate import by_seat, evaluation
 
@@ -190,7 +190,7 @@ def measure(name: str, table: Table, options: Options, limits: "TokenLimits", co
             ended=_require_writable if options.save else None,
         )
         with closing(stage):
-            report, played = watch(stage, console)
+            report, played = watch(stage)
         found.all += played
         if not table.seats:
             found.reports[way], found.episodes[way] = report, played
@@ -256,9 +256,9 @@ def _per_task(episodes: Sequence[Episode]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def _write(
-    path: Path, measured: Sequence[Measured], compared: Mapping[str, Any], options: Options, env_id: str
-) -> None:
+def _figures(
+    measured: Sequence[Measured], compared: Mapping[str, Any], options: Options, env_id: str
+) -> dict[str, Any]:
     """The figures of the agent, and below them those of greedy play, of the other agent and of the comparison."""
     from palaestra.cli.results import comparison_figures
 
@@ -267,14 +267,7 @@ def _write(
     if compared:
         figures["against"] = _agent(measured[1])
         figures["comparison"] = {way: comparison_figures(found) for way, found in compared.items()}
-    try:
-        path.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{path} could not be written ({error.strerror}); the figures are above") from error
-
-
-def _writable(path: Path) -> bool:
-    return os.access(path, os.W_OK) and not path.is_dir() if path.exists() else os.access(path.parent, os.W_OK)
+    return figures
 
 
 def _agent(agent: Measured) -> dict[str, Any]:

@@ -17,6 +17,8 @@ from palaestra.cli.finding import Finding
 
 PURPOSES = {
     "train": "play and train models in this process",
+    "lora": "train adapters in place of whole models",
+    "quantized": "keep the optimizer's moments in 8 bits",
     "plot": "draw the curves of a run as images",
     "endpoint": "play against a model behind an HTTP API",
     "data": "read tasks from parquet files",
@@ -24,6 +26,9 @@ PURPOSES = {
     "code": "grade mathematics, and play HumanEval-v0 and Reasoning-v0",
     "docker": "run agents' programs in containers",
     "serve": "offer a sandbox to other machines",
+    "wandb": "track runs with Weights & Biases",
+    "trackio": "track runs with trackio",
+    "tensorboard": "track runs with TensorBoard",
     "dev": "work on palaestra itself",
 }
 """What each extra enables."""

@@ -4,19 +4,20 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
 
 from palaestra.cli.display import show_line
 from palaestra.cli.episodes import Reading
+from palaestra.cli.output import Reported, reporting
 
 _SHOWN = 10
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Reported):
     """Run recorded episodes again without their tools, and compare observations and rewards with the record.
 
     A game is run with all of its seats, which must be in one file.
@@ -29,6 +30,11 @@ class Options:
 def run(arguments: Sequence[str]) -> int:
     """Print what differs; 1 when something does, when a seat of a game is missing, or when a line is no record."""
     options = tyro.cli(Options, args=list(arguments), prog="palaestra replay")
+    with reporting(options.json) as figures:
+        return _replay(options, figures)
+
+
+def _replay(options: Options, figures: dict[str, Any]) -> int:
     from palaestra.envs.records.gathering import Stage
 
     console, counts = Console(), Counter[str]()
@@ -42,6 +48,8 @@ def run(arguments: Sequence[str]) -> int:
             counts["shown"] += 1
             if counts["shown"] <= _SHOWN:
                 show_line(console, f"{place}: {difference}")
+    figures |= {name.lower(): counts[name] for name in ("identical", "different", "BROKEN")}
+    figures |= {"incomplete": reading.alone, "defects": reading.defects}
     said = [f"{counts['identical']} identical", f"{counts['different']} different"]
     said += [f"{counts['BROKEN']} BROKEN, identical as far as they got"] * bool(counts["BROKEN"])
     said += [f"{reading.alone} not run, for other seats of their games are missing"] * bool(reading.alone)

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
@@ -16,6 +16,7 @@ from palaestra.cli.blame import blaming
 from palaestra.cli.display import show_line, table
 from palaestra.cli.episodes import Reading
 from palaestra.cli.ids import resolve
+from palaestra.cli.output import Reported, reporting
 from palaestra.record import Record, write
 from palaestra.registry import is_game
 
@@ -25,7 +26,7 @@ _MEASURABLE = 20
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Reported):
     """Compute another reward over recorded episodes."""
 
     files: Annotated[tuple[Path, ...], tyro.conf.Positional]
@@ -63,21 +64,32 @@ class _Tally:
         if judged >= _MEASURABLE:
             yield f"{judged / max(1e-9, taken):,.0f} episodes a second of CPU"
 
-    def table(self, reward: str) -> Table:
+    def figures(self) -> dict[str, float]:
+        """The old rewards beside the new, over all episodes."""
         count = max(1, len(self.changes))
-        rows = {
-            "episodes": f"{len(self.changes)}",
-            "mean reward, recorded": f"{sum(old for _, old, _ in self.changes) / count:.3f}",
-            "mean reward, new": f"{sum(new for *_, new in self.changes) / count:.3f}",
-            "higher now": f"{sum(new > old for _, old, new in self.changes)}",
-            "lower now": f"{sum(new < old for _, old, new in self.changes)}",
-        } | ({"BROKEN": f"{self.broken}"} if self.broken else {})
+        return {
+            "episodes": len(self.changes),
+            "mean reward, recorded": sum(old for _, old, _ in self.changes) / count,
+            "mean reward, new": sum(new for *_, new in self.changes) / count,
+            "higher now": sum(new > old for _, old, new in self.changes),
+            "lower now": sum(new < old for _, old, new in self.changes),
+            "BROKEN": self.broken,
+        }
+
+    def table(self, reward: str) -> Table:
+        shown = {name: value for name, value in self.figures().items() if name != "BROKEN" or value}
+        rows = {name: f"{value:.3f}" if isinstance(value, float) else str(value) for name, value in shown.items()}
         return table(f"Rewards by {reward}", {name: (text,) for name, text in rows.items()}, ("",))
 
 
 def run(arguments: Sequence[str]) -> int:
     """Print the old rewards beside the new; 1 when a line is no record."""
     options = tyro.cli(Options, args=list(arguments), prog="palaestra rescore")
+    with reporting(options.json) as figures:
+        return _rescore(options, figures)
+
+
+def _rescore(options: Options, figures: dict[str, Any]) -> int:
     if "" not in sys.path:
         sys.path.insert(0, "")  # A reward of one's own lies in the current folder.
     # An id has a slash or is a short name; a function has a colon and no slash.
@@ -96,6 +108,8 @@ def run(arguments: Sequence[str]) -> int:
     else:
         write(options.out, judged())
     said = list(tally.said())
+    of_json = {name.replace(", ", "_").replace(" ", "_").lower(): value for name, value in tally.figures().items()}
+    figures |= {"reward": options.reward, **of_json, "incomplete": reading.alone, "defects": reading.defects}
     console.print(tally.table(options.reward))
     if reading.alone:
         said.append(f"{reading.alone} episodes have no new reward, for other seats of their games are missing")

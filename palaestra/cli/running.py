@@ -7,13 +7,14 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, TypeVar
 
 import tyro
-from rich.console import Console
 
 from palaestra.cli.blame import blaming
-from palaestra.cli.display import watch
+from palaestra.cli.display import note, watch
+from palaestra.cli.output import reporting
 from palaestra.errors import PalaestraError, UsageError
 from palaestra.trainers.checked import flat, plain
 from palaestra.trainers.interrupts import Interrupted, Interrupts
@@ -27,11 +28,11 @@ def go_on(
     command: str,
     opened: Callable[[], tuple[Run, Any]],
     show: Callable[[Run], None],
-    console: Console,
+    json: Path | None,
     resumed: bool = False,
 ) -> int:
     """Take a run to its end and show it; returns the exit status. `opened` gives the run, and its model or None."""
-    with Interrupts(_HELD_BACK) as interrupts:
+    with reporting(json) as figures, Interrupts(_HELD_BACK) as interrupts:
         try:
             record, local = opened()
         except Interrupted as stop:
@@ -41,14 +42,17 @@ def go_on(
             if record.finished:
                 length = record.config.LENGTH
                 count = getattr(record.config, length)
-                console.print(f"{record.folder} is finished: {count} {length}", soft_wrap=True)
+                note(f"{record.folder} is finished: {count} {length}")
+                show(record)
+                figures |= {"run": str(record.folder), **record.summary}
                 return 0
             from palaestra.trainers.training import train
 
             try:
                 with blaming():
-                    watch(train(record, interrupts, local), console)
+                    watch(train(record, interrupts, local))
                     show(record)
+                    figures |= {"run": str(record.folder), **record.summary}
             except Interrupted as stop:
                 print(f"\ninterrupted; {_way_on(command, record)}", file=sys.stderr)
                 return 128 + stop.number

@@ -13,15 +13,17 @@ import tyro
 from rich.console import Console
 
 from palaestra.cli.display import show_line
+from palaestra.cli.output import Reported
 from palaestra.cli.running import go_on, option_value, understood
 from palaestra.errors import UsageError
 from palaestra.trainers.resume import read_config
 from palaestra.trainers.run import Run, fresh_folder
 from palaestra.trainers.sft_config import SFTConfig, tiny_sft_config
+from palaestra.trainers.trackers import require_trackers
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Reported):
     """Imitate recorded episodes: what the agent said in them, given what it had read.
 
     The defaults shown are the tiny agent's; with --model they are those of GRPO-TCR's authors.
@@ -59,6 +61,7 @@ def run(arguments: Sequence[str]) -> int:
     def opened() -> tuple[Run, None]:
         if options.resume is not None:
             return Run.reopened(options.resume, options.config), None
+        require_trackers(options.config.track)
         return Run.begun(options.run or fresh_folder(f"sft-{Path(options.config.model).name}"), options.config), None
 
     def show(record: Run) -> None:
@@ -67,4 +70,4 @@ def run(arguments: Sequence[str]) -> int:
             show_line(console, f"loss a token: {first:.3f} at first, {last:.3f} at last")
         show_line(console, f"model and figures: {record.folder}")
 
-    return go_on("sft", opened, show, console, resumed=options.resume is not None)
+    return go_on("sft", opened, show, options.json, resumed=options.resume is not None)

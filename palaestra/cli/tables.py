@@ -9,11 +9,9 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
 from palaestra import formats
 from palaestra.cli.agents import AgentOptions, open_agent, read_as
-from palaestra.cli.display import show_line
+from palaestra.cli.display import note
 from palaestra.errors import UsageError
 from palaestra.protocols import Arena
 from palaestra.registry import arena, chosen_format
@@ -45,19 +43,17 @@ def open_table(
     env_id: str,
     slots: int,
     seed: int,
-    console: Console,
 ) -> Iterator[Table]:
     """Seat the agent of that name, and close what was opened for it at the end."""
-    made = _made_for(name, agent, env_id, environment, console)
+    made = _made_for(name, agent, env_id, environment)
     with ExitStack() as opened:
         other = None
         if seats:
             other = opened.enter_context(open_agent(others, env_id, slots=slots, seed=seed, environment=made))
-            theirs = _made_for(others.model, other, env_id, environment, console)
+            theirs = _made_for(others.model, other, env_id, environment)
             if other.chat is not None and _format(env_id, theirs) != _format(env_id, made):
                 made["format"] = "auto"
-                note = "the agents at this table write calls in different formats; whichever is met is read"
-                show_line(console, note, "yellow")
+                note("the agents at this table write calls in different formats; whichever is met is read")
         places = opened.enter_context(closing(arena(env_id, slots, **made)))
         yield _seated(agent, other, seats, places, made)
 
@@ -78,11 +74,9 @@ def _seated(
     return Table(seated_agent(players), places, made, own)
 
 
-def _made_for(
-    name: str, agent: "Agent", env_id: str, environment: Mapping[str, Any], console: Console
-) -> dict[str, Any]:
+def _made_for(name: str, agent: "Agent", env_id: str, environment: Mapping[str, Any]) -> dict[str, Any]:
     chat = agent.chat
-    return dict(environment) if chat is None else read_as(env_id, environment, name, chat.tokenizer, console)
+    return dict(environment) if chat is None else read_as(env_id, environment, name, chat.tokenizer)
 
 
 def _format(env_id: str, environment: Mapping[str, Any]) -> str:

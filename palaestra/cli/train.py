@@ -12,6 +12,7 @@ import tyro
 from rich.console import Console
 
 from palaestra.cli.ids import resolve
+from palaestra.cli.output import Reported
 from palaestra.cli.running import go_on, option_value, understood
 from palaestra.errors import UsageError
 from palaestra.trainers.checked import PARTS, part
@@ -22,7 +23,7 @@ from palaestra.trainers.run import Run, fresh_folder
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Reported):
     """Train an agent with GRPO. Without --model it is the built-in tiny one.
 
     The defaults shown are the tiny agent's; with --model they are those of GRPO-TCR's authors.
@@ -74,6 +75,7 @@ def run(arguments: Sequence[str]) -> int:
     from palaestra.cli.results import result_table
     from palaestra.trainers.measuring import recalled
     from palaestra.trainers.opening import check, open_model
+    from palaestra.trainers.trackers import require_trackers
 
     options, console = parse(arguments, "palaestra train"), Console()
 
@@ -83,16 +85,21 @@ def run(arguments: Sequence[str]) -> int:
         if options.resume is not None:
             return Run.reopened(options.resume, config), None
         check(config)
+        require_trackers(config.track)
         local = None if config.model == "tiny" else open_model(config.model, config)
         return Run.begun(options.run or fresh_folder(config.env.env_id.split("/")[-1].lower()), config), local
 
     def show(record: Run) -> None:
         names: list[str] = [name for name in ("before", "after") if name in record.summary]
         measured = {name: recalled(record.summary[name]) for name in names}
-        console.print(result_table(f"Success on held-out tasks of {options.config.env.env_id}", measured))
+        if measured:
+            console.print(result_table(f"Success on held-out tasks of {options.config.env.env_id}", measured))
+        if best := record.summary.get("best"):
+            figures = f"{best['success']:.3f} [{best['low']:.2f}, {best['high']:.2f}]"
+            console.print(f"best: {figures} after step {best['step']}, {record.folder / 'best'}", soft_wrap=True)
         console.print(f"model and figures: {record.folder}", soft_wrap=True)
 
-    return go_on("train", opened, show, console, resumed=options.resume is not None)
+    return go_on("train", opened, show, options.json, resumed=options.resume is not None)
 
 
 def _with_parts(recipe: Recipe, arguments: list[str]) -> tuple[Recipe, list[str]]:

@@ -11,6 +11,7 @@ import tyro
 from rich.console import Console
 
 from palaestra.cli.display import show_line
+from palaestra.cli.output import Reported
 from palaestra.errors import UsageError
 
 _LARGE = 150_000_000
@@ -18,7 +19,7 @@ _MOST_STEPS = 1_000_000
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Reported):
     """Look at a run: curves, groups, episodes turn by turn, tokens. One HTML file that needs no network."""
 
     paths: Annotated[tuple[Path, ...], tyro.conf.Positional]

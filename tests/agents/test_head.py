@@ -92,7 +92,7 @@ def test_engine_and_trainer_say_what_the_models_own_forward_says(name, temperatu
     rows = spoken(model, temperature)
     batch = pack_rows(rows)
     with torch.no_grad():
-        trained = token_logprobs(model, batch, temperature)[batch.sampled_N].numpy()
+        trained = token_logprobs(model, batch, temperature).logprobs_N[batch.sampled_N].numpy()
     own = np.concatenate([families.fresh_logprobs(model, row, temperature) for row in rows])
     np.testing.assert_allclose(np.concatenate([row.logprobs[row.sampled] for row in rows]), own, atol=2e-5)
     np.testing.assert_allclose(trained, own, atol=2e-5)

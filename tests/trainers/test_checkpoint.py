@@ -24,7 +24,7 @@ from palaestra.trainers.checked import changed, plain
 from palaestra.trainers.interrupts import Interrupted, Interrupts
 from palaestra.trainers.learner import Learner
 from palaestra.trainers.losses.policy import Clip
-from palaestra.trainers.opening import open_model
+from palaestra.trainers.opening import open_model, settled_scale
 from palaestra.trainers.progress import result_of
 from palaestra.trainers.reinforce import practise, prepare
 
@@ -422,5 +422,5 @@ def test_gradients_that_stay_no_numbers_leave_the_last_good_step_and_figures_tha
 
 def test_the_config_of_a_checkpoint_is_the_whole_config(three_steps, config):
     found, _ = checkpoint.newest(three_steps / "checkpoints")
-    assert found.config == plain(config)
+    assert found.config == plain(settled_scale(config))
     assert found.state == {"first": 4 * 3}

@@ -1,4 +1,7 @@
-"""Padding, buckets and splits change the speed, not the result."""
+"""Common beginnings, splits, blocks and padding change the speed, not the result: gradients are those of padded rows
+with all their logits."""
+
+import copy
 
 import families
 import numpy as np
@@ -7,10 +10,27 @@ import torch
 from batches import batch_of
 from hypothesis import given
 from hypothesis import strategies as st
+from peft import LoraConfig, get_peft_model
+from transformers import (
+    CohereConfig,
+    CohereForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    GraniteConfig,
+    GraniteForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+from transformers.modeling_layers import GradientCheckpointingLayer
 
+from palaestra import TokenRow
 from palaestra.agents.policies.tiny import tiny_model
-from palaestra.trainers.forward import micro_batches, token_logprobs
-from palaestra.trainers.losses.policy import Clip
+from palaestra.trainers import forward
+from palaestra.trainers.forward import micro_batches, shares_beginnings, token_logprobs
 from palaestra.trainers.metrics import batch_metrics
 from palaestra.trainers.packed import pack_rows
 
@@ -18,56 +38,234 @@ MODEL = tiny_model(40, layers=2, seed=5)
 SHAPES = [(2, [3]), (30, [4, 4]), (3, [9, 2]), (5, [1]), (40, [20, 6, 2]), (2, [3]), (8, [8]), (9, [9])]
 ROWS = [families.token_row(prompt, said, seed=n, logprob=-3.5) for n, (prompt, said) in enumerate(SHAPES)]
 BATCH = pack_rows(ROWS, [(-1.0) ** n * (1 + n / 3) for n in range(len(ROWS))])
+WORDS = 60
+SIZE = {
+    "vocab_size": WORDS,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 512,
+    "pad_token_id": 0,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
+
+
+def a_row(*stretches):
+    """A row of (seed, tokens, whether they were sampled): the same seed and size give the same tokens."""
+    ids = [np.random.default_rng(seed).integers(1, WORDS, size) for seed, size, _ in stretches]
+    sampled = np.concatenate([np.full(size, said) for _, size, said in stretches])
+    whole = np.concatenate(ids).astype(np.int32)
+    return TokenRow(whole, sampled, np.where(sampled, -4.0, 0).astype(np.float32), np.where(sampled, 0, -1))
+
+
+def group(prompt, size, *lengths):
+    """Several answers to one prompt."""
+    return [a_row((prompt, size, False), (100 * prompt + n, length, True)) for n, length in enumerate(lengths)]
+
+
+TURNS = [(1, 40, False), (2, 30, True), (3, 9, False), (4, 12, True), (5, 8, False)]
+CASES = {
+    "one group": group(1, 40, 5, 9, 9, 1, 30),
+    "many groups": [row for n in range(4) for row in group(n, 30 + n, 3, 7, 12)],
+    "depth three": [
+        a_row((1, 35, False), (prompt, 28, False), (50 + turn, 30, True), (900 + turn + last, 4 + last, True))
+        for prompt in (2, 3)
+        for turn in (prompt, 10 + prompt)
+        for last in (0, 1, 2)
+    ],
+    "a row that is a prefix of another": [a_row(*TURNS[:2]), a_row(*TURNS), a_row(*TURNS), a_row(*TURNS[:4])],
+    "several turns": [a_row(*TURNS), a_row(*TURNS[:3], (9, 25, True), (10, 3, False), (11, 3, True)), *ROWS[1:4]],
+    "nothing in common": ROWS,
+}
+
+
+def a_model(kind=Qwen3ForCausalLM, config=Qwen3Config, **changes):
+    torch.manual_seed(0)
+    model = kind(config(**{**SIZE, "tie_word_embeddings": True, **changes}))
+    with torch.no_grad():  # Fresh weights give every word about the same log-prob.
+        for parameter in model.parameters():
+            parameter.mul_(3 if parameter.ndim == 2 else 1)
+    return model.eval()
+
+
+def weighted(batch):
+    """A weight a token, so that no two are alike."""
+    return torch.linspace(0.5, 1.5, len(batch.ids_N)) * batch.sampled_N
+
+
+def ours(model, batch, temperature=1.0, most=100_000):
+    """Log-probs and gradients as the trainer computes them."""
+    found, weights = torch.zeros(len(batch.ids_N)), weighted(batch)
+    model.zero_grad()
+    for micro in micro_batches(model, batch, most):
+        scores = token_logprobs(model, micro, temperature)
+        (scores.logprobs_N * weights[micro.origin_N]).sum().backward()
+        found[micro.origin_N] = scores.logprobs_N.detach()
+    return found, {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def padded(model, batch, temperature=1.0):
+    """The same by the model's own forward pass over padded rows, with all logits."""
+    model.zero_grad()
+    rows = [batch.ids_N[batch.row_N == n] for n in range(len(batch.lengths))]
+    ids_RL = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+    mask_RL = torch.arange(ids_RL.shape[1]) < batch.lengths[:, None]
+    logits_RLV = model(input_ids=ids_RL, attention_mask=mask_RL.long()).logits.float() / temperature
+    said_RL = logits_RLV.log_softmax(-1)[:, :-1].gather(2, ids_RL[:, 1:, None])[:, :, 0]
+    said_N = torch.nn.functional.pad(said_RL, (1, 0))[mask_RL] * batch.sampled_N
+    (said_N * weighted(batch)).sum().backward()
+    return said_N.detach(), {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def assert_equal(found, expected, share=1e-5):
+    np.testing.assert_allclose(found[0], expected[0], atol=share * 10)
+    assert found[1].keys() == expected[1].keys()
+    for name, gradient in expected[1].items():
+        assert (found[1][name] - gradient).abs().max() <= share * gradient.abs().max(), name
+
+
+@pytest.mark.parametrize("most", [100_000, 60])
+@pytest.mark.parametrize("rows", CASES.values(), ids=CASES)
+def test_gradients_are_those_of_padded_rows_with_all_logits(rows, most):
+    """At most 60 tokens a part cut every group, so that its prompt is repeated."""
+    model, batch = a_model(), pack_rows(rows)
+    assert shares_beginnings(model)
+    assert (len(micro_batches(model, batch, most)) > 1) == (most == 60)
+    assert_equal(ours(model, batch, 0.7, most), padded(model, batch, 0.7))
+
+
+def scaled(**changes):
+    return a_model(GraniteForCausalLM, GraniteConfig, logits_scaling=8.0, **changes)
+
+
+def capped():
+    kinds = ["full_attention"] * 2
+    return a_model(Gemma3ForCausalLM, Gemma3TextConfig, final_logit_softcapping=2.0, layer_types=kinds)
+
+
+MODELS = {
+    "an untied head": lambda: a_model(tie_word_embeddings=False),
+    "scaled logits": scaled,
+    "multiplied logits": lambda: a_model(CohereForCausalLM, CohereConfig, logit_scale=0.25),
+    "capped logits": capped,
+    "as many key heads": lambda: a_model(num_key_value_heads=4),
+    "llama": lambda: families.stock_model("llama", WORDS).eval(),
+    "qwen2": lambda: families.stock_model("qwen2", WORDS).eval(),
+}
+
+
+@pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+def test_so_they_are_for_every_head_and_family(make):
+    model, batch = make(), pack_rows([*CASES["depth three"], *CASES["several turns"]])
+    assert shares_beginnings(model)
+    assert_equal(ours(model, batch), padded(model, batch))
+
+
+def test_so_they_are_where_activations_are_checkpointed():
+    """Layers run again in the backward pass, when the pass itself is long over: the plan must still be there."""
+    model, batch = a_model(), pack_rows(CASES["depth three"])
+    expected, passes = padded(model, batch), []
+    ours(model, batch)  # Looks at the model first.
+    assert shares_beginnings(model)
+    model.activation_checkpointing_enable()
+    layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    for layer in layers:
+        layer.training = True
+        layer.self_attn.register_forward_hook(lambda *_: passes.append(1))
+    assert_equal(ours(model, batch), expected)
+    assert len(passes) == 2 * len(layers), "each layer ran twice"
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
+def test_so_they_are_through_adapters():
+    tuned = get_peft_model(a_model(), LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM"))
+    for name, parameter in tuned.named_parameters():
+        if "lora_B" in name:  # They begin as 0, and then nothing is adapted.
+            torch.nn.init.normal_(parameter, std=0.1)
+    model, batch = tuned.get_base_model(), pack_rows(CASES["depth three"])
+    found = ours(model, batch)
+    assert shares_beginnings(model)
+    assert found[1] and all("lora_" in name for name in found[1])
+    assert_equal(found, padded(model, batch))
+
+
+def test_so_they_are_in_bfloat16_up_to_its_rounding():
+    batch = pack_rows(CASES["depth three"])
+    exact = padded(a_model().to(torch.bfloat16).float(), batch)
+    gaps = []
+    for way in (ours, padded):
+        model = a_model().to(torch.bfloat16)
+        _, gradients = way(model, batch)
+        gaps.append(max(float((gradients[name].float() - g).norm() / g.norm()) for name, g in exact[1].items()))
+        assert way is padded or shares_beginnings(model)
+    assert gaps[0] <= 1.5 * gaps[1], "no farther from float32 than stock code is"
+
+
+REFUSING = {
+    "a capped attention": lambda: a_model(Gemma2ForCausalLM, Gemma2Config, query_pre_attn_scalar=8),
+    "a window": lambda: a_model(MistralForCausalLM, MistralConfig, sliding_window=16),
+    "a far window": lambda: a_model(MistralForCausalLM, MistralConfig, sliding_window=400),
+    "an eager model": lambda: a_model(attn_implementation="eager"),
+}
+
+
+@pytest.mark.parametrize("make", REFUSING.values(), ids=REFUSING)
+def test_a_model_that_cannot_share_gets_padded_rows_and_is_left_as_it_was(make):
+    model, batch = make(), pack_rows(CASES["depth three"])
+    before = model.config._attn_implementation
+    expected = padded(model, batch)
+    assert not shares_beginnings(model)
+    assert model.config._attn_implementation == before
+    assert_equal(ours(model, batch, most=200), expected)
+
+
+def test_whoever_else_runs_the_model_notices_nothing():
+    """Rows padded on the left, with a mask of two dimensions; and a file of it that any transformers reads."""
+    model = a_model()
+    ids, mask = torch.arange(1, 25).reshape(2, 12), torch.ones(2, 12, dtype=torch.long)
+    mask[0, :5] = 0
+    before = model(input_ids=ids, attention_mask=mask).logits
+    assert shares_beginnings(model)
+    assert torch.equal(model(input_ids=ids, attention_mask=mask).logits, before)
+    assert "palaestra" not in model.config.to_json_string()
+    assert copy.deepcopy(model)(input_ids=ids).logits.shape == before.shape
+
+
+def test_looking_at_a_model_leaves_its_modes_and_random_numbers():
+    model = a_model(attention_dropout=0.5).train()
+    model.model.layers[1].eval()
+    modes, state = [module.training for module in model.modules()], torch.get_rng_state()
+    assert shares_beginnings(model)
+    assert [module.training for module in model.modules()] == modes
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
 def test_log_probs_are_those_of_each_row_alone(temperature):
     with torch.no_grad():
-        found = token_logprobs(MODEL, BATCH, temperature)
+        found = token_logprobs(MODEL, BATCH, temperature).logprobs_N
     assert (found[~BATCH.sampled_N] == 0).all()
     for number, row in enumerate(ROWS):
         mine = found[(BATCH.row_N == number) & BATCH.sampled_N].numpy()
         np.testing.assert_allclose(mine, families.fresh_logprobs(MODEL, row, temperature), atol=2e-5)
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3"])
-def test_log_probs_are_right_for_stock_models(name):
-    model = families.stock_model(name, 40)
-    with torch.no_grad():
-        found = token_logprobs(model, BATCH)
-    expected = np.concatenate([families.fresh_logprobs(model, row) for row in ROWS])
-    np.testing.assert_allclose(found[BATCH.sampled_N].numpy(), expected, atol=2e-5)
-
-
-def loss_and_gradient(max_tokens):
-    model = tiny_model(40, layers=2, seed=5)
-    total = 0.0
-    for micro in micro_batches(BATCH, max_tokens):
-        said, logprobs_N = micro.sampled_N, token_logprobs(model, micro)
-        of_tokens = (logprobs_N, micro.sampled_logprobs_N, micro.advantages_N, micro.row_N)
-        loss = (Clip()(*(values[said] for values in of_tokens)).loss_S * micro.weights_N[said]).sum()
-        loss.backward()
-        total += float(loss.detach())
-    return total, torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
-
-
-@pytest.mark.parametrize("max_tokens", [1, 40, 100, 300])
-def test_the_split_into_micro_batches_changes_neither_loss_nor_gradient(max_tokens):
-    loss, gradient = loss_and_gradient(100_000)
-    other_loss, other = loss_and_gradient(max_tokens)
-    assert other_loss == pytest.approx(loss, rel=1e-5)
-    assert float((other - gradient).norm() / gradient.norm()) < 1e-5
+def test_what_is_shared_is_computed_once_and_nothing_behind_the_last_sampled_token():
+    model, rows, seen = a_model(), group(1, 40, 5, 9), []
+    token_logprobs(model, pack_rows(rows))  # Looks at the model first.
+    model.model.register_forward_pre_hook(lambda _, __, asked: seen.append(asked["input_ids"].shape), with_kwargs=True)
+    scores = token_logprobs(model, pack_rows(rows))
+    assert seen == [(1, scores.computed)]
+    assert scores.computed == 40 + 4 + 8
 
 
 def test_tool_output_is_never_trained_on():
     """What the model says of tool results, and what stands after the last sampled token, changes nothing."""
-    model = tiny_model(40, layers=2, seed=5)
-    token_logprobs(model, BATCH)  # The first time the model's own forward runs as well.
-    hidden = []
-    model.get_output_embeddings().register_forward_pre_hook(lambda _, inputs: hidden.append(inputs[0].shape))
-    token_logprobs(model, BATCH)
-    assert hidden == [(int(BATCH.sampled_N.sum()), 64)], "the head sees the places before sampled tokens, no others"
-    row = ROWS[2]
+    model, row = tiny_model(40, layers=2, seed=5), ROWS[2]
     longer = type(row)(
         *(
             np.append(a, np.array(b, a.dtype))
@@ -77,23 +275,32 @@ def test_tool_output_is_never_trained_on():
     gradients = []
     for packed in (row, longer):
         model.zero_grad()
-        token_logprobs(model, pack_rows([packed])).sum().backward()
+        token_logprobs(model, pack_rows([packed])).logprobs_N.sum().backward()
         gradients.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
     torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-5, atol=1e-6)
 
 
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=20), st.integers(1, 300))
-def test_every_row_is_in_one_micro_batch_of_bounded_size(lengths, most):
-    batch = pack_rows([families.token_row(1, [length]) for length in lengths])
-    parts = micro_batches(batch, most)
-    assert sorted(e for part in parts for e in part.episode_N.unique().tolist()) == list(range(len(lengths)))
+def test_every_padded_row_is_in_one_micro_batch_of_bounded_size(lengths, most):
+    parts = forward._buckets(lengths, most)
+    assert sorted(row for part in parts for row in part) == list(range(len(lengths)))
     for part in parts:
-        found = part.lengths
-        assert len(found) == 1 or int(found.max()) * len(found) <= most
-        assert int(found.max()) <= 1.35 * int(found.min())
+        found = [lengths[row] for row in part]
+        assert len(found) == 1 or max(found) * len(found) <= most
+        assert max(found) <= 1.35 * min(found)
 
 
-def test_the_entropy_figure_is_the_mean_surprise_of_sampled_tokens_alone():
+def test_the_entropy_is_that_of_the_whole_distribution():
+    with torch.no_grad():
+        found = token_logprobs(MODEL, BATCH, 0.5).entropies_N[BATCH.row_N == 1]
+        row = ROWS[1]
+        logprobs = (MODEL(torch.from_numpy(row.ids).long()[None]).logits[0] / 0.5).log_softmax(-1)
+    places = row.sampled.nonzero()[0]
+    expected = -(logprobs.exp() * logprobs).sum(-1)[places - 1]
+    torch.testing.assert_close(found[torch.from_numpy(places)], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_entropy_figure_of_a_batch_is_the_mean_surprise_of_sampled_tokens_alone():
     uniform = families.token_row(9, [5, 5], logprob=-np.log(40))
     figures = batch_metrics(batch_of([families.an_episode(uniform)]))
     assert figures["entropy"] == pytest.approx(np.log(40), rel=1e-6)

@@ -284,7 +284,8 @@ def test_a_config_that_is_old_or_was_edited_into_nonsense_is_refused_in_one_sent
 def test_options_on_which_no_weight_depends_may_change_and_are_remembered(tmp_path):
     after_steps(tmp_path).close()
     other = {"checkpoint_every": 7, "keep_checkpoints": 9, "recorded_groups": 0, "max_broken_share": 0.5}
-    asked = changed(CONFIG, other)
+    other |= {"eval_steps": 5, "early_stopping_patience": 2, "track": ("tensorboard",), "optimizer_offload": True}
+    asked = changed(CONFIG, {**other, "max_logprob_gap": 0.5})
     then, now = flat(plain(CONFIG)), flat(plain(asked))
     assert {name for name in now if now[name] != then[name]} == set(FREE)
     with Run.reopened(tmp_path, asked) as run:
@@ -294,7 +295,7 @@ def test_options_on_which_no_weight_depends_may_change_and_are_remembered(tmp_pa
 
 def test_options_that_change_the_last_bits_may_change_and_say_so(tmp_path):
     after_steps(tmp_path).close()
-    asked = changed(CONFIG, {"slots": 7, "micro_batch_tokens": 100, "device": "cpu"})
+    asked = changed(CONFIG, {"slots": 7, "micro_batch_tokens": 100, "device": "cpu", "gradient_checkpointing": True})
     with Run.reopened(tmp_path, asked) as run:
         (note,) = run.notes
         assert all(name in note for name in ROUNDING)

@@ -44,10 +44,18 @@ class Settings:
     weight_decay: float = 0.5
     max_norm: float = 1e9
     micro_batch_tokens: int = 40
+    bounds: tuple[float, float] | None = None
+    """Of importance weights: lower ones and higher ones are rejected; of (0, cap) higher ones are cut to it."""
+    corrected: str = "token"
 
 
 def learned(model, reference, episodes, terms, advantages, settings):
     """What the trainer makes of the episodes: the model after the step, figures, one lesson an episode."""
+    correction = None
+    if settings.bounds is not None:
+        low, high = settings.bounds
+        named = {"name": "masked", "lowest_weight": low, "highest_weight": high}
+        correction = {**(named if low else {"name": "truncated", "cap": high}), "correction_level": settings.corrected}
     config = grpo_config(
         "palaestra/TwoHop-v0",
         "grpo-t",
@@ -56,6 +64,7 @@ def learned(model, reference, episodes, terms, advantages, settings):
         dual_clip=settings.dual_clip,
         importance_sampling_level=settings.level,
         aggregation=settings.aggregation,
+        correction=correction,
         beta=settings.beta,
         kl_estimator=settings.estimator,
         temperature=settings.temperature,
@@ -84,6 +93,8 @@ def learned(model, reference, episodes, terms, advantages, settings):
         "low": "clip_ratio/low_mean",
         "high": "clip_ratio/high_mean",
         "gap": "sampling/sampling_logp_difference/max",
+        "gap_mean": "sampling/sampling_logp_difference/mean",
+        **({"kept": "correction/kept_share", "effective": "correction/effective_share"} if correction else {}),
         "rate": "learning_rate",
         "updates": "optimizer_steps",
     }
@@ -103,7 +114,7 @@ def formula(model, reference, episodes, advantages, settings):
 
     The model is scored anew after each step; the engine's log-probs stay those of the batch.
     """
-    model, tally, said = copy.deepcopy(model).double(), Counter(), {}
+    began, model, tally, said, every = model, copy.deepcopy(model).double(), Counter(), {}, []
     tally["rate"] = settings.learning_rate
     if settings.schedule == "linear":
         tally["rate"] *= 1 - 0.95 * settings.step / (settings.steps - 1)
@@ -116,7 +127,15 @@ def formula(model, reference, episodes, advantages, settings):
         new_RL = padded_logprobs(model, [row for _, row in rows], settings.temperature)
         if reference is not None:
             reference_RL = padded_logprobs(reference, [row for _, row in rows], settings.temperature).detach()
-        tokens = {i: sum(int(row.sampled.sum()) for row in episodes[i].rows) for i in inside}
+        old_RL = [torch.tensor(row.logprobs) for _, row in rows]
+        if settings.bounds is not None:
+            old_RL = padded_logprobs(copy.deepcopy(began).double(), [row for _, row in rows], settings.temperature)
+        weights = [importance(old_RL[r].tolist(), row, settings) for r, (_, row) in enumerate(rows)]
+        every += [weight for row in weights for weight in row.values()]
+        tokens = {
+            i: sum(w > 0 for row, (j, _) in zip(weights, rows, strict=True) if j == i for w in row.values())
+            for i in inside
+        }
         share = {i: 1 / sum(tokens.values()) for i in inside}
         if settings.aggregation == "sample":
             share = {i: 1 / (tokens[i] * np.count_nonzero(list(tokens.values()))) for i in inside if tokens[i]}
@@ -126,11 +145,11 @@ def formula(model, reference, episodes, advantages, settings):
                 continue  # Counts in the shares; has no gradient.
             new_L, places = new_RL[r, : len(row)], np.flatnonzero(row.sampled)
             said.setdefault(i, (tally["updates"], []))[1].append(np.where(row.sampled, new_L.detach(), 0))
-            loss = loss - share[i] * objective(new_L, row, advantages[i], settings, tally)
+            loss = loss - share[i] * objective(new_L, old_RL[r], weights[r], row, advantages[i], settings, tally)
             if reference is not None and len(places):
-                kl = sum(ESTIMATES[settings.estimator](new_L[t] - reference_RL[r, t]) for t in places)
-                loss = loss + settings.beta * share[i] * kl
-                tally["kl"] += kl.item()
+                kl = [ESTIMATES[settings.estimator](new_L[t] - reference_RL[r, t]) for t in places]
+                loss = loss + settings.beta * share[i] * sum(weights[r][t] * k for t, k in zip(places, kl, strict=True))
+                tally["kl"] += sum(kl).item()
         loss.backward()
         norm = math.sqrt(sum((parameter.grad**2).sum().item() for parameter in model.parameters()))
         for parameter in model.parameters():
@@ -138,7 +157,24 @@ def formula(model, reference, episodes, advantages, settings):
         optimizer.step()
         optimizer.zero_grad()
         tally.update(updates=1, loss=loss.item() / len(PARTS), norm=norm / len(PARTS))
+    tally["kept"] = sum(weight > 0 for weight in every) / len(every)
+    tally["effective"] = sum(every) ** 2 / len(every) / sum(weight**2 for weight in every)
+    tally["most"], tally["least"] = max(every), min(every)
     return model, tally, said
+
+
+def importance(old_L, row, settings):
+    """The weight of each sampled token, by its place: the learner's probability of it over the engine's."""
+    places = np.flatnonzero(row.sampled)
+    if settings.bounds is None:
+        return dict.fromkeys(places, 1.0)
+    weights = {t: math.exp(old_L[t]) / math.exp(row.logprobs[t]) for t in places}
+    if settings.corrected == "sequence":
+        weights = dict.fromkeys(places, math.prod(weights.values()))
+    low, high = settings.bounds
+    if not low:
+        return {t: min(weight, high) for t, weight in weights.items()}
+    return {t: weight if low <= weight <= high else 0.0 for t, weight in weights.items()}
 
 
 def padded_logprobs(model, rows, temperature):
@@ -153,13 +189,17 @@ def padded_logprobs(model, rows, temperature):
     return torch.nn.functional.pad(said_RL, (1, 0))
 
 
-def objective(new_L, row, advantage, settings, tally):
-    """Sum over the row's sampled tokens of `min(ratio A, clip(ratio) A)`, where A < 0 not below `dual_clip * A`."""
+def objective(new_L, old_L, weights, row, advantage, settings, tally):
+    """Sum over the row's sampled tokens of `min(ratio A, clip(ratio) A)`, where A < 0 not below `dual_clip * A`, each
+    times its importance weight. Without a correction the ratio is to what the engine said.
+    """
     total, places = 0.0, np.flatnonzero(row.sampled)
-    log_ratios = [new_L[t] - float(row.logprobs[t]) for t in places]
+    log_ratios = [new_L[t] - old_L[t].item() for t in places]
     for t, log_ratio in zip(places, log_ratios, strict=True):
         if row.versions[t] == settings.step and not tally["updates"]:
-            tally["gap"] = max(tally["gap"], abs(log_ratio.item()))
+            gap = abs(new_L[t].item() - float(row.logprobs[t]))
+            tally["gap"] = max(tally["gap"], gap)
+            tally.update(current=1, gap_mean=gap)
         ratio = torch.exp(sum(log_ratios) / len(log_ratios) if settings.level == "sequence" else log_ratio)
         value = min(ratio * advantage, ratio.clamp(1 - settings.epsilon, 1 + settings.epsilon_high) * advantage)
         if advantage < 0 and settings.dual_clip and value < settings.dual_clip * advantage:
@@ -168,7 +208,7 @@ def objective(new_L, row, advantage, settings, tally):
         tally["tokens"] += 1
         tally["low"] += advantage < 0 and ratio.item() < 1 - settings.epsilon
         tally["high"] += advantage > 0 and ratio.item() > 1 + settings.epsilon_high
-        total = total + value
+        total = total + weights[t] * value
     return total
 
 
@@ -210,6 +250,8 @@ def a_batch(model, settings):
     return episodes
 
 
+NEAR = {"epsilon": 0.05, "epsilon_high": 0.04, "dual_clip": 1.1, "learning_rate": 5e-3}
+"""Where the ratio is to the learner's own log-probs, it is 1 until the first step."""
 CASES = {
     "tokens": Settings(),
     "sequences": Settings(level="sequence", aggregation="sample", estimator="k2", temperature=1.4, dual_clip=1.5),
@@ -217,6 +259,11 @@ CASES = {
         aggregation="sample", estimator="k1", epsilon=0.3, epsilon_high=0.2, dual_clip=None, max_norm=5.2
     ),
     "no KL, a falling rate": Settings(level="sequence", beta=0.0, schedule="linear", micro_batch_tokens=10_000),
+    "tokens of large weight cut": Settings(bounds=(0, 1.4), **NEAR),
+    "rows of large weight cut": Settings(bounds=(0, 5.0), corrected="sequence", aggregation="sample", **NEAR),
+    "tokens rejected": Settings(bounds=(0.6, 1.7), **NEAR),
+    "tokens rejected, samples alike": Settings(bounds=(0.6, 1.7), aggregation="sample", beta=0.0, **NEAR),
+    "rows rejected": Settings(bounds=(0.1, 60.0), corrected="sequence", **NEAR),
     "every gradient too long": Settings(beta=1.5, estimator="k2", max_norm=0.3, temperature=1.2, beta2=0.99),
 }
 
@@ -228,13 +275,18 @@ def test_a_step_is_that_of_the_formula(settings):
     episodes = a_batch(model, settings)
     terms = [{"outcome": value + 1} for value in ADVANTAGES]
     expected, tally, said = formula(model, reference, episodes, ADVANTAGES, settings)
-    assert min(tally[case] for case in ("low", "high", *["dual"] * bool(settings.dual_clip))) >= 6, tally
+    cases, seen = ("low", "high", *["dual"] * bool(settings.dual_clip)), 6 if settings.bounds is None else 2
+    assert min(tally[case] for case in cases) >= seen, tally
+    if settings.bounds is not None:
+        assert tally["effective"] < 0.9, "the correction changes much"
+        assert tally["most"] == settings.bounds[1] if not settings.bounds[0] else 0.2 < tally["kept"] < 0.8
     after, figures, lessons = learned(model, reference, episodes, terms, ADVANTAGES, settings)
 
     start, found, right = (
         torch.cat([p.detach().flatten() for p in each.parameters()]) for each in (model, after, expected)
     )
     assert (found - right).norm() < 1e-3 * (start - right).norm()
+    tally["gap_mean"] /= tally["current"]
     for name in ("kl", "low", "high"):
         tally[name] /= tally["tokens"]
     assert figures == pytest.approx({name: tally[name] for name in figures}, rel=1e-4, abs=2e-6)

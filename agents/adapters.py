@@ -1,0 +1,229 @@
+"""LoRA through peft: a small adapter learns beside a base that never changes.
+
+The adapter's layers are put into the model itself, so engine and trainer run it as it is. It is never merged into the
+base that is trained: taking it out again would leave rounding behind, in bfloat16 in a fifth of the weights. Whoever
+needs whole weights (an engine with a copy of its own, an export) gets base plus adapter, summed in float32, under the
+names that the base has without one. With the adapter off the model is the base, exactly: the reference of a KL.
+
+An adapter's folder is what peft reads, and `base.json`: the base's name and fingerprint. Left out: training on from an
+adapter as an adapter (it is merged once, when it is loaded), and adapters of embeddings.
+"""
+
+import json
+import shutil
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from palaestra.errors import MissingExtra, UsageError
+
+_NAME = "default"
+_SETTINGS = "adapter_config.json"
+_TENSORS = "adapter_model.safetensors"
+_BASE = "base.json"
+_PREFIX = "base_model.model."
+"""Of names in peft's files."""
+_SAMPLE = 16
+"""Numbers of each weight that a fingerprint knows."""
+
+
+def add_adapter(model: Any, rank: int, alpha: float, targets: Sequence[str], *, seed: int = 0) -> None:
+    """Put a new adapter into a model, which stays what it was until the adapter learns; nothing else learns then.
+
+    Weights are of the base's type.
+    """
+    peft, asked, name = _peft(), list(targets), str(model.name_or_path)
+    # Written down before peft changes the names of weights: it is that of the base alone.
+    base = {"name": str(Path(name).resolve()) if Path(name).is_dir() else name, "fingerprint": base_fingerprint(model)}
+    settings = peft.LoraConfig(
+        r=rank,
+        lora_alpha=alpha,
+        lora_dropout=0.0,
+        target_modules=asked[0] if asked == ["all-linear"] else asked,
+        task_type="CAUSAL_LM",
+        base_model_name_or_path=base["name"],
+    )
+    devices = [weight.device for weight in model.parameters() if weight.device.type == "cuda"][:1]
+    with torch.random.fork_rng(devices):
+        torch.manual_seed(seed)
+        try:
+            peft.inject_adapter_in_model(settings, model, adapter_name=_NAME)
+        except ValueError as error:
+            raise UsageError(f"no adapter fits into this model (lora_target_modules is {asked}): {error}") from error
+    model.palaestra_base = base
+
+
+def adapted(model: Any) -> bool:
+    """Whether an adapter was added to a model."""
+    return hasattr(model, "palaestra_base")
+
+
+def base_of(model: Any) -> dict[str, str]:
+    """Name and fingerprint of what an adapter was added to."""
+    found: dict[str, str] = model.palaestra_base
+    return found
+
+
+@contextmanager
+def adapter_off(model: Any) -> Iterator[Any]:
+    """The model as it is without its adapter, for the length of a block."""
+    layers = list(_layers(model).values())
+    try:
+        for layer in layers:
+            layer.enable_adapters(False)
+        yield model
+    finally:
+        for layer in layers:
+            layer.enable_adapters(True)
+
+
+@torch.no_grad()
+def effective_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
+    """All weights with the adapter in them, by the names and in the type of the base; without one, as they are."""
+    layers = _layers(model)
+    for name, weight in model.named_parameters():
+        above, _, last = name.rpartition(".base_layer.")
+        if last == "weight" and above in layers:
+            layer = layers[above]
+            delta = layer.lora_B[_NAME].weight.float() @ layer.lora_A[_NAME].weight.float() * layer.scaling[_NAME]
+            yield f"{above}.weight", (weight.float() + (delta.T if layer.fan_in_fan_out else delta)).to(weight.dtype)
+        elif above in layers:
+            yield f"{above}.{last}", weight
+        elif not _in_adapter(name):
+            yield name, weight
+
+
+def save_adapter(model: Any, tokenizer: Any, folder: Path) -> None:
+    """Write an adapter's folder, which peft and `load` read."""
+    folder.mkdir(parents=True, exist_ok=True)
+    model.peft_config[_NAME].save_pretrained(folder)
+    settings = folder / _SETTINGS
+    content = json.loads(settings.read_text(encoding="utf-8"))
+    content["target_modules"] = sorted(content["target_modules"])  # From a set: in another order each time.
+    settings.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    tensors = {key: weight.detach().contiguous() for key, weight in _own(model).items()}
+    save_file(tensors, folder / _TENSORS, {"format": "pt"})
+    shutil.copymode(settings, folder / _TENSORS)
+    (folder / _BASE).write_text(json.dumps(base_of(model), indent=2) + "\n", encoding="utf-8")
+    tokenizer.save_pretrained(folder)
+
+
+@torch.no_grad()
+def read_adapter(model: Any, folder: Path) -> None:
+    """Set the adapter that was added to a model to what a folder holds."""
+    check_base(model, folder)
+    own, tensors = _own(model), load_file(folder / _TENSORS)
+    if strange := [key for key in {**own, **tensors} if key not in own or key not in tensors]:
+        raise UsageError(f"{folder} holds an adapter of other layers: {strange[0]} is in one of the two alone")
+    for key, weight in own.items():
+        weight.copy_(tensors[key])
+
+
+def is_adapter(folder: Path) -> bool:
+    """Whether a folder holds an adapter."""
+    return (folder / _SETTINGS).is_file()
+
+
+def base_name(folder: Path) -> str:
+    """What the adapter in a folder was made for."""
+    try:
+        settings = json.loads((folder / _SETTINGS).read_text(encoding="utf-8"))
+        kind, name = settings.get("peft_type"), settings.get("base_model_name_or_path")
+    except (OSError, ValueError, AttributeError) as error:
+        raise UsageError(f"{folder / _SETTINGS} cannot be read ({error}); expected what peft writes") from error
+    if kind != "LORA" or not name:
+        raise UsageError(
+            f"{folder / _SETTINGS} is of the type {kind!r} for the base {name!r}; expected LORA and the name of a base"
+        )
+    return str(name)
+
+
+def merged(model: Any, folder: Path) -> Any:
+    """A model with the adapter of a folder merged into it, once and for good."""
+    check_base(model, folder)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*is_gradient_checkpointing", FutureWarning)  # What peft 0.21 asks.
+            with_adapter = _peft().PeftModel.from_pretrained(model, str(folder))
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise UsageError(f"the adapter in {folder} could not be loaded: {str(error).splitlines()[0]}") from error
+    return with_adapter.merge_and_unload()
+
+
+def check_base(model: Any, folder: Path) -> None:
+    """Refuse a model that the adapter of a folder was not made for: by its shapes, and where it is known by what the
+    base's weights are.
+    """
+    expected = f"put it on the base that its {_SETTINGS} names"
+    modules = dict(model.named_modules())
+    try:
+        with safe_open(folder / _TENSORS, "pt") as file:
+            shapes = {key: file.get_slice(key).get_shape() for key in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise UsageError(f"{folder / _TENSORS} cannot be read: {error}") from error
+    for key, shape in shapes.items():
+        name, _, side = key.removeprefix(_PREFIX).removesuffix(".weight").rpartition(".")
+        if side not in ("lora_A", "lora_B"):
+            continue
+        layer = modules.get(name)
+        layer = getattr(layer, "base_layer", layer)
+        wide = None if layer is None else layer.in_features if side == "lora_A" else layer.out_features
+        if (found := shape[1 if side == "lora_A" else 0]) != wide:
+            has = "does not exist" if wide is None else f"has {wide}"
+            raise UsageError(
+                f"the adapter in {folder} is of another base: for {name} it has {found} "
+                f"{'inputs' if side == 'lora_A' else 'outputs'}, and in this {type(model).__name__} that layer {has}; "
+                f"{expected}"
+            )
+    if (folder / _BASE).is_file():
+        written = json.loads((folder / _BASE).read_text(encoding="utf-8"))
+        have = base_of(model)["fingerprint"] if adapted(model) else base_fingerprint(model)
+        if written["fingerprint"] != have:
+            raise UsageError(
+                f"the adapter in {folder} is of another base: that of {written['name']} had the fingerprint "
+                f"{written['fingerprint']}, this one of the same shape has {have}; {expected}"
+            )
+
+
+@torch.no_grad()
+def base_fingerprint(model: Any) -> str:
+    """Equal for models whose weights have the same names and shapes and begin with the same numbers, in any type."""
+    found = blake2b(digest_size=12)
+    for name, weight in model.named_parameters():
+        begins = weight.flatten()[:_SAMPLE].bfloat16().float().cpu().numpy()
+        found.update(f"{name} {list(weight.shape)} ".encode() + begins.tobytes())
+    return found.hexdigest()
+
+
+def _layers(model: Any) -> dict[str, Any]:
+    """The layers that an adapter has changed, by name."""
+    return {name: module for name, module in model.named_modules() if hasattr(module, "lora_A")}
+
+
+def _in_adapter(name: str) -> bool:
+    return ".lora_" in name
+
+
+def _own(model: Any) -> dict[str, Tensor]:
+    """The adapter's weights by the names that peft gives them in files."""
+    return {
+        _PREFIX + name.replace(f".{_NAME}.", "."): weight
+        for name, weight in model.named_parameters()
+        if _in_adapter(name)
+    }
+
+
+def _peft() -> Any:
+    try:
+        import peft
+    except ImportError as error:
+        raise MissingExtra("peft", "lora", "an adapter") from error
+    return peft

@@ -1,0 +1,167 @@
+"""Ray as this project uses it: joined when first needed, left when nobody needs it, and one actor as a `Remote`.
+
+What is started here ends with this process. Left out: what a worker runs (`ray_worker`) and what it plays (`ray`).
+"""
+
+import os
+import pickle
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from palaestra.envs.arena.ray_worker import Facts, News, Order, Worker
+from palaestra.episode import Event
+from palaestra.errors import MissingExtra, PalaestraError, UsageError
+
+START_SECONDS = 120.0
+"""That a worker may take to start and to open its environment."""
+ANSWER_SECONDS = 60.0
+"""That a worker may be silent beyond what it was asked to wait, before it is taken for dead."""
+_CLOSE_SECONDS = 30.0
+"""That workers have to release what their environments hold, before they are killed."""
+_POLL_SECONDS = 10.0
+"""A call for news waits so long at the worker."""
+_CONNECT_SECONDS = 5.0
+_STORE_BYTES = 80 * 2**20  # Ray's least is 75 MiB; events go past the store.
+
+_lock = threading.Lock()
+_users = 0
+_ours = False
+"""Whether Ray was initialized here, and so is shut down here."""
+
+
+def join(address: str) -> Any:
+    """The module `ray`, connected to the cluster at an address, or to a new one on this machine where none is given."""
+    global _users, _ours
+    try:
+        import ray
+    except ImportError as error:
+        raise MissingExtra("ray", "ray", "an arena with workers") from error
+    with _lock:
+        if not ray.is_initialized():
+            _require_reachable(address)
+            _initialize(ray, address)
+            _ours = True
+        _users += 1
+    return ray
+
+
+def leave(ray: Any) -> None:
+    """One arena less; the last one ends what `join` began."""
+    global _users, _ours
+    with _lock:
+        _users -= 1
+        if _ours and not _users:
+            _ours = False
+            ray.shutdown()
+
+
+def _initialize(ray: Any, address: str) -> None:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Without it Ray 2.60 warns that a later version will not touch CUDA_VISIBLE_DEVICES of workers without a GPU.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    local = {} if address else {"include_dashboard": False, "object_store_memory": _STORE_BYTES}
+    main = threading.current_thread() is threading.main_thread()
+    terminate = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(address=address or "local", log_to_driver=False, logging_level="ERROR", **local)
+    except Exception as error:
+        raise UsageError(f"Ray at {address or 'this machine'} cannot be joined: {error}") from error
+    finally:
+        if main:  # Ray takes the signal for itself, and a trainer writes a checkpoint at it.
+            signal.signal(signal.SIGTERM, terminate)
+
+
+def _require_reachable(address: str) -> None:
+    """Ray itself tries for minutes to reach a host that does not answer."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not (colon and port.isdigit()):
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
+    except OSError as error:
+        raise UsageError(
+            f"no Ray cluster answers at {address!r} ({error}); expected the address that `ray start --head` has "
+            "printed, or 'auto' on a machine of the cluster"
+        ) from error
+
+
+class Remote:
+    """An actor, as the arena sees it: orders go out in batches, and one call for news is always outstanding."""
+
+    def __init__(self, ray: Any, number: int, opened_with: tuple[str, int, Mapping[str, Any]]) -> None:
+        self._ray = ray
+        self.number = number
+        self.facts: Facts | None = None
+        """None until it is ready."""
+        self.orders: list[Order] = []
+        self.deadline = time.monotonic() + START_SECONDS
+        self._sent, self._idle = 0, True
+        kind = ray.remote(concurrency_groups={"orders": 1, "news": 1})(Worker)
+        self._actor = kind.options(scheduling_strategy="SPREAD", max_restarts=0).remote()
+        self._do = self._actor.do.options(concurrency_group="orders", num_returns=0)
+        self._recv = self._actor.recv.options(concurrency_group="news")
+        self.reply: Any = self._actor.open.remote(*opened_with, [os.path.abspath(folder) for folder in sys.path])
+
+    @property
+    def where(self) -> str:
+        """What to call it in a message."""
+        return f"rollout worker {self.number}" + (f" on {self.facts.host}" if self.facts else "")
+
+    @property
+    def busy(self) -> bool:
+        """Whether something may come from it before it gets another order."""
+        return bool(self.orders) or not self._idle
+
+    def flush(self) -> None:
+        """Send the orders off; nothing is waited for."""
+        if self.orders:
+            self._sent, self._idle = self._sent + 1, False
+            self._do.remote(self._sent, self.orders)
+            self.orders = []
+
+    def ask(self) -> None:
+        """Have a call for news outstanding."""
+        if self.reply is None:
+            self.reply = self._recv.remote(_POLL_SECONDS)
+            self.deadline = time.monotonic() + _POLL_SECONDS + ANSWER_SECONDS
+
+    def take(self) -> tuple[list[tuple[int, Event]], Sequence[PalaestraError]]:
+        """Events with their tickets and errors of the reply that is there; raises where the actor has died."""
+        reply, self.reply = self.reply, None
+        told: Facts | PalaestraError | News = self._ray.get(reply, timeout=ANSWER_SECONDS)
+        if isinstance(told, PalaestraError):
+            raise type(told)(f"{self.where}: {told}")
+        if isinstance(told, Facts):
+            self.facts = told
+            return [], ()
+        self._idle = told.idle and told.done == self._sent
+        return pickle.loads(told.events), told.errors
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._ray.kill(self._actor)
+
+    def closing(self) -> Any:
+        """Have it release everything; what comes back is ready when it has."""
+        return self._actor.close.options(concurrency_group="orders").remote()
+
+
+def end(ray: Any, workers: Sequence[Remote]) -> None:
+    """Have workers release what they hold, for so long as they may take; then kill them."""
+    if ray.is_initialized():
+        ready = [worker.closing() for worker in workers if worker.facts is not None]
+        if ready:
+            ray.wait(ready, num_returns=len(ready), timeout=_CLOSE_SECONDS)
+        for worker in workers:
+            worker.kill()
+
+
+def said(error: BaseException) -> str:
+    """The part of Ray's message that tells something."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[-1] if 'Traceback' in str(error) else lines[0] if lines else ''}"

@@ -1,0 +1,197 @@
+"""What a Ray actor of `ray.RayArena` runs: an ordinary arena, driven by one thread of its own.
+
+Slots have the same numbers here as in the arena of the trainer. Orders come numbered, since Ray does not promise their
+order; events go back in batches, each with the ticket of its episode, so that those of a discarded one are known. No
+Ray here, and left out: which worker plays what, and what a dead one means (`ray`).
+"""
+
+import pickle
+import socket
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from palaestra.envs.arena.arena import Arena
+from palaestra.episode import Ending, Event, Start
+from palaestra.errors import Broken, EnvironmentDefect, PalaestraError, UsageError
+from palaestra.registry import arena
+
+_ALTERNATION = 0.002
+"""Seconds to wait for events before looking for new orders, while tools run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """An episode for a slot. Its events carry the ticket."""
+
+    slot: int
+    ticket: int
+    start: Start
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """The agents' next turns, by slot."""
+
+    actions: Mapping[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """An end from outside."""
+
+    slot: int
+    ending: Ending
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Discard:
+    """Nobody wants this slot's episode any more."""
+
+    slot: int
+
+
+Order = Begin | Send | Finish | Discard
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a worker has opened, and where."""
+
+    task_count: int
+    ordered: bool
+    seats: tuple[str | None, ...]
+    name: str
+    hint: str
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What has happened since the last news."""
+
+    events: bytes
+    """Pickled pairs of a ticket and its event."""
+    errors: list[PalaestraError]
+    done: int
+    """How many batches of orders are done."""
+    idle: bool
+    """True where nothing more comes before another order."""
+
+
+class Worker:
+    """The actor. `open` comes first; the other methods may run at the same time, each in one thread."""
+
+    def __init__(self) -> None:
+        self._orders: SimpleQueue[list[Order] | None] = SimpleQueue()
+        self._early: dict[int, list[Order]] = {}
+        self._taken = 0
+        self._news = threading.Condition()
+        self._events: list[tuple[int, Event]] = []
+        self._errors: list[PalaestraError] = []
+        self._done, self._told, self._idle = 0, 0, True
+        self._tickets: dict[int, int] = {}
+        self._thread: threading.Thread | None = None
+
+    def open(self, env_id: str, slots: int, options: Mapping[str, Any], path: Sequence[str]) -> Facts | PalaestraError:
+        """Open the arena; an error is returned, for not every class of errors can be pickled.
+
+        `path` has the folders that the trainer imports from: they are looked in as well, where they exist here.
+        """
+        sys.path += [folder for folder in path if folder not in sys.path]
+        try:
+            opened = arena(env_id, slots, **options)
+            assert isinstance(opened, Arena)
+        except Exception as error:
+            return _portable(error)
+        self._thread = threading.Thread(target=self._run, args=(opened,), daemon=True)
+        self._thread.start()
+        return Facts(
+            opened.task_count, opened.ordered, opened.seats or (None,), opened.name, opened.hint, socket.gethostname()
+        )
+
+    def do(self, number: int, orders: list[Order]) -> None:
+        """Take a batch of orders. The first has the number 1; they are done in the order of their numbers."""
+        self._early[number] = orders
+        while (following := self._early.pop(self._taken + 1, None)) is not None:
+            self._taken += 1
+            self._orders.put(following)
+
+    def recv(self, seconds: float) -> News:
+        """News, as soon as there are some; empty ones where there are none for so long."""
+        with self._news:
+            self._news.wait_for(
+                lambda: self._events or self._errors or (self._idle and self._done > self._told), seconds
+            )
+            events, self._events = self._events, []
+            errors, self._errors = self._errors, []
+            self._told = self._done
+            return News(_packed(events, errors), errors, self._done, self._idle)
+
+    def close(self) -> None:
+        """Release everything, once all orders are done."""
+        self._orders.put(None)
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self, arena: Arena) -> None:
+        """Do orders and report events, in turns, until told to close."""
+        again = False
+        while True:
+            orders: list[Order] | None = []
+            with suppress(Empty):
+                orders = self._orders.get(block=not (arena.outstanding or again))
+            if orders is None:
+                arena.close()
+                return
+            events, errors, again = [], [], False
+            for order in orders:
+                try:
+                    self._obey(arena, order)
+                except BaseException as error:  # An author's code runs here, and this thread has to live.
+                    errors.append(_portable(error))
+            try:
+                events = arena.recv(1, _ALTERNATION if arena.outstanding and not orders else 0.0)
+            except BaseException as error:
+                errors.append(_portable(error))
+                again = True  # Other events may be ready.
+            with self._news:
+                self._events += [(self._tickets[event.slot], event) for event in events]
+                self._errors += errors
+                self._done += bool(orders)
+                self._idle = not (arena.outstanding or again)
+                self._news.notify()
+
+    def _obey(self, arena: Arena, order: Order) -> None:
+        if isinstance(order, Begin):
+            self._tickets[order.slot] = order.ticket
+            arena.begin(order.slot, order.start)
+        elif isinstance(order, Send):
+            arena.send(order.actions)
+        elif isinstance(order, Finish):
+            arena.finish(order.slot, order.ending, order.text)
+        else:
+            arena.discard(order.slot)
+
+
+def _packed(events: list[tuple[int, Event]], errors: list[PalaestraError]) -> bytes:
+    """Events as bytes. Those that cannot be sent are an error of the environment's author."""
+    try:
+        return pickle.dumps(events, pickle.HIGHEST_PROTOCOL)
+    except Exception as error:
+        told = f"what its tasks or endings hold cannot be sent to the trainer: {type(error).__name__}: {error}"
+        errors.append(EnvironmentDefect(f"{told}; use plain data, or classes at the top of a module"))
+        return pickle.dumps([])
+
+
+def _portable(error: BaseException) -> PalaestraError:
+    """The error as one that can be pickled, of the nearest class of ours."""
+    for kind in (UsageError, EnvironmentDefect, Broken, PalaestraError):
+        if isinstance(error, kind):
+            return kind(str(error))
+    return EnvironmentDefect(f"{type(error).__name__}: {error}")

@@ -1,0 +1,64 @@
+"""Where a command's words go: results to standard output, progress and notes to standard error, figures to JSON.
+
+`--json FILE` writes the results as one JSON object beside what is printed; with `--json -` that object is all there is
+on standard output, and whatever else is printed, by us or by an environment's author, goes to standard error.
+"""
+
+import json
+import math
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from palaestra.errors import UsageError
+
+_STANDARD_OUTPUT = Path("-")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reported:
+    """The option of every command that reports figures."""
+
+    json: Path | None = None
+    """Write the results here too, as one JSON object; `-` prints that object alone on standard output."""
+
+
+@contextmanager
+def reporting(path: Path | None) -> Iterator[dict[str, Any]]:
+    """The block's results, to be filled in; they are written when it ends, unless it has none or fails."""
+    figures: dict[str, Any] = {}
+    alone = path == _STANDARD_OUTPUT
+    if path is not None and not alone:
+        require_writable("--json", path)
+    with redirect_stdout(sys.stderr) if alone else nullcontext():
+        yield figures
+    if path is None or not figures:
+        return
+    text = json.dumps(_finite(figures), indent=2, default=str) + "\n"
+    if alone:
+        sys.stdout.write(text)
+        return
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path} could not be written ({error.strerror}); the figures are above") from error
+
+
+def require_writable(option: str, path: Path) -> None:
+    """Refuse, before the work, a file that cannot be written after it."""
+    writable = os.access(path, os.W_OK) and not path.is_dir() if path.exists() else os.access(path.parent, os.W_OK)
+    if not writable:
+        raise UsageError(f"{option} {path}: a file cannot be written there; name one in a folder that exists")
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no word for what is no number: null."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(name): _finite(one) for name, one in value.items()}
+    return [_finite(one) for one in value] if isinstance(value, list | tuple) else value

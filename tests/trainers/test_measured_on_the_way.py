@@ -1,0 +1,113 @@
+"""A run that is measured on its way keeps its best model and ends when it no longer improves; interrupted anywhere, it
+comes out the same to the last bit.
+"""
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+from going import random_agent, run_of, told
+from safetensors.torch import load_file
+
+from palaestra import ConfigError
+from palaestra.trainers import measuring
+from palaestra.trainers.reinforce import reinforce
+from palaestra.trainers.run import Run
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return random_agent(tmp_path_factory.mktemp("model") / "random")
+
+
+@pytest.fixture(autouse=True)
+def successes(monkeypatch):
+    """What is measured after each step on the way; what is played for it is as it was."""
+    measured, real = {1: 0.2, 2: 0.5, 3: 0.5}, measuring.evaluation
+
+    def evaluation(agent, arena, **how):
+        report, episodes = yield from real(agent, arena, **how)
+        return replace(report, success=measured[agent.engine.version]), episodes
+
+    monkeypatch.setattr(measuring, "evaluation", evaluation)
+    return measured
+
+
+def go(folder, config=None, until=lambda progress: False):
+    """Take a run to its end, or until such a Progress; returns what it has told."""
+    with Run.reopened(folder, config) if (folder / "config.json").exists() else Run(folder, config) as run:
+        stage, seen = reinforce(run), []
+        for progress in stage:
+            seen.append(progress)
+            if until(progress):
+                stage.close()
+                break
+    return seen
+
+
+def kept(folder):
+    """Everything that must not depend on where a run was interrupted."""
+    summary = json.loads((folder / "summary.json").read_text())
+    weights = [(folder / name / "model.safetensors").read_bytes() for name in ("model", "best")]
+    lines = [(folder / name).read_text() for name in ("measured.jsonl", "before.json", "best/measured.json")]
+    return told(folder), weights, lines, {name: summary[name] for name in ("best", "curve", "after")}
+
+
+def test_a_run_interrupted_around_each_measurement_is_the_same_to_the_last_bit(tmp_path, model):
+    config = run_of(model, checkpoint_every=4, eval_steps=1)
+    whole, parts, plain = (tmp_path / name for name in ("whole", "parts", "plain"))
+    go(whole, config)
+    go(plain, run_of(model))
+    go(parts, config, lambda progress: progress.stage == "grpo" and progress.step == 1)  # Before the measurement,
+    go(parts, None, lambda progress: progress.stage == measuring.STAGE and progress.step == 2)  # in the middle of it,
+    go(parts, None, lambda progress: progress.stage == measuring.STAGE and progress.note)  # after it,
+    lines = (parts / "measured.jsonl").read_text().splitlines(True)
+    (parts / "measured.jsonl").write_text("".join(lines[:-1]))  # and killed when only the best was kept.
+    go(parts)
+    assert kept(parts) == kept(whole)
+    assert [line["step"] for line in Run.read(whole).measured] == [1, 2, 3, 4]
+    # Measuring changes no weight.
+    assert told(plain) == told(whole)
+    assert (plain / "model" / "model.safetensors").read_bytes() == (whole / "model" / "model.safetensors").read_bytes()
+
+
+def test_a_run_that_no_longer_improves_ends_and_the_best_model_is_kept(tmp_path, model, successes):
+    config = run_of(model, eval_steps=1, early_stopping_patience=1)
+    run, again = tmp_path / "run", tmp_path / "again"
+    seen = go(run, config)
+    assert "had no more success than step 2, 0.500 [" in seen[-1].note
+    summary = Run.read(run).summary
+    assert (summary["best"]["step"], summary["steps_taken"], summary["stopped_early"]) == (2, 3, True)
+    best = load_file(run / "best" / "model.safetensors")
+    of_step_2 = load_file(run / "checkpoints" / "step-000002" / "model" / "model.safetensors")
+    assert best.keys() == of_step_2.keys()
+    assert all((best[name] == of_step_2[name]).all() for name in best)
+    # A kill before the summary: whoever goes on finds that it has ended. With more patience it goes on.
+    shutil.copytree(run, again)
+    (again / "summary.json").unlink()
+    assert not [progress for progress in go(again) if progress.stage == "grpo" and progress.metrics]
+    (again / "summary.json").unlink()
+    patient = replace(config, eval=replace(config.eval, early_stopping_patience=2))
+    assert [progress.step for progress in go(again, patient) if progress.metrics and progress.stage == "grpo"] == [4]
+
+
+def test_no_held_out_task_measures_nothing(tmp_path, model):
+    seen = go(tmp_path / "run", run_of(model, eval_tasks=0, steps=1))
+    summary = Run.read(tmp_path / "run").summary
+    assert not {"before", "after", "best"} & summary.keys()
+    assert not (tmp_path / "run" / "before.json").exists()
+    assert not [progress for progress in seen if "before.json" in progress.note]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"eval_steps": 5, "eval_tasks": 0}, "eval_tasks is 0"),
+        ({"early_stopping_patience": 2}, "set eval_steps too"),
+        ({"eval_steps": 0}, "greater than or equal to 1"),
+    ],
+)
+def test_measurements_that_cannot_be_are_refused(wrong, said):
+    with pytest.raises(ConfigError, match=said):
+        run_of("tiny", **wrong)

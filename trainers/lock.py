@@ -1,0 +1,37 @@
+"""One process at a time in a run's folder. The kernel lets go of the lock when its holder dies, however it dies."""
+
+import errno
+import fcntl
+import os
+import socket
+from io import TextIOWrapper
+from pathlib import Path
+
+from palaestra.errors import UsageError
+
+
+def claimed(folder: Path) -> TextIOWrapper:
+    """The folder's lock, held until it is closed; the folder is made where there is none."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / "lock").open("a+", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"the run folder {folder} cannot be made: {error}") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        lock.seek(0)
+        holder = lock.read().strip() or "another process"
+        lock.close()
+        if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES):
+            raise UsageError(
+                f"{folder} cannot be locked ({error.strerror}): two runs in it would spoil each other; "
+                "choose a folder on a file system with locks"
+            ) from error
+        raise UsageError(
+            f"{folder} is in use by {holder}; wait for it, stop it, or choose another folder with --run"
+        ) from error
+    lock.truncate(0)
+    lock.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+    lock.flush()
+    return lock

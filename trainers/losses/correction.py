@@ -1,0 +1,114 @@
+"""Importance weights for tokens that other weights or another arithmetic have sampled.
+
+A token's weight is `w = exp(old - sampled)`: the learner's log-prob before it learns, less the engine's. It is a factor
+of the token's share in the loss, and a number: no gradient comes through it. At level `sequence` all tokens of a row
+have the product of their weights. Tokens that are rejected leave the denominator: what is kept weighs as if it were all
+that was played. Left out: rejection by other measures than the weight itself.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from palaestra.errors import ConfigError
+from palaestra.trainers.batch import Batch, Seen
+from palaestra.trainers.checked import POSITIVE, check_fields
+
+_FARTHEST = 20.0
+"""exp of it is half a billion: a sum of log-probs beyond it says no more."""
+Level = Literal["token", "sequence"]
+
+
+@dataclass(frozen=True, slots=True)
+class Truncated:
+    """TIS: a token weighs `min(w, cap)`. 2 is the cap of its authors (Yao et al. 2025) and of verl."""
+
+    cap: Annotated[float, POSITIVE] = 2.0
+    """No token weighs more."""
+    correction_level: Level = "token"
+    """Whose weight it is: each token's, or the product over its whole row."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def __call__(self, log_ratio_S: NDArray[np.float64], row_S: NDArray[np.int_]) -> NDArray[np.float64]:
+        """The factor of each token."""
+        return np.minimum(_weights(log_ratio_S, row_S, self.correction_level), self.cap)
+
+
+@dataclass(frozen=True, slots=True)
+class Masked:
+    """MIS: a token weighs `w` where that is within bounds, and is rejected elsewhere. The bounds are IcePop's (2025).
+
+    For whole rows the product leaves such bounds soon: choose wider ones for long rows.
+    """
+
+    lowest_weight: Annotated[float, POSITIVE] = 0.5
+    """Tokens of a smaller weight are rejected."""
+    highest_weight: Annotated[float, POSITIVE] = 5.0
+    """Tokens of a larger weight are rejected."""
+    correction_level: Level = "token"
+    """Whose weight it is: each token's, or the product over its whole row."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if not self.lowest_weight <= 1 <= self.highest_weight:
+            raise ConfigError(
+                f"lowest_weight is {self.lowest_weight} and highest_weight {self.highest_weight}; 1 must lie between "
+                "them, the weight of a token on which engine and learner agree"
+            )
+
+    def __call__(self, log_ratio_S: NDArray[np.float64], row_S: NDArray[np.int_]) -> NDArray[np.float64]:
+        """The factor of each token, 0 for one that is rejected."""
+        weight_S = _weights(log_ratio_S, row_S, self.correction_level)
+        return np.where((weight_S >= self.lowest_weight) & (weight_S <= self.highest_weight), weight_S, 0.0)
+
+
+Correction = Truncated | Masked
+CORRECTIONS = {"none": type(None), "truncated": Truncated, "masked": Masked}
+
+
+@dataclass(frozen=True, slots=True)
+class Corrected:
+    """What a correction makes of a batch."""
+
+    factors: Sequence[float | NDArray[np.float64]]
+    """One array a sample, over its sampled tokens."""
+    kept: Sequence[int]
+    """Tokens of each sample that are not rejected."""
+    figures: dict[str, float]
+
+
+def corrected(correction: Correction | None, batch: Batch, seen: Seen) -> Corrected:
+    """The factors of a batch's tokens; 1 for all of them where nothing corrects."""
+    if correction is None:
+        return Corrected([1.0] * len(batch.samples), batch.lengths, {})
+    assert seen.old is not None, "a correction compares with what the learner says"
+    factors, gaps = [], []
+    for episode, old in zip(batch.episodes, seen.old, strict=True):
+        sampled = [row.logprobs[row.sampled] for row in episode.rows]
+        row_S = np.repeat(np.arange(len(sampled)), [len(row) for row in sampled])
+        gaps.append(old.astype(np.float64) - np.concatenate([np.zeros(0, np.float32), *sampled]))
+        factors.append(correction(gaps[-1], row_S))
+    kept, every_S, gap_S = (
+        [int((factor > 0).sum()) for factor in factors],
+        np.concatenate(factors),
+        np.concatenate(gaps),
+    )
+    figures = {
+        "correction/kept_share": sum(kept) / len(every_S),
+        # Of Kish: as many tokens of equal weight would tell as much. Its share of all tokens.
+        "correction/effective_share": float(every_S.sum() ** 2 / max(1e-300, len(every_S) * (every_S**2).sum())),
+        "correction/gap_mean": float(np.abs(gap_S).mean()),
+        "correction/gap_max": float(np.abs(gap_S).max()),
+    }
+    return Corrected(factors, kept, figures)
+
+
+def _weights(log_ratio_S: NDArray[np.float64], row_S: NDArray[np.int_], level: Level) -> NDArray[np.float64]:
+    if level == "sequence":
+        log_ratio_S = np.bincount(row_S, log_ratio_S)[row_S] if len(row_S) else log_ratio_S
+    return np.exp(np.clip(log_ratio_S, -_FARTHEST, _FARTHEST))

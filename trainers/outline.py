@@ -1,0 +1,64 @@
+"""What a run is about to do, in a few lines: the settings that matter, as they were resolved for the model at hand."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from palaestra.trainers.checked import plain
+from palaestra.trainers.config import GRPOConfig, OptimizerConfig
+from palaestra.trainers.learner import Learner
+from palaestra.trainers.sft_config import SFTConfig
+
+
+def outline(learner: Learner[Any]) -> str:
+    """A line a subject."""
+    config = learner.config
+    lines = _grpo(config) if isinstance(config, GRPOConfig) else _sft(config, learner.steps)
+    return "\n".join(f"{name + ':':<11}{text}" for name, text in (_model(learner), *lines))
+
+
+def _model(learner: Learner[Any]) -> tuple[str, str]:
+    weights = list(learner.model.parameters())
+    total, learned = (sum(w.numel() for w in weights if w.requires_grad or not only) for only in (False, True))
+    kinds = sorted({str(weight.dtype).removeprefix("torch.") for weight in weights})
+    trained = "" if learned == total else f", {learned:,} of them trained"
+    return "model", f"{learner.config.model}: {total:,} parameters{trained}, {'/'.join(kinds)} on {weights[0].device}"
+
+
+def _grpo(config: GRPOConfig) -> Iterator[tuple[str, str]]:
+    play, options = config.play, " ".join(config.env.env_options)
+    yield "plays", f"{config.env.env_id} {options}".strip()
+    groups = f"{play.num_prompts} groups x {play.num_generations} episodes a step, {play.slots} at once"
+    yield "a step", f"{groups}, rows of at most {config.longest_row:,} tokens, turns of {play.max_turn_tokens:,}"
+    batches = f"{config.optimizer.num_mini_batches} optimizer steps each"
+    yield "steps", f"{config.steps:,}, {batches}; {_optimizer(config.optimizer)}"
+    parts = (f"{name} {_part(value)}" for name, value in plain(config.recipe).items() if name != "recipe_name")
+    yield "recipe", f"{config.recipe.recipe_name}: {'; '.join(parts)}"
+    yield "measured", _evaluation(config)
+
+
+def _sft(config: SFTConfig, steps: int) -> Iterator[tuple[str, str]]:
+    yield "steps", f"{steps:,} of {config.batch_rows} rows, {config.epochs} epochs; {_optimizer(config.optimizer)}"
+
+
+def _optimizer(config: OptimizerConfig) -> str:
+    return f"{config.algorithm}, learning rate {config.learning_rate:g} {config.lr_schedule}"
+
+
+def _part(value: Any) -> str:
+    """A part's name, and its settings."""
+    if not isinstance(value, Mapping):
+        return str(value)
+    settings = ", ".join(f"{name} {one}" for name, one in value.items() if name != "name")
+    name = str(value.get("name", ""))
+    return f"{name} ({settings})" if name and settings else name or settings
+
+
+def _evaluation(config: GRPOConfig) -> str:
+    if not config.eval_tasks:
+        return "nothing, for eval_tasks is 0"
+    text, how = f"{config.eval_tasks:,} held-out tasks, before and after", config.eval
+    if how.eval_steps:
+        text += f" and every {how.eval_steps} steps"
+    if how.early_stopping_patience:
+        text += f"; ends after {how.early_stopping_patience} measurements without more success"
+    return text

@@ -1,0 +1,62 @@
+"""What an optimizer needs at its steps alone lies in the host's memory in between: moments and float32 copies.
+
+For a step they are copied to where the model is, and back afterwards, so the arithmetic is that of a run without this,
+to the last bit. On a GPU the host's memory is pinned, and allocated once. Left out: gradients, which grow on the GPU.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from palaestra.trainers.scale.masters import Masters
+
+_SMALL = 4096
+"""Tensors with fewer elements stay where they are."""
+_Place = tuple[str, str]
+"""The name of a weight; and of a moment, or nothing."""
+
+
+class HostMemory:
+    """Buffers for the state of some optimizers and for the masters that they step on."""
+
+    def __init__(self, optimizers: Sequence[torch.optim.Optimizer], masters: Masters) -> None:
+        self._optimizers, self._masters = optimizers, masters
+        self._device = next(iter(masters.own.values())).device
+        self._buffers: dict[_Place, Tensor] = {}
+        self._move(self._to_host)
+
+    @contextmanager
+    def brought(self) -> Iterator[None]:
+        """All of it on the model's device for the length of a block."""
+        self._move(self._to_device)
+        try:
+            yield
+        finally:
+            self._move(self._to_host)
+            if self._device.type == "cuda":
+                torch.cuda.synchronize(self._device)  # Else a checkpoint might read what has not arrived.
+
+    @torch.no_grad()
+    def _move(self, moved: Callable[[_Place, Tensor], Tensor]) -> None:
+        copies = self._masters.copies
+        for name, parameter in self._masters.stepped.items():
+            if name in copies:
+                parameter.data = moved((name, ""), parameter.data)
+            for optimizer in self._optimizers:
+                state = optimizer.state.get(parameter, {})
+                for kind, value in state.items():
+                    if torch.is_tensor(value):
+                        state[kind] = moved((name, kind), value)
+
+    def _to_host(self, place: _Place, tensor: Tensor) -> Tensor:
+        if tensor.numel() < _SMALL:
+            return tensor
+        if place not in self._buffers:
+            pinned = self._device.type == "cuda"
+            self._buffers[place] = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=pinned)
+        return self._buffers[place].copy_(tensor, non_blocking=True)
+
+    def _to_device(self, place: _Place, tensor: Tensor) -> Tensor:
+        return tensor.to(self._device, non_blocking=True, copy=tensor.numel() >= _SMALL)
