@@ -40,16 +40,23 @@ def add_adapter(model: Any, rank: int, alpha: float, targets: Sequence[str], *, 
 
     Weights are of the base's type.
     """
-    peft, asked, name = _peft(), list(targets), str(model.name_or_path)
+    name = str(model.name_or_path)
     # Written down before peft changes the names of weights: it is that of the base alone.
     base = {"name": str(Path(name).resolve()) if Path(name).is_dir() else name, "fingerprint": base_fingerprint(model)}
+    inject(model, rank, alpha, targets, seed=seed)
+    model.palaestra_base = base
+
+
+def inject(model: Any, rank: int, alpha: float, targets: Sequence[str], *, seed: int = 0) -> None:
+    """Put an adapter's layers into a model. Of a model without storage they have none either."""
+    peft, asked, name = _peft(), list(targets), str(model.name_or_path)
     settings = peft.LoraConfig(
         r=rank,
         lora_alpha=alpha,
         lora_dropout=0.0,
         target_modules=asked[0] if asked == ["all-linear"] else asked,
         task_type="CAUSAL_LM",
-        base_model_name_or_path=base["name"],
+        base_model_name_or_path=str(Path(name).resolve()) if Path(name).is_dir() else name,
     )
     devices = [weight.device for weight in model.parameters() if weight.device.type == "cuda"][:1]
     with torch.random.fork_rng(devices):
@@ -58,7 +65,6 @@ def add_adapter(model: Any, rank: int, alpha: float, targets: Sequence[str], *, 
             peft.inject_adapter_in_model(settings, model, adapter_name=_NAME)
         except ValueError as error:
             raise UsageError(f"no adapter fits into this model (lora_target_modules is {asked}): {error}") from error
-    model.palaestra_base = base
 
 
 def adapted(model: Any) -> bool:

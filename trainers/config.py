@@ -65,6 +65,9 @@ class PlayConfig:
     """Longest row: prompt, tool results and what the agent says; the recipe's longest response plus 2560 by default."""
     slots: Annotated[int, COUNT] = 256
     """Episodes played at once."""
+    cache_tokens: Annotated[int | None, COUNT] = None
+    """Tokens whose keys and values the built-in engine holds; turns wait for room. `slots` rows of full length, or what
+    fits."""
     ordered: bool = False
     """Wait for all running tools before decoding on: curves repeat bit by bit, but the slowest tool sets the pace."""
     max_broken_share: Annotated[float, SHARE] = 0.05
@@ -127,12 +130,17 @@ class ScaleConfig:
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type of weights and arithmetic. In bfloat16 the optimizer steps on float32 copies of the weights and on float32
     sums of their gradients. `auto` is bfloat16 on a GPU, and float32 on a CPU and for the tiny agent."""
-    optimizer_bits: Literal[32, 8] = 32
-    """Of AdamW's two moments: 8 takes 2 bytes a trained weight instead of 8 (palaestra[quantized])."""
-    optimizer_offload: bool = False
-    """Keep the optimizer's moments and float32 copies in the host's memory, and on the GPU for its steps alone."""
-    gradient_checkpointing: bool = False
-    """Keep one tensor a layer for the backward pass and compute the others again: about a third more time."""
+    fit: bool | None = None
+    """Choose what is left open, and lower the cache and micro-batches, so that the run fits into memory; by default on
+    a GPU. On a CPU what does not fit is refused by default; with False nothing is counted."""
+    optimizer_bits: Literal[32, 8] | None = None
+    """Of AdamW's two moments: 8 takes 2 bytes a trained weight, not 8 (palaestra[quantized]). 32, or what fits."""
+    optimizer_offload: bool | None = None
+    """Keep the optimizer's moments and float32 copies in the host's memory, and on the GPU for its steps alone. No, or
+    what fits."""
+    gradient_checkpointing: bool | None = None
+    """Keep one tensor a layer for the backward pass and compute the others again: about a third more time. No, or what
+    fits."""
     lora_r: Annotated[int, NOT_NEGATIVE] = 0
     """Rank of a LoRA adapter (palaestra[lora]), which is then all that learns; 0 for none."""
     lora_alpha: Annotated[float, POSITIVE] = 32.0

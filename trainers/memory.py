@@ -8,7 +8,8 @@ Left out: experts, which are chosen by what their input holds; and the moment in
 """
 
 import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -16,13 +17,14 @@ from torch import Tensor
 from transformers import AttentionInterface, AutoModelForCausalLM
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from palaestra.agents.adapters import inject
 from palaestra.errors import UsageError
 from palaestra.trainers.block_logprobs import BLOCK
-from palaestra.trainers.config import GRPOConfig
+from palaestra.trainers.config import GRPOConfig, ScaleConfig
 
-_FLOAT = 4
+FLOAT = 4
 """Bytes of a float32: gradients are summed, and moments kept, in no less."""
-_MOMENTS = {32: 8.0, 8: 2.03}
+MOMENTS = {32: 8.0, 8: 2.03}
 """Bytes a trained weight of AdamW's two moments; in 8 bits a scale for each block comes on top."""
 _SAMPLING = {4: 24, 2: 16}
 """Bytes for each row and word while a token is drawn, by the bytes of a weight: logits, log-probs, noise."""
@@ -32,8 +34,6 @@ _PREFILL_TOKENS = 16_384
 """Tokens of a prefill pass of the engine, at most."""
 _CONTEXT = 2**30
 """Of a GPU's context, libraries and workspaces, together."""
-_FRAGMENTS = 0.05
-"""Share of a GPU's memory that lies between tensors, where no other can use it."""
 _COUNTING = "palaestra_counting"
 
 
@@ -42,6 +42,8 @@ class Outline:
     """A model as far as memory goes."""
 
     parameters: int
+    trained: int
+    """Those of an adapter, where it has one."""
     weight_bytes: int
     """In the type it is outlined in."""
     width: int
@@ -62,14 +64,13 @@ class Outline:
     @property
     def bytes(self) -> int:
         """Of one weight."""
-        size: int = next(self.model.parameters()).element_size()
+        size: int = self.model.get_input_embeddings().weight.element_size()
         return size
 
-    def adapter(self, rank: int) -> int:
-        """Weights of a LoRA adapter of every linear layer but the output head."""
-        head = self.model.get_output_embeddings()
-        layers = [m for m in self.model.modules() if isinstance(m, torch.nn.Linear) and m is not head]
-        return sum(rank * (layer.in_features + layer.out_features) for layer in layers)
+    @property
+    def adapted(self) -> bool:
+        """Whether an adapter learns, and nothing else."""
+        return self.trained < self.parameters
 
     def cache_token(self) -> int:
         """Bytes of a token's keys and values."""
@@ -105,8 +106,10 @@ class Estimate:
         return _sum(self.held) + max(_sum(self.playing), _sum(self.learning), _sum(self.stepping))
 
 
-def outline(config: Any, dtype: torch.dtype = torch.float32) -> Outline:
-    """A model's shape, from its transformers config alone."""
+def outline(config: Any, scale: ScaleConfig | None = None) -> Outline:
+    """A model's shape, from its transformers config alone, in the type and with the adapter of a run."""
+    scale = scale or ScaleConfig(precision="float32")
+    dtype = torch.float32 if scale.precision == "auto" else getattr(torch, scale.precision)
     config = copy.deepcopy(config)
     AttentionInterface.register(_COUNTING, _linear_attention)
     try:
@@ -122,9 +125,12 @@ def outline(config: Any, dtype: torch.dtype = torch.float32) -> Outline:
     head = model.get_output_embeddings()
     if not heads or head is None or not getattr(inner, "num_hidden_layers", None):
         raise UsageError(f"{type(model).__name__} has no attention heads or no output head; the engine needs both")
+    if scale.lora_r:
+        inject(model, scale.lora_r, scale.lora_alpha, scale.lora_target_modules)
     weights = list(model.parameters())
     return Outline(
         parameters=sum(weight.numel() for weight in weights),
+        trained=sum(weight.numel() for weight in weights if weight.requires_grad),
         weight_bytes=sum(weight.numel() * weight.element_size() for weight in [*weights, *model.buffers()]),
         width=head.weight.shape[1],
         inner=getattr(inner, "intermediate_size", None) or 4 * inner.hidden_size,
@@ -146,15 +152,19 @@ def estimate(shape: Outline, config: GRPOConfig, *, on_gpu: bool = False) -> Est
     # A row longer than a micro-batch stands alone.
     tokens = min(max(config.optimizer.micro_batch_tokens, longest), rows * longest)
     cached = min(config.play.cache_tokens or slots * longest, slots * longest)
-    adapter = shape.adapter(scale.lora_r) if scale.lora_r else 0
-    trained = adapter or shape.parameters
-    held = [Part("weights", shape.weight_bytes + adapter * _FLOAT, f"counted, {shape.bytes} bytes each")]
-    if config.recipe.kl.beta > 0 and not adapter:
+    held = [Part("weights", shape.weight_bytes, f"counted, {shape.bytes} bytes each")]
+    if config.recipe.kl.beta > 0 and not shape.adapted:
         held.append(Part("reference model", shape.weight_bytes, f"a copy, for beta is {config.recipe.kl.beta:g}"))
-    state = [Part("AdamW state", round(trained * _MOMENTS[scale.optimizer_bits or 32]), f"moments in {scale.optimizer_bits or 32} bits")]
-    if shape.bytes != _FLOAT and not adapter:
-        state.append(Part("float32 copies", trained * _FLOAT, "what the optimizer steps on"))
-    gradients = Part("gradients", trained * _FLOAT, "sums in float32, one figure a trained weight")
+    state = [
+        Part(
+            "AdamW state",
+            round(shape.trained * MOMENTS[scale.optimizer_bits or 32]),
+            f"moments in {scale.optimizer_bits or 32} bits",
+        )
+    ]
+    if shape.bytes != FLOAT and not shape.adapted:
+        state.append(Part("float32 copies", shape.trained * FLOAT, "what the optimizer steps on"))
+    gradients = Part("gradients", shape.trained * FLOAT, "sums in float32, one figure a trained weight")
     batch = Part("batch", rows * longest * _BATCH, f"{rows} rows of {longest} tokens, at {_BATCH} bytes")
     host = [batch] if on_gpu else []
     held += [] if on_gpu else [batch]
@@ -167,7 +177,12 @@ def estimate(shape: Outline, config: GRPOConfig, *, on_gpu: bool = False) -> Est
         Part("sampling", slots * shape.words * _SAMPLING[shape.bytes], f"{slots} rows of {shape.words} words"),
         Part("prefill", prefill, "one pass through a layer"),
     )
-    learning = (gradients, *_passes(shape, tokens, checkpointed=bool(scale.gradient_checkpointing), trains_head=not adapter, on_gpu=on_gpu))
+    learning = (
+        gradients,
+        *_passes(
+            shape, tokens, checkpointed=bool(scale.gradient_checkpointing), trains_head=not shape.adapted, on_gpu=on_gpu
+        ),
+    )
     stepping = (gradients, *(state if scale.optimizer_offload else ()))
     return Estimate(tuple(held), playing, learning, stepping, tuple(host))
 
@@ -183,15 +198,18 @@ def _passes(shape: Outline, tokens: int, *, checkpointed: bool, trains_head: boo
     how = f"{tokens} tokens, {shape.layers} layers" + (", one tensor each" if checkpointed else "")
     head = shape.words * shape.width * trains_head
     block = min(BLOCK["cuda" if on_gpu else "cpu"], tokens)
-    short = shape.bytes % _FLOAT  # A logit is held in a short type too, before it is float32.
-    at_head = block * shape.words * (2 * _FLOAT + short) + head * (_FLOAT + short)
+    short = shape.bytes % FLOAT  # A logit is held in a short type too, before it is float32.
+    at_head = block * shape.words * (2 * FLOAT + short) + head * (FLOAT + short)
     # The gradient of a tied output layer waits for the embedding's.
     in_layers = round(layer * (1.5 if checkpointed else 0.5)) + head * shape.bytes * shape.tied
-    worst = max((at_head, f"a block of {block} tokens at the output layer, and its gradient"),
-                (in_layers, "one layer in the backward pass"))
+    worst = max(
+        (at_head, f"a block of {block} tokens at the output layer, and its gradient"),
+        (in_layers, "one layer in the backward pass"),
+    )
     return [Part("activations", stack + outside, how), Part("backward pass", *worst)]
 
 
+@lru_cache(maxsize=64)
 def activation_bytes(shape: Outline, tokens: int) -> tuple[int, int] | None:
     """What a backward pass keeps of one layer, and of all that is outside of layers; None where the model cannot be
     followed.
@@ -213,7 +231,11 @@ def activation_bytes(shape: Outline, tokens: int) -> tuple[int, int] | None:
     def leave(*_: Any) -> None:
         inside[0] = 0
 
-    hooks = [hook for layer in layers for hook in (layer.register_forward_pre_hook(enter), layer.register_forward_hook(leave))]
+    hooks = [
+        hook
+        for layer in layers
+        for hook in (layer.register_forward_pre_hook(enter), layer.register_forward_hook(leave))
+    ]
     ids = torch.zeros((1, tokens), dtype=torch.long, device="meta")
     try:
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):

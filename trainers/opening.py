@@ -1,6 +1,7 @@
 """What a run's config names, opened: its environment, its model, its limits."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TypeVar
 
 from palaestra.agents import TokenLimits
@@ -12,6 +13,7 @@ from palaestra.registry import arena, demonstrator
 from palaestra.trainers.config import GRPOConfig
 from palaestra.trainers.sampling.division import Division
 from palaestra.trainers.sampling.seats import check_seats
+from palaestra.trainers.scale.fit import fit
 from palaestra.trainers.sft_config import SFTConfig
 
 RunConfig = GRPOConfig | SFTConfig
@@ -48,9 +50,27 @@ def as_opened(local: LocalModel, config: RunConfig, slots: int) -> LocalModel:
     return with_adapter(local, config)
 
 
-def settled_scale(config: Config) -> Config:
-    """The config with what `auto` stands for."""
-    return replace(config, scale=replace(config.scale, precision=compute_type(config)))
+def settled(config: Config, folder: Path) -> tuple[Config, str]:
+    """The config with everything chosen that it leaves open, and a sentence on what was chosen for want of memory.
+
+    Refused where the device or the disk has no room for the run. A config that leaves nothing open is as it was.
+    """
+    scale = config.scale
+    chosen = (scale.precision, scale.optimizer_bits, scale.optimizer_offload, scale.gradient_checkpointing)
+    if "auto" not in chosen and None not in chosen:
+        return config, ""
+    note = ""
+    if isinstance(config, GRPOConfig) and config.model != "tiny" and scale.fit is not False:
+        config, note = fit(config, folder)
+    scale = config.scale
+    scale = replace(
+        scale,
+        precision=compute_type(config),
+        optimizer_bits=scale.optimizer_bits or 32,
+        optimizer_offload=bool(scale.optimizer_offload),
+        gradient_checkpointing=bool(scale.gradient_checkpointing),
+    )
+    return replace(config, scale=scale), note
 
 
 def compute_type(config: RunConfig) -> Dtype:

@@ -21,7 +21,7 @@ from palaestra.trainers.grpo import train
 from palaestra.trainers.interrupts import Interrupts
 from palaestra.trainers.learner import Learner
 from palaestra.trainers.measuring import measure_after, measure_before, measured_on_the_way, told_best
-from palaestra.trainers.opening import as_opened, open_arena, open_model, settled_scale
+from palaestra.trainers.opening import as_opened, open_arena, open_model, settled
 from palaestra.trainers.outline import outline
 from palaestra.trainers.progress import Progress
 from palaestra.trainers.resume import trained_format
@@ -124,8 +124,11 @@ def keep_start(run: Run, local: LocalModel) -> None:
 def _config(run: Run) -> GRPOConfig:
     if not isinstance(run.config, GRPOConfig):
         raise UsageError(f"{run.folder} holds a run of the kind {run.config.KIND}, which plays nothing")
-    if (config := settled_scale(run.config)) != run.config:
+    config, note = settled(run.config, run.folder)
+    if config != run.config:
         run.settle(config)
+    if note:
+        run.notes.append(note)
     return config
 
 

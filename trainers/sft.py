@@ -27,7 +27,7 @@ from palaestra.trainers.forward import micro_batches, token_logprobs
 from palaestra.trainers.going_on import keep_model, newest_of, recorded
 from palaestra.trainers.interrupts import Interrupts
 from palaestra.trainers.learner import Learner
-from palaestra.trainers.opening import as_opened, check_scale, compute_type, settled_scale, with_adapter
+from palaestra.trainers.opening import as_opened, check_scale, compute_type, settled, with_adapter
 from palaestra.trainers.outline import outline
 from palaestra.trainers.packed import pack_rows
 from palaestra.trainers.progress import Progress
@@ -124,8 +124,8 @@ def imitate(run: Run, interrupts: Interrupts | None = None) -> Generator[Progres
     if not isinstance(config, SFTConfig):
         raise UsageError(f"{run.folder} holds a run of the kind {config.KIND}, which imitates nothing")
     check_scale(config)
-    if (settled := settled_scale(config)) != config:
-        run.settle(config := settled)
+    if (chosen := settled(config, run.folder)[0]) != config:
+        run.settle(config := chosen)
     shown = demonstrations(config.files)
     opened = partial(open_student, config, shown)
     local = open_saved(found, opened, config.model) if found else opened(config.model)

@@ -6,7 +6,6 @@ Everything only looks, but for one step of training in memory. Left out: where a
 
 import locale
 import os
-import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from palaestra.cli.finding import Finding, reason
 from palaestra.cli.libraries import BASIC_EXTRA, findable
+from palaestra.trainers.scale.room import available_memory
 
 _LOW_DISK = 2 * 2**30
 """A run of the tiny agent needs megabytes, one of a model of four billion parameters 16 GB."""
@@ -93,19 +93,6 @@ def memory_findings() -> Iterator[Finding]:
     yield Finding("memory", f"{amount(free) if free else 'an unknown part'} available of {amount(total)}")
 
 
-def available_memory() -> int:
-    """Bytes that this process may still take, 0 where unknown: the kernel's estimate, or what control groups leave."""
-    told = re.search(r"^MemAvailable: +(\d+) kB", _text("/proc/meminfo"), re.MULTILINE)
-    free = int(told[1]) * 1024 if told else 0
-    own = re.search("^0::/(.*)$", _text("/proc/self/cgroup"), re.MULTILINE)
-    here = Path("/sys/fs/cgroup", own[1] if own else "")
-    for group in (here, *here.parents):  # A container may not see its own; then the root is its.
-        most, now = _text(group / "memory.max"), _text(group / "memory.current")
-        if most.isdigit() and now.isdigit():  # It is "max" where there is no limit.
-            free = min(free, max(0, int(most) - int(now)))
-    return free
-
-
 def limit_findings() -> Iterator[Finding]:
     """What this process and its children may use."""
     import resource  # Not there on every system.
@@ -131,11 +118,3 @@ def amount(size: float) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:,.1f} GiB"
-
-
-def _text(path: str | Path) -> str:
-    """What a file of the kernel says, or nothing."""
-    try:
-        return Path(path).read_text().strip()
-    except OSError:
-        return ""

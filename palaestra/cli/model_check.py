@@ -16,11 +16,12 @@ from palaestra.agents.local_model import find_device, misplaced
 from palaestra.agents.policies.tiny import tiny_model, tiny_tokenizer
 from palaestra.agents.template import examine
 from palaestra.cli.finding import Finding, reason
-from palaestra.cli.machine import amount, available_memory
+from palaestra.cli.machine import amount
 from palaestra.errors import UsageError
-from palaestra.trainers.checked import changed
 from palaestra.trainers.config import GRPOConfig
-from palaestra.trainers.memory import Estimate, Outline, attention_keeps_scores, estimate, outline
+from palaestra.trainers.memory import Outline, outline
+from palaestra.trainers.scale.fit import counted, fits, fitted, refusal
+from palaestra.trainers.scale.room import room_of
 
 
 def model_findings(name: str, run: GRPOConfig | None) -> Iterator[Finding]:
@@ -46,7 +47,7 @@ def model_findings(name: str, run: GRPOConfig | None) -> Iterator[Finding]:
     for said in examine(tokenizer, stops):
         yield Finding(said.about, said.text, said.state, said.remedy, vital=True)
     if shape is not None and run is not None:
-        yield from _memory(shape, run)
+        yield from _memory(config, run)
 
 
 def read(name: str) -> tuple[Any, Any, list[int]]:
@@ -134,36 +135,36 @@ def _weights(folder: Path, shape: Outline) -> Iterator[Finding]:
         yield Finding("weights", f"{stored}, read from the headers alone")
 
 
-def _memory(shape: Outline, run: GRPOConfig) -> Iterator[Finding]:
-    """What a run takes, and whether the device at hand has it."""
-    import torch
-
+def _memory(config: Any, run: GRPOConfig) -> Iterator[Finding]:
+    """What a run takes, whether the device at hand has it, and what `train` would choose for it."""
     device = find_device(run.device)
-    scores = attention_keeps_scores(shape, device)
-
-    def need(slots: int) -> Estimate:
-        return estimate(shape, changed(run, {"slots": slots}), keeps_scores=scores)
-
-    counted = need(run.play.slots)
-    phases = {"held": counted.held, "while playing": counted.playing, "while learning": counted.learning}
+    room = room_of(device)
+    chooses = room.on_gpu if run.scale.fit is None else run.scale.fit
+    refused = ""
+    try:
+        found = (fitted if chooses else counted)(run, config, room)
+    except UsageError as error:
+        found, refused = counted(run, config, room), str(error)
+    needed = found.estimate
+    phases = {
+        "held": needed.held,
+        "while playing": needed.playing,
+        "while learning": needed.learning,
+        "in a step": needed.stepping,
+        "in main memory": needed.host,
+    }
     for phase, parts in phases.items():
         for part in parts:
             yield Finding(f"memory {phase}", f"{amount(part.size)} {part.name} ({part.how})")
-    if device.type == "cuda":
-        have, where = torch.cuda.get_device_properties(device).total_memory, f"GPU {device.index or 0} has"
+    if found.notes:
+        yield Finding("fit", f"train chooses {', '.join(found.notes)}")
+    total = f"{amount(needed.total)}"
+    if not room.device:
+        yield Finding("memory in all", f"{total}; what this machine has is not known", "warning")
+    elif fits(needed, room):
+        yield Finding("memory in all", f"{total}; available on {room.name}: {amount(room.device)}")
     else:
-        have, where = available_memory(), "available here:"
-    if not have:
-        yield Finding("memory in all", f"{amount(counted.total)}; what this machine has is not known", "warning")
-    elif counted.total <= have:
-        yield Finding("memory in all", f"{amount(counted.total)}; {where} {amount(have)}")
-    else:
-        text = f"{amount(counted.total)} if every row is as long as it may be; {where} {amount(have)}"
-        remedy = "lower --play.max-episode-tokens and --optimizer.micro-batch-tokens, or take a smaller model"
-        if (left := have - need(1).total) >= 0:
-            fitting = 1 + left // max(1, need(2).total - need(1).total)
-            slots = min(fitting, run.play.slots)
-            remedy = f"--play.slots {slots} would fit; a shorter --play.max-episode-tokens saves most"
+        text, _, remedy = (refused or refusal(found.config, config, room)).rpartition(". ")
         yield Finding("memory in all", text, "warning", remedy)
 
 

@@ -74,7 +74,7 @@ def run(arguments: Sequence[str]) -> int:
     """Train, measure before and after, export the model."""
     from palaestra.cli.results import result_table
     from palaestra.trainers.measuring import recalled
-    from palaestra.trainers.opening import check, open_model
+    from palaestra.trainers.opening import check, open_model, settled
     from palaestra.trainers.trackers import require_trackers
 
     options, console = parse(arguments, "palaestra train"), Console()
@@ -86,8 +86,12 @@ def run(arguments: Sequence[str]) -> int:
             return Run.reopened(options.resume, config), None
         check(config)
         require_trackers(config.track)
+        folder = options.run or fresh_folder(config.env.env_id.split("/")[-1].lower())
+        config, note = settled(config, folder)
         local = None if config.model == "tiny" else open_model(config.model, config)
-        return Run.begun(options.run or fresh_folder(config.env.env_id.split("/")[-1].lower()), config), local
+        record = Run.begun(folder, config)
+        record.notes += [note] if note else []
+        return record, local
 
     def show(record: Run) -> None:
         names: list[str] = [name for name in ("before", "after") if name in record.summary]

@@ -2,22 +2,25 @@
 
 Tried in this order, each only where the one before was not enough: a smaller cache, smaller micro-batches, activation
 checkpointing, moments in 8 bits, the optimizer's state in main memory. None of it changes what is learned but by
-rounding. Left out: fewer slots, shorter rows, a smaller adapter in place of the weights: these are the user's to choose,
-and the error names them.
+rounding. Left out: fewer slots, shorter rows, a smaller adapter in place of the weights: these the user
+chooses, and the error names them.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
-import torch
+from transformers import AutoConfig
 
+from palaestra.agents.adapters import base_name, is_adapter
+from palaestra.agents.local_model import find_device
 from palaestra.errors import UsageError
 from palaestra.trainers.checked import changed
 from palaestra.trainers.config import GRPOConfig
-from palaestra.trainers.memory import Estimate, Outline, estimate, outline
-from palaestra.trainers.scale.room import Room
+from palaestra.trainers.memory import FLOAT, MOMENTS, Estimate, Outline, estimate, outline
+from palaestra.trainers.scale.room import Room, free_disk, room_of
 
 GIB = 2**30
 _FEWEST_ROWS = 2
@@ -36,33 +39,76 @@ class Fitted:
     """What was chosen."""
 
 
+def fit(config: GRPOConfig, folder: Path) -> tuple[GRPOConfig, str]:
+    """The config of a run in a folder with its memory counted, and what there is to say of it.
+
+    A model whose config cannot be read is left to whoever loads it, and says why.
+    """
+    try:
+        model_config = AutoConfig.from_pretrained(_base(config.model), trust_remote_code=False)
+    except (OSError, ValueError):
+        return config, ""
+    room = room_of(find_device(config.device))
+    chooses = room.on_gpu if config.scale.fit is None else config.scale.fit
+    found = (fitted if chooses else counted)(config, model_config, room)
+    if not fits(found.estimate, room):
+        raise UsageError(refusal(found.config, model_config, room))
+    needed = disk_bytes(found.config, model_config)
+    if needed > (free := free_disk(folder)):
+        raise UsageError(
+            f"this run writes up to {needed / GIB:.1f} GiB (checkpoints, models), and the disk of {folder} has "
+            f"{free / GIB:.1f} GiB free; choose another folder with --run, or lower --save.keep-checkpoints"
+        )
+    text = f"memory: {found.estimate.total / GIB:.1f} of {room.device / GIB:.1f} GiB on {room.name}"
+    return found.config, ", ".join((text, *found.notes))
+
+
+def refusal(config: GRPOConfig, model_config: Any, room: Room) -> str:
+    """Why a run whose memory is counted does not fit, and what would."""
+    return _refusal(config, model_config, room, chooses=False)
+
+
+def disk_bytes(config: GRPOConfig, model_config: Any) -> int:
+    """What a run leaves on disk at most: its checkpoints and one more that is being written, and its models."""
+    shape = outline(model_config, config.scale)
+    state = shape.trained * (MOMENTS[config.scale.optimizer_bits or 32] + FLOAT)
+    checkpoint = state + (0 if shape.adapted or shape.bytes == FLOAT else shape.weight_bytes)
+    models = 1 + bool(config.recipe.kl.beta and not shape.adapted) + bool(config.eval.eval_steps)
+    return round((config.save.keep_checkpoints + 1) * checkpoint + models * shape.weight_bytes)
+
+
 def fitted(config: GRPOConfig, model_config: Any, room: Room) -> Fitted:
     """The config with what it leaves open chosen so that it fits; refused where nothing fits."""
-    settled = changed(config, {"precision": precision_of(config, room)})
-    shape = outline(model_config, getattr(torch, settled.scale.precision))
+    settled = _with_precision(config, room)
+    shape = outline(model_config, settled.scale)
     for choice in _choices(settled):
         if (found := _with_cache(choice, shape, room)) is not None:
             return Fitted(found, estimate(shape, found, on_gpu=room.on_gpu), _notes(settled, found))
-    raise UsageError(_refusal(settled, shape, room))
+    raise UsageError(_refusal(settled, model_config, room, chooses=True))
 
 
 def counted(config: GRPOConfig, model_config: Any, room: Room) -> Fitted:
     """The config as it is, with what it leaves open at its plainest."""
-    settled = changed(config, {"precision": precision_of(config, room)})
-    shape = outline(model_config, getattr(torch, settled.scale.precision))
+    settled = _with_precision(config, room)
+    shape = outline(model_config, settled.scale)
     return Fitted(settled, estimate(shape, settled, on_gpu=room.on_gpu))
-
-
-def precision_of(config: GRPOConfig, room: Room) -> str:
-    """What `auto` is here."""
-    asked = config.scale.precision
-    return ("bfloat16" if room.on_gpu else "float32") if asked == "auto" else asked
 
 
 def fits(needed: Estimate, room: Room) -> bool:
     """Whether both memories have room; one whose size is unknown has."""
     host = sum(part.size for part in needed.host)
     return (not room.device or needed.total <= room.device) and (not room.host or host <= room.host)
+
+
+def _with_precision(config: GRPOConfig, room: Room) -> GRPOConfig:
+    if config.scale.precision != "auto":
+        return config
+    return changed(config, {"precision": "bfloat16" if room.on_gpu else "float32"})
+
+
+def _base(name: str) -> str:
+    """The folder or hub name whose config says what a model looks like."""
+    return base_name(Path(name)) if is_adapter(Path(name)) else name
 
 
 def _choices(config: GRPOConfig) -> Iterator[GRPOConfig]:
@@ -117,31 +163,44 @@ def _notes(asked: GRPOConfig, found: GRPOConfig) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _refusal(config: GRPOConfig, shape: Outline, room: Room) -> str:
-    """What lacks most, at the least that is possible, and the numbers to choose."""
-    *_, least = _choices(config)
-    least = changed(least, {"cache_tokens": min(_FEWEST_ROWS, least.play.slots) * least.longest_row})
+def _refusal(config: GRPOConfig, model_config: Any, room: Room, *, chooses: bool) -> str:
+    """What lacks most, and the numbers to choose."""
+    least, shape = config, outline(model_config, config.scale)
+    if chooses:
+        *_, least = _choices(config)
+        least = changed(least, {"cache_tokens": min(_FEWEST_ROWS, least.play.slots) * least.longest_row})
     needed = estimate(shape, least, on_gpu=room.on_gpu)
-    largest = sorted((*needed.held, *needed.learning, *needed.playing, *needed.stepping), key=lambda part: -part.size)
-    listed = ", ".join(f"{part.name} {part.size / GIB:.1f}" for part in dict.fromkeys(largest[:4]))
-    host = sum(part.size for part in needed.host)
+    parts = {part.name: part.size for part in (*needed.held, *needed.learning, *needed.playing, *needed.stepping)}
+    largest = sorted(parts.items(), key=lambda part: -part[1])[:4]
+    listed = ", ".join(f"{name} {size / GIB:.1f}" for name, size in largest)
     has = f"{room.name} has {room.device / GIB:.1f} GiB free"
-    if room.host and host > room.host:
+    if room.host and (host := sum(part.size for part in needed.host)) > room.host:
         has += f", and main memory {room.host / GIB:.1f} of {host / GIB:.1f} GiB that are needed there"
-    remedies = []
-    if not least.scale.lora_r:
-        adapted = changed(least, {"lora_r": 32, "optimizer_offload": False})
-        if fits(estimate(shape, adapted, on_gpu=room.on_gpu), room):
-            remedies.append("--scale.lora-r 32 would fit")
-    for divisor in (2, 4, 8, 16):
-        shorter = changed(least, {"max_episode_tokens": least.longest_row // divisor, "cache_tokens": None})
-        shorter = changed(shorter, {"micro_batch_tokens": shorter.longest_row})
-        if _with_cache(shorter, shape, room) is not None:
-            remedies.append(f"--play.max-episode-tokens {shorter.longest_row} would fit")
-            break
-    if find_spec("bitsandbytes") is None and not least.scale.lora_r:
-        remedies.append("pip install 'palaestra[quantized]' allows moments in 8 bits")
     return (
-        f"this run needs {needed.total / GIB:.1f} GiB at the least, and {has}; the largest parts in GiB: {listed}. "
-        + ("; ".join(remedies) or "Take a smaller model, several GPUs, or a larger one")
+        f"this run needs {needed.total / GIB:.1f} GiB{' at the least' * chooses}, and {has}; the largest parts in GiB: "
+        f"{listed}. {'; '.join(_remedies(config, model_config, room, chooses=chooses)) or 'Take a smaller model'}"
     )
+
+
+def _remedies(config: GRPOConfig, model_config: Any, room: Room, *, chooses: bool) -> Iterator[str]:
+    """Settings under which it would fit, each tried."""
+
+    own = outline(model_config, config.scale)
+
+    def fitting(**changes: Any) -> bool:
+        asked = changed(config, {"cache_tokens": None, **changes})
+        shape = outline(model_config, asked.scale) if "lora_r" in changes else own
+        return any(_with_cache(choice, shape, room) is not None for choice in _choices(asked))
+
+    if not chooses and fitting():
+        yield "--scale.fit True would choose settings that fit"
+        return
+    if not config.scale.lora_r and fitting(lora_r=32, optimizer_offload=False):
+        yield "--scale.lora-r 32 would fit"
+    for divisor in (2, 4, 8, 16, 32):
+        longest = config.longest_row // divisor
+        if longest >= 2 and fitting(max_episode_tokens=longest):
+            yield f"--play.max-episode-tokens {longest} would fit"
+            break
+    if find_spec("bitsandbytes") is None and not config.scale.lora_r:
+        yield "pip install 'palaestra[quantized]' allows moments in 8 bits"

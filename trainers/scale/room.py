@@ -1,12 +1,14 @@
 """What there is room for: memory of the device, of this machine, and on the disk."""
 
-import os
 import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
+
 
 _FRAGMENTS = 0.05
 """Share of a GPU's memory that lies between tensors, where no other can use it."""
@@ -25,10 +27,12 @@ class Room:
     """Of the device."""
 
 
-def room_of(device: torch.device) -> Room:
+def room_of(device: "torch.device") -> Room:
     """What is free on a device now."""
     if device.type != "cuda":
         return Room(available_memory(), 0, False)
+    import torch  # Doctor asks for the memory of machines that have none.
+
     free, _ = torch.cuda.mem_get_info(device)
     free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     name = torch.cuda.get_device_properties(device).name
