@@ -3,8 +3,10 @@
 from dataclasses import replace
 from typing import TypeVar
 
+import torch
+
 from palaestra.agents import TokenLimits
-from palaestra.agents.adapters import add_adapter
+from palaestra.agents.adapters import adapted, add_adapter
 from palaestra.agents.local_model import Dtype, LocalModel, cast_weights, find_device, load, serve
 from palaestra.errors import ConfigError
 from palaestra.protocols import Arena
@@ -42,10 +44,11 @@ def with_adapter(local: LocalModel, config: RunConfig) -> LocalModel:
 
 
 def as_opened(local: LocalModel, config: RunConfig, slots: int) -> LocalModel:
-    """A model that was made in float32, as if it had been loaded for the run."""
-    if (dtype := compute_type(config)) != "float32":
+    """A model that was made or loaded elsewhere, as if it had been opened for the run; one that was stays as it is."""
+    dtype = compute_type(config)
+    if next(local.model.parameters()).dtype != getattr(torch, dtype):
         local = serve(cast_weights(local.model, dtype), local.tokenizer, slots=slots, seed=config.seed)
-    return with_adapter(local, config)
+    return local if adapted(local.model) else with_adapter(local, config)
 
 
 def settled_scale(config: Config) -> Config:
@@ -61,10 +64,15 @@ def compute_type(config: RunConfig) -> Dtype:
 
 
 def check_scale(config: RunConfig) -> None:
-    """Refuse what would do nothing, or leave an adapter whose base is nowhere."""
+    """Refuse what would do nothing, and an adapter whose base is nowhere."""
     if config.scale.optimizer_offload and find_device(config.device).type == "cpu":
         raise ConfigError(
             "optimizer_offload is True, and there is no GPU: on a CPU all is in the host's memory already"
+        )
+    if config.scale.lora_r and config.model == "tiny" and isinstance(config, SFTConfig):
+        raise ConfigError(
+            f"lora_r is {config.scale.lora_r}, and the model is made anew of random weights, which are kept nowhere: "
+            "pass --model, or train the whole model"
         )
 
 
