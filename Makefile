@@ -3,12 +3,13 @@
 PYTHON ?= python3
 ENV = two-hop
 SEED = 0
+SUITES = gem skyrl gymnasium textarena openenv inspect smolagents
 PY = .venv/bin/python
 
 export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-chromium test-docker prove check bench-depth bench-gpu bench-engine bench-episodes bench-envs bench-sandbox docs pictures clean
+.PHONY: help setup demo test test-chromium test-docker prove check bench-depth bench-gpu bench-engine bench-episodes bench-envs bench-sandbox bench-train docs pictures clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -45,6 +46,10 @@ bench-gpu: setup  ## generation and training tokens/s on a GPU
 bench-engine: setup  ## groups of multi-turn episodes: the engine against generate()
 	@$(PY) benchmarks/engine.py
 
+bench-train: setup  ## a step of GRPO beside TRL's, which it installs
+	@$(PY) scripts/peers.py trl
+	@$(PY) benchmarks/train.py
+
 bench-episodes: setup  ## episodes a second: written, read, scored anew, replayed
 	@$(PY) benchmarks/episodes.py
 
@@ -55,11 +60,11 @@ pictures: setup  ## the two pictures of the front page, from a real run; RUN=FOL
 	@CHROMIUM="$$($(PY) scripts/chromium.py)" && export CHROMIUM && $(PY) scripts/pictures.py $(RUN)
 
 bench-envs: setup  ## a step of an environment, beside other suites, which it installs; BESIDE=FOLDER: another checkout
-	@$(if $(BESIDE),true,$(PY) scripts/peers.py)
+	@$(if $(BESIDE),true,$(PY) scripts/peers.py $(SUITES))
 	@$(PY) $(if $(BESIDE),benchmarks/beside.py $(BESIDE),benchmarks/envs.py)
 
 bench-sandbox: setup  ## a program in the sandbox, beside a bare process and others' tools, which it installs
-	@$(PY) scripts/peers.py
+	@$(PY) scripts/peers.py $(SUITES)
 	@$(PY) scripts/engine.py run -- $(PY) benchmarks/sandbox.py
 
 clean:  ## remove what tests and builds leave behind; .venv and runs/ stay
