@@ -109,7 +109,7 @@ def test_play_is_as_far_ahead_as_it_may_be_and_no_farther(arena, lead):
             agent.engine.version = version
             assert next(made).number == version
             wanted = 2 * (version + lead + 1)
-            until(lambda: len(arena.begun) == 2 * wanted)
+            until(lambda wanted=wanted: len(arena.begun) == 2 * wanted)
             time.sleep(0.1)
             assert sorted({start.group for start in arena.begun}) == list(range(wanted))
             assert len({start.key for start in arena.begun}) == len(arena.begun) == 2 * wanted
@@ -125,7 +125,7 @@ def test_what_is_learned_from_is_no_older_than_allowed_and_weights_change_betwee
         numbers.append({episode.start.group // 4 for episode in played})
         tokens = [row.versions[row.sampled] for episode in played for row in episode.rows]
         age = progress.step - 1 - np.concatenate(tokens)
-        assert 0 <= age.min() and age.max() <= 2
+        assert age.min() >= 0 and age.max() <= 2
         found = [progress.metrics[f"staleness/{name}"] for name in ("mean", "max", "older_share")]
         assert found == pytest.approx([age.mean(), age.max(), (age > 0).mean()])
         assert all(progress.metrics[f"time/{name}"] >= 0 for name in ("play", "waited", "queued", "learn"))
@@ -178,7 +178,9 @@ def test_play_ends_with_its_learner_and_leaves_nothing_in_the_engine(arena, monk
     learner = pupil(2, 50)
     steps = grpo.train(learner, arena)
     next(steps)
-    if error is None:
+    if error is None:  # Also while a tool does not answer.
+        monkeypatch.setattr(arena, "recv", lambda *_: [])
+        monkeypatch.setattr(ahead, "_LEAVE", 5.0)
         steps.close()
     else:
 
