@@ -98,7 +98,7 @@ def require_own_weights(agent: Agent, max_staleness: int) -> Sequence[TrainedEng
     if max_staleness and (not engines or any(engine.shares_weights for engine in engines)):
         raise ConfigError(
             f"max_staleness is {max_staleness}, and the engine answers from the trainer's own tensors, which change "
-            "while it would play on: choose an engine with weights of its own (--engine.kind process), or max_staleness 0"
+            "while it plays on: choose an engine with weights of its own (--engine.kind process), or max_staleness 0"
         )
     return engines
 
