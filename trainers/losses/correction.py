@@ -110,5 +110,5 @@ def corrected(correction: Correction | None, batch: Batch, seen: Seen) -> Correc
 
 def _weights(log_ratio_S: NDArray[np.float64], row_S: NDArray[np.int_], level: Level) -> NDArray[np.float64]:
     if level == "sequence":
-        log_ratio_S = np.bincount(row_S, log_ratio_S)[row_S] if len(row_S) else log_ratio_S
+        log_ratio_S = np.bincount(row_S, log_ratio_S).astype(np.float64)[row_S]
     return np.exp(np.clip(log_ratio_S, -_FARTHEST, _FARTHEST))
