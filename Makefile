@@ -9,7 +9,7 @@ PY = .venv/bin/python
 export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-chromium test-docker prove check bench-depth bench-gpu bench-engine bench-episodes bench-envs bench-sandbox bench-train docs pictures clean
+.PHONY: help setup demo test test-chromium test-docker prove check bench-async bench-depth bench-gpu bench-engine bench-episodes bench-envs bench-sandbox bench-train docs pictures clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -42,6 +42,9 @@ bench-depth: setup  ## how deep the tiny agent must be, over ten seeds
 
 bench-gpu: setup  ## generation and training tokens/s on a GPU
 	@$(PY) benchmarks/gpu.py
+
+bench-async: setup  ## playing ahead of the learner, against play and learning by turns
+	@$(PY) benchmarks/asynchronous.py
 
 bench-engine: setup  ## groups of multi-turn episodes: the engine against generate()
 	@$(PY) benchmarks/engine.py
