@@ -47,7 +47,7 @@ function heldOut(runs) {
     const before = run.measured.find((one) => one.when === "before");
     const after = run.measured.find((one) => one.when === "after");
     const trained = run.measured.filter((one) => one.when !== "before");
-    const best = trained.length ? trained.reduce((a, b) => (b.sampled[0] > a.sampled[0] ? b : a)) : null;
+    const best = trained.some((one) => one.when !== "after") ? trained.reduce((a, b) => (b.sampled[0] > a.sampled[0] ? b : a)) : null;
     return h("tr", null, h("td", null, runs.length > 1 ? [swatch(i), inline(run.name, 60)] : "success"),
       h("td", null, figure(before?.sampled)), h("td", null, figure(after?.sampled)), h("td", null, figure(after?.greedy)),
       h("td", null, best ? [figure(best.sampled), h("span.faint", null, `, step ${count(best.step)}`)] : figure(null)));
