@@ -119,7 +119,7 @@ def test_a_killed_run_goes_on_from_its_folder(capsys, stopped, finished, form):
         "with id": ["two-hop"],
         "with options": ["TwoHop", "--steps", 3, "--save.checkpoint-every", 1],
     }
-    status, out, err = run(capsys, "train", *more[form], "--resume", stopped)
+    status, _, err = run(capsys, "train", *more[form], "--resume", stopped)
     assert status == 0, err
     assert "going on after step 2 of 3" in err
     same_end(stopped, finished)
