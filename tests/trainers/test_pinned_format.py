@@ -71,7 +71,7 @@ def test_what_is_played_by_a_model_records_its_format(model, tmp_path, capsys, c
     out = ["--save", str(played)] if command == "eval" else ["--out", str(tmp_path / "kept.jsonl")]
     limits = ["--max-turn-tokens", "8", "--max-episode-tokens", "800", "--tasks", "2", "--device", "cpu"]
     main([command, ENV, "--model", str(model), *limits, *out])
-    said = capsys.readouterr().out
+    said = capsys.readouterr().err
     assert "calls are read as llama3, as the model's chat template writes them" in " ".join(said.split())
     assert [record.options for record in read(played)] == [{"split": command_split(command), "format": "llama3"}] * 2
     assert main(["replay", str(played)]) == 0
@@ -94,7 +94,7 @@ def test_a_student_imitates_calls_as_its_template_writes_them(model, tmp_path, c
     assert main(["eval", ENV, "--tasks", "3", "--save", str(lessons)]) == 0
     learn = ["sft", str(lessons), "--model", str(model), "--epochs", "1", "--device", "cpu", "--run", str(folder)]
     assert main(learn) == 0
-    assert "the calls of 3 episodes are written anew as llama3" in " ".join(capsys.readouterr().out.split())
+    assert "the calls of 3 episodes are written anew as llama3" in " ".join(capsys.readouterr().err.split())
     assert read_config(folder).format == "llama3"
 
 
