@@ -114,10 +114,15 @@ class TorchEngine:
 
     def poll(self, timeout: float = 0.0) -> list[Completion]:
         """Admit what waits, sample for every running turn, and report the turns that ended."""
-        done, self._ready = self._ready, []
+        done = self.collect()
         if not (self._paused or self._released):
             self._admit()
             done += self._step()
+        return done
+
+    def collect(self) -> list[Completion]:
+        """Turns that ended while a pause waited for them, which `poll` would report first."""
+        done, self._ready = self._ready, []
         return done
 
     # Not inference_mode: a model that keeps a tensor of its pass would hand it to the trainer, who could not use it.
