@@ -50,7 +50,7 @@ class Graphs:
         self, step: Step, held: tuple[Tensor, ...]
     ) -> tuple[Callable[[], None], tuple[Tensor, ...], tuple[Tensor, ...]]:
         """Run the step some times aside, so that what it makes once is made, and record it; how to replay it."""
-        aside = torch.cuda.Stream()
+        aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         aside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(aside):
             for _ in range(2):

@@ -69,7 +69,7 @@ def _drawn(logprobs_WV: Tensor, uniform_W: Tensor) -> Tensor:
     words = logprobs_WV.shape[1]
     whole = words // _BLOCK
     chances_WV = logprobs_WV.exp()
-    sums_WN = chances_WV[:, : whole * _BLOCK].unflatten(1, (whole, _BLOCK)).sum(-1)
+    sums_WN = chances_WV[:, : whole * _BLOCK].view(len(chances_WV), whole, _BLOCK).sum(-1)
     sums_WN = torch.cat([sums_WN, chances_WV[:, whole * _BLOCK :].sum(-1, keepdim=True)], dim=1)
     sums_WN = sums_WN.to(torch.float64).cumsum(-1)
     aim_W1 = uniform_W[:, None] * sums_WN[:, -1:]

@@ -14,17 +14,15 @@ reads a shared prompt once for all its rows; steps that decode some rows and pre
 have ended, so that the place of the row unused for longest is taken, though its tool may only be slow.
 """
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import count
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from palaestra.agents.engines.graphs import Graphs
-from palaestra.agents.engines.noise import row_key
+from palaestra.agents.engines.places import Places
 from palaestra.agents.engines.rows import Feed, Slot, plan
 from palaestra.agents.engines.sampling import Settings, sample, truncates
 from palaestra.agents.engines.slots import SlotCache
@@ -32,8 +30,6 @@ from palaestra.agents.head import head_of
 from palaestra.errors import UsageError
 from palaestra.protocols import Completion, PauseMode, Request
 
-_WIDTH = 4
-"""A decode step's width is a multiple of this."""
 _BUCKET = 1.35
 """Chunks that are prefilled together differ by at most this factor in length."""
 _PREFILL_TOKENS = 16_384
@@ -42,7 +38,7 @@ _BLOCK = 8
 """On a GPU so many tokens a row are decoded before the host looks at them; what is sampled behind a stop is wasted."""
 
 
-class TorchEngine:
+class TorchEngine(Places):
     """Samples turns from a causal language model, which it may share with a trainer that steps between its calls."""
 
     def __init__(
@@ -58,23 +54,18 @@ class TorchEngine:
         self.version = 0
         self.sampled = 0
         """Tokens, those of cancelled turns too."""
-        self.seed = seed
         weight = next(model.parameters())
-        self._device: torch.device = weight.device
-        self._stops = frozenset(stops)
-        self._head = head_of(model)
-        self._cache = SlotCache(model.config, slots, weight.dtype, weight.device, cache_tokens)
+        cache = SlotCache(model.config, slots, weight.dtype, weight.device, cache_tokens)
+        super().__init__(cache, slots, seed, getattr(model.config, "max_position_embeddings", None) or 2**31)
         self._cache_tokens = cache_tokens
-        self._longest = getattr(model.config, "max_position_embeddings", None) or 2**31
-        self._slots = [Slot(place) for place in range(slots)]
-        self._queue: deque[tuple[int, Request]] = deque()
-        self._tickets = count()
-        self._clock = 0
-        self._ready: list[Completion] = []
-        self._paused = self._released = False
         on_gpu = weight.device.type == "cuda"
         self._graphs = Graphs() if on_gpu else None
         self._block = _BLOCK if on_gpu else 1
+        self._device: torch.device = weight.device
+        self._stops = frozenset(stops)
+        self._head = head_of(model)
+        self._ready: list[Completion] = []
+        self._paused = self._released = False
 
     @property
     def shares_weights(self) -> bool:
@@ -155,7 +146,7 @@ class TorchEngine:
 
     def cancel(self, ticket: int) -> None:
         """Forget a turn; what its slot holds stays usable."""
-        self._queue = deque(entry for entry in self._queue if entry[0] != ticket)
+        self._forget_queued(ticket)
         self._ready = [completion for completion in self._ready if completion.ticket != ticket]
         for slot in self._slots:
             if slot.ticket == ticket:
@@ -215,61 +206,6 @@ class TorchEngine:
     def close(self) -> None:
         """Nothing to release: memory goes with the object."""
 
-    def _running(self) -> list[Slot]:
-        return [slot for slot in self._slots if slot.ticket is not None]
-
-    def _requeue(self, running: Sequence[Slot]) -> None:
-        """Put turns back to where they came from; what they had sampled is thrown away."""
-        for slot in sorted(running, key=lambda slot: slot.used, reverse=True):
-            assert slot.ticket is not None and slot.request is not None
-            self._queue.appendleft((slot.ticket, slot.request))
-            slot.ticket = None
-
-    def _admit(self) -> None:
-        """Give queued turns a slot: the one where their row still lies, else the one unused for longest."""
-        if not self._queue:
-            return
-        running = self._running()
-        idle = [slot for slot in self._slots if slot.ticket is None]
-        longest, admitted = max((slot.length for slot in running), default=0), list[tuple[int, Request]]()
-        while self._queue and len(admitted) < len(idle):
-            # In order, or a long row would wait for ever behind short ones.
-            longest = max(longest, len(self._queue[0][1].ids))
-            if len(running) + len(admitted) >= self._cache.places_for(longest + self._block):
-                break
-            admitted.append(self._queue.popleft())
-        homes = {slot.row: slot for slot in idle}
-        chosen = [homes.pop(request.row, None) for _, request in admitted]
-        taken = {slot.place for slot in chosen if slot is not None}
-        strange = iter(sorted((slot for slot in idle if slot.place not in taken), key=lambda s: (s.used, s.place)))
-        for slot, (ticket, request) in zip(chosen, admitted, strict=True):
-            self._clock += 1
-            key = row_key(self.seed, request.start.task, request.start.seed, request.turn)
-            (slot or next(strange)).take(ticket, request, key, self._clock, self._longest)
-
-    def _make_room(self, running: list[Slot]) -> list[Slot]:
-        """Let the cache hold these rows and what they sample now; those for which there is no place leave."""
-        if not running:
-            return running
-        running = sorted(running, key=lambda slot: slot.used)
-        while True:
-            length = max(slot.length for slot in running) + self._block
-            places, room = self._cache.size_for(length, len(running))
-            if len(running) <= places:
-                break
-            self._requeue([running.pop()])
-        idle = [slot for slot in self._slots[:places] if slot.ticket is None]
-        self._exchange([slot for slot in running if slot.place >= places], idle)
-        if (places, room) != (self._cache.places, self._cache.room):
-            for slot in self._slots:
-                del slot.cached[room - 1 :]
-                if slot.place >= places:
-                    slot.forget()
-            self._cache.resize(places, room)
-            if self._graphs is not None:
-                self._graphs.clear()
-        return running
-
     def _decode(self, decoding: list[Slot]) -> list[Completion]:
         """Feed each row its last token, all rows at once, and sample the next, or a block of them."""
         width = self._width(len(decoding))
@@ -311,35 +247,8 @@ class TorchEngine:
 
         if self._graphs is None:
             return step(last, positions, *settings)
-        return self._graphs.run((width, span, greedy, truncated), step, (last, positions, *settings))
-
-    def _width(self, running: int) -> int:
-        """How many places a decode step of this many rows computes."""
-        width = -(-running // _WIDTH) * _WIDTH
-        if self._graphs is not None:  # Each width is a graph of its own: few of them, then.
-            width = max(_WIDTH, 1 << (running - 1).bit_length())
-        return min(width, self._cache.places)
-
-    def _move_together(self, decoding: list[Slot], width: int) -> None:
-        """Bring the rows that decode into the first `width` places, in exchange for those that do not."""
-        outside = [slot for slot in decoding if slot.place >= width]
-        if not outside:
-            return
-        self._exchange(outside, [slot for slot in self._slots[:width] if slot.ticket is None or slot.fresh])
-
-    def _exchange(self, outside: list[Slot], inside: list[Slot]) -> None:
-        """Bring these rows into places of others, of which there are enough, and those to theirs."""
-        pairs = list(zip(outside, inside, strict=False))
-        held = self._cache.places  # A place behind them has no memory: what would go there is lost.
-        moves = [(a.place, b.place) for pair in pairs for a, b in (pair, pair[::-1]) if a.cached and b.place < held]
-        if moves:
-            length = max(len(slot.cached) for pair in pairs for slot in pair)
-            self._cache.copy([source for source, _ in moves], [target for _, target in moves], length)
-        for out, into in pairs:
-            out.place, into.place = into.place, out.place
-            self._slots[out.place], self._slots[into.place] = out, into
-            if into.place >= held:
-                into.forget()
+        words, logprobs = self._graphs.run((width, span, greedy, truncated), step, (last, positions, *settings))
+        return words, logprobs
 
     def _prefill(self, feeds: list[Feed]) -> list[Completion]:
         """Give these rows what others hold of them, compute the rest, and sample the token after it."""

@@ -97,7 +97,8 @@ def test_a_child_that_always_dies_is_an_error_with_its_last_words(served):
 
 @pytest.mark.prove
 def test_a_child_that_is_silent_is_replaced(served):
-    served.engine._deadline = 6.0
+    served.engine._deadline = 30.0  # Enough for a start, on a busy machine.
+    served.seconds = 120.0
     asked, done = served.turns(3), {}
     os.kill(served.engine._child.pid, signal.SIGSTOP)
     served.answers(asked, done)
