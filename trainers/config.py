@@ -65,6 +65,32 @@ class PlayConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """What samples."""
+
+    kind: Literal["torch", "vllm"] = "torch"
+    """`torch` is built in and samples from the model in training; `vllm` asks servers: docs/engines.md."""
+    urls: tuple[str, ...] = ()
+    """Addresses of vLLM servers, as `palaestra serve vllm` prints them; the least loaded is asked."""
+    transfer: Literal["files", "nccl", "ipc"] = "files"
+    """How weights get to the servers; the other two are vLLM's own between GPUs, and need palaestra[vllm]."""
+    weights_folder: str = ""
+    """Where weights pass as files, if the servers are on other machines: a folder that all of them see."""
+    answer_seconds: Annotated[float, POSITIVE] = 600.0
+    """For one turn; pauses are not counted."""
+    restart_seconds: Annotated[float, POSITIVE] = 300.0
+    """In which one server at least must be back, when all are gone."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if (self.kind == "vllm") != bool(self.urls):
+            raise ConfigError(
+                f"engine.kind is {self.kind!r} and engine.urls is {self.urls}; servers are named for vllm, and only "
+                "for vllm: --engine.kind vllm --engine.urls http://127.0.0.1:8000"
+            )
+
+
+@dataclass(frozen=True, slots=True)
 class OptimizerConfig:
     """How fast is learned."""
 
@@ -177,12 +203,15 @@ class GRPOConfig:
     """Held-out tasks, played before and after."""
     recipe: Recipe = field(default_factory=lambda: find_recipe("grpo-tcr"))
     play: PlayConfig = field(default_factory=PlayConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
     optimizer: BatchOptimizerConfig = field(default_factory=BatchOptimizerConfig)
     save: PlaySaveConfig = field(default_factory=PlaySaveConfig)
     cold_start: ColdStartConfig = field(default_factory=ColdStartConfig)
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.engine.kind == "vllm" and self.model == "tiny":
+            raise ConfigError("vLLM does not serve the tiny agent, whose heads are 16 wide; name a --model of yours")
 
     @property
     def longest_row(self) -> int:

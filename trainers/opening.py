@@ -1,10 +1,15 @@
-"""What a run's config names, opened: its environment, its model, its limits."""
+"""What a run's config names, opened: its environment, its model, its engine, its limits."""
+
+from dataclasses import asdict
+from functools import partial
 
 from palaestra.agents import TokenLimits
-from palaestra.agents.local_model import LocalModel, find_device, load
+from palaestra.agents.engines.torch_engine import TorchEngine
+from palaestra.agents.engines.vllm.engine import VllmEngine
+from palaestra.agents.local_model import EngineMaker, LocalModel, find_device, load
 from palaestra.protocols import Arena
 from palaestra.registry import arena, demonstrator
-from palaestra.trainers.config import GRPOConfig
+from palaestra.trainers.config import EngineConfig, GRPOConfig
 from palaestra.trainers.sampling.division import Division
 from palaestra.trainers.sampling.seats import check_seats
 
@@ -15,8 +20,21 @@ def open_arena(config: GRPOConfig, split: str = "train") -> Arena:
 
 
 def open_model(name: str, config: GRPOConfig) -> LocalModel:
-    """Load a model's folder or hub name for a run."""
-    return load(name, slots=config.play.slots, seed=config.seed, device=config.device)
+    """Load a model's folder or hub name for a run. An engine on servers that do not serve it is refused."""
+    maker = engine_maker(config.engine)
+    opened = load(name, slots=config.play.slots, seed=config.seed, device=config.device, engine=maker)
+    if isinstance(opened.agent.engine, VllmEngine):
+        opened.agent.engine.check(opened.tokenizer, config.longest_row)
+    return opened
+
+
+def engine_maker(config: EngineConfig) -> EngineMaker:
+    """What makes the engine that a config names."""
+    if config.kind == "torch":
+        return TorchEngine
+    options = asdict(config)
+    del options["kind"]
+    return partial(VllmEngine, **options)
 
 
 def limits(config: GRPOConfig) -> TokenLimits:

@@ -17,9 +17,11 @@ from palaestra.trainers.sft_config import SFTConfig
 
 RunConfig = GRPOConfig | SFTConfig
 VERSION = 2
-FREE = ("save.checkpoint_every", "save.keep_checkpoints", "save.recorded_groups", "play.max_broken_share")
-"""May differ: they say what is written down and when to give up, and no weight depends on them."""
-ROUNDING = ("play.slots", "optimizer.micro_batch_tokens", "device")
+_SAVED = ("save.checkpoint_every", "save.keep_checkpoints", "save.recorded_groups", "play.max_broken_share")
+_SERVERS = ("urls", "transfer", "weights_folder", "answer_seconds", "restart_seconds")
+FREE = (*_SAVED, *(f"engine.{name}" for name in _SERVERS))
+"""May differ: they say what is written down, where, and when to give up, and no weight depends on them."""
+ROUNDING = ("play.slots", "optimizer.micro_batch_tokens", "device", "engine.kind")
 """May differ, with a note: the same sums in another order or on another machine, so the last bits change. A run that
 has run out of memory needs them."""
 _FORMAT = "format="

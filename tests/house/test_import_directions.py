@@ -54,7 +54,9 @@ RULES = (
         frozenset({"numpy", "gymnasium", "pydantic", "docstring_parser", "pettingzoo"}),
         frozenset({"rich", "pyarrow", "docker", "httpx", "starlette", "uvicorn"}) | GRADING,
     ),
-    Rule("palaestra.agents", ("palaestra.agents", *FRONT), frozenset({"numpy"}) | TRAINING, frozenset({"jinja2"})),
+    Rule(
+        "palaestra.agents", ("palaestra.agents", *FRONT), frozenset({"numpy"}) | TRAINING, frozenset({"jinja2", "vllm"})
+    ),
     Rule(
         "palaestra.trainers",
         ("palaestra.trainers", "palaestra.agents", *FRONT),

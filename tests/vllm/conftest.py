@@ -5,8 +5,10 @@ marked `vllm` are skipped.
 """
 
 import os
+import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -40,26 +42,33 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def servers(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Server]]:
-    """The server of a model, started when it is first asked for; one at a time starts, and all end with the session."""
-    started: dict[str, Server] = {}
+def server(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Of the model `tied`, for the tests that leave it as they found it."""
+    python = Path(os.environ["PALAESTRA_VLLM"])
+    launch = Launch(python, str(models / "tied"), "cpu", dtype="float32", max_model_len=LONGEST, memory_gb=1)
+    one = Server(launch, 0, tmp_path_factory.mktemp("server"))
+    one.start()
+    one.wait(START_SECONDS)
+    yield one
+    one.stop()
 
-    def server(name: str) -> Server:
-        if name not in started:
-            launch = Launch(
-                Path(os.environ["PALAESTRA_VLLM"]),
-                str(models / name),
-                "cpu",
-                dtype="float32",
-                max_model_len=LONGEST,
-                memory_gb=1,
-                options=("--seed", "0"),
-            )
-            started[name] = Server(launch, 0, tmp_path_factory.mktemp(f"server-{name}"))
-            started[name].start()
-            started[name].wait(START_SECONDS)
-        return started[name]
 
-    yield server
-    for one in started.values():
-        one.stop()
+@pytest.fixture(scope="session")
+def command(models: Path) -> Iterator["tuple[subprocess.Popen[str], str]"]:
+    """`palaestra serve vllm` with the model `untied`, and the address that it prints."""
+    words = [sys.executable, "-m", "palaestra", "serve", "vllm", str(models / "untied"), "--port", "0"]
+    words += ["--python", os.environ["PALAESTRA_VLLM"], "--dtype", "float32", "--max-model-len", str(LONGEST)]
+    words += ["--memory-gb", "1", "--start-seconds", str(START_SECONDS)]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    late = threading.Timer(START_SECONDS + 60, process.terminate)
+    late.start()
+    assert process.stdout is not None
+    try:
+        ready = next(line for line in process.stdout if line.startswith("ready:"))
+        late.cancel()
+        yield process, ready.split()[-1]
+    finally:
+        late.cancel()
+        process.terminate()
+        process.wait(60)
+        process.stdout.close()

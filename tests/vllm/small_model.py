@@ -11,6 +11,7 @@ from palaestra.agents.policies.tiny import tiny_tokenizer
 
 LONGEST = 512
 """Tokens of a server's rows."""
+STOPS = frozenset(range(0, 512, 30))
 
 
 def make_model(folder: Path, *, tied: bool, texts: tuple[str, ...] = ("What is 17 * 23? Answer: 391",)) -> Any:

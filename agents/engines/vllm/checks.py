@@ -11,6 +11,7 @@ from palaestra.agents.engines.vllm.replica import HEALTH_SECONDS, Lost, Refused,
 
 FIRST, BEFORE = (0, 32), (0, 34)
 """The versions of vLLM that this is written for: from the first, and below the second."""
+LEAST_HEAD_ON_CPU = 32
 _STARTED = "start it with 'palaestra serve vllm MODEL'"
 _SHAPE = ("vocab_size", "hidden_size", "num_hidden_layers", "tie_word_embeddings")
 _TEXTS = ("What is 17 * 23? Answer: 391", "naïve ünïcode, 東京 🙂")
@@ -47,6 +48,18 @@ async def described(replica: Replica, config: Any) -> dict[str, Any]:
     if not isinstance(said.get("max_model_len"), int):
         raise Refused(f"{replica.url} does not say how long its rows may be; {_STARTED}")
     return said
+
+
+def refused_on_cpu(config: Any) -> str:
+    """Why vLLM's CPU build does not serve a model, as far as is known; empty if it does."""
+    inner = config.get_text_config()
+    heads = getattr(inner, "num_attention_heads", None)
+    width = getattr(inner, "head_dim", None) or (inner.hidden_size // heads if heads else 0)
+    if width < LEAST_HEAD_ON_CPU:
+        return (
+            f"vLLM on CPU serves attention heads of {LEAST_HEAD_ON_CPU} and more; those of this model are {width} wide"
+        )
+    return ""
 
 
 async def tokenizer_fault(replica: Replica, tokenizer: Any) -> str:

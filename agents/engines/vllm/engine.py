@@ -47,7 +47,7 @@ class VllmEngine:
         urls: Sequence[str],
         slots: int = 0,
         seed: int = 0,
-        folder: str = "",
+        weights_folder: str = "",
         transfer: str = "files",
         answer_seconds: float = 600.0,
         restart_seconds: float = 300.0,
@@ -55,8 +55,8 @@ class VllmEngine:
     ) -> None:
         """`model` is the one in training. How many turns run at once (`slots`) is for the servers to say.
 
-        `folder` is where weights pass, if the servers are on other machines; `answer_seconds` are for one turn, pauses
-        not counted, `restart_seconds` for a server to come back.
+        `weights_folder` is where weights pass, if the servers are on other machines; `answer_seconds` are for one turn,
+        pauses not counted, `restart_seconds` for a server to come back.
         """
         if not urls:
             raise UsageError(
@@ -67,7 +67,8 @@ class VllmEngine:
         self._words = model.config.get_text_config().vocab_size
         self._fleet = Fleet(urls, Secret(api_key_env), answer_seconds, restart_seconds)
         self._longest_wait = answer_seconds + restart_seconds + LOAD_SECONDS
-        self._files, self._folder, self._transfer_kind = None, folder, transfer
+        self._folder, self._transfer_kind = weights_folder, transfer
+        self._files: WeightFiles | None = None
         self._transfer: Any = None
         self._background = BackgroundLoop("palaestra-vllm")
         self._tickets, self._updates, self._name = count(), count(), uuid4().hex[:8]

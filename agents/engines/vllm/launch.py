@@ -73,6 +73,8 @@ class Launch:
         if self.kind == "cpu":
             # More threads than free cores wait for each other and run several times slower than one.
             ours |= {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+            # Or small pieces of sampling are compiled for half a minute when they are first needed.
+            ours |= {"TORCH_COMPILE_DISABLE": "1"}
             ours |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": str(self.memory_gb)}
         if self.transfer == "ipc":
             ours |= {"VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}
