@@ -10,8 +10,10 @@ Left out: starting servers (`palaestra serve vllm`).
 
 import asyncio
 import time
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from itertools import count
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
@@ -77,6 +79,8 @@ class VllmEngine:
         self._longest = 0
         self._dtype = torch.float32
         self._given, self._paused = False, False
+        # A trainer lets go of its engine when its run is over, and does not close it.
+        self._hang_up = weakref.finalize(self, _hang_up, self._background, self._fleet)
 
     @property
     def sampled(self) -> int:
@@ -185,7 +189,7 @@ class VllmEngine:
     def close(self) -> None:
         """Hang up, end the thread and remove the weights."""
         self._live.clear()
-        self._background.close(self._fleet.aclose())
+        self._hang_up()
         if self._files is not None:
             self._files.close()
         if self._transfer is not None:
@@ -248,3 +252,10 @@ class VllmEngine:
                 raise
             future.cancel()
             raise Broken(f"the engine's servers did not do within {self._longest_wait:g} s what was asked") from None
+
+
+def _hang_up(background: BackgroundLoop, fleet: Fleet) -> None:
+    if fleet.busy:
+        with suppress(Exception):  # Whatever it is, it is over.
+            background.submit(fleet.stop()).result(_SPARE)
+    background.close(fleet.aclose())

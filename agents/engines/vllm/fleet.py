@@ -64,11 +64,12 @@ class Fleet:
         self._open.set()
         self._pauses = 0
         self._released = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     async def answer(self, turn: Turn, stops: Collection[int], words: int) -> Completion | None:
         """The answer to a turn, or a fault; None of one that was cancelled."""
         tries, reason = 0, ""
+        self._note(asyncio.current_task())
         while tries < TRIES:
             replica = await self._free()
             if replica is None:
@@ -169,12 +170,27 @@ class Fleet:
         if not paused:
             await self.resume()
 
-    async def aclose(self) -> None:
-        """Hang up everywhere."""
+    async def stop(self) -> None:
+        """Give up all work, each piece of it from its beginning: connections that are being made then end in order."""
         for task in self._tasks:
             task.cancel()
+        if self._tasks:
+            await asyncio.wait(set(self._tasks), timeout=_ABORTED)
+
+    async def aclose(self) -> None:
+        """Hang up everywhere."""
         for replica in self.replicas:
             await replica.aclose()
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is work to `stop`."""
+        return bool(self._tasks)
+
+    def _note(self, task: "asyncio.Task[Any] | None") -> None:
+        if task is not None:
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     async def _free(self) -> Replica | None:
         """The least loaded server that is ready; None where none becomes ready in time. A pause is not counted."""
@@ -205,7 +221,9 @@ class Fleet:
                 raise Lost(f"no answer within {seconds or self._answer_seconds:g} s")
             return task.result()
         finally:
-            task.cancel()
+            if not task.done():
+                task.cancel()
+                await asyncio.wait({task}, timeout=_ABORTED)
 
     async def _bring(self, replica: Replica) -> bool:
         """Give a server the newest weights, between two of its steps; whether it has them."""
@@ -240,9 +258,7 @@ class Fleet:
         if not replica.reviving:
             replica.reviving = True
             log.warning("%s; its turns are asked anew", reason or replica.url)
-            task = asyncio.ensure_future(self._revive(replica))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._note(asyncio.ensure_future(self._revive(replica)))
 
     async def _revive(self, replica: Replica) -> None:
         wait = _FIRST_WAIT
