@@ -9,7 +9,7 @@ PY = .venv/bin/python
 export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-chromium test-docker prove check bench-async bench-depth bench-gpu bench-engine bench-episodes bench-envs bench-sandbox bench-train docs pictures clean
+.PHONY: help setup demo test test-chromium test-docker test-vllm prove check bench-async bench-depth bench-gpu bench-engine bench-episodes bench-envs bench-sandbox bench-train docs pictures clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -21,7 +21,7 @@ demo: setup  ## a tiny agent learns to use its tool: make demo ENV=arithmetic SE
 	@.venv/bin/palaestra demo $(ENV) --seed $(SEED)
 
 test: setup  ## the tests, under five minutes
-	@$(PY) -m pytest -m "not prove and not chromium and not docker" -q -n 2 --dist loadfile
+	@$(PY) -m pytest -m "not prove and not chromium and not docker and not vllm" -q -n 2 --dist loadfile
 
 test-chromium: setup  ## the viewer in a headless Chromium, which is installed if there is none
 	@CHROMIUM="$$($(PY) scripts/chromium.py)" && export CHROMIUM && $(PY) -m pytest -m chromium -q tests/chromium
@@ -29,8 +29,11 @@ test-chromium: setup  ## the viewer in a headless Chromium, which is installed i
 test-docker: setup  ## the docker sandbox on an engine of its own, which is installed if there is none
 	@$(PY) scripts/engine.py run -- $(PY) -m pytest -m docker -q tests/docker tests/prove/test_hostile.py
 
+test-vllm: setup  ## the engine on real vLLM servers, in an environment of their own, which is made if there is none
+	@PALAESTRA_VLLM="$$($(PY) scripts/vllm.py)" && export PALAESTRA_VLLM && $(PY) -m pytest -m vllm -q tests/vllm
+
 prove: setup  ## the long proofs: learning, killing, hostile programs
-	@$(PY) -m pytest -m "prove and not docker" -q -n 2 --dist loadfile
+	@$(PY) -m pytest -m "prove and not docker and not vllm" -q -n 2 --dist loadfile
 
 check: setup  ## lint, format and types
 	@$(PY) -m ruff check

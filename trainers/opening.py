@@ -1,17 +1,21 @@
-"""What a run's config names, opened: its environment, its model, its limits."""
+"""What a run's config names, opened: its environment, its model, its engine, its limits."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
+from functools import partial
 from typing import TypeVar
 
 import torch
 
 from palaestra.agents import TokenLimits
 from palaestra.agents.adapters import adapted, add_adapter
-from palaestra.agents.local_model import Dtype, LocalModel, cast_weights, find_device, load, serve
+from palaestra.agents.engines.process import ProcessEngine
+from palaestra.agents.engines.torch_engine import TorchEngine
+from palaestra.agents.engines.vllm.engine import VllmEngine
+from palaestra.agents.local_model import Dtype, EngineMaker, LocalModel, cast_weights, find_device, load, serve
 from palaestra.errors import ConfigError
 from palaestra.protocols import Arena
 from palaestra.registry import arena, demonstrator
-from palaestra.trainers.config import GRPOConfig
+from palaestra.trainers.config import EngineConfig, GRPOConfig
 from palaestra.trainers.sampling.division import Division
 from palaestra.trainers.sampling.seats import check_seats
 from palaestra.trainers.sft_config import SFTConfig
@@ -30,9 +34,30 @@ def open_arena(config: GRPOConfig, split: str = "train", here: bool = False) -> 
 
 
 def open_model(name: str, config: GRPOConfig) -> LocalModel:
-    """Load a model's folder or hub name for a run, in the run's type and with its adapter."""
-    local = load(name, slots=config.play.slots, seed=config.seed, device=config.device, dtype=compute_type(config))
+    """Load a model's folder or hub name for a run: in the run's type, with its adapter and its engine.
+
+    An engine on servers that do not serve this model is refused.
+    """
+    local = load(
+        name,
+        slots=config.play.slots,
+        seed=config.seed,
+        device=config.device,
+        dtype=compute_type(config),
+        engine=engine_maker(config.engine),
+    )
+    if isinstance(local.agent.engine, VllmEngine):
+        local.agent.engine.check(local.tokenizer, config.longest_row)
     return with_adapter(local, config)
+
+
+def engine_maker(config: EngineConfig) -> EngineMaker:
+    """What makes the engine that a config names."""
+    if config.kind != "vllm":
+        return ProcessEngine if config.kind == "process" else TorchEngine
+    options = asdict(config)
+    del options["kind"]
+    return partial(VllmEngine, **options)
 
 
 def with_adapter(local: LocalModel, config: RunConfig) -> LocalModel:

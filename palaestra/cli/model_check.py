@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from palaestra.agents.adapters import base_name, is_adapter
+from palaestra.agents.engines.vllm.checks import refused_on_cpu
 from palaestra.agents.local_model import find_device, misplaced
 from palaestra.agents.policies.tiny import tiny_model, tiny_tokenizer
 from palaestra.agents.template import examine
@@ -101,6 +102,8 @@ def _architecture(shape: Outline) -> Iterator[Finding]:
         yield Finding("attention", text, "warning", f"--play.max-episode-tokens {window}")
     else:
         yield Finding("attention", "full in every layer: the engine serves it")
+    if why := refused_on_cpu(shape.model.config):
+        yield Finding("vllm", why)
     if longest := getattr(inner, "max_position_embeddings", None):
         yield Finding("longest row", f"the model was made for {longest} tokens")
 
