@@ -112,7 +112,7 @@ def named_parts() -> Iterator[str]:
         used = {type(getattr(recipe, field.name)) for recipe in RECIPES.values()}
         for name, kind in field.metadata.get(PARTS, {}).items():
             if kind not in used and fields(kind):
-                named = f"`--recipe.{field.name} {name}`, then `--recipe.{field.name}.NAME`."
+                named = f"Of `--recipe.{field.name} {name}`."
                 yield section(f"recipe.{field.name}, {name}: `{kind.__name__}`", named, kind)
 
 
