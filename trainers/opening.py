@@ -4,6 +4,7 @@ from dataclasses import asdict
 from functools import partial
 
 from palaestra.agents import TokenLimits
+from palaestra.agents.engines.process import ProcessEngine
 from palaestra.agents.engines.torch_engine import TorchEngine
 from palaestra.agents.engines.vllm.engine import VllmEngine
 from palaestra.agents.local_model import EngineMaker, LocalModel, find_device, load
@@ -32,6 +33,8 @@ def engine_maker(config: EngineConfig) -> EngineMaker:
     """What makes the engine that a config names."""
     if config.kind == "torch":
         return TorchEngine
+    if config.kind == "process":
+        return partial(ProcessEngine, deadline=config.restart_seconds)
     options = asdict(config)
     del options["kind"]
     return partial(VllmEngine, **options)

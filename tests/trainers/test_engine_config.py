@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 
 from palaestra import ConfigError
+from palaestra.agents.engines.process import ProcessEngine
 from palaestra.agents.engines.torch_engine import TorchEngine
 from palaestra.agents.engines.vllm.engine import VllmEngine
 from palaestra.trainers.config import EngineConfig, grpo_config
@@ -24,6 +25,7 @@ def test_servers_are_named_for_vllm_and_for_vllm_alone():
 
 def test_the_config_names_the_engine():
     assert engine_maker(EngineConfig()) is TorchEngine
+    assert engine_maker(EngineConfig("process")).func is ProcessEngine
     maker = engine_maker(EngineConfig("vllm", (URL,), restart_seconds=7))
     assert isinstance(maker, partial)
     assert maker.func is VllmEngine
