@@ -90,8 +90,7 @@ class EngineConfig:
     """What samples."""
 
     kind: Literal["torch", "process", "vllm"] = "torch"
-    """`torch` is built in and samples from the model in training, `process` is the same in a process of its own with a
-    copy of the weights, `vllm` asks servers: docs/engines.md."""
+    """`torch` samples from the model in training, `process` from a copy in another process; `vllm` asks servers."""
     urls: tuple[str, ...] = ()
     """Addresses of vLLM servers, as `palaestra serve vllm` prints them; the least loaded is asked."""
     transfer: Literal["files", "nccl", "ipc"] = "files"
@@ -101,7 +100,7 @@ class EngineConfig:
     answer_seconds: Annotated[float, POSITIVE] = 600.0
     """For one turn; pauses are not counted."""
     restart_seconds: Annotated[float, POSITIVE] = 300.0
-    """In which one server at least must be back, when all are gone."""
+    """In which a server must be back, when all are gone; or the other process give a sign of life."""
 
     def __post_init__(self) -> None:
         check_fields(self)

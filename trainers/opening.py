@@ -53,8 +53,10 @@ def open_model(name: str, config: GRPOConfig) -> LocalModel:
 
 def engine_maker(config: EngineConfig) -> EngineMaker:
     """What makes the engine that a config names."""
-    if config.kind != "vllm":
-        return ProcessEngine if config.kind == "process" else TorchEngine
+    if config.kind == "torch":
+        return TorchEngine
+    if config.kind == "process":
+        return partial(ProcessEngine, deadline=config.restart_seconds)
     options = asdict(config)
     del options["kind"]
     return partial(VllmEngine, **options)

@@ -33,17 +33,16 @@ def curve(folder, model, **engine):
         device="cpu",
         engine=engine,
     )
-    run = Run.begun(folder, config)
-    for _ in train(run):
-        pass
-    return np.array(run.curve), run.metrics
+    with Run.begun(folder, config) as run:
+        for _ in train(run):
+            pass
+        return np.array(run.curve), run.metrics
 
 
 def test_the_curve_agrees_with_that_of_the_built_in_engine(tmp_path, models, server):
     own, _ = curve(tmp_path / "torch", models / "tied")
     served, metrics = curve(tmp_path / "vllm", models / "tied", kind="vllm", urls=[server.url])
     assert max(line["sampling/sampling_logp_difference/max"] for line in metrics) < 2e-5
-    print("torch", own.round(3), "vllm", served.round(3))
     for one in (own, served):
         assert one[-2:].mean() > one[:2].mean() + 0.1
     assert abs(own - served).mean() < 0.08

@@ -12,5 +12,5 @@ class Vowels(ToolEnv):
         return Task(prompt=f"Word {rng.integers(10_000)}", answer="")
 
     def reward(self, attempt):
-        said = (attempt.answer or "").lower()
+        said = "".join(m["content"] for m in attempt.messages if m["role"] == "assistant").lower()
         return sum(letter in "aeiou" for letter in said) / max(len(said), 8)
