@@ -3,12 +3,13 @@
 PYTHON ?= python3
 ENV = two-hop
 SEED = 0
+SUITES = gem skyrl gymnasium textarena openenv inspect smolagents
 PY = .venv/bin/python
 
 export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-chromium test-docker prove check bench-depth bench-gpu bench-engine bench-episodes bench-envs bench-sandbox docs pictures clean
+.PHONY: help setup demo test test-chromium test-docker test-vllm prove check bench-async bench-depth bench-gpu bench-engine bench-episodes bench-envs bench-sandbox bench-train docs pictures clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -20,7 +21,7 @@ demo: setup  ## a tiny agent learns to use its tool: make demo ENV=arithmetic SE
 	@.venv/bin/palaestra demo $(ENV) --seed $(SEED)
 
 test: setup  ## the tests, under five minutes
-	@$(PY) -m pytest -m "not prove and not chromium and not docker" -q -n 2 --dist loadfile
+	@$(PY) -m pytest -m "not prove and not chromium and not docker and not vllm" -q -n 2 --dist loadfile
 
 test-chromium: setup  ## the viewer in a headless Chromium, which is installed if there is none
 	@CHROMIUM="$$($(PY) scripts/chromium.py)" && export CHROMIUM && $(PY) -m pytest -m chromium -q tests/chromium
@@ -28,8 +29,11 @@ test-chromium: setup  ## the viewer in a headless Chromium, which is installed i
 test-docker: setup  ## the docker sandbox on an engine of its own, which is installed if there is none
 	@$(PY) scripts/engine.py run -- $(PY) -m pytest -m docker -q tests/docker tests/prove/test_hostile.py
 
+test-vllm: setup  ## the engine on real vLLM servers, in an environment of their own, which is made if there is none
+	@PALAESTRA_VLLM="$$($(PY) scripts/vllm.py)" && export PALAESTRA_VLLM && $(PY) -m pytest -m vllm -q tests/vllm
+
 prove: setup  ## the long proofs: learning, killing, hostile programs
-	@$(PY) -m pytest -m "prove and not docker" -q -n 2 --dist loadfile
+	@$(PY) -m pytest -m "prove and not docker and not vllm" -q -n 2 --dist loadfile
 
 check: setup  ## lint, format and types
 	@$(PY) -m ruff check
@@ -42,8 +46,15 @@ bench-depth: setup  ## how deep the tiny agent must be, over ten seeds
 bench-gpu: setup  ## generation and training tokens/s on a GPU
 	@$(PY) benchmarks/gpu.py
 
+bench-async: setup  ## playing ahead of the learner, against play and learning by turns
+	@$(PY) benchmarks/asynchronous.py
+
 bench-engine: setup  ## groups of multi-turn episodes: the engine against generate()
 	@$(PY) benchmarks/engine.py
+
+bench-train: setup  ## a step of GRPO beside TRL's, which it installs
+	@$(PY) scripts/peers.py trl
+	@$(PY) benchmarks/train.py
 
 bench-episodes: setup  ## episodes a second: written, read, scored anew, replayed
 	@$(PY) benchmarks/episodes.py
@@ -55,11 +66,11 @@ pictures: setup  ## the two pictures of the front page, from a real run; RUN=FOL
 	@CHROMIUM="$$($(PY) scripts/chromium.py)" && export CHROMIUM && $(PY) scripts/pictures.py $(RUN)
 
 bench-envs: setup  ## a step of an environment, beside other suites, which it installs; BESIDE=FOLDER: another checkout
-	@$(if $(BESIDE),true,$(PY) scripts/peers.py)
+	@$(if $(BESIDE),true,$(PY) scripts/peers.py $(SUITES))
 	@$(PY) $(if $(BESIDE),benchmarks/beside.py $(BESIDE),benchmarks/envs.py)
 
 bench-sandbox: setup  ## a program in the sandbox, beside a bare process and others' tools, which it installs
-	@$(PY) scripts/peers.py
+	@$(PY) scripts/peers.py $(SUITES)
 	@$(PY) scripts/engine.py run -- $(PY) benchmarks/sandbox.py
 
 clean:  ## remove what tests and builds leave behind; .venv and runs/ stay

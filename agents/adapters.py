@@ -10,6 +10,7 @@ adapter as an adapter (it is merged once, when it is loaded), and adapters of em
 """
 
 import json
+import logging
 import shutil
 import warnings
 from collections.abc import Iterator, Sequence
@@ -228,6 +229,8 @@ def _own(model: Any) -> dict[str, Tensor]:
 
 
 def _peft() -> Any:
+    # peft imports it where it is installed, and it then reports 4-bit kernels that nothing here would call.
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     try:
         import peft
     except ImportError as error:

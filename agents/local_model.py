@@ -42,7 +42,8 @@ class LocalModel:
 
 
 def serve(model: Any, tokenizer: Any, *, slots: int, seed: int = 0, engine: EngineMaker = TorchEngine) -> LocalModel:
-    """Put an engine and a chat around a model."""
+    """Put an engine and a chat around a model. Nothing in it is dropped at random from here on."""
+    model.eval()
     chat = Chat(tokenizer)
     ends = model.generation_config.eos_token_id if model.generation_config is not None else None
     # The chat must know them all: a stop that it does not know would stay in the text, and spoil the answer.

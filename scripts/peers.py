@@ -1,4 +1,4 @@
-"""Make a virtual environment for every suite that `make bench-envs` measures: .peers/NAME
+"""Make a virtual environment for every suite that a benchmark measures beside us: .peers/NAME
 
 Each gets its own, because their requirements contradict each other and ours. The versions of the suites are pinned
 here, what they need is pip's choice. One that cannot be installed leaves its reason in .peers/NAME.reason
@@ -22,8 +22,15 @@ PEERS = {
     "openenv": ("openenv-core==0.3.0",),
     "inspect": ("inspect-ai==0.3.285",),
     "smolagents": ("smolagents==1.26.0", "numpy", "sympy"),
+    "trl": (
+        "trl==1.16.0",
+        "transformers==5.23.0",
+        "jmespath",  # its tool loop
+        "torch==2.13.0+cpu",
+        "--extra-index-url=https://download.pytorch.org/whl/cpu",
+    ),
 }
-"""By the name of its driver in benchmarks/peers, what pip installs for it."""
+"""By the name of its driver in benchmarks/peers, what pip is told for it."""
 INSTALL_SECONDS = 900
 
 

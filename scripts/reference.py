@@ -22,7 +22,7 @@ from palaestra.envs.suite.reasoning_items import DENIED
 from palaestra.registry import author_class, registered
 from palaestra.trainers.checked import PARTS
 from palaestra.trainers.config import grpo_config, tiny_config
-from palaestra.trainers.recipes import RECIPES
+from palaestra.trainers.recipes import RECIPES, Recipe
 from palaestra.trainers.sft_config import SFTConfig, tiny_sft_config
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
@@ -64,6 +64,7 @@ def page() -> str:
         *nested("GRPOConfig", {"a model of yours": grpo_config("-"), "tiny": tiny_config("-")}),
         "# The algorithm\n\n`--recipe.PART NAME` changes a part that is one of several.\n",
         *nested("Recipe", dict(RECIPES), "recipe"),
+        *named_parts(),
         "# Imitation\n\n`palaestra sft`.\n",
         *nested("SFTConfig", {"a model of yours": SFTConfig(), "tiny": tiny_sft_config()}),
         "# Everything else\n",
@@ -103,6 +104,16 @@ def nested(title: str, columns: Mapping[str, Any], prefix: str = "") -> Iterator
     for name in sections:
         below = {column: getattr(made, name) for column, made in columns.items()}
         yield from nested(type(getattr(first, name)).__name__, below, f"{prefix}.{name}" if prefix else name)
+
+
+def named_parts() -> Iterator[str]:
+    """The settings of parts that no preset has, and that are named."""
+    for field in fields(Recipe):
+        used = {type(getattr(recipe, field.name)) for recipe in RECIPES.values()}
+        for name, kind in field.metadata.get(PARTS, {}).items():
+            if kind not in used and fields(kind):
+                named = f"Of `--recipe.{field.name} {name}`."
+                yield section(f"recipe.{field.name}, {name}: `{kind.__name__}`", named, kind)
 
 
 def environments() -> str:

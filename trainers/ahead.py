@@ -98,8 +98,7 @@ def require_own_weights(agent: Agent, max_staleness: int) -> Sequence[TrainedEng
     if max_staleness and (not engines or any(engine.shares_weights for engine in engines)):
         raise ConfigError(
             f"max_staleness is {max_staleness}, and the engine answers from the trainer's own tensors, which change "
-            "while it would play on: choose an engine with weights of its own (--engine.kind process), "
-            "or max_staleness 0"
+            "while it plays on: choose an engine with weights of its own (--engine.kind process), or max_staleness 0"
         )
     return engines
 
@@ -110,9 +109,8 @@ def staleness(batch: Batch, version: int, bound: int) -> dict[str, float]:
     age_S = version - np.concatenate([np.zeros(0, np.int32), *(row.versions[row.sampled] for row in rows)])
     if not len(age_S):
         return {}
-    assert age_S.min() >= 0 and age_S.max() <= bound, (
-        f"tokens of {age_S.min()} to {age_S.max()} updates ago, at most {bound}"
-    )
+    newest, oldest = age_S.min(), age_S.max()
+    assert newest >= 0 and oldest <= bound, f"tokens were sampled {newest} to {oldest} updates ago, at most {bound}"
     return {
         "staleness/mean": float(age_S.mean()),
         "staleness/max": float(age_S.max()),

@@ -186,9 +186,9 @@ def _training_state(learner: Learner[Config]) -> dict[str, torch.Tensor]:
     for name, weight in learner.masters.stepped.items():
         for optimizer in learner.optimizers:
             for kind, value in optimizer.state.get(weight, {}).items():
-                # A copy where several weights share a table.
-                tensor = value.clone() if torch.is_tensor(value) else torch.tensor(value)
-                state[f"optimizer/{kind}/{name}"] = tensor.contiguous()
+                tensor = value if torch.is_tensor(value) else torch.tensor(value)
+                # bitsandbytes' weights share their table of levels, and in a file each has its own.
+                state[f"optimizer/{kind}/{name}"] = tensor.clone() if "qmap" in kind else tensor.contiguous()
     return state
 
 

@@ -89,6 +89,32 @@ class PlayConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """What samples."""
+
+    kind: Literal["torch", "process", "vllm"] = "torch"
+    """`torch` samples from the model in training, `process` from a copy in another process; `vllm` asks servers."""
+    urls: tuple[str, ...] = ()
+    """Addresses of vLLM servers, as `palaestra serve vllm` prints them; the least loaded is asked."""
+    transfer: Literal["files", "nccl", "ipc"] = "files"
+    """How weights get to the servers; the other two are vLLM's own between GPUs, and need palaestra[vllm]."""
+    weights_folder: str = ""
+    """Where weights pass as files, if the servers are on other machines: a folder that all of them see."""
+    answer_seconds: Annotated[float, POSITIVE] = 600.0
+    """For one turn; pauses are not counted."""
+    restart_seconds: Annotated[float, POSITIVE] = 300.0
+    """In which a server must be back, when all are gone; or the other process give a sign of life."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if (self.kind == "vllm") != bool(self.urls):
+            raise ConfigError(
+                f"engine.kind is {self.kind!r} and engine.urls is {self.urls}; servers are named for vllm, and only "
+                "for vllm: --engine.kind vllm --engine.urls http://127.0.0.1:8000"
+            )
+
+
+@dataclass(frozen=True, slots=True)
 class OptimizerConfig:
     """How fast is learned."""
 
@@ -248,6 +274,7 @@ class GRPOConfig:
     """Where the figures go beside the run's folder: wandb, trackio, tensorboard."""
     recipe: Recipe = field(default_factory=lambda: find_recipe("grpo-tcr"))
     play: PlayConfig = field(default_factory=PlayConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
     optimizer: BatchOptimizerConfig = field(default_factory=BatchOptimizerConfig)
     scale: ScaleConfig = field(default_factory=ScaleConfig)
     save: PlaySaveConfig = field(default_factory=PlaySaveConfig)
@@ -258,6 +285,8 @@ class GRPOConfig:
         check_fields(self)
         if self.eval.eval_steps is not None and not self.eval_tasks:
             raise ConfigError("eval_steps asks for measurements on held-out tasks, and eval_tasks is 0; raise it")
+        if self.engine.kind == "vllm" and self.model == "tiny":
+            raise ConfigError("vLLM does not serve the tiny agent, whose heads are 16 wide; name a --model of yours")
 
     @property
     def longest_row(self) -> int:

@@ -70,7 +70,8 @@ def shares_beginnings(model: Any) -> bool:
     """
     if model not in _known:
         _known[model] = _tried(model)
-    return _known[model]
+    # Another attention function, set since, would read a layout as one long row.
+    return _known[model] and model.config.get_text_config()._attn_implementation == NAME
 
 
 @torch.no_grad()

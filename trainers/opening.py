@@ -1,12 +1,19 @@
-"""What a run's config names, opened: its environment, its model, its limits."""
+"""What a run's config names, opened: its environment, its model, its engine, its limits."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+import torch
+
 from palaestra.agents import TokenLimits
-from palaestra.agents.adapters import add_adapter
-from palaestra.agents.local_model import Dtype, LocalModel, cast_weights, find_device, load, serve
+from palaestra.agents.adapters import adapted, add_adapter
+from palaestra.agents.engines.process import ProcessEngine
+from palaestra.agents.engines.torch_engine import TorchEngine
+from palaestra.agents.engines.vllm.engine import VllmEngine
+from palaestra.agents.local_model import Dtype, EngineMaker, LocalModel, cast_weights, find_device, load, serve
+from palaestra.agents.policies.table import trained_engines
 from palaestra.errors import ConfigError
 from palaestra.protocols import Arena
 from palaestra.registry import arena, demonstrator
@@ -30,9 +37,35 @@ def open_arena(config: GRPOConfig, split: str = "train", here: bool = False) -> 
 
 
 def open_model(name: str, config: GRPOConfig) -> LocalModel:
-    """Load a model's folder or hub name for a run, in the run's type and with its adapter."""
-    local = load(name, slots=config.play.slots, seed=config.seed, device=config.device, dtype=compute_type(config))
+    """Load a model's folder or hub name for a run: in the run's type, with its adapter and its engine.
+
+    An engine on servers that do not serve this model is refused.
+    """
+    local = load(
+        name,
+        slots=config.play.slots,
+        seed=config.seed,
+        device=config.device,
+        dtype=compute_type(config),
+        engine=engine_maker(config),
+    )
+    if isinstance(local.agent.engine, VllmEngine):
+        local.agent.engine.check(local.tokenizer, config.longest_row)
     return with_adapter(local, config)
+
+
+def engine_maker(config: RunConfig) -> EngineMaker:
+    """What makes the engine that a config names; imitation is measured with the built-in one."""
+    if isinstance(config, SFTConfig):
+        return TorchEngine
+    engine, cache_tokens = config.engine, config.play.cache_tokens
+    if engine.kind == "torch":
+        return partial(TorchEngine, cache_tokens=cache_tokens)
+    if engine.kind == "process":
+        return partial(ProcessEngine, cache_tokens=cache_tokens, deadline=engine.restart_seconds)
+    options = asdict(engine)
+    del options["kind"]
+    return partial(VllmEngine, **options)
 
 
 def with_adapter(local: LocalModel, config: RunConfig) -> LocalModel:
@@ -44,10 +77,17 @@ def with_adapter(local: LocalModel, config: RunConfig) -> LocalModel:
 
 
 def as_opened(local: LocalModel, config: RunConfig, slots: int) -> LocalModel:
-    """A model that was made in float32, as if it had been loaded for the run."""
-    if (dtype := compute_type(config)) != "float32":
-        local = serve(cast_weights(local.model, dtype), local.tokenizer, slots=slots, seed=config.seed)
-    return with_adapter(local, config)
+    """A model that was made or loaded elsewhere, as if it had been opened for the run; one that was stays as it is."""
+    dtype = compute_type(config)
+    elsewhere = isinstance(config, GRPOConfig) and config.engine.kind != "torch"
+    if next(local.model.parameters()).dtype != getattr(torch, dtype) or (elsewhere and _shares(local)):
+        model, maker = cast_weights(local.model, dtype), engine_maker(config)
+        local = serve(model, local.tokenizer, slots=slots, seed=config.seed, engine=maker)
+    return local if adapted(local.model) else with_adapter(local, config)
+
+
+def _shares(local: LocalModel) -> bool:
+    return any(engine.shares_weights for engine in trained_engines(local.agent))
 
 
 def settled(config: Config, folder: Path) -> tuple[Config, str]:
@@ -81,10 +121,15 @@ def compute_type(config: RunConfig) -> Dtype:
 
 
 def check_scale(config: RunConfig) -> None:
-    """Refuse what would do nothing, or leave an adapter whose base is nowhere."""
+    """Refuse what would do nothing, and an adapter whose base is nowhere."""
     if config.scale.optimizer_offload and find_device(config.device).type == "cpu":
         raise ConfigError(
             "optimizer_offload is True, and there is no GPU: on a CPU all is in the host's memory already"
+        )
+    if config.scale.lora_r and config.model == "tiny" and isinstance(config, SFTConfig):
+        raise ConfigError(
+            f"lora_r is {config.scale.lora_r}, and the model is made anew of random weights, which are kept nowhere: "
+            "pass --model, or train the whole model"
         )
 
 

@@ -57,20 +57,18 @@ def prepare(run: Run, opened: LocalModel | None = None) -> Generator[Progress, N
     if found is not None:
         learner = _restored(found, run, config)
     else:
-        raised = False
         if start.is_dir():
             local = open_model(str(start), config)
         elif opened is not None or config.model != "tiny":
             local = opened or open_model(config.model, config)
         else:
-            local, raised = (yield from raise_tiny(config)).local, True
+            local = (yield from raise_tiny(config)).local
+            local.model.name_or_path = str(start)  # What an adapter names as its base.
         if config.model != "tiny":
             config = pin_format(run, config, local)
         if config.model == "tiny" or (config.recipe.kl.beta > 0 and not config.scale.lora_r):
             keep_start(run, local)
-        if raised:
-            local.model.name_or_path = str(start)  # What an adapter names as its base.
-            local = as_opened(local, config, config.play.slots)
+        local = as_opened(local, config, config.play.slots)
         # Dropout draws from torch's own generator, and nothing else does. It starts anew here, as after a kill.
         torch.manual_seed(config.seed)
         learner = Learner(local.agent, local.model, config)

@@ -17,19 +17,13 @@ from palaestra.trainers.sft_config import SFTConfig
 
 RunConfig = GRPOConfig | SFTConfig
 VERSION = 2
-FREE = (
-    *("save.checkpoint_every", "save.keep_checkpoints", "save.recorded_groups", "play.max_broken_share"),
-    *(
-        "play.max_logprob_gap",
-        "scale.optimizer_offload",
-        "scale.fit",
-        "eval.eval_steps",
-        "eval.early_stopping_patience",
-        "track",
-    ),
-)
+_SAVED = ("save.checkpoint_every", "save.keep_checkpoints", "save.recorded_groups", "play.max_broken_share")
+_MEASURED = ("eval.eval_steps", "eval.early_stopping_patience", "track", "play.max_logprob_gap")
+_SERVERS = ("urls", "transfer", "weights_folder", "answer_seconds", "restart_seconds")
+FREE = (*_SAVED, *_MEASURED, "scale.optimizer_offload", "scale.fit", *(f"engine.{name}" for name in _SERVERS))
 """May differ: they say what is written down, when to give up and where tensors wait, and no weight depends on them."""
-ROUNDING = ("play.slots", "play.cache_tokens", "optimizer.micro_batch_tokens", "scale.gradient_checkpointing", "device")
+_SIZES = ("play.slots", "play.cache_tokens", "optimizer.micro_batch_tokens", "scale.gradient_checkpointing")
+ROUNDING = (*_SIZES, "device", "engine.kind")
 """May differ, with a note: the same sums in another order or on another machine, so the last bits change. A run that
 has run out of memory needs them."""
 _FORMAT = "format="

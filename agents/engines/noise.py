@@ -1,7 +1,8 @@
 """Sampling noise that depends on what is sampled, not on when: a counter keyed by run, episode, turn and position.
 
-So a token does not change when other episodes come, go or wait, and the same seed gives the same curve. A hash of 32
-bits in int64 arithmetic runs alike on every device.
+So a token does not change when other episodes come, go or wait, and the same seed gives the same curve. A hash in
+int64 arithmetic, which wraps around, runs alike on every device. One number a token is enough: `sampling` finds the
+word with it.
 """
 
 import hashlib
@@ -9,8 +10,8 @@ import hashlib
 import torch
 from torch import Tensor
 
-_MASK = 0xFFFFFFFF
-_GOLDEN = 0x9E3779B9
+_FIRST, _SECOND = 0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64
+"""Of splitmix64, as signed numbers."""
 
 
 def row_key(seed: int, task: int, start_seed: int, turn: int) -> int:
@@ -18,23 +19,15 @@ def row_key(seed: int, task: int, start_seed: int, turn: int) -> int:
     return int.from_bytes(hashlib.blake2b(f"{seed}/{task}/{start_seed}/{turn}".encode(), digest_size=4).digest(), "big")
 
 
-def gumbel(keys_W: Tensor, positions_W: Tensor, words_V: Tensor) -> Tensor:
-    """Gumbel noise of shape [W, V] for one position of each row; `words_V` comes from `word_keys`."""
-    keys_W = _mix((keys_W + positions_W * _GOLDEN) & _MASK)
-    # 23 bits: with 24 the largest value rounds to 1 in float32 and its Gumbel is infinite.
-    uniform_WV = ((_mix(keys_W[:, None] ^ words_V[None, :]) >> 9).float() + 0.5) * 2.0**-23
-    return uniform_WV.log_().neg_().log_().neg_()
+def uniform(keys_W: Tensor, positions_W: Tensor) -> Tensor:
+    """A number of 48 bits between 0 and 1, never either, for one position of each row; float64 [W]."""
+    x_W = (keys_W << 24) ^ positions_W
+    x_W = (x_W ^ _right(x_W, 30)) * _FIRST
+    x_W = (x_W ^ _right(x_W, 27)) * _SECOND
+    x_W = _right(x_W ^ _right(x_W, 31), 16)
+    return (x_W.to(torch.float64) + 0.5) * 2.0**-48
 
 
-def word_keys(vocabulary: int, device: torch.device) -> Tensor:
-    """One well-mixed key for each token of the vocabulary."""
-    return _mix((torch.arange(1, vocabulary + 1, device=device) * _GOLDEN) & _MASK)
-
-
-def _mix(x: Tensor) -> Tensor:
-    """Mix 32 bits: a small change of the input changes half of the output's bits."""
-    x = x ^ (x >> 16)
-    x = (x * 0x7FEB352D) & _MASK
-    x = x ^ (x >> 15)
-    x = (x * 0x846CA68B) & _MASK
-    return x ^ (x >> 16)
+def _right(x: Tensor, bits: int) -> Tensor:
+    """Shift as if the number had no sign, which torch would repeat."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)

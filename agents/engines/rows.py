@@ -33,20 +33,31 @@ class Slot:
     """The row is to be prefilled, in part at least, before it decodes."""
     home: bool = False
     """The row's own earlier turns lie here."""
+    request: Request | None = None
+    """The turn as it was asked for, to begin anew should it lose its place."""
     prompt: list[int] = field(default_factory=list)
     room: int = 0
     key: int = 0
-    temperature: float = 1.0
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
 
-    def take(self, ticket: int, request: Request, key: int, used: int) -> None:
+    def take(self, ticket: int, request: Request, key: int, used: int, longest: int) -> None:
         """Begin a turn here. What is cached stays as it is: it may be what somebody wants to copy."""
         self.home = self.row == request.row
         self.row, self.ticket, self.used, self.key, self.fresh = request.row, ticket, used, key, True
-        self.prompt, self.room, self.temperature = list(request.ids), request.max_tokens, request.temperature
+        self.request, self.prompt = request, list(request.ids)
+        self.room = min(request.max_tokens, longest - len(request.ids))
         self.ids, self.logprobs, self.versions = [], [], []
+
+    def forget(self) -> None:
+        """Nothing of value lies here any more."""
+        self.row, self.used, self.cached = -1, 0, []
+
+    @property
+    def length(self) -> int:
+        """Tokens of the running turn's whole row, so far."""
+        return len(self.prompt) + len(self.ids)
 
 
 @dataclass(slots=True)

@@ -3,7 +3,13 @@
 It is what a stock transformers model sees as `past_key_values`: an object with `update` and `get_seq_length`. Writes
 past a row's length are harmless: the mask hides them, and the next token at that position overwrites them.
 
-Left out: pages. Every place is as long as the longest row, and rows that share a prompt hold a copy each.
+Every place is as long as the longest row that runs, and there are as many places as then fit into `tokens`: rows that
+are longer leave fewer places, and when they have ended there are more again. Pages would waste less where rows differ
+much in length, but a stock model's attention wants each row's keys side by side. Gathering them from pages at every
+step and in every layer costs more than attention itself on a CPU (it moves all keys and values twice); in places they
+are read where they lie, at addresses that stay, which a captured GPU step needs too.
+
+Left out: pages, therefore. Rows that share a prompt hold a copy each.
 """
 
 from collections.abc import Sequence
@@ -13,12 +19,17 @@ import torch
 from torch import Tensor
 
 _GRANULE = 16
+_BOUNDED_GRANULE = 64
+"""Where tokens are few, a place grows by little at a time, and each time everything is copied."""
 
 
 class SlotCache:
-    """Keys and values of `slots` rows. Select places and positions with `aim`, then run the model."""
+    """Keys and values of at most `slots` rows and `tokens` tokens; `resize` it, `aim`, then run the model."""
 
-    def __init__(self, config: Any, slots: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, config: Any, slots: int, dtype: torch.dtype, device: torch.device, tokens: int | None = None
+    ) -> None:
+        self._slots, self._tokens = slots, tokens
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         self._layers = [
@@ -37,12 +48,15 @@ class SlotCache:
         `span` is the longest row in sight, counted with what is written now. Places that lie side by side, in order,
         are read where they are; others are gathered first.
         """
-        self._grow(span)
-        self._span = -(-span // _GRANULE) * _GRANULE
-        rows = torch.tensor(places, device=self._device)
-        side_by_side = list(places) == list(range(places[0], places[0] + len(places)))
-        self._rows = slice(places[0], places[0] + len(places)) if side_by_side else rows
-        lines = (rows[:, None, None] * self._heads.shape[1] + self._heads) * self._room + positions[:, None, :]
+        self._span = min(-(-span // _GRANULE) * _GRANULE, self.room)
+        first, end = places[0], places[0] + len(places)
+        side_by_side = list(places) == list(range(first, end))
+        # Made on the device where it can be: a captured step may not wait for the host.
+        rows = torch.arange(first, end, device=self._device) if side_by_side else self._indices(places)
+        self._rows = slice(first, end) if side_by_side else rows
+        # The last position belongs to no row: what is fed behind the room, as padding, goes there.
+        positions = positions.clamp(max=self.room - 1)
+        lines = (rows[:, None, None] * self._heads.shape[1] + self._heads) * self.room + positions[:, None, :]
         self._where = lines.flatten()
         keys = torch.arange(self._span, device=self._device)
         return keys[None, None, None, :] <= positions[:, None, :, None]
@@ -62,7 +76,7 @@ class SlotCache:
 
     def copy(self, sources: Sequence[int], targets: Sequence[int], length: int) -> None:
         """Copy the first `length` positions from sources to targets, all at once: two places may trade theirs."""
-        take, put = torch.tensor(sources, device=self._device), torch.tensor(targets, device=self._device)
+        take, put = self._indices(sources), self._indices(targets)
         for layer in self._layers:
             for stored in layer:
                 part = stored[:, :, :length]
@@ -74,18 +88,54 @@ class SlotCache:
             for stored in layer:
                 stored.zero_()
 
-    @property
-    def _room(self) -> int:
-        return self._layers[0][0].shape[2]
-
-    def _grow(self, span: int) -> None:
-        have = self._room
-        # One position more than asked: an idle place among running ones writes behind its row.
-        if span < have:
-            return
-        room = max(-(-(span + 1) // _GRANULE) * _GRANULE, min(2 * have, have + 4096))
+    def free(self) -> None:
+        """Give the memory back."""
         for layer in self._layers:
             for index, stored in enumerate(layer):
-                grown = stored.new_zeros((*stored.shape[:2], room, stored.shape[3]))
-                grown[:, :, :have] = stored
-                layer[index] = grown
+                layer[index] = stored.new_zeros((self._slots, stored.shape[1], 0, stored.shape[3]))
+
+    @property
+    def places(self) -> int:
+        """Rows that it can hold now."""
+        return self._layers[0][0].shape[0]
+
+    @property
+    def room(self) -> int:
+        """Positions of each place."""
+        return self._layers[0][0].shape[2]
+
+    @property
+    def bytes(self) -> int:
+        """What it holds."""
+        return sum(stored.nbytes for layer in self._layers for stored in layer)
+
+    def places_for(self, length: int) -> int:
+        """How many rows of this length can be held at once; at least one."""
+        return self._slots if self._tokens is None else max(1, min(self._slots, self._tokens // self._least(length)))
+
+    def size_for(self, length: int, rows: int) -> tuple[int, int]:
+        """Places and room with which so many rows of this length are held: as now, if that will do."""
+        if length < self.room and rows <= self.places:
+            return self.places, self.room
+        generous = max(self._least(length), min(2 * self.room, self.room + 4096))
+        if self._tokens is None or self._slots * generous <= self._tokens:
+            return self._slots, generous
+        return self.places_for(length), self._least(length)
+
+    def resize(self, places: int, room: int) -> None:
+        """Change shape; what lies in places and at positions that stay is kept. One tensor after the other."""
+        for layer in self._layers:
+            for index, stored in enumerate(layer):
+                changed = stored.new_zeros((places, stored.shape[1], room, stored.shape[3]))
+                kept = stored[:places, :, :room]
+                changed[: kept.shape[0], :, : kept.shape[2]] = kept
+                layer[index] = changed
+
+    def _least(self, length: int) -> int:
+        """Room for a row of this length, and for one position more: an idle place among running ones writes there."""
+        granule = _GRANULE if self._tokens is None else _BOUNDED_GRANULE
+        room = -(-(length + 1) // granule) * granule
+        return room if self._tokens is None else min(room, self._tokens)
+
+    def _indices(self, places: Sequence[int]) -> Tensor:
+        return torch.tensor(places, device=self._device)

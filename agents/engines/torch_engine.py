@@ -5,66 +5,82 @@ alike share the prefill (`rows`). Running rows are moved together, so that a dec
 spans the longest of them; a row that ends makes room at once. What a row samples depends on its own noise (`noise`),
 never on its neighbours; only the last bits of its log-probs know how wide the step was. The same requests in the same
 order give the same bits, and `update_weights` between turns leaves nothing behind: the engine is as new.
-Log-probs are those of the distribution that was sampled from, temperature included; there is no top-p or top-k, for
-training would need its mask.
 
-Left out: models whose attention is not full in every layer (sliding windows, state spaces); CUDA graphs; attention that
+Its memory is bounded in tokens (`cache_tokens`). Turns wait until there is room for them; where running rows outgrow
+it, the one that came last goes back to the queue and begins anew, with the same noise and so with the same words.
+
+Left out: models whose attention is not full in every layer (sliding windows, state spaces); attention that
 reads a shared prompt once for all its rows; steps that decode some rows and prefill others; and word of episodes that
 have ended, so that the place of the row unused for longest is taken, though its tool may only be slow.
 """
 
-from collections import deque
-from collections.abc import Iterable, Sequence
-from itertools import count
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from palaestra.agents.engines.noise import gumbel, row_key, word_keys
+from palaestra.agents.engines.graphs import Graphs
+from palaestra.agents.engines.places import Places
 from palaestra.agents.engines.rows import Feed, Slot, plan
+from palaestra.agents.engines.sampling import Settings, sample, truncates
 from palaestra.agents.engines.slots import SlotCache
 from palaestra.agents.head import head_of
 from palaestra.errors import UsageError
 from palaestra.protocols import Completion, PauseMode, Request
 
-_WIDTH = 4
-"""A decode step's width is a multiple of this."""
 _BUCKET = 1.35
 """Chunks that are prefilled together differ by at most this factor in length."""
 _PREFILL_TOKENS = 16_384
 """The most padded tokens that one prefill pass holds."""
+_BLOCK = 8
+"""On a GPU so many tokens a row are decoded before the host looks at them; what is sampled behind a stop is wasted."""
 
 
-class TorchEngine:
+class TorchEngine(Places):
     """Samples turns from a causal language model, which it may share with a trainer that steps between its calls."""
 
-    def __init__(self, model: Any, stops: Iterable[int], *, slots: int = 96, seed: int = 0) -> None:
+    def __init__(
+        self, model: Any, stops: Iterable[int], *, slots: int = 96, seed: int = 0, cache_tokens: int | None = None
+    ) -> None:
+        """`cache_tokens` bounds the cache; without it, it grows to `slots` times the longest row."""
         kinds = set(getattr(model.config, "layer_types", None) or {"full_attention"})
         if kinds != {"full_attention"}:
             raise UsageError(f"the torch engine serves models with full attention in every layer; this one has {kinds}")
-        self.model = model.eval()
+        if cache_tokens is not None and cache_tokens < 2:
+            raise UsageError(f"cache_tokens is {cache_tokens}; a cache holds a row of at least 2 tokens")
+        self.model = model
         self.version = 0
         self.sampled = 0
         """Tokens, those of cancelled turns too."""
-        self.seed = seed
         weight = next(model.parameters())
+        cache = SlotCache(model.config, slots, weight.dtype, weight.device, cache_tokens)
+        super().__init__(cache, slots, seed, getattr(model.config, "max_position_embeddings", None) or 2**31)
+        self._cache_tokens = cache_tokens
+        on_gpu = weight.device.type == "cuda"
+        self._graphs = Graphs() if on_gpu else None
+        self._block = _BLOCK if on_gpu else 1
         self._device: torch.device = weight.device
         self._stops = frozenset(stops)
         self._head = head_of(model)
-        self._cache = SlotCache(model.config, slots, weight.dtype, weight.device)
-        self._words = word_keys(self._head.layer.weight.shape[0], weight.device)
-        self._slots = [Slot(place) for place in range(slots)]
-        self._queue: deque[tuple[int, Request]] = deque()
-        self._tickets = count()
-        self._clock = 0
         self._ready: list[Completion] = []
-        self._paused = False
+        self._paused = self._released = False
 
     @property
     def shares_weights(self) -> bool:
         """It samples from the model that it was given."""
         return True
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory of the cache."""
+        return self._cache.bytes
+
+    @property
+    def busy(self) -> bool:
+        """Whether `poll` has anything to do."""
+        return not (self._paused or self._released) and bool(self._queue or self._running())
 
     def submit(self, request: Request) -> int:
         """Queue a turn."""
@@ -72,29 +88,66 @@ class TorchEngine:
             raise UsageError(
                 f"a request needs ids and max_tokens >= 1; got {len(request.ids)} and {request.max_tokens}"
             )
+        if len(request.ids) >= self._longest:
+            raise UsageError(
+                f"a row of {len(request.ids)} tokens and its answer are longer than the {self._longest} that the model "
+                "takes; lower max_episode_tokens"
+            )
+        most = min(len(request.ids) + request.max_tokens, self._longest)
+        if self._cache_tokens is not None and most >= self._cache_tokens:
+            raise UsageError(
+                f"a row may grow to {most} tokens, and cache_tokens is {self._cache_tokens}; it must be larger than "
+                "the longest row: raise it, or lower max_episode_tokens"
+            )
         ticket = next(self._tickets)
         self._queue.append((ticket, request))
         return ticket
 
+    def poll(self, timeout: float = 0.0) -> list[Completion]:
+        """Admit what waits, sample for every running turn, and report the turns that ended."""
+        done = self.collect()
+        if not (self._paused or self._released):
+            self._admit()
+            done += self._step()
+        return done
+
+    def collect(self) -> list[Completion]:
+        """Turns that ended while a pause waited for them, which `poll` would report first."""
+        done, self._ready = self._ready, []
+        return done
+
     # Not inference_mode: a model that keeps a tensor of its pass would hand it to the trainer, who could not use it.
     @torch.no_grad()
-    def poll(self, timeout: float = 0.0) -> list[Completion]:
-        """Admit what waits, sample one token for every running turn, and report the turns that ended."""
-        done, self._ready = self._ready, []
-        if self._paused:
-            return done
-        self._admit()
-        running = [slot for slot in self._slots if slot.ticket is not None]
+    def _step(self) -> list[Completion]:
+        """Sample a token, or a block of them, for each turn that decodes, and the first of each that is new."""
+        running = self._make_room(self._running())
         fresh = sorted((slot for slot in running if slot.fresh), key=lambda slot: slot.ticket or 0)
         decoding = [slot for slot in running if not slot.fresh]
-        done += self._decode(decoding) if decoding else []
-        for feeds in plan(fresh, self._slots):
-            done += self._prefill(feeds)
+        with self._answering():
+            done = self._decode(decoding) if decoding else []
+            for feeds in plan(fresh, self._slots):
+                done += self._prefill(feeds)
         return done
+
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        """No dropout and no checkpointing in the pass, whatever mode the trainer has its layers in, before and after.
+
+        All modules are asked each time: a trainer may wrap or add some.
+        """
+        training = [module for module in self.model.modules() if module.training]
+        for module in training:
+            module.training = False
+        try:
+            yield
+        finally:
+            for module in training:
+                module.training = True
 
     def cancel(self, ticket: int) -> None:
         """Forget a turn; what its slot holds stays usable."""
-        self._queue = deque(entry for entry in self._queue if entry[0] != ticket)
+        self._forget_queued(ticket)
+        self._ready = [completion for completion in self._ready if completion.ticket != ticket]
         for slot in self._slots:
             if slot.ticket == ticket:
                 slot.ticket = None
@@ -113,16 +166,19 @@ class TorchEngine:
         for slot in self._slots:
             slot.cached, slot.fresh = [], True
             if slot.ticket is None:
-                slot.row, slot.used = -1, 0
-        if all(slot.ticket is None for slot in self._slots):
+                slot.forget()
+        if not self._running():
             # A run that is resumed here has an engine that never played: this one must not differ from it by a bit.
             self._cache.clear()
             self._clock = 0
 
     def pause(self, mode: PauseMode = "keep") -> None:
         """Sample nothing more until `resume`."""
-        while mode == "wait" and any(slot.ticket is not None for slot in self._slots):
-            self._ready += self.poll()
+        if mode == "abort":
+            self._requeue(self._running())
+        elif mode == "wait" and not (self._paused or self._released):
+            while self._running():
+                self._ready += self._step()
         self._paused = True
 
     def resume(self) -> None:
@@ -130,10 +186,18 @@ class TorchEngine:
         self._paused = False
 
     def release(self) -> None:
-        """The cache stays as it is."""
+        """Free the cache. Nothing is sampled until `reclaim`."""
+        self._requeue(self._running())
+        for slot in self._slots:
+            slot.forget()
+        self._cache.free()
+        if self._graphs is not None:
+            self._graphs.clear()
+        self._released = True
 
     def reclaim(self) -> None:
-        """The cache grows as it is needed."""
+        """Sample again; the cache grows as it is needed."""
+        self._released = False
 
     def health(self) -> str:
         """Nothing can be wrong with a model in this process that its next pass would not say."""
@@ -142,56 +206,49 @@ class TorchEngine:
     def close(self) -> None:
         """Nothing to release: memory goes with the object."""
 
-    def _admit(self) -> None:
-        """Give queued turns a slot: the one where their row still lies, else the one unused for longest."""
-        if not self._queue:
-            return
-        idle = [slot for slot in self._slots if slot.ticket is None]
-        admitted = [self._queue.popleft() for _ in range(min(len(idle), len(self._queue)))]
-        homes = {slot.row: slot for slot in idle}
-        chosen = [homes.pop(request.row, None) for _, request in admitted]
-        taken = {slot.place for slot in chosen if slot is not None}
-        strange = iter(sorted((slot for slot in idle if slot.place not in taken), key=lambda s: (s.used, s.place)))
-        for slot, (ticket, request) in zip(chosen, admitted, strict=True):
-            self._clock += 1
-            key = row_key(self.seed, request.start.task, request.start.seed, request.turn)
-            (slot or next(strange)).take(ticket, request, key, self._clock)
-
     def _decode(self, decoding: list[Slot]) -> list[Completion]:
-        """Feed each row its last token, all rows at once, and sample the next."""
+        """Feed each row its last token, all rows at once, and sample the next, or a block of them."""
         width = self._width(len(decoding))
         self._move_together(decoding, width)
         inside = self._slots[:width]
-        span = max(len(slot.cached) for slot in decoding) + 1
+        # No row needs more than the most that one of them may still say.
+        steps = min(self._block, max(slot.room - len(slot.ids) for slot in decoding))
+        span = max(len(slot.cached) for slot in decoding) + steps
         # Idle places in between write behind their rows, which is harmless.
         last = self._tensor([slot.ids[-1] if slot.ids else 0 for slot in inside])
         positions = self._tensor([len(slot.cached) for slot in inside])
-        hidden = self._forward(last[:, None], positions[:, None], range(width), span)
-        for slot in decoding:
-            slot.cached.append(slot.ids[-1])
-        tokens, logprobs = self._sample(hidden[:, 0], inside, positions + 1)
-        places = [slot.place for slot in decoding]
-        return self._take(decoding, [tokens[place] for place in places], [logprobs[place] for place in places])
+        settings, greedy, truncated = self._settings(inside)
+        steps_taken = []
+        for _ in range(steps):
+            last, logprobs = self._decode_step(last, positions, settings, span, greedy, truncated)
+            positions = positions + 1
+            steps_taken.append((last, logprobs))
+        done: list[Completion] = []
+        words_SW = torch.stack([words for words, _ in steps_taken]).tolist()
+        for words, logprobs_W in zip(words_SW, torch.stack([found for _, found in steps_taken]).tolist(), strict=True):
+            going = [slot for slot in decoding if slot.ticket is not None]
+            for slot in going:
+                slot.cached.append(slot.ids[-1])
+            done += self._take(going, [words[s.place] for s in going], [logprobs_W[s.place] for s in going])
+        return done
 
-    def _width(self, running: int) -> int:
-        """How many places a decode step of this many rows computes."""
-        return min(-(-running // _WIDTH) * _WIDTH, len(self._slots))
+    def _decode_step(
+        self, last: Tensor, positions: Tensor, settings: Settings, span: int, greedy: bool, truncated: bool
+    ) -> tuple[Tensor, Tensor]:
+        """One token for each of the first places: its words and their log-probs."""
+        width = len(last)
+        span = min(_bucket(span), self._cache.room) if self._graphs is not None else span
 
-    def _move_together(self, decoding: list[Slot], width: int) -> None:
-        """Bring the rows that decode into the first `width` places, in exchange for those that do not."""
-        outside = [slot for slot in decoding if slot.place >= width]
-        if not outside:
-            return
-        busy = {slot.place for slot in decoding}
-        inside = [slot for slot in self._slots[:width] if slot.place not in busy][: len(outside)]
-        moves = [
-            (a.place, b.place) for pair in zip(outside, inside, strict=True) for a, b in (pair, pair[::-1]) if a.cached
-        ]
-        length = max(len(slot.cached) for slot in (*outside, *inside))
-        self._cache.copy([source for source, _ in moves], [target for _, target in moves], length)
-        for out, into in zip(outside, inside, strict=True):
-            out.place, into.place = into.place, out.place
-            self._slots[out.place], self._slots[into.place] = out, into
+        def step(last_W: Tensor, positions_W: Tensor, *settings_W: Tensor) -> tuple[Tensor, Tensor]:
+            hidden = self._forward(last_W[:, None], positions_W[:, None], range(width), span)[:, 0]
+            return sample(
+                self._head(hidden), positions_W + 1, Settings(*settings_W), greedy=greedy, truncated=truncated
+            )
+
+        if self._graphs is None:
+            return step(last, positions, *settings)
+        words, logprobs = self._graphs.run((width, span, greedy, truncated), step, (last, positions, *settings))
+        return words, logprobs
 
     def _prefill(self, feeds: list[Feed]) -> list[Completion]:
         """Give these rows what others hold of them, compute the rest, and sample the token after it."""
@@ -226,7 +283,10 @@ class TorchEngine:
                 lines.append(line)
         last = self._tensor([feed.missing - 1 for feed in chunk])
         ends = hidden[torch.arange(len(chunk), device=self._device), last][self._tensor(lines)]
-        return self._take(slots, *self._sample(ends, slots, self._tensor([len(slot.cached) for slot in slots])))
+        settings, greedy, truncated = self._settings(slots)
+        positions = self._tensor([len(slot.cached) for slot in slots])
+        words, logprobs = sample(self._head(ends), positions, settings, greedy=greedy, truncated=truncated)
+        return self._take(slots, words.tolist(), logprobs.tolist())
 
     def _forward(self, ids: Tensor, positions: Tensor, places: Sequence[int], span: int) -> Tensor:
         mask = self._cache.aim(places, positions, span)
@@ -239,17 +299,12 @@ class TorchEngine:
         hidden: Tensor = output.last_hidden_state
         return hidden
 
-    def _sample(self, hidden: Tensor, slots: Sequence[Slot], positions: Tensor) -> tuple[list[int], list[float]]:
-        """The next token of each row and its log-probability."""
-        temperatures = torch.tensor([[slot.temperature] for slot in slots], device=self._device)
-        greedy = temperatures == 0
-        logits = self._head(hidden) / torch.where(greedy, 1.0, temperatures)
-        logprobs = torch.log_softmax(logits, dim=-1)
-        scores = gumbel(self._tensor([slot.key for slot in slots]), positions, self._words).add_(logprobs)
-        if any(slot.temperature == 0 for slot in slots):
-            scores = torch.where(greedy, logprobs, scores)
-        tokens = scores.argmax(dim=-1)
-        return tokens.tolist(), logprobs.gather(1, tokens[:, None])[:, 0].tolist()
+    def _settings(self, slots: Sequence[Slot]) -> tuple[Settings, bool, bool]:
+        """How these rows are sampled, whether any takes the likeliest word, and whether any leaves words out."""
+        asked = [slot.request if slot.ticket is not None else None for slot in slots]
+        greedy = any(request is not None and request.temperature == 0 for request in asked)
+        truncated = any(request is not None and truncates(request) for request in asked)
+        return Settings.of([slot.key for slot in slots], asked, self._device), greedy, truncated
 
     def _take(self, slots: Sequence[Slot], tokens: list[int], logprobs: list[float]) -> list[Completion]:
         """Give the sampled tokens to their slots; the turns that ended come out."""
@@ -282,3 +337,9 @@ def _chunks(feeds: Iterable[Feed]) -> list[list[Feed]]:
             chunks.append([])
         chunks[-1].append(feed)
     return chunks
+
+
+def _bucket(span: int) -> int:
+    """A span that is at most a quarter longer, of which there are few: each is a graph of its own."""
+    step = 1 << max(span.bit_length() - 3, 6)
+    return -(-span // step) * step

@@ -156,7 +156,7 @@ class Worker:
                 except BaseException as error:  # An author's code runs here, and this thread has to live.
                     errors.append(_portable(error))
             try:
-                events = arena.recv(1, _ALTERNATION if arena.outstanding and not orders else 0.0)
+                events = arena.recv(arena.outstanding, 0.0 if orders else _ALTERNATION)
             except BaseException as error:
                 errors.append(_portable(error))
                 again = True  # Other events may be ready.

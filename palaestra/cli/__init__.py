@@ -30,7 +30,7 @@ COMMANDS = {
     "collect": "let a teacher play and keep its best episodes",
     "sft": "imitate recorded episodes",
     "data": "look at a file of tasks, or find the row that is wrong",
-    "serve": "run the programs of agents that train on another machine: serve sandbox",
+    "serve": "run agents' programs for another machine (serve sandbox), or vLLM for a run here (serve vllm)",
     "doctor": "what is installed, what a model's template does, what memory it needs",
     "demo": "raise the tiny agent, train it, and hold the result against controls",
 }

@@ -97,7 +97,7 @@ def _until(seconds: float) -> str:
         text = f"{seconds:.0f} s"
     else:
         minutes = round(seconds / 60)
-        text = f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02} min"
+        text = f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02} min"
     end = datetime.now() + timedelta(seconds=min(seconds, _LONGEST))
     return f"{text} left, to {end:%H:%M}" if seconds < _DAY else f"{text} left, to {end:%a %d %b %H:%M}"
 

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from palaestra.agents.adapters import base_name, is_adapter
+from palaestra.agents.engines.vllm.checks import refused_on_cpu
 from palaestra.agents.local_model import find_device, misplaced
 from palaestra.agents.policies.tiny import tiny_model, tiny_tokenizer
 from palaestra.agents.template import examine
@@ -61,6 +63,8 @@ def read(name: str) -> tuple[Any, Any, list[int]]:
         return tiny_model(512).config, tiny_tokenizer(["What is 17 * 23? Answer: 391"]), []
     if wrong := misplaced(name):
         raise UsageError("; ".join(wrong))
+    if is_adapter(Path(name)):
+        raise UsageError(f"{name!r} holds an adapter; ask about its base, {base_name(Path(name))!r}")
     readers: dict[str, Any] = {"config": AutoConfig, "tokenizer": AutoTokenizer}
     parts: dict[str, Any] = {}
     for local in (True, False):  # What the hub's cache has needs no network.
@@ -99,6 +103,8 @@ def _architecture(shape: Outline) -> Iterator[Finding]:
         yield Finding("attention", text, "warning", f"--play.max-episode-tokens {window}")
     else:
         yield Finding("attention", "full in every layer: the engine serves it")
+    if why := refused_on_cpu(shape.model.config):
+        yield Finding("vllm", why)
     if longest := getattr(inner, "max_position_embeddings", None):
         yield Finding("longest row", f"the model was made for {longest} tokens")
 

@@ -1,6 +1,6 @@
 """`palaestra serve sandbox`: this machine runs the programs of agents that train elsewhere.
 
-Left out: how a client asks (`palaestra.envs.sandboxes.remote`).
+Left out: how a client asks (`palaestra.envs.sandboxes.remote`), and `palaestra serve vllm` (`serve_vllm`).
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ class Options:
     """Serve a sandbox over HTTP, for `open_sandbox("remote", url=...)` on another machine.
 
     What a session may have is at most what is set here, which is enough for the tools and graders of palaestra; a
-    client that asks for nothing gets the usual limits, within these.
+    client that asks for nothing gets the usual limits, within these. `palaestra serve vllm --help`: another service.
     """
 
     what: Annotated[Literal["sandbox"], tyro.conf.Positional]
@@ -70,6 +70,10 @@ class Options:
 
 def run(arguments: Sequence[str]) -> int:
     """Answer until interrupted; every session ends with it."""
+    if arguments and arguments[0] == "vllm":
+        from palaestra.cli.serve_vllm import run as serve_vllm
+
+        return serve_vllm(arguments[1:])
     options = tyro.cli(Options, args=list(arguments), prog="palaestra serve")
     token = find_token(options.token_env, options.host)
     with open_sandbox(options.backend, require=options.require, limits=options.limits()) as sandbox:

@@ -1,17 +1,17 @@
-"""`palaestra view RUN`: a run, or files of episodes, as one page for a browser; live with --serve."""
+"""`palaestra view RUN`: a run, several runs side by side, or files of episodes, as one page; live with --serve."""
 
 import re
 import webbrowser
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
 
-from palaestra.cli.display import show_line
-from palaestra.cli.output import Reported
+from palaestra.cli.display import note, show_line
+from palaestra.cli.output import Reported, reporting
 from palaestra.errors import UsageError
 
 _LARGE = 150_000_000
@@ -20,12 +20,14 @@ _MOST_STEPS = 1_000_000
 
 @dataclass(frozen=True)
 class Options(Reported):
-    """Look at a run: curves, groups, episodes turn by turn, tokens. One HTML file that needs no network."""
+    """Look at a run: curves, groups, episodes turn by turn, tokens; or compare several runs. One HTML file that needs
+    no network.
+    """
 
     paths: Annotated[tuple[Path, ...], tyro.conf.Positional]
-    """A run's folder, or one or more episode files (.jsonl)."""
+    """A run's folder, the folders of several runs to compare, or one or more episode files (.jsonl)."""
     out: Path | None = None
-    """The page; RUN/view.html by default, view.html in this folder for episode files."""
+    """The page; RUN/view.html by default, view.html in this folder for episode files, compare.html for several runs."""
     open: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Show it in the browser of this machine."""
     serve: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
@@ -43,6 +45,15 @@ class Options(Reported):
         if not 0 <= self.port < 65_536:
             raise UsageError(f"port is {self.port}; it must be from 0 to 65535")
         chosen_steps(self.steps)
+        if self.serve and self.json is not None:
+            raise UsageError("--serve goes on until it is ended, so it reports nothing; leave out --json")
+        if self.serve and self.compares:
+            raise UsageError("--serve follows one run; leave it out to compare several")
+
+    @property
+    def compares(self) -> bool:
+        """Whether several runs are asked for."""
+        return len(self.paths) > 1 and all(path.is_dir() for path in self.paths)
 
 
 def chosen_steps(text: str) -> frozenset[int] | None:
@@ -66,23 +77,35 @@ def run(arguments: Sequence[str]) -> int:
     options = tyro.cli(Options, args=list(arguments), prog="palaestra view")
     if not options.paths:
         raise UsageError("name a run's folder, or one or more episode files: palaestra view RUN")
-    steps, console = chosen_steps(options.steps), Console()
+    steps = chosen_steps(options.steps)
     if options.serve:
-        return _serve(options, steps, console)
+        return _serve(options, steps, Console())
+    with reporting(options.json) as figures:
+        figures |= _write(options, steps)
+    return 0
+
+
+def _write(options: Options, steps: frozenset[int] | None) -> dict[str, Any]:
     from palaestra.trainers.viewer.collect import Collection
+    from palaestra.trainers.viewer.compare import Comparison
     from palaestra.trainers.viewer.page import write
 
-    collection = Collection(options.paths, steps)
-    written = write(options.out or (collection.run or Path()) / "view.html", collection)
-    show_line(console, f"{written.episodes:,} episodes, {written.bytes / 1e6:,.1f} MB: {written.path}")
+    if options.compares:
+        written = write(options.out or Path("compare.html"), Comparison(options.paths))
+        what = f"{len(options.paths)} runs"
+    else:
+        collection = Collection(options.paths, steps)
+        written = write(options.out or (collection.run or Path()) / "view.html", collection)
+        what = f"{written.episodes:,} episodes"
+    show_line(Console(), f"{what}, {written.bytes / 1e6:,.1f} MB: {written.path}")
     if written.defects:
         lines = "line that" if written.defects == 1 else "lines that"
-        console.print(f"without {written.defects} {lines} cannot be read; the page names them", highlight=False)
+        note(f"without {written.defects} {lines} cannot be read; the page names them")
     if written.bytes > _LARGE:
-        console.print("large for a browser; choose some with --steps, or use --serve", highlight=False)
+        note("large for a browser; choose some with --steps, or use --serve")
     if options.open:
         webbrowser.open(written.path.resolve().as_uri())
-    return 0
+    return asdict(written)
 
 
 def _serve(options: Options, steps: frozenset[int] | None, console: Console) -> int:

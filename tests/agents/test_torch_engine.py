@@ -11,8 +11,10 @@ import torch
 
 from palaestra import Ending, Request, Start, UsageError
 from palaestra.agents import Agent, TokenLimits, play
-from palaestra.agents.engines import noise
-from palaestra.agents.engines.noise import gumbel, row_key, word_keys
+from palaestra.agents.engines import sampling
+from palaestra.agents.engines.graphs import Graphs
+from palaestra.agents.engines.noise import row_key, uniform
+from palaestra.agents.engines.sampling import Settings, sample
 from palaestra.agents.engines.torch_engine import TorchEngine
 from palaestra.agents.policies.tiny import tiny_model
 
@@ -273,24 +275,156 @@ def test_long_rows_grow_the_cache_without_harm():
 # The noise.
 
 
-def test_noise_has_the_mean_and_spread_of_gumbel_and_is_always_finite():
-    keys = torch.tensor([row_key(0, task, 1, 0) for task in range(50)])
-    found = gumbel(keys, torch.arange(50), word_keys(4000, keys.device))
-    assert torch.isfinite(found).all()
-    assert float(found.mean()) == pytest.approx(0.5772, abs=0.02)
-    assert float(found.std()) == pytest.approx(1.2825, abs=0.02)
-    # Neighbouring words and positions have nothing to do with each other.
-    assert abs(float(torch.corrcoef(torch.stack([found[:, :-1].flatten(), found[:, 1:].flatten()]))[0, 1])) < 0.01
-    assert abs(float(torch.corrcoef(found)[~torch.eye(50, dtype=bool)].abs().max())) < 0.1
+def test_noise_is_uniform_and_neighbours_have_nothing_to_do_with_each_other():
+    keys = torch.tensor([row_key(0, task, 1, 0) for task in range(64)])
+    found = torch.stack([uniform(keys, torch.full_like(keys, position)) for position in range(2000)])
+    assert found.dtype == torch.float64
+    assert 0 < found.min() < 1e-3 < 1 - 1e-3 < found.max() < 1
+    counts = torch.histc(found, 100, 0, 1)
+    assert float(((counts - counts.mean()) ** 2 / counts.mean()).sum()) < 99 + 4.5 * (2 * 99) ** 0.5
+    between_positions = torch.corrcoef(torch.stack([found[:-1].flatten(), found[1:].flatten()]))[0, 1]
+    assert abs(float(between_positions)) < 0.01
+    assert float(torch.corrcoef(found.T)[~torch.eye(64, dtype=bool)].abs().max()) < 0.12
 
 
-@pytest.mark.parametrize("hashed", [0, 0xFFFFFFFF])
-def test_the_largest_and_the_smallest_noise_are_finite(monkeypatch, hashed):
-    """In float32 the last of 2**24 values rounds to 1 and its Gumbel is infinite; 2**23 are used."""
-    monkeypatch.setattr(noise, "_mix", lambda x: torch.full_like(x, hashed))
-    found = gumbel(torch.tensor([1]), torch.tensor([1]), torch.tensor([1, 2]))
-    assert torch.isfinite(found).all()
-    assert 2.5 < float(found.abs().max()) < 20
+@pytest.mark.parametrize("words", [5, 511, 512, 513, 151_936])
+@pytest.mark.parametrize("number", [2.0**-49, 0.5, 1 - 2.0**-49])
+def test_the_smallest_and_the_largest_number_hit_a_word_that_can_be_said(monkeypatch, words, number):
+    """Sums of float32 blocks round; a number at the end of one must not fall out of it, nor on a word left out."""
+    monkeypatch.setattr(sampling, "uniform", lambda keys, _: torch.full(keys.shape, number, dtype=torch.float64))
+    logits = torch.randn(4, words, generator=torch.Generator().manual_seed(words)) * 3
+    logits[:, [0, -1]] = -torch.inf
+    settings = Settings.of([0] * 4, [None] * 4, logits.device)
+    for truncated in (False, True):
+        found, logprobs = sample(logits, torch.zeros(4, dtype=int), settings, greedy=False, truncated=truncated)
+        assert torch.isfinite(logprobs).all()
+        torch.testing.assert_close(logprobs, torch.log_softmax(logits, -1).gather(1, found[:, None])[:, 0])
+
+
+def test_sampling_from_a_large_vocabulary_follows_the_softmax():
+    """Words of a vocabulary like Qwen's, counted in 40 groups of equal probability, of which many words are tiny."""
+    words, draws = 151_936, 600
+    logits = torch.randn(words, generator=torch.Generator().manual_seed(1)) * 4
+    ends = torch.softmax(logits.double(), 0).cumsum(0)
+    group = (ends * 40).long().clamp(max=39)
+    expected = torch.zeros(40, dtype=torch.float64).index_add_(0, group, torch.softmax(logits.double(), 0)) * draws
+    observed = torch.zeros(40, dtype=torch.float64)
+    for part in torch.arange(draws).split(20):
+        settings = Settings.of([row_key(0, int(n), 0, 0) for n in part], [None] * 20, logits.device)
+        found, _ = sample(logits.expand(20, -1), part, settings, greedy=False, truncated=False)
+        observed += torch.bincount(group[found], minlength=40)
+    full = expected > 5
+    square = float(((observed - expected) ** 2 / expected)[full].sum())
+    assert square < int(full.sum()) + 4.5 * (2 * int(full.sum())) ** 0.5
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_modes_of_the_model_are_not_the_engine_s_affair(trains):
+    """A trainer switches them for its pass; the engine answers without dropout in any, and leaves them as they are."""
+    model = copy.deepcopy(MODEL)
+    for layer in model.model.layers:
+        layer.self_attn.attention_dropout = 0.5
+    model.train(trains)
+    model.model.norm.training = not trains
+    before = [module.training for module in model.modules()]
+    served = engine(model)
+    ticket = served.submit(request([5, 6, 7]))
+    done = finish(served, 1)[ticket]
+    assert [module.training for module in model.modules()] == before
+    alone = engine(MODEL)
+    alone.submit(request([5, 6, 7]))
+    assert done.ids == finish(alone, 1)[0].ids
+
+
+# Memory.
+
+
+@pytest.mark.parametrize("cache_tokens", [260, 640, 1200])
+def test_a_cache_of_few_tokens_holds_no_more_and_every_turn_is_answered_as_in_a_large_one(cache_tokens):
+    """Rows of very different lengths that outgrow it: some are put back and begin anew, with the same words."""
+    requests = [
+        request([1 + (n * k) % 250 for k in range(length)], start=Start(n, 7), max_tokens=60)
+        for n, length in enumerate([5, 150, 20, 30, 8, 190, 5, 70, 9, 30, 12, 40])
+    ]
+    found, most = {}, {}
+    for tokens in (cache_tokens, None):
+        served = engine(slots=8, stops={999}, cache_tokens=tokens)
+        tickets = [served.submit(one) for one in requests]
+        done, most[tokens] = {}, 0
+        while len(done) < len(tickets):
+            done |= {completion.ticket: completion for completion in served.poll()}
+            most[tokens] = max(most[tokens], served.held_bytes)
+        found[tokens] = [done[ticket] for ticket in tickets]
+    token_bytes = 2 * 2 * 4 * 16 * 4
+    assert most[cache_tokens] <= cache_tokens * token_bytes < most[None]
+    for few, many in zip(found[cache_tokens], found[None], strict=True):
+        assert few.ids == many.ids
+        np.testing.assert_allclose(few.logprobs, many.logprobs, atol=2e-5)
+
+
+def test_when_a_long_row_has_ended_short_ones_have_its_place():
+    served = engine(slots=8, stops={999}, cache_tokens=512)
+    served.submit(request([1 + n % 200 for n in range(300)], max_tokens=4))
+    for n in range(12):
+        served.submit(request([5, 6, 7 + n], max_tokens=30))
+    widths = []
+    for _ in range(30):
+        before = served.sampled
+        served.poll()
+        widths.append(served.sampled - before)
+    assert widths[0] == 1
+    assert max(widths) >= 8
+
+
+def test_a_row_that_can_never_fit_is_refused_in_words():
+    with pytest.raises(UsageError, match="cache_tokens is 64"):
+        engine(cache_tokens=64).submit(request(list(range(1, 61)), max_tokens=4))
+    engine(cache_tokens=64).submit(request(list(range(1, 60)), max_tokens=4))
+
+
+# Blocks of steps, as on a GPU.
+
+
+class Blocks(TorchEngine):
+    """Decodes eight tokens before it looks at them, through a stand-in for captured graphs."""
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self._block, self._graphs = 8, Replayed()
+
+
+class Replayed(Graphs):
+    """What was captured reads only the tensors that it was captured with, as on a GPU."""
+
+    replays = 0
+
+    def _capture(self, step, held):
+        outputs = tuple(torch.empty_like(output) for output in step(*held))
+
+        def replay():
+            self.replays += 1
+            for place, output in zip(outputs, step(*held), strict=True):
+                place.copy_(output)
+
+        return replay, held, outputs
+
+
+@pytest.mark.parametrize("cache_tokens", [None, 700])
+def test_blocks_of_steps_give_what_single_steps_give(cache_tokens):
+    requests = [
+        request(list(range(1, 4 + n * n)), start=Start(n, 0), max_tokens=9 + n, temperature=[1.0, 0.0, 0.7][n % 3])
+        for n in range(12)
+    ]
+    found = []
+    for kind in (TorchEngine, Blocks):
+        served = kind(MODEL, CHAT.stops, slots=8, cache_tokens=cache_tokens)
+        tickets = [served.submit(one) for one in requests]
+        done = finish(served, len(requests))
+        found.append([done[ticket] for ticket in tickets])
+    assert served._graphs.replays > 10
+    for single, block in zip(*found, strict=True):
+        assert (single.ids, single.cut) == (block.ids, block.cut)
+        np.testing.assert_allclose(single.logprobs, block.logprobs, atol=2e-5)
 
 
 @pytest.mark.parametrize("changed", ["seed", "task", "start_seed", "turn"])

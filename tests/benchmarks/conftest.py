@@ -1,11 +1,13 @@
 """What the tests of benchmarks share: a script by its file, as a mapping of what it defines."""
 
 import runpy
+import sys
 from pathlib import Path
 
 import pytest
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+sys.path[:0] = [str(Path(__file__).parents[1] / room) for room in ("agents", "trainers")]
 
 
 @pytest.fixture

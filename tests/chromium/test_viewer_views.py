@@ -15,6 +15,7 @@ from palaestra.episode import Call, Ending, Status
 from palaestra.record import Record, write
 from palaestra.trainers.viewer import page
 from palaestra.trainers.viewer.collect import Collection
+from palaestra.trainers.viewer.compare import Comparison
 from palaestra.trainers.viewer.server import Viewer
 
 pytestmark = pytest.mark.chromium
@@ -264,3 +265,48 @@ def test_a_run_is_followed_without_a_reload(tmp_path: Path, looked: Any) -> None
         viewer.close()
         thread.join(30)
     looked.until("document.querySelector('.live').textContent === 'the server does not answer'")
+
+
+def test_runs_are_compared_over_their_steps_with_what_they_measured_and_how_they_differ(
+    tmp_path: Path, looked: Any
+) -> None:
+    folders, out = [], tmp_path / "compare.html"
+    for name, steps, rate in (("one", 3, 0.1), ("<b>two", 5, 0.2)):
+        folder = make_run(tmp_path / name, steps)
+        (folder / "config.json").write_text(json.dumps({"steps": steps, "optimizer": {"rate": rate}, "same": 1}))
+        sampled = {"sampled": {"success": rate, "low": 0.0, "high": 0.5}}
+        (folder / "before.json").write_text(json.dumps(sampled))
+        (folder / "summary.json").write_text(json.dumps({"steps": steps, "after": sampled}))
+        folders.append(folder)
+    with (folders[1] / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 6, "reward": 1, "of two alone": 1}\n')
+    page.write(out, Comparison(folders))
+    looked.open(out)
+    names = "[...document.querySelectorAll('.chart .name')].map((one) => one.textContent).join()"
+    assert looked.page.evaluate(names) == "rewards/success/mean,held-out success,reward"
+    assert looked.page.locator(".chart").first.locator("path.line").count() == 2
+    looked.page.locator(".plot").first.hover(position={"x": 60, "y": 40})
+    looked.until("document.querySelector('.chart figcaption').textContent.includes('0.20.2')")
+    for text in ("<b>two", "0.100", "optimizer.rate", "of two alone"):
+        assert (text in looked.text("main")) == (text != "of two alone"), text
+    assert "same" not in looked.text(".compared:not(.heldout)")
+    assert not looked.page.locator(".side").is_visible()
+    assert looked.harm() == []
+
+
+def test_success_before_and_after_stands_above_the_curves_and_groups_of_training_come_first(
+    tmp_path: Path, looked: Any
+) -> None:
+    run, out = make_run(tmp_path / "a-run"), tmp_path / "view.html"
+    for when in ("before", "after"):
+        write(run / "episodes" / f"eval-{when}.jsonl", [replace(record(9, 0), lessons=())])
+    report = {"success": 0.25, "low": 0.125, "high": 0.375}
+    (run / "before.json").write_text(json.dumps({"sampled": report, "greedy": report}))
+    (run / "measured.jsonl").write_text(json.dumps({"step": 2, **report, "success": 0.875}) + '\n{"step": 3, "succ')
+    page.write(out, Collection([run]))
+    looked.open(out)
+    assert "0.250 0.13 to 0.38" in looked.text(".heldout")
+    assert "0.875 0.13 to 0.38, step 2" in looked.text(".heldout")
+    labels = "[...document.querySelectorAll('.row .label')].map((one) => one.textContent)"
+    shown = looked.page.evaluate(labels)
+    assert (shown[0], shown[-2:]) == ("step 1", ["eval-before", "eval-after"])

@@ -121,10 +121,12 @@ def test_the_best_of_each_source_are_kept_and_choosing_anew_plays_nothing(capsys
     monkeypatch.delitem(sys.modules, "sourced_world", raising=False)
     asked = ["sourced_world:me/Sourced-v0", "--out", out, "--tasks", 60]
     status, shown, err = run(capsys, *asked)
+    shown += f" {err}"
     assert status == 0, err
     everything = counts(out)
     assert 5 < everything[2] < 40, "some were wrong"
-    status, shown, _ = run(capsys, *asked, "--top-k", 5)
+    status, shown, err = run(capsys, *asked, "--top-k", 5)
+    shown += f" {err}"
     assert status == 0
     assert "60 of 60 are played already" in shown
     told = json.loads((tmp_path / "good.collect.json").read_text())
@@ -272,7 +274,8 @@ def test_a_damaged_line_is_told_and_its_episode_alone_is_played_again(capsys, ou
     kept, before = list(read(out)), path.read_bytes()
     damaged = damage(before)
     path.write_bytes(damaged)
-    status, shown, _ = run(capsys, *asked)
+    status, shown, err = run(capsys, *asked)
+    shown += f" {err}"
     assert status == 0
     assert told in shown
     assert (f"{left} of 6 are played already" in shown) == (left > 0)
@@ -294,13 +297,15 @@ def playing(monkeypatch, broken=None, engine=None):
 def test_broken_episodes_are_kept_counted_and_tried_again(capsys, monkeypatch, out):
     playing(monkeypatch, lambda start, tries: start.task % 5 == 1)
     asked = ["two-hop", "--out", out, "--tasks", 20, "--least-success", 0]
-    status, shown, _ = run(capsys, *asked)
+    status, shown, err = run(capsys, *asked)
+    shown += f" {err}"
     assert status == 0
     assert counts(out)[:3] == [20, 4, 0]
     assert "tries the 4 BROKEN again; the last broke on: it broke" in shown
     assert sum(record.episode.reward is None for record in played_in(out.parent)) == 4
     arena = playing(monkeypatch)
-    status, shown, _ = run(capsys, *asked)
+    status, shown, err = run(capsys, *asked)
+    shown += f" {err}"
     assert status == 0
     assert "16 of 20 are played already" in shown
     assert sorted(start.task for start in arena.begun) == [1, 6, 11, 16]
@@ -472,5 +477,6 @@ def test_fewer_tasks_than_asked_for_are_said(capsys, tmp_path, monkeypatch, size
     file.write_text("".join(json.dumps({"prompt": f"What is {n} * 2?", "answer": str(2 * n)}) + "\n" for n in range(3)))
     asked = ["calculator", "--out", tmp_path / "c.jsonl", "--tasks", size, "--env-options", f"tasks={file}"]
     status, shown, err = run(capsys, *asked)
+    shown += f" {err}"
     assert status == 0, err
     assert ("there are only" in shown) == (size > 3)

@@ -63,7 +63,7 @@ def path(monkeypatch, tmp_path):
 
 def told(capsys, *arguments):
     """The exit status, the findings by what they are about, and the verdict."""
-    status = main(["doctor", *map(str, arguments), "--json"])
+    status = main(["doctor", *map(str, arguments), "--json", "-"])
     shown = json.loads(capsys.readouterr().out)
     assert shown["ok"] is (status == 0)
     return status, {finding["about"]: finding for finding in shown["findings"]}, shown["verdict"]
@@ -121,8 +121,8 @@ def in_a_process(*arguments):
 
 def test_without_optional_libraries_the_machine_is_looked_at_and_a_model_is_refused_with_the_extra_named(path):
     (path / "sitecustomize.py").write_text(BLOCKER)
-    done = in_a_process("--json")
-    assert (done.returncode, done.stderr) == (1, "")
+    done = in_a_process("--json", "-")
+    assert (done.returncode, "Warning" in done.stderr) == (1, False)
     found = {finding["about"]: finding for finding in json.loads(done.stdout)["findings"]}
     assert {"torch", "transformers", "jinja2", "extra train", "basic path"} <= set(fatal(found))
     assert found["extra train"]["remedy"] == found["basic path"]["remedy"] == "pip install 'palaestra[train]'"

@@ -53,14 +53,14 @@ def rates(monkeypatch):
 
 def test_sampled_and_greedy_play_stand_side_by_side(capsys, tmp_path):
     path = tmp_path / "figures.json"
-    status, out, _ = run(capsys, "--tasks", "6", "--samples", "3", "--greedy", "--json", str(path))
+    status, out, err = run(capsys, "--tasks", "6", "--samples", "3", "--greedy", "--json", str(path))
     assert status == 0
     shown = words(out)
     assert "sampled greedy" in shown
     assert "temperature 1 0" in shown
     assert "samples 3 1" in shown
-    assert "sampled 18/18" in shown
-    assert "greedy 6/6" in shown
+    assert "sampled 18/18" in words(err)
+    assert "greedy 6/6" in words(err)
     assert "pass@k 95 % maj@k" in shown
     found = json.loads(path.read_text())
     assert (found["model"], found["env_id"], found["split"]) == ("demonstrator", TWO_HOP, "eval")
@@ -81,9 +81,9 @@ def test_an_agent_whose_turns_are_text_has_no_tokens(capsys, tmp_path):
 
 
 def test_greedy_alone_is_a_temperature(capsys):
-    status, out, _ = run(capsys, "--tasks", "4", "--temperature", "0")
+    status, out, err = run(capsys, "--tasks", "4", "--temperature", "0")
     assert status == 0
-    assert "greedy 4/4" in words(out)
+    assert "greedy 4/4" in words(err)
     assert "sampled" not in out
     assert "pass@k" not in out, "one sample a task is avg@1"
 
@@ -204,7 +204,7 @@ def test_nothing_stays_open_when_play_ends_early(capsys, monkeypatch, failure):
 def test_ctrl_c_while_progress_is_shown_cancels_what_runs(capsys, monkeypatch):
     arena, engine, kept = families.Talk(4), families.Echo(delay=3), []
 
-    def interrupted(stage, console):
+    def interrupted(stage):
         kept.append(stage)  # as the traceback would
         while not engine.waiting:
             next(stage)

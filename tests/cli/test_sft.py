@@ -129,8 +129,8 @@ def test_what_the_student_reads_shows_the_tools_that_the_teacher_had(files, mode
 
 
 def test_episodes_of_several_environments_are_one_lesson(capsys, files, tmp_path):
-    status, shown, err = run(capsys, "sft", *files.values(), "--run", tmp_path / "run", *SHORT)
-    assert status == 0, err
+    status, _, shown = run(capsys, "sft", *files.values(), "--run", tmp_path / "run", *SHORT)
+    assert status == 0, shown
     counts = [len(list(read(path))) for path in files.values()]
     told = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert told["environments"] == dict(zip((CALCULATOR, TWO_HOP), counts, strict=True))
@@ -139,13 +139,13 @@ def test_episodes_of_several_environments_are_one_lesson(capsys, files, tmp_path
 
 def test_a_folder_of_collections_gives_what_was_chosen_not_all_that_was_played(capsys, files, tmp_path):
     folder = files["calculator"].parent
-    status, shown, err = run(capsys, "sft", folder, "--run", tmp_path / "run", *SHORT)
-    assert status == 0, err
+    status, _, shown = run(capsys, "sft", folder, "--run", tmp_path / "run", *SHORT)
+    assert status == 0, shown
     chosen = sum(len(list(read(path))) for path in files.values())
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["episodes"] == chosen
     assert "calculator.played.jsonl is left out" in shown
     played = folder / "calculator.played.jsonl"
-    status, shown, _ = run(capsys, "sft", played, "--run", tmp_path / "all", *SHORT)
+    status, _, shown = run(capsys, "sft", played, "--run", tmp_path / "all", *SHORT)
     assert json.loads((tmp_path / "all" / "summary.json").read_text())["episodes"] == 30
     assert "left out" not in shown
 
@@ -156,8 +156,8 @@ def test_damaged_lines_are_named_and_the_rest_is_imitated(capsys, files, tmp_pat
     changed = lines[1].replace(b'"answer"', b'"anzwer"', 1)
     path = tmp_path / "episodes.jsonl"
     path.write_bytes(lines[0] + changed + b"no json\n" + b"".join(lines[2:5]) + lines[5][:-40])
-    status, shown, err = run(capsys, "sft", path, "--run", tmp_path / "run", *SHORT)
-    assert status == 0, err
+    status, _, shown = run(capsys, "sft", path, "--run", tmp_path / "run", *SHORT)
+    assert status == 0, shown
     for place in ("line 2: its digest", "line 3: it is not whole JSON", "line 7: it is not whole JSON"):
         assert place in shown
     assert "3 lines are no episodes; the rest is imitated" in shown
@@ -171,7 +171,7 @@ def test_what_cannot_be_imitated_is_left_out_and_what_is_imperfect_is_said(capsy
     cut = [replace(good[2], episode=replace(good[2].episode, ending=Ending.LENGTH_LIMIT))]
     wrong = [replace(good[3], episode=replace(good[3].episode, reward=0.0, parts={"success": 0.0}))]
     write(tmp_path / "e.jsonl", [*good, *broken, *cut, *wrong])
-    status, shown, _ = run(capsys, "sft", tmp_path / "e.jsonl", "--run", tmp_path / "run", *SHORT)
+    status, _, shown = run(capsys, "sft", tmp_path / "e.jsonl", "--run", tmp_path / "run", *SHORT)
     assert status == 0
     assert "2 episodes are BROKEN; they are left out" in shown
     assert "1 episodes ran out of tokens; they are left out" in shown
@@ -181,7 +181,7 @@ def test_what_cannot_be_imitated_is_left_out_and_what_is_imperfect_is_said(capsy
 
 def test_rows_that_are_too_long_are_cut_and_counted(capsys, files, tmp_path):
     asked = ["sft", files["two-hop"], *SHORT, "--max-row-tokens"]
-    status, shown, _ = run(capsys, *asked, 40, "--run", tmp_path / "run")
+    status, _, shown = run(capsys, *asked, 40, "--run", tmp_path / "run")
     assert status == 0
     told = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert told["rows_truncated"] == 30
@@ -278,15 +278,15 @@ def test_an_interrupted_run_goes_on_and_ends_as_one_that_was_left_alone(capsys, 
     load(str(folder / "checkpoints" / "step-000009" / "model"), slots=1, device="cpu")
     assert not (folder / "model").exists()
     assert len(metrics(folder)) == 9
-    status, out, err = run(capsys, "sft", "--resume", folder)
+    status, _, err = run(capsys, "sft", "--resume", folder)
     assert status == 0, err
-    assert "going on after step 9" in out
+    assert "going on after step 9" in err
     assert run(capsys, "sft", files["two-hop"], "--run", tmp_path / "whole", *SHORT)[0] == 0
     assert not list(tmp_path.rglob("*.part"))
     weights = [(one / "model" / "model.safetensors").read_bytes() for one in (folder, tmp_path / "whole")]
     assert weights[0] == weights[1]
     assert [line["loss"] for line in metrics(folder)] == [line["loss"] for line in metrics(tmp_path / "whole")]
-    assert "is finished: 4 epochs" in run(capsys, "sft", "--resume", folder)[1]
+    assert "is finished: 4 epochs" in run(capsys, "sft", "--resume", folder)[2]
 
 
 def test_an_interrupt_before_the_first_step_leaves_the_way_on(capsys, files, tmp_path, monkeypatch):

@@ -119,9 +119,9 @@ def test_a_killed_run_goes_on_from_its_folder(capsys, stopped, finished, form):
         "with id": ["two-hop"],
         "with options": ["TwoHop", "--steps", 3, "--save.checkpoint-every", 1],
     }
-    status, out, err = run(capsys, "train", *more[form], "--resume", stopped)
+    status, _, err = run(capsys, "train", *more[form], "--resume", stopped)
     assert status == 0, err
-    assert "going on after step 2 of 3" in out
+    assert "going on after step 2 of 3" in err
     same_end(stopped, finished)
 
 
@@ -137,17 +137,18 @@ def test_figures_from_before_the_first_step_are_taken_once(capsys, monkeypatch, 
 def test_a_run_killed_before_its_first_checkpoint_begins_at_its_start(capsys, stopped, finished):
     shutil.rmtree(stopped / "checkpoints")
     (stopped / "before.json").unlink()
-    status, out, _ = run(capsys, "train", "--resume", stopped)
+    status, _, err = run(capsys, "train", "--resume", stopped)
     assert status == 0
-    assert "going on" not in out
+    assert "going on" not in err
     same_end(stopped, finished)
 
 
 def test_a_finished_run_is_left_as_it_is(capsys, finished):
     before = {path: path.stat().st_mtime_ns for path in finished.rglob("*") if path.name != "lock"}
-    status, out, _ = run(capsys, "train", "--resume", finished)
+    status, out, err = run(capsys, "train", "--resume", finished)
     assert status == 0
-    assert "is finished: 3 steps" in out
+    assert "is finished: 3 steps" in err
+    assert "before" in out
     assert before == {path: path.stat().st_mtime_ns for path in finished.rglob("*") if path.name != "lock"}
 
 
@@ -225,9 +226,9 @@ def test_figures_that_were_edited_into_nonsense_are_named(capsys, stopped, conte
     assert status == 2
     assert "before.json" in err
     (stopped / "before.json").unlink()
-    status, out, err = run(capsys, "train", "--resume", stopped)
+    status, _, err = run(capsys, "train", "--resume", stopped)
     assert status == 0, err
-    assert "before.json is gone" in out
+    assert "before.json is gone" in err
     assert "before" not in json.loads((stopped / "summary.json").read_text())
 
 
@@ -265,7 +266,7 @@ def test_a_signal_in_the_first_update_leaves_a_checkpoint_and_the_way_on(
     same_end(folder, finished)
 
 
-@pytest.mark.parametrize("where", ["measure_before", "measure", "keep_model"])
+@pytest.mark.parametrize("where", ["measure_before", "measure_after", "keep_model"])
 def test_a_signal_around_the_training_says_how_to_go_on(capsys, monkeypatch, model, finished, tmp_path, where):
     folder = tmp_path / "run"
     with monkeypatch.context() as patch:

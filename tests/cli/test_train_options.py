@@ -49,6 +49,13 @@ def test_parts_of_the_recipe_and_their_settings_reach_the_runs_config(begun):
     assert recipe["kl"]["beta"] == 0.001, "the rest is the preset's"
 
 
+def test_a_part_that_is_none_by_default_is_switched_on_by_its_name_and_off_again(begun):
+    asked = ("--recipe.correction", "truncated", "--recipe.correction.cap", "3", "--play.max-logprob-gap", "0.2")
+    config = begun(*asked)
+    assert config["recipe"]["correction"] == {"name": "truncated", "cap": 3.0, "correction_level": "token"}
+    assert config["play"]["max_logprob_gap"] == 0.2
+
+
 def test_of_a_part_that_is_named_twice_the_last_counts_and_has_its_own_settings(begun):
     asked = ("--recipe.advantage=successes", "--recipe.advantage", "shuffled", "--recipe.advantage.shuffle", "3")
     assert begun(*asked)["recipe"]["advantage"] == {"name": "shuffled", "shuffle": 3}

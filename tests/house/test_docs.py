@@ -16,6 +16,7 @@ from pages import PAGES, ROOT, Block, Reader, blocks, same
 from palaestra.cli import COMMANDS, main
 from palaestra.registry import author_class, registered
 
+SERVE_VLLM = ROOT / "palaestra" / "cli" / "serve_vllm.py"
 _TRAINS = re.compile(r"palaestra train|\btrain\(run\)")
 WALKED = [page for page in PAGES if page.name != "README.md" and blocks(page.read_text("utf-8"))]
 
@@ -96,6 +97,8 @@ def options(command: str) -> frozenset[str]:
 
 def known(option: str, command: str) -> bool:
     """Whether a command has an option, or, for one that ends with a dot as in `--save.*`, one of the section."""
+    if command == "serve" and f"{option.removeprefix('--').replace('-', '_')}:" in SERVE_VLLM.read_text("utf-8"):
+        return True  # Of `palaestra serve vllm`, a command of its own.
     return option in options(command) or (option.endswith(".") and any(o.startswith(option) for o in options(command)))
 
 
@@ -149,7 +152,7 @@ def test_every_setting_has_a_row_and_words() -> None:
     page = (ROOT / "docs" / "configuration.md").read_text("utf-8")
     source = ast.parse((ROOT / "trainers" / "config.py").read_text("utf-8"))
     configs = [node for node in source.body if isinstance(node, ast.ClassDef)]
-    sections = {"env", "play", "recipe", "optimizer", "save", "cold_start"}
+    sections = {"env", "play", "engine", "recipe", "optimizer", "scale", "save", "eval", "cold_start"}
     named = {ast.unparse(node.target) for one in configs for node in one.body if isinstance(node, ast.AnnAssign)}
     for name in sorted(named - sections - {"KIND", "LENGTH"}):
         row = next((line for line in page.splitlines() if line.startswith(f"| `{name}` |")), "")

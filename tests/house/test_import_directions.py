@@ -55,7 +55,10 @@ RULES = (
         frozenset({"rich", "pyarrow", "docker", "httpx", "starlette", "uvicorn", "ray"}) | GRADING,
     ),
     Rule(
-        "palaestra.agents", ("palaestra.agents", *FRONT), frozenset({"numpy"}) | TRAINING, frozenset({"jinja2", "peft"})
+        "palaestra.agents",
+        ("palaestra.agents", *FRONT),
+        frozenset({"numpy"}) | TRAINING,
+        frozenset({"jinja2", "peft", "vllm"}),
     ),
     Rule(
         "palaestra.trainers",

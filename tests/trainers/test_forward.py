@@ -223,6 +223,23 @@ def test_a_model_that_cannot_share_gets_padded_rows_and_is_left_as_it_was(make):
     assert_equal(ours(model, batch, most=200), expected)
 
 
+def test_a_model_in_which_neighbours_mix_outside_of_attention_does_not_share():
+    """As convolutions and state spaces do; no keyword tells of them."""
+    model = a_model()
+    model.model.layers[0].mlp.register_forward_hook(
+        lambda _, __, out: out + torch.nn.functional.pad(out, (0, 0, 1, 0))[:, :-1]
+    )
+    assert not shares_beginnings(model)
+    assert_equal(ours(model, BATCH), padded(model, BATCH))
+
+
+def test_an_attention_function_that_is_set_later_is_not_given_a_layout():
+    model, batch = a_model(), pack_rows(CASES["depth three"])
+    assert shares_beginnings(model)
+    model.set_attn_implementation("sdpa")
+    assert_equal(ours(model, batch), padded(model, batch))
+
+
 def test_whoever_else_runs_the_model_notices_nothing():
     """Rows padded on the left, with a mask of two dimensions; and a file of it that any transformers reads."""
     model = a_model()

@@ -46,7 +46,8 @@ def test_slots_and_micro_batches_change_speed_alone(two_hop):
     pupil = local(slots=5)
     (other,) = grpo.train(Learner(pupil.agent, pupil.model, settings(steps=1, micro_batch_tokens=1)), two_hop)
     for name, value in curve[0].items():
-        assert other.metrics[name] == pytest.approx(value, rel=1e-4, abs=2e-5), name
+        if name != "num_tokens/shared_ratio":
+            assert other.metrics[name] == pytest.approx(value, rel=1e-4, abs=2e-5), name
 
 
 @pytest.mark.parametrize("temperature", [0.8, 1.0])

@@ -15,7 +15,7 @@ from palaestra.record import read
 from palaestra.trainers import sft
 from palaestra.trainers.cold_start import demonstrate
 from palaestra.trainers.config import tiny_config
-from palaestra.trainers.opening import open_arena
+from palaestra.trainers.opening import open_arena, settled_scale
 from palaestra.trainers.progress import result_of
 from palaestra.trainers.reinforce import prepare
 from palaestra.trainers.resume import read_config, written_config
@@ -61,7 +61,7 @@ def test_a_run_whose_format_was_chosen_keeps_it(model, tmp_path):
     config = tiny_config(ENV, model=str(model), device="cpu", slots=2, env_options=("format=glm",))
     with Run(tmp_path / "run", config) as run:
         result_of(prepare(run))
-        assert run.config == config
+        assert run.config == settled_scale(config)
         assert run.notes == []
 
 
@@ -71,7 +71,7 @@ def test_what_is_played_by_a_model_records_its_format(model, tmp_path, capsys, c
     out = ["--save", str(played)] if command == "eval" else ["--out", str(tmp_path / "kept.jsonl")]
     limits = ["--max-turn-tokens", "8", "--max-episode-tokens", "800", "--tasks", "2", "--device", "cpu"]
     main([command, ENV, "--model", str(model), *limits, *out])
-    said = capsys.readouterr().out
+    said = capsys.readouterr().err
     assert "calls are read as llama3, as the model's chat template writes them" in " ".join(said.split())
     assert [record.options for record in read(played)] == [{"split": command_split(command), "format": "llama3"}] * 2
     assert main(["replay", str(played)]) == 0
@@ -94,7 +94,7 @@ def test_a_student_imitates_calls_as_its_template_writes_them(model, tmp_path, c
     assert main(["eval", ENV, "--tasks", "3", "--save", str(lessons)]) == 0
     learn = ["sft", str(lessons), "--model", str(model), "--epochs", "1", "--device", "cpu", "--run", str(folder)]
     assert main(learn) == 0
-    assert "the calls of 3 episodes are written anew as llama3" in " ".join(capsys.readouterr().out.split())
+    assert "the calls of 3 episodes are written anew as llama3" in " ".join(capsys.readouterr().err.split())
     assert read_config(folder).format == "llama3"
 
 

@@ -13,14 +13,17 @@ from transformers import AutoModelForCausalLM
 from palaestra import ConfigError, UsageError
 from palaestra.agents import Agent
 from palaestra.agents.adapters import add_adapter
-from palaestra.agents.local_model import cast_weights, export, load
+from palaestra.agents.local_model import cast_weights, export, load, serve
 from palaestra.agents.policies.tiny import tiny_model
 from palaestra.trainers import Run, checkpoint, train
+from palaestra.trainers.checked import changed
 from palaestra.trainers.forward import token_logprobs
 from palaestra.trainers.learner import Learner
 from palaestra.trainers.look import look
-from palaestra.trainers.opening import check_scale, open_model
+from palaestra.trainers.opening import as_opened, check_scale, open_model
 from palaestra.trainers.packed import pack
+from palaestra.trainers.resume import read_config
+from palaestra.trainers.sft_config import SFTConfig
 from palaestra.trainers.update import update
 
 
@@ -128,6 +131,11 @@ def test_state_that_waits_in_the_hosts_memory_changes_no_bit(dtype, changes):
 def test_state_on_the_host_of_a_cpu_is_refused():
     with pytest.raises(ConfigError, match="there is no GPU"):
         check_scale(settings(optimizer_offload=True))
+
+
+def test_an_adapter_of_random_weights_that_are_kept_nowhere_is_refused():
+    with pytest.raises(ConfigError, match="made anew"):
+        check_scale(changed(SFTConfig(), {"lora_r": 4}))
 
 
 def gradients(model, **changes):
@@ -285,3 +293,45 @@ def test_a_checkpoint_of_another_precision_state_or_base_is_refused(agent, tmp_p
     other = tiny_model(len(TOKENIZER), seed=11)
     export(other, TOKENIZER, tmp_path / "other")
     refused("of another base", base=tmp_path / "other")
+
+
+def test_a_model_that_was_made_in_memory_is_as_one_that_was_loaded(agent):
+    config = run_of(agent, **MODES["all"])
+    made = as_opened(serve(restless(), TOKENIZER, slots=2), config, 2)
+    loaded = open_model(str(agent), config)
+    ids = torch.arange(1, 30)[None]
+    with torch.no_grad():
+        assert torch.equal(made.model(input_ids=ids).logits, loaded.model(input_ids=ids).logits)
+    assert same(weights(made.model), weights(loaded.model))
+    assert as_opened(loaded, config, 2) is loaded
+
+
+def test_what_auto_stands_for_is_pinned_when_a_run_begins(agent, tmp_path):
+    auto = run_of(agent, steps=1)
+    on(tmp_path / "run", auto, steps=0)
+    assert (auto.scale.precision, read_config(tmp_path / "run").scale.precision) == ("auto", "float32")
+    with Run(tmp_path / "run", auto) as run:
+        assert run.config.scale.precision == "float32"
+    with pytest.raises(ConfigError, match=r"precision was 'float32' and is 'bfloat16'"):
+        Run(tmp_path / "run", changed(auto, {"precision": "bfloat16"}))
+
+
+@pytest.mark.prove
+def test_imitation_in_every_mode_at_once_goes_on_where_it_stopped(agent, tmp_path):
+    on(tmp_path / "played", run_of(agent, steps=1, eval_tasks=1, recorded_groups=4))
+    config = changed(
+        SFTConfig((str(tmp_path / "played"),), str(agent), epochs=2, batch_rows=8, device="cpu"), MODES["all"]
+    )
+
+    def imitated(folder, stop):
+        with Run(folder, config) as run:
+            for progress in train(run):
+                if progress.metrics and progress.step == stop:
+                    break
+
+    for folder, stops in (("whole", [99]), ("stopped", [1, 99])):
+        for stop in stops:
+            imitated(tmp_path / folder, stop)
+    last = checkpoint.last_step(tmp_path / "whole" / "checkpoints")
+    assert last > 2
+    assert same(kept(tmp_path / "stopped", last), kept(tmp_path / "whole", last))

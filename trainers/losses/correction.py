@@ -19,7 +19,6 @@ from palaestra.trainers.checked import POSITIVE, check_fields
 
 _FARTHEST = 20.0
 """exp of it is half a billion: a sum of log-probs beyond it says no more."""
-Level = Literal["token", "sequence"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +27,7 @@ class Truncated:
 
     cap: Annotated[float, POSITIVE] = 2.0
     """No token weighs more."""
-    correction_level: Level = "token"
+    correction_level: Literal["token", "sequence"] = "token"
     """Whose weight it is: each token's, or the product over its whole row."""
 
     def __post_init__(self) -> None:
@@ -50,7 +49,7 @@ class Masked:
     """Tokens of a smaller weight are rejected."""
     highest_weight: Annotated[float, POSITIVE] = 5.0
     """Tokens of a larger weight are rejected."""
-    correction_level: Level = "token"
+    correction_level: Literal["token", "sequence"] = "token"
     """Whose weight it is: each token's, or the product over its whole row."""
 
     def __post_init__(self) -> None:
@@ -108,7 +107,7 @@ def corrected(correction: Correction | None, batch: Batch, seen: Seen) -> Correc
     return Corrected(factors, kept, figures)
 
 
-def _weights(log_ratio_S: NDArray[np.float64], row_S: NDArray[np.int_], level: Level) -> NDArray[np.float64]:
+def _weights(log_ratio_S: NDArray[np.float64], row_S: NDArray[np.int_], level: str) -> NDArray[np.float64]:
     if level == "sequence":
-        log_ratio_S = np.bincount(row_S, log_ratio_S)[row_S] if len(row_S) else log_ratio_S
+        log_ratio_S = np.bincount(row_S, log_ratio_S).astype(np.float64)[row_S]
     return np.exp(np.clip(log_ratio_S, -_FARTHEST, _FARTHEST))

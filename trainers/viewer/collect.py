@@ -17,6 +17,7 @@ from typing import Any
 from palaestra.errors import UsageError
 from palaestra.record import Record, from_line
 from palaestra.trainers.viewer.entry import as_text, entry, number, pairs
+from palaestra.trainers.viewer.measured import measurements
 from palaestra.trainers.viewer.pieces import Pieces
 
 _STEP_FILE = re.compile(r"step-(\d{1,12})")
@@ -79,8 +80,7 @@ class Collection:
 
         A last line without its end is left for later while a writer may be at work on it; `settled` says none is.
         """
-        if self.run:
-            self._read_metrics(self._file(self.run / "metrics.jsonl", "metrics"), settled)
+        self.read_metrics(settled)
         for file in self._episode_files():
             for line, place in _new_lines(file, settled):
                 try:
@@ -152,6 +152,7 @@ class Collection:
             "more": end < len(self.entries),
             "defects": self.defects(),
             "settings": self.settings(),
+            "measured": measurements(self.run) if self.run else [],
         }
 
     def _episode_files(self) -> list[_File]:
@@ -202,7 +203,11 @@ class Collection:
             self._known |= self._pending
             self._pending = set()
 
-    def _read_metrics(self, file: _File, settled: bool) -> None:
+    def read_metrics(self, settled: bool = True) -> None:
+        """Read the figures of the steps that a run has taken since the last call."""
+        if not self.run:
+            return
+        file = self._file(self.run / "metrics.jsonl", "metrics")
         for line, _ in _new_lines(file, settled):
             try:
                 said = json.loads(line)
@@ -272,7 +277,7 @@ def _checked(paths: Sequence[Path]) -> Path | None:
             raise UsageError(f"there is no {str(path)!r}; pass a run's folder, or episode files (.jsonl)")
     folders = [path for path in paths if path.is_dir()]
     if not paths or (folders and len(paths) > 1):
-        raise UsageError("pass one run's folder, or one or more episode files (.jsonl)")
+        raise UsageError("pass runs' folders alone, or one or more episode files (.jsonl)")
     if not folders:
         for path in paths:
             if not path.is_file():

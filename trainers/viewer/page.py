@@ -17,11 +17,15 @@ from pathlib import Path
 
 from palaestra.errors import UsageError
 from palaestra.trainers.viewer.collect import Collection
+from palaestra.trainers.viewer.compare import Comparison
 from palaestra.trainers.viewer.entry import content, embedded
 
 MARK = "<!doctype html><!-- palaestra view -->"
 """How every page begins; a file that begins otherwise is not ours to replace."""
-SCRIPTS = ("base", "store", "route", "list", "curves", "group", "episode", "tokens", "token_view", "diff", "main")
+SCRIPTS = (
+    *("base", "store", "route", "list", "curves", "compare", "group"),
+    *("episode", "tokens", "token_view", "diff", "main"),
+)
 """In the order in which they are joined to one script."""
 
 
@@ -35,7 +39,7 @@ class Written:
     defects: int
 
 
-def write(path: Path, collection: Collection) -> Written:
+def write(path: Path, collection: Collection | Comparison) -> Written:
     """Read a collection to its end and write its page, whole or not at all."""
     if path.is_dir():
         raise UsageError(f"{path} is a folder; name a file, such as {path / 'view.html'}")
@@ -83,7 +87,7 @@ def policy(connect: str = "'none'") -> str:
     )
 
 
-def _beginning(collection: Collection) -> str:
+def _beginning(collection: Collection | Comparison) -> str:
     return _head(policy()) + _body(embedded(collection.state()))
 
 

@@ -164,9 +164,9 @@ def test_what_cannot_be_shown_is_refused_by_name(tmp_path: Path, make_run: Make)
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match="holds no run"):
         Collection([tmp_path / "empty"])
-    with pytest.raises(UsageError, match="one run's folder"):
+    with pytest.raises(UsageError, match="runs' folders alone"):
         Collection([make_run(), tmp_path / "pipe.jsonl"])
-    with pytest.raises(UsageError, match="one run's folder"):
+    with pytest.raises(UsageError, match="runs' folders alone"):
         Collection([])
 
 

@@ -165,7 +165,7 @@ function drawRows() {
     const group = shownGroups[i];
     const one = group.members[0];
     const most = Math.max(1e-9, ...group.members.map((member) => Math.abs(member.advantage ?? 0)));
-    const label = group.order >= 0 && group.order < Number.MAX_SAFE_INTEGER ? `step ${group.stage}` : group.stage;
+    const label = one.step === null ? group.stage : `step ${group.stage}`;
     const cells = group.members.slice(0, 24).map((member) => cell(member, most));
     const row = h(`div.row${group === here.of ? ".chosen" : ""}`, { role: "listitem", click: () => go(toGroup(group)) },
       h("div.top", null, h("span.label", null, inline(label, 40)), h("span.faint", null, `group ${group.group}`),

@@ -20,7 +20,8 @@ function build() {
 function refreshFrame() {
   document.title = `${spelled(cut(store.name, 80))} · palaestra view`;
   frame.title.replaceChildren(inline(store.name, 60));
-  frame.counts.textContent = [
+  document.body.classList.toggle("comparing", Boolean(store.runs));
+  frame.counts.textContent = store.runs ? "" : [
     store.metrics.size ? plural(store.metrics.size, "step") : null, plural(store.episodes.length, "episode"),
   ].filter(Boolean).join(", ");
   frame.defects.replaceChildren(...(store.defects.length ? [defectBanner()] : []));
@@ -46,7 +47,7 @@ async function draw() {
   let view;
   try {
     if (here.step !== null && !here.of) view = missing("This address names a group that is not here.");
-    else if (!here.of) view = curvesView(here);
+    else if (!here.of) view = store.runs ? compareView(here) : curvesView(here);
     else if (here.episode === null) view = groupView(here.of);
     else if (!here.chosen) view = missing("This address names an episode that is not here.");
     else if (here.view === "diff" && here.of.members.length > 1) view = await diffView(here);

@@ -4,12 +4,14 @@
 const store = {
   name: "", live: false, generation: null, complete: false,
   episodes: [], groups: [], byKey: new Map(), metrics: new Map(), metricNames: [], vocabulary: new Map(),
-  defects: [], settings: [], counts: { episodes: 0, metrics: 0, vocabulary: 0 },
+  defects: [], settings: [], measured: [], runs: null, differences: [], counts: { episodes: 0, metrics: 0, vocabulary: 0 },
 };
+
+const HELD_OUT = "held-out success"; // A curve of what was measured between steps, beside those of the steps.
 
 function stageOrder(episode) {
   if (episode.step !== null) return episode.step;
-  return /before/.test(episode.stage) ? -1 : Number.MAX_SAFE_INTEGER;
+  return Number.MAX_SAFE_INTEGER - (/before/.test(episode.stage) ? 1 : 0); // Training comes first.
 }
 
 function trainingReward(episode) {
@@ -30,6 +32,12 @@ function ingest(state) {
   store.live = state.live;
   store.defects = state.defects;
   store.settings = state.settings;
+  store.measured = state.measured;
+  store.runs = state.runs ? state.runs.map(({ name, metrics, measured }) => {
+    const steps = new Map(metrics.map(([step, figures]) => [step, new Map(figures)]));
+    return { name, measured, metrics: steps, metricNames: withHeldOut([...new Set(metrics.flatMap(([, figures]) => figures.map(([one]) => one)))], measured) };
+  }) : null;
+  store.differences = state.differences ?? [];
   for (const episode of state.episodes) {
     episode.index = store.episodes.length;
     episode.train = trainingReward(episode);
@@ -49,11 +57,16 @@ function ingest(state) {
     store.metrics.set(step, new Map(figures)); // A run that went on from a checkpoint may repeat a step: the last counts.
     for (const [name] of figures) if (!store.metricNames.includes(name)) store.metricNames.push(name);
   }
+  store.metricNames = withHeldOut(store.metricNames, store.measured);
   for (const [id, text] of state.vocabulary) store.vocabulary.set(id, text);
   store.counts.episodes += state.episodes.length;
   store.counts.metrics += state.metrics.length;
   store.counts.vocabulary += state.vocabulary.length;
   return state.episodes.length + state.metrics.length > 0;
+}
+
+function withHeldOut(names, measured) {
+  return measured.length > 1 && !names.includes(HELD_OUT) ? [...names, HELD_OUT] : names;
 }
 
 function groupOf(stage, group) {

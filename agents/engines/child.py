@@ -1,0 +1,129 @@
+"""The program that `process` starts: a torch engine that is told through a pipe what to do.
+
+It ends when the pipe does, so with the process that started it, and then removes the folder that both have used.
+"""
+
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from palaestra.agents.engines.torch_engine import TorchEngine
+from palaestra.protocols import Completion, Request
+
+_SIGN_OF_LIFE = 1.0
+"""Seconds after which it says that it lives, though no turn has ended."""
+
+
+class Talking(TorchEngine):
+    """Calls `after` at each step, also while a pause waits for turns: a long silence would be taken for a death."""
+
+    after: Callable[[], None]
+
+    def _step(self) -> list[Completion]:
+        done = super()._step()
+        self.after()
+        return done
+
+
+class Child:
+    """The engine behind the pipe, and whose ticket is which."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.folder = ""
+        self.engine: Talking
+        self.theirs: dict[int, int] = {}
+        """The starter's ticket of each of the engine's."""
+        self.ours: dict[int, int] = {}
+        self.said_at = 0.0
+
+    def serve(self) -> None:
+        """Answer until the pipe ends."""
+        self.obey(*self.connection.recv())
+        while True:
+            while self.connection.poll(0 if self.engine.busy else None):
+                self.obey(*self.connection.recv())
+                self.answer(self.engine.collect())
+            self.answer(self.engine.poll())
+
+    def answer(self, done: list[Completion]) -> None:
+        """Send the turns that ended."""
+        if done:
+            tickets = [self.theirs.pop(completion.ticket) for completion in done]
+            for ticket in tickets:
+                del self.ours[ticket]
+            pairs = zip(done, tickets, strict=True)
+            self.say("done", [replace(completion, ticket=ticket) for completion, ticket in pairs])
+
+    def live(self) -> None:
+        """Say so, now and then."""
+        if time.monotonic() > self.said_at + _SIGN_OF_LIFE:
+            self.say("done", [])
+
+    def say(self, kind: str, value: Any) -> None:
+        """Send a message, with the count of tokens."""
+        self.said_at = time.monotonic()
+        self.connection.send((kind, value, self.engine.sampled))
+
+    def obey(self, command: str, *arguments: Any) -> None:
+        """Do what is asked. Turns are answered later, everything else now."""
+        if command == "submit":
+            self.submit(*arguments)
+        elif command == "cancel":
+            self.cancel(*arguments)
+        else:
+            act: Callable[..., Any] = getattr(self, command, None) or getattr(self.engine, command)
+            self.say("ok", act(*arguments))
+
+    def open(self, folder: str, dtype: str, attention: str, stops: list[int], options: dict[str, Any]) -> None:
+        """Make the model, without weights yet, and the engine."""
+        config = AutoConfig.from_pretrained(folder)
+        model: Any = AutoModelForCausalLM.from_config(
+            config, dtype=getattr(torch, dtype), attn_implementation=attention
+        )
+        self.folder, self.engine = folder, Talking(model, stops, **options)
+        self.engine.after = self.live
+
+    def weights(self, path: str, version: int) -> None:
+        """Read them from a file."""
+        self.engine.update_weights(load_file(path).items(), version)
+
+    def held(self) -> int:
+        """Bytes of the cache."""
+        return self.engine.held_bytes
+
+    def submit(self, ticket: int, request: Request) -> None:
+        """Begin a turn."""
+        self.ours[ticket] = self.engine.submit(request)
+        self.theirs[self.ours[ticket]] = ticket
+
+    def cancel(self, ticket: int) -> None:
+        """End a turn, if it has not ended."""
+        if ticket in self.ours:
+            self.engine.cancel(self.ours[ticket])
+            del self.theirs[self.ours.pop(ticket)]
+
+
+def main(handle: int) -> None:
+    """Serve the pipe of this number."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Whoever started it decides.
+    torch.set_num_threads(1)
+    child = Child(Connection(handle))
+    try:
+        child.serve()
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        if child.folder:
+            shutil.rmtree(child.folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,121 @@
+"""Which turn has which place of the torch engine's cache, and which turns wait for one.
+
+Turns are admitted in order, as many as there is room for; rows that run are brought together into the first places;
+where they outgrow the memory, the one that came last goes back to the queue.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from itertools import count
+
+from palaestra.agents.engines.graphs import Graphs
+from palaestra.agents.engines.noise import row_key
+from palaestra.agents.engines.rows import Slot
+from palaestra.agents.engines.slots import SlotCache
+from palaestra.protocols import Request
+
+_WIDTH = 4
+"""A decode step's width is a multiple of this."""
+
+
+class Places:
+    """The places, those who have them and those who wait."""
+
+    _block = 1
+    """Tokens a row that one step samples."""
+    _graphs: Graphs | None = None
+
+    def __init__(self, cache: SlotCache, slots: int, seed: int, longest: int) -> None:
+        self.seed = seed
+        self._cache = cache
+        self._longest = longest
+        self._slots = [Slot(place) for place in range(slots)]
+        self._queue: deque[tuple[int, Request]] = deque()
+        self._tickets = count()
+        self._clock = 0
+
+    def _forget_queued(self, ticket: int) -> None:
+        self._queue = deque(entry for entry in self._queue if entry[0] != ticket)
+
+    def _running(self) -> list[Slot]:
+        return [slot for slot in self._slots if slot.ticket is not None]
+
+    def _requeue(self, running: Sequence[Slot]) -> None:
+        """Put turns back to where they came from; what they had sampled is thrown away."""
+        for slot in sorted(running, key=lambda slot: slot.used, reverse=True):
+            assert slot.ticket is not None and slot.request is not None
+            self._queue.appendleft((slot.ticket, slot.request))
+            slot.ticket = None
+
+    def _admit(self) -> None:
+        """Give queued turns a slot: the one where their row still lies, else the one unused for longest."""
+        if not self._queue:
+            return
+        running = self._running()
+        idle = [slot for slot in self._slots if slot.ticket is None]
+        longest, admitted = max((slot.length for slot in running), default=0), list[tuple[int, Request]]()
+        while self._queue and len(admitted) < len(idle):
+            # In order, or a long row would wait for ever behind short ones.
+            longest = max(longest, len(self._queue[0][1].ids))
+            if len(running) + len(admitted) >= self._cache.places_for(longest + self._block):
+                break
+            admitted.append(self._queue.popleft())
+        homes = {slot.row: slot for slot in idle}
+        chosen = [homes.pop(request.row, None) for _, request in admitted]
+        taken = {slot.place for slot in chosen if slot is not None}
+        strange = iter(sorted((slot for slot in idle if slot.place not in taken), key=lambda s: (s.used, s.place)))
+        for slot, (ticket, request) in zip(chosen, admitted, strict=True):
+            self._clock += 1
+            key = row_key(self.seed, request.start.task, request.start.seed, request.turn)
+            (slot or next(strange)).take(ticket, request, key, self._clock, self._longest)
+
+    def _make_room(self, running: list[Slot]) -> list[Slot]:
+        """Let the cache hold these rows and what they sample now; those for which there is no place leave."""
+        if not running:
+            return running
+        running = sorted(running, key=lambda slot: slot.used)
+        while True:
+            length = max(slot.length for slot in running) + self._block
+            places, room = self._cache.size_for(length, len(running))
+            if len(running) <= places:
+                break
+            self._requeue([running.pop()])
+        idle = [slot for slot in self._slots[:places] if slot.ticket is None]
+        self._exchange([slot for slot in running if slot.place >= places], idle)
+        if (places, room) != (self._cache.places, self._cache.room):
+            for slot in self._slots:
+                del slot.cached[room - 1 :]
+                if slot.place >= places:
+                    slot.forget()
+            self._cache.resize(places, room)
+            if self._graphs is not None:
+                self._graphs.clear()
+        return running
+
+    def _width(self, running: int) -> int:
+        """How many places a decode step of this many rows computes."""
+        width = -(-running // _WIDTH) * _WIDTH
+        if self._graphs is not None:  # Each width is a graph of its own: few of them, then.
+            width = max(_WIDTH, 1 << (running - 1).bit_length())
+        return min(width, self._cache.places)
+
+    def _move_together(self, decoding: list[Slot], width: int) -> None:
+        """Bring the rows that decode into the first `width` places, in exchange for those that do not."""
+        outside = [slot for slot in decoding if slot.place >= width]
+        if not outside:
+            return
+        self._exchange(outside, [slot for slot in self._slots[:width] if slot.ticket is None or slot.fresh])
+
+    def _exchange(self, outside: list[Slot], inside: list[Slot]) -> None:
+        """Bring these rows into places of others, of which there are enough, and those to theirs."""
+        pairs = list(zip(outside, inside, strict=False))
+        held = self._cache.places  # A place behind them has no memory: what would go there is lost.
+        moves = [(a.place, b.place) for pair in pairs for a, b in (pair, pair[::-1]) if a.cached and b.place < held]
+        if moves:
+            length = max(len(slot.cached) for pair in pairs for slot in pair)
+            self._cache.copy([source for source, _ in moves], [target for _, target in moves], length)
+        for out, into in pairs:
+            out.place, into.place = into.place, out.place
+            self._slots[out.place], self._slots[into.place] = out, into
+            if into.place >= held:
+                into.forget()

@@ -1,0 +1,303 @@
+"""The built-in engine in a process of its own, with its own copy of the weights: play goes on while a trainer computes.
+
+The child is a new Python (never a fork) with one torch thread. Requests and completions go through a pipe, weights
+through a safetensors file in memory, which is kept until the next: a child that dies is started again from it, and the
+turns in flight are asked for again. One that dies again and again without an answer is an error with its last words.
+It ends when this process does. No wait is without a deadline.
+
+Left out: other machines (see the vLLM engine).
+"""
+
+import os
+import queue
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import count
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+
+from palaestra.errors import PalaestraError, UsageError
+from palaestra.protocols import Completion, PauseMode, Request
+
+_STARTS = 3
+"""How often in a row a child may die before it has answered anything."""
+
+
+class EngineLost(PalaestraError):
+    """The engine's process has ended and could not be started again, or does not answer."""
+
+
+class _Died(Exception):
+    """The child is gone; another may be started."""
+
+
+class ProcessEngine:
+    """Samples from a copy of a causal language model, in another process."""
+
+    def __init__(
+        self,
+        model: Any,
+        stops: Iterable[int],
+        *,
+        slots: int = 96,
+        seed: int = 0,
+        cache_tokens: int | None = None,
+        deadline: float = 300.0,
+    ) -> None:
+        """`deadline`: seconds in which the child must start, take weights, or give a sign of life."""
+        self.version = 0
+        self._longest = getattr(model.config, "max_position_embeddings", None) or 2**31
+        self._deadline = deadline
+        self._names = [name for name, _ in model.named_parameters()]
+        self._options = {"slots": slots, "seed": seed, "cache_tokens": cache_tokens}
+        self._stops = sorted(stops)
+        memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        self._folder = Path(tempfile.mkdtemp(prefix="palaestra-engine-", dir=memory))
+        model.config.save_pretrained(self._folder)
+        self._weights = self._write(dict(model.named_parameters()))
+        self._dtype = str(model.dtype).removeprefix("torch.")
+        self._attention = model.config._attn_implementation
+        self._tickets = count()
+        self._asked: dict[int, Request] = {}
+        self._ready: list[Completion] = []
+        self._sampled, self._sampled_before = 0, 0
+        self._paused = self._released = False
+        self._deaths = 0
+        self._heard_at = 0.0
+        self._said = ""
+        # At the latest when this process ends: weights in memory would stay.
+        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        try:
+            self._start()
+        except _Died:
+            self._restart()
+
+    @property
+    def shares_weights(self) -> bool:
+        """It has a copy."""
+        return False
+
+    @property
+    def sampled(self) -> int:
+        """Tokens of all children, as far as they were heard of."""
+        return self._sampled_before + self._sampled
+
+    def submit(self, request: Request) -> int:
+        """Send a turn."""
+        if not request.ids or request.max_tokens < 1 or len(request.ids) >= self._longest:
+            raise UsageError(
+                f"a request needs ids and max_tokens >= 1, in a row shorter than {self._longest}; got "
+                f"{len(request.ids)} and {request.max_tokens}"
+            )
+        bound = self._options["cache_tokens"]
+        if bound is not None and min(len(request.ids) + request.max_tokens, self._longest) >= bound:
+            raise UsageError(f"cache_tokens is {bound}, less than a row may grow to: raise it")
+        ticket = next(self._tickets)
+        self._asked[ticket] = replace(request, messages=(), tools=(), ids=list(request.ids))
+        if len(self._asked) == 1:
+            self._heard_at = time.monotonic()
+        try:
+            self._send("submit", ticket, self._asked[ticket])
+        except _Died:
+            self._restart()
+        return ticket
+
+    def poll(self, timeout: float = 0.0) -> list[Completion]:
+        """Answers that have come; waits for the first."""
+        until = time.monotonic() + timeout
+        while True:
+            try:
+                self._listen(0.0 if self._ready else max(0.0, until - time.monotonic()))
+                while not self._inbox.empty():
+                    self._listen(0.0)
+            except _Died:
+                self._restart()
+            if self._ready or time.monotonic() >= until:
+                break
+        done, self._ready = self._ready, []
+        return done
+
+    def cancel(self, ticket: int) -> None:
+        """Forget a turn, answered or not."""
+        self._ready = [completion for completion in self._ready if completion.ticket != ticket]
+        if self._asked.pop(ticket, None) is not None:
+            try:
+                self._send("cancel", ticket)
+            except _Died:
+                self._restart()
+
+    def update_weights(self, tensors: Iterable[tuple[str, Any]], version: int) -> None:
+        """Write them down and have the child read them."""
+        new = dict(tensors)
+        if unknown := sorted(set(new) - set(self._names)):
+            raise UsageError(f"update_weights brought {unknown[0]!r}, which the engine's model does not have")
+        if missing := sorted(set(self._names) - set(new)):
+            raise UsageError(f"update_weights must bring every parameter; missing: {', '.join(missing[:5])}")
+        old, self._weights, self.version = self._weights, self._write(new), version
+        self._call("weights", str(self._weights), version)
+        old.unlink()
+
+    def pause(self, mode: PauseMode = "keep") -> None:
+        """Sample nothing more until `resume`."""
+        self._call("pause", mode)
+        self._paused = True
+
+    def resume(self) -> None:
+        """Sample again."""
+        self._paused = False
+        self._call("resume")
+
+    def release(self) -> None:
+        """Free the child's cache."""
+        self._call("release")
+        self._released = True
+
+    def reclaim(self) -> None:
+        """Let it grow again."""
+        self._released = False
+        self._call("reclaim")
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory of the child's cache."""
+        return int(self._call("held"))
+
+    def health(self) -> str:
+        """What is wrong: a child that is gone, or does not answer within some seconds."""
+        try:
+            return str(self._call("health", deadline=min(self._deadline, 10.0)))
+        except PalaestraError as error:
+            return str(error)
+
+    def close(self) -> None:
+        """End the child and remove its files."""
+        self._end()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _write(self, tensors: dict[str, Any]) -> Path:
+        """Weights as a file. A name of its own each time: the child may still be reading the last."""
+        path = self._folder / f"{time.monotonic_ns()}.safetensors"
+        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
+        return path
+
+    def _start(self) -> None:
+        """Start a child, give it the weights and the state, and ask it for all that is in flight."""
+        ours, theirs = Pipe()
+        self._last_words = (self._folder / "stderr.txt").open("w+b")
+        self._child = subprocess.Popen(
+            [sys.executable, "-m", "palaestra.agents.engines.child", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=self._last_words,
+            stderr=self._last_words,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"},
+        )
+        theirs.close()
+        self._connection = ours
+        self._inbox: queue.SimpleQueue[tuple[str, Any, int] | None] = queue.SimpleQueue()
+        # A thread empties the pipe, or a trainer that computes for minutes would make the child wait for it.
+        threading.Thread(target=_read, args=(ours, self._inbox), daemon=True).start()
+        self._heard_at = time.monotonic()
+        self._ask("open", str(self._folder), self._dtype, self._attention, self._stops, self._options)
+        self._ask("weights", str(self._weights), self.version)
+        if self._paused:
+            self._ask("pause", "keep")
+        if self._released:
+            self._ask("release")
+        for ticket, request in self._asked.items():
+            self._send("submit", ticket, request)
+
+    def _restart(self) -> None:
+        """After a death: another child, that is asked for everything again."""
+        while True:
+            self._deaths += 1
+            code = self._end()
+            if self._deaths >= _STARTS:
+                raise EngineLost(
+                    f"the engine's process ended {self._deaths} times without an answer, the last time with status "
+                    f"{code}; its last words: {self._said or 'none'}"
+                )
+            self._sampled_before, self._sampled = self.sampled, 0
+            try:
+                return self._start()
+            except _Died:
+                continue
+
+    def _end(self) -> int:
+        """Kill the child, if it lives; its exit status."""
+        if self._child.poll() is None:
+            self._child.kill()
+        code = self._child.wait()
+        self._connection.close()
+        if not self._last_words.closed:
+            self._last_words.seek(0)
+            self._said = self._last_words.read().decode("utf-8", "replace").strip()[-600:]
+            self._last_words.close()
+        return code
+
+    def _send(self, *message: Any) -> None:
+        try:
+            self._connection.send(message)
+        except OSError:
+            raise _Died from None
+
+    def _listen(self, timeout: float) -> tuple[str, Any] | None:
+        """Take one message of the child, if one comes in time: its answer to a command, or what it has sampled."""
+        try:
+            message = self._inbox.get(timeout=timeout) if timeout > 0 else self._inbox.get_nowait()
+        except queue.Empty:
+            silent = time.monotonic() - self._heard_at
+            if self._asked and not (self._paused or self._released) and silent > self._deadline:
+                raise _Died from None
+            return None
+        if message is None:
+            raise _Died
+        kind, value, self._sampled = message
+        self._heard_at = time.monotonic()
+        if kind != "done":
+            return kind, value
+        for completion in value:
+            if self._asked.pop(completion.ticket, None) is not None:  # Else it was cancelled meanwhile.
+                self._ready.append(completion)
+                self._deaths = 0
+        return None
+
+    def _ask(self, *message: Any, deadline: float | None = None) -> Any:
+        """Give a command and wait for the answer."""
+        self._send(*message)
+        until = time.monotonic() + (deadline or self._deadline)
+        while (left := until - time.monotonic()) > 0:
+            answer = self._listen(min(left, 1.0))
+            if answer is not None:
+                return answer[1]
+            if message[0] == "pause":  # Waiting for turns is no silence: the child says that it lives.
+                until = self._heard_at + (deadline or self._deadline)
+        raise EngineLost(f"the engine's process did not answer {message[0]!r} in {deadline or self._deadline:.0f} s")
+
+    def _call(self, *message: Any, deadline: float | None = None) -> Any:
+        """Give a command, to another child if this one dies of it."""
+        while True:
+            try:
+                return self._ask(*message, deadline=deadline)
+            except _Died:
+                self._restart()
+
+
+def _read(connection: Connection, inbox: "queue.SimpleQueue[tuple[str, Any, int] | None]") -> None:
+    """Move what comes into the inbox; None when nothing can come any more."""
+    try:
+        while True:
+            inbox.put(connection.recv())
+    except (EOFError, OSError, TypeError):  # TypeError: closed by us while it reads.
+        inbox.put(None)

@@ -1,0 +1,1 @@
+"""vLLM as an engine: its servers answer over HTTP, and take a trainer's weights. Left out: starting them (`launch`)."""

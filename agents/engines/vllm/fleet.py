@@ -1,0 +1,318 @@
+"""Several vLLM servers as one: who is asked, what is tried again elsewhere, and who has which weights.
+
+A server is asked only while it holds the newest weights, the least loaded first. One that is gone, or that answers from
+other weights, or wrongly, is set aside; its turns are asked anew, of another or of the same when it is back, and
+before it is asked again it is given the newest weights. A turn whose tries or patience are used up gets a fault.
+Everything here happens on one event loop. Left out: keeping a row's turns on one server, whose cache knows them.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from palaestra.agents.engines.vllm.answer import Wrong, read
+from palaestra.agents.engines.vllm.replica import LOAD_SECONDS, Lost, Refused, Replica
+from palaestra.endpoint.config import Secret
+from palaestra.errors import Broken, TrainingHalted
+from palaestra.protocols import Completion, PauseMode
+
+log = logging.getLogger("palaestra.engines")
+
+TRIES = 4
+"""How often a turn is asked before it gets a fault; waiting for a server is no try."""
+_HEAD_GAP = 1e-3
+"""By which an output head may differ from its weights; what CPUs compute of it in bfloat16 is exact too."""
+_SETTLING = 2.0
+"""Seconds in which the answers of turns that a pause has ended come in."""
+_ABORTED = 2.0
+"""Seconds in which a server ends a turn that is cancelled; then we hang up."""
+_FIRST_WAIT, _LONGEST_WAIT = 0.2, 2.0
+"""Seconds between two looks at a server that is away."""
+
+
+@dataclass(eq=False, slots=True)
+class Turn:
+    """A request on its way."""
+
+    ticket: int
+    body: dict[str, Any]
+    max_tokens: int
+    name: str = field(default_factory=lambda: uuid4().hex)
+    at: Replica | None = None
+    cancelled: bool = False
+
+
+class Fleet:
+    """All servers of an engine."""
+
+    def __init__(self, urls: Collection[str], secret: Secret, answer_seconds: float, restart_seconds: float) -> None:
+        self.replicas = [Replica(url, secret) for url in urls]
+        self.sampled = 0
+        self.numbers: dict[str, tuple[int, int]] = {}
+        """Of each name that weights have had at the servers: how many were before them, and their version."""
+        self._answer_seconds, self._restart_seconds = answer_seconds, restart_seconds
+        self._give: Callable[[Replica], Awaitable[None]] | None = None
+        """Brings the newest weights to a server; None where it waits for the next update."""
+        self._tag = ""
+        self._open, self._up = asyncio.Event(), asyncio.Event()
+        self._open.set()
+        self._pauses = 0
+        self._released = False
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def answer(self, turn: Turn, stops: Collection[int], words: int) -> Completion | None:
+        """The answer to a turn, or a fault; None of one that was cancelled."""
+        tries, reason = 0, ""
+        self._note(asyncio.current_task())
+        while tries < TRIES:
+            replica = await self._free()
+            if replica is None:
+                waited = f"no server was ready within {self._restart_seconds:g} s"
+                return Completion(turn.ticket, fault=f"{waited}: {reason or self._reasons()}")
+            turn.at, pauses, newest = replica, self._pauses, self.numbers[self._tag][0]
+            tries, replica.load = tries + 1, replica.load + 1
+            try:
+                document = await self._patiently(
+                    replica.generate(turn.body | {"request_id": turn.name}, turn.max_tokens)
+                )
+                said = read(document, max_tokens=turn.max_tokens, stops=stops, words=words)
+                self.sampled += len(said.ids)
+                if turn.cancelled:
+                    return None
+                known = [self.numbers.get(tag, (-1, -1)) for tag in said.tags]
+                if said.aborted:
+                    tries -= pauses != self._pauses
+                    reason = f"{replica.url} ended the turn by itself"
+                elif min(known)[0] < newest:
+                    raise Lost(f"{replica.url} answered from weights that it was not given; was it started anew?")
+                else:
+                    return Completion(
+                        turn.ticket, said.ids, said.logprobs, [v for _, v in known], cut=said.ids[-1] not in stops
+                    )
+            except Lost as error:
+                reason = str(error)
+                self._lose(replica, reason)
+            except Wrong as error:
+                reason = f"{replica.url} answered wrongly: {error}"
+            except Refused as error:
+                return Completion(turn.ticket, fault=str(error))
+            finally:
+                replica.load -= 1
+                turn.at, turn.name = None, uuid4().hex
+        return Completion(turn.ticket, fault=f"given up after {tries} tries: {reason}")
+
+    async def cancel(self, turn: Turn, task: "Future[None]") -> None:
+        """Have a server stop a turn, so that what it has sampled is counted; hang up where that takes long."""
+        turn.cancelled = True
+        try:
+            if turn.at is not None:
+                await turn.at.abort(turn.name)
+                await asyncio.wait({asyncio.wrap_future(task)}, timeout=_ABORTED)
+        except (Lost, Refused):
+            pass
+        finally:
+            task.cancel()
+
+    async def update(self, tag: str, version: int, give: Callable[[Replica], Awaitable[None]], keeps: bool) -> None:
+        """Bring new weights to every server that is there, at least one. `keeps`: `give` may be called again later."""
+        self._tag, self.numbers[tag] = tag, (len(self.numbers), version)
+        self._give = give
+        for replica in self.replicas:
+            replica.ready = False
+        self._up.clear()
+        try:
+            await asyncio.gather(*(self._bring(replica) for replica in self.replicas))
+        finally:
+            self._give = give if keeps else None
+        for replica in self.replicas:
+            if not replica.ready:
+                self._lose(replica, replica.reason)
+        try:
+            async with asyncio.timeout(self._restart_seconds):
+                await self._up.wait()
+        except TimeoutError:
+            raise Broken(
+                f"no server took the weights of step {version} within {self._restart_seconds:g} s: {self._reasons()}"
+            ) from None
+
+    async def pause(self, mode: PauseMode) -> None:
+        """Stop sampling everywhere."""
+        self._open.clear()
+        self._pauses += 1
+        seconds = self._answer_seconds if mode == "wait" else LOAD_SECONDS
+        await self._all(lambda replica: replica.pause(mode, seconds))
+        await self._settle(mode != "keep")
+
+    async def resume(self) -> None:
+        """Sample again, unless the memory for it is given back."""
+        if not self._released:
+            await self._all(Replica.resume)
+            self._open.set()
+
+    async def release(self) -> None:
+        """Give memory back; turns begin anew."""
+        self._open.clear()
+        self._pauses += 1
+        self._released = True
+        await self._all(lambda replica: _quiet(replica.ask("/sleep?level=1&mode=abort", {}, LOAD_SECONDS)))
+        await self._settle(True)
+
+    async def reclaim(self, paused: bool) -> None:
+        """Take it again."""
+        await self._all(lambda replica: _quiet(replica.ask("/wake_up", {}, LOAD_SECONDS)))
+        self._released = False
+        if not paused:
+            await self.resume()
+
+    async def stop(self) -> None:
+        """Give up all work, each piece of it from its beginning: connections that are being made then end in order."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(set(self._tasks), timeout=_ABORTED)
+
+    async def aclose(self) -> None:
+        """Hang up everywhere."""
+        for replica in self.replicas:
+            await replica.aclose()
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is work to `stop`."""
+        return bool(self._tasks)
+
+    def _note(self, task: "asyncio.Task[Any] | None") -> None:
+        if task is not None:
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _free(self) -> Replica | None:
+        """The least loaded server that is ready; None where none becomes ready in time. A pause is not counted."""
+
+        async def ready() -> None:
+            await self._up.wait()
+            await self._open.wait()
+
+        while True:
+            # Whoever takes it counts itself before anyone else looks: nothing is awaited in between.
+            if self._open.is_set() and (found := [replica for replica in self.replicas if replica.ready]):
+                return min(found, key=lambda replica: replica.load)
+            try:
+                await self._patiently(ready(), self._restart_seconds)
+            except Lost:
+                return None
+
+    async def _patiently(self, work: Awaitable[Any], seconds: float | None = None) -> Any:
+        """Work with a deadline that stands still while the engine is paused."""
+        task, left = asyncio.ensure_future(work), seconds or self._answer_seconds
+        clock = asyncio.get_running_loop().time
+        try:
+            while not task.done() and left > 0:
+                began, runs = clock(), self._open.is_set()
+                await asyncio.wait({task}, timeout=min(left, 1.0))
+                left -= (clock() - began) * runs
+            if not task.done():
+                raise Lost(f"no answer within {seconds or self._answer_seconds:g} s")
+            return task.result()
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait({task}, timeout=_ABORTED)
+
+    async def _bring(self, replica: Replica) -> bool:
+        """Give a server the newest weights, between two of its steps; whether it has them."""
+        async with replica.lock:
+            tag, give = self._tag, self._give
+            try:
+                if give is None or not await replica.healthy():
+                    return False
+                await replica.pause("keep", LOAD_SECONDS)
+                if self._released:
+                    await _quiet(replica.ask("/wake_up?tags=weights", {}, LOAD_SECONDS))
+                await give(replica)
+                await replica.renamed(tag)
+                if self._open.is_set():
+                    await replica.resume()
+            except Lost as error:
+                replica.reason = str(error)
+                return False
+            except Refused as error:
+                replica.reason = str(error)
+                raise TrainingHalted(f"a server did not take the weights: {error}") from None
+            if tag == self._tag:
+                replica.ready = True
+                self._up.set()
+            return replica.ready
+
+    def _lose(self, replica: Replica, reason: str) -> None:
+        """Set a server aside, and look after it until it is back."""
+        replica.ready, replica.reason = False, reason
+        if not any(one.ready for one in self.replicas):
+            self._up.clear()
+        if not replica.reviving:
+            replica.reviving = True
+            log.warning("%s; its turns are asked anew", reason or replica.url)
+            self._note(asyncio.ensure_future(self._revive(replica)))
+
+    async def _revive(self, replica: Replica) -> None:
+        wait = _FIRST_WAIT
+        try:
+            while not replica.ready:
+                try:
+                    if await self._bring(replica):
+                        log.warning("%s is back", replica.url)
+                        return
+                except TrainingHalted as error:
+                    log.warning("%s", error)
+                await asyncio.sleep(wait)
+                wait = min(2 * wait, _LONGEST_WAIT)
+        finally:
+            replica.reviving = False
+
+    async def _all(self, work: Callable[[Replica], Awaitable[None]]) -> None:
+        """Have every server that is there do something; one that does not is set aside."""
+
+        async def one(replica: Replica) -> None:
+            try:
+                await work(replica)
+            except (Lost, Refused) as error:
+                self._lose(replica, str(error))
+
+        await asyncio.gather(*(one(replica) for replica in self.replicas if replica.ready))
+
+    async def _settle(self, ends: bool) -> None:
+        """Let the answers come in that a server gave before it paused; all of them, where the pause ends turns."""
+        clock = asyncio.get_running_loop().time
+        until = clock() + _SETTLING
+        await asyncio.sleep(0.05)
+        while ends and any(replica.load for replica in self.replicas) and clock() < until:
+            await asyncio.sleep(0.01)
+
+    def _reasons(self) -> str:
+        return (
+            "; ".join(sorted({replica.reason for replica in self.replicas if replica.reason})) or "no reason is known"
+        )
+
+
+def from_files(folder: Path) -> Callable[[Replica], Awaitable[None]]:
+    """How a server takes the weights in a folder; it must then say that its output head is the one in them."""
+
+    async def give(replica: Replica) -> None:
+        results = await replica.call("palaestra_load", LOAD_SECONDS, folder=str(folder))
+        worst = max(float(one.get("head_gap", float("inf"))) for one in results)
+        if not worst <= _HEAD_GAP:
+            raise Refused(f"{replica.url} took the weights, and its output head differs from them by {worst:.3g}")
+
+    return give
+
+
+async def _quiet(work: Awaitable[Any]) -> None:
+    """Where the server has no such route, there is no such memory."""
+    with suppress(Refused):
+        await work

@@ -1,0 +1,79 @@
+"""What palaestra adds to vLLM's worker: it says what it serves, and takes new weights from files.
+
+This module runs inside the server, in an environment without palaestra: `palaestra serve vllm` copies it there, and
+vLLM mixes `Palaestra` into its worker (`--worker-extension-cls`). It stands alone: torch and the standard library.
+
+vLLM on CPU keeps a prepacked copy of its output head. Where the head is tied to the embeddings, a reload renews the
+embeddings and not that copy, and the server goes on sampling from the old head without a word. So the head is packed
+again after every reload, and asked: of a hidden state that is 1 in one place and 0 elsewhere it must give a column of
+its weights. Left out: transfers between GPUs, which are vLLM's own.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+class Palaestra:
+    """Methods for `/collective_rpc`; vLLM mixes them into its worker."""
+
+    vllm_config: Any
+    model_runner: Any
+    reload_weights: Any
+
+    def palaestra_describe(self) -> dict[str, Any]:
+        """The shape of the model that is served, and how it samples."""
+        model = self.vllm_config.model_config
+        text = model.hf_text_config
+        return {
+            "vocab_size": text.vocab_size,
+            "hidden_size": text.hidden_size,
+            "num_hidden_layers": text.num_hidden_layers,
+            "tie_word_embeddings": bool(text.tie_word_embeddings),
+            "dtype": str(model.dtype).removeprefix("torch."),
+            "max_model_len": model.max_model_len,
+            "logprobs_mode": str(model.logprobs_mode),
+            "device": str(self.vllm_config.device_config.device_type),
+        }
+
+    def palaestra_load(self, folder: str, only: str = "") -> dict[str, Any]:
+        """Take all weights from the safetensors files in a folder; how far the head is from them.
+
+        `only="first"` is for whoever starts the server anew: a trainer that was quicker has newer ones.
+        """
+        if only == "first" and getattr(self, "_palaestra_given", False):
+            return {"head_gap": 0.0}
+        config = self.vllm_config.model_config
+        name = config.model
+        try:
+            # A worker that raises ends the server, so what can go wrong is told.
+            if not list(Path(folder).glob("*.safetensors")):
+                return {"error": f"there are no safetensors in {folder}; do this machine and the trainer share it?"}
+            self._palaestra_given = True
+            self.reload_weights(weights_path=folder)
+            gap = self._palaestra_head()
+            if newest := os.environ.get("PALAESTRA_NEWEST"):
+                Path(f"{newest}.half").write_text(folder, encoding="utf-8")
+                Path(f"{newest}.half").replace(newest)
+            return {"head_gap": gap}
+        except Exception as error:
+            return {"error": f"{type(error).__name__}: {error}"}
+        finally:
+            config.model = name  # The reload renames what is served after the folder.
+
+    @torch.inference_mode()
+    def _palaestra_head(self) -> float:
+        """Pack the output head anew where this platform packs it; how far it is from its own weights."""
+        head = getattr(self.model_runner.get_model(), "lm_head", None)
+        method = getattr(head, "quant_method", None)
+        if head is None or method is None or not isinstance(getattr(head, "weight", None), torch.Tensor):
+            return 0.0  # Of another rank of a pipeline.
+        weight = head.weight
+        if weight.device.type == "cpu":
+            method.process_weights_after_loading(head)
+        place = weight.shape[1] // 2
+        unit = torch.zeros(1, weight.shape[1], dtype=weight.dtype, device=weight.device)
+        unit[0, place] = 1
+        return float((method.apply(head, unit)[0].float() - weight[:, place].float()).abs().max())

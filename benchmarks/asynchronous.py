@@ -1,0 +1,184 @@
+"""Play that goes on while the learner learns, against play and learning by turns, with slow tools: `make bench-async`
+
+Both sides train the same agent with the same engine, a process of its own, on the same tasks, each tool answering after
+`tool_ms`. By turns a step costs play and learning, G + T; at once no less than the longer of the two. Of that bound,
+(G + T) / max(G, T) with G and T as measured by turns in the same run, the gain must reach its target, at equal success
+in the last fifth of the steps. Wall seconds and CPU seconds of both processes. Exit status 1 when a target is missed.
+"""
+
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import tyro
+from peers.findings import Report, target
+
+import palaestra
+from palaestra.agents.local_model import EngineMaker, export, load
+from palaestra.episode import Ending, Event, Start
+from palaestra.trainers.cold_start import raise_tiny
+from palaestra.trainers.config import tiny_config
+from palaestra.trainers.grpo import train
+from palaestra.trainers.learner import Learner
+from palaestra.trainers.progress import result_of
+
+ENV = "palaestra/TwoHop-v0"
+TARGET = 0.8
+"""Least share of the bound that is gained."""
+EQUAL = 0.1
+"""By how much success may be lower: more than two standard errors of the difference at the default sizes."""
+WARM = 2
+"""Steps at the beginning that are in no mean."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """One agent, trained twice."""
+
+    model: Path | None = None
+    """Its folder; a tiny agent is raised where none is given."""
+    tool_ms: float = 200
+    """Every tool answers after so long."""
+    steps: int = 40
+    """Steps of each side."""
+    max_staleness: int = 1
+    """Batches that are played ahead."""
+    num_prompts: int = 12
+    """Tasks a step."""
+    num_generations: int = 8
+    """Episodes of each."""
+    correction: str = "truncated"
+    """Of tokens that older weights sampled."""
+    targets: bool = True
+    """Whether a missed target is an error."""
+    out: Path = Path(__file__).parent / "results" / "asynchronous.json"
+    """Where the figures go."""
+
+
+class Slow:
+    """An arena whose tools answer later. No thread waits: an answer is kept back until it is due."""
+
+    def __init__(self, arena: palaestra.Arena, seconds: float) -> None:
+        self._arena, self._seconds = arena, seconds
+        self._due: dict[int, float] = {}
+        self._kept: list[Event] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._arena, name)
+
+    def begin(self, slot: int, start: Start) -> None:
+        """An answer that was kept back for the slot is of an episode that is over."""
+        self._due.pop(slot, None)
+        self._kept = [event for event in self._kept if event.slot != slot]
+        self._arena.begin(slot, start)
+
+    def send(self, actions: Mapping[int, str]) -> None:
+        """From now the tools are at work."""
+        self._due |= dict.fromkeys(actions, time.monotonic() + self._seconds)
+        self._arena.send(actions)
+
+    def finish(self, slot: int, ending: Ending, text: str = "") -> None:
+        """No tool is asked."""
+        self._due.pop(slot, None)
+        self._arena.finish(slot, ending, text)
+
+    def recv(self, min_ready: int = 1, timeout: float | None = None) -> list[Event]:
+        """What is due now, or so much within the timeout."""
+        deadline = time.monotonic() + (60 if timeout is None else timeout)
+        while True:
+            self._kept += self._arena.recv(0, 0.0)
+            now = time.monotonic()
+            due = [event.ending is not None or self._due.get(event.slot, 0.0) <= now for event in self._kept]
+            if sum(due) >= min_ready or now >= deadline:
+                ready = [event for event, over in zip(self._kept, due, strict=True) if over]
+                self._kept = [event for event, over in zip(self._kept, due, strict=True) if not over]
+                return ready
+            time.sleep(0.001)
+
+
+def engine_maker() -> EngineMaker:
+    """The engine in a process of its own."""
+    from palaestra.agents.engines.process import ProcessEngine
+
+    return ProcessEngine
+
+
+def raised(folder: Path) -> Path:
+    """A tiny agent that can play, badly."""
+    local = result_of(raise_tiny(tiny_config(ENV))).local
+    export(local.model, local.tokenizer, folder)
+    return folder
+
+
+def side(options: Options, model: Path, lead: int) -> dict[str, float]:
+    """Train from the model's folder; what a step took, and success in the last fifth of the steps."""
+    slots = options.num_prompts * options.num_generations * (1 if not lead else 2)
+    config = tiny_config(
+        ENV,
+        model=str(model),
+        steps=options.steps,
+        num_prompts=options.num_prompts,
+        num_generations=options.num_generations,
+        slots=slots,
+        ordered=False,
+        max_staleness=lead,
+        correction=options.correction,
+        device="cpu",
+    )
+    cpu, curve, stamps = _cpu(), [], []
+    local = load(str(model), slots=slots, device="cpu", engine=engine_maker())
+    learner = Learner(local.agent, local.model, config)
+    with closing(local.agent.engine), closing(palaestra.arena(ENV, slots, ordered=False)) as arena:
+        for progress in train(learner, Slow(arena, options.tool_ms / 1000)):
+            curve.append(progress.metrics)
+            stamps.append(time.perf_counter())
+    warm = curve[WARM:]
+    return {
+        "play": statistics.mean(one["time/play"] for one in warm),
+        "learn": statistics.mean(one["time/learn"] for one in warm),
+        "waited": statistics.mean(one.get("time/waited", one["time/play"]) for one in warm),
+        "staleness": statistics.mean(one.get("staleness/mean", 0.0) for one in warm),
+        "wall_a_step": (stamps[-1] - stamps[WARM - 1]) / len(warm),
+        "cpu_a_step": (_cpu() - cpu) / options.steps,
+        "success_before": curve[0]["rewards/success/mean"],
+        "success": statistics.mean(one["rewards/success/mean"] for one in curve[-max(1, options.steps // 5) :]),
+    }
+
+
+def _cpu() -> float:
+    """Of this process and of those that it has started and that have ended."""
+    used = [resource.getrusage(whose) for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print, write JSON."""
+    options = tyro.cli(Options, args=arguments)
+    torch.set_num_threads(1)
+    report = Report(options)
+    with tempfile.TemporaryDirectory() as folder:
+        model = options.model or raised(Path(folder) / "model")
+        turns, once = (side(options, model, lead) for lead in (0, options.max_staleness))
+    bound = (turns["play"] + turns["learn"]) / max(turns["play"], turns["learn"])
+    gain = turns["wall_a_step"] / once["wall_a_step"]
+    for name, found in (("by turns", turns), ("at once", once)):
+        print(f"{name:<10}" + "  ".join(f"{key} {value:.3g}" for key, value in found.items()))
+    print(f"a step is {gain:.2f} times as fast; the bound is {bound:.2f}")
+    targets = [
+        target("gain by its bound", gain / bound, least=TARGET),
+        target("success at the end, less that by turns", once["success"] - turns["success"], least=-EQUAL),
+        target("CPU seconds a step, by those by turns", once["cpu_a_step"] / turns["cpu_a_step"]),
+    ]
+    return report.conclude({"by_turns": turns, "at_once": once, "gain": gain, "bound": bound}, targets)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,152 @@
+"""A step of GRPO beside TRL's `GRPOTrainer`: `make bench-train`
+
+Both train the same random model (Qwen3, 3.4 million parameters, float32) on the same prompts, sample as many tokens and
+take one optimizer step; a figure is a whole step, play included. Sides are processes that are asked in turn, round
+after round; a ratio is the median over rounds of ours by TRL's. CPU is process time and hardly notices what else the
+machine does; wall time does. TRL generates by transformers, as on a machine without vLLM, and its micro-batches are
+the rows that were fastest of 16 and 64.
+
+The learning step alone is measured against padded rows with all their logits, in this process: groups whose prompts
+are 60 to 400 tokens long and answers 20 to 300, in one to three turns. Exit status 1 when a target is missed.
+"""
+
+import os
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+import torch
+import tyro
+from peers.findings import Report, brief, show, start_sides, target
+from peers.sides import Side, around, ratio
+from peers.training import WORDS, Case, Clock, build
+
+from palaestra.episode import TokenRow
+from palaestra.trainers.forward import micro_batches, token_logprobs
+from palaestra.trainers.packed import Packed, pack_rows
+
+HERE = Path(__file__).resolve().parent
+CASES = {
+    "64 + 64 tokens, 8 x 8": (Case(8, 8, 64, 64), "cpu_s", 0.60),
+    "256 + 64 tokens, 4 x 16": (Case(4, 16, 256, 64), "cpu_s", 0.35),
+    "50 ms tool in two turns of 16 tokens, 8 x 16": (Case(8, 16, 64, 16, 0.05), "wall_s", 0.25),
+}
+"""What is played, what is compared, and the most that the ratio may be."""
+ALONE = 0.5
+"""Most CPU time of the learning step, by that of padded rows with all logits."""
+ROWS = 16
+"""Rows of TRL's micro-batches, and of the padded ones."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """A step of GRPO beside TRL's, and learning beside padded rows."""
+
+    rounds: int = 5
+    """Times that everything is measured, in turn."""
+    groups: int = 4
+    """Groups of eight of the learning step alone."""
+    targets: bool = True
+    """Fail when a target is missed."""
+    out: Path = HERE / "results" / "train.json"
+    """Where the figures go."""
+
+
+def mixed(groups: int) -> Packed:
+    """Rows of many lengths."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for _ in range(groups):
+        prompt = rng.integers(8, WORDS, rng.integers(60, 401))
+        for _ in range(8):
+            turns = rng.integers(1, 4)
+            said = [int(rng.integers(20, 301)) // int(turns) for _ in range(turns)]
+            sizes = [(len(prompt), False), *[each for size in said for each in ((size, True), (16, False))]]
+            sampled = np.concatenate([np.full(size, chosen) for size, chosen in sizes])
+            ids = np.concatenate([prompt, rng.integers(8, WORDS, len(sampled) - len(prompt))]).astype(np.int32)
+            rows.append(TokenRow(ids, sampled, np.zeros(len(ids), np.float32), np.where(sampled, 0, -1)))
+    return pack_rows(rows)
+
+
+def learn_packed(model: Any, packed: Packed) -> None:
+    """Gradients as the trainer makes them."""
+    for micro in micro_batches(model, packed, 4096):
+        token_logprobs(model, micro).logprobs_N.sum().backward()
+
+
+def learn_padded(model: Any, packed: Packed) -> None:
+    """Gradients as one writes them down: rows in the order in which they come, with all their logits."""
+    for first in range(0, len(packed.lengths), ROWS):
+        micro = packed.select(range(first, min(first + ROWS, len(packed.lengths))))
+        rows = torch.split(micro.ids_N, micro.lengths.tolist())
+        ids_RL = torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)
+        mask_RL = torch.arange(ids_RL.shape[1]) < micro.lengths[:, None]
+        logits_RLV = model(input_ids=ids_RL, attention_mask=mask_RL.long()).logits[:, :-1]
+        said = -torch.nn.functional.cross_entropy(logits_RLV.flatten(0, 1), ids_RL[:, 1:].flatten(), reduction="none")
+        chosen_RL = torch.nn.utils.rnn.pad_sequence(
+            list(torch.split(micro.sampled_N, micro.lengths.tolist())), batch_first=True
+        )
+        (said * chosen_RL[:, 1:].flatten()).sum().backward()
+
+
+def alone(options: Options) -> dict[str, Any]:
+    """CPU seconds of one batch's gradients, in either way."""
+    model, packed = build().eval(), mixed(options.groups)
+    ways: dict[str, Callable[[Any, Packed], None]] = {"packed": learn_packed, "padded": learn_padded}
+    found: dict[str, list[float]] = {name: [] for name in ways}
+    gradients: dict[str, list[torch.Tensor]] = {}
+    learn_packed(model, mixed(1))  # Looks at the model.
+    for _ in range(options.rounds):
+        for name, way in ways.items():
+            model.zero_grad()
+            clock = Clock()
+            clock.begin()
+            way(model, packed)
+            found[name].append(clock.end()["cpu_s"])
+            gradients[name] = [parameter.grad.clone() for parameter in model.parameters()]
+    gap = max(float((a - b).abs().max() / b.abs().max()) for a, b in zip(*gradients.values(), strict=True))
+    return {
+        "cpu_s": {name: round(statistics.median(seconds), 3) for name, seconds in found.items()},
+        "ratio": statistics.median(a / b for a, b in zip(*found.values(), strict=True)),
+        "gradients_differ_by": float(f"{gap:.2g}"),
+        "tokens": len(packed.ids_N),
+        "sampled_tokens": int(packed.sampled_N.sum()),
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print, write JSON."""
+    options = tyro.cli(Options, args=arguments)
+    torch.set_num_threads(1)
+    report, tables, targets = Report(options), {}, []
+    learning = alone(options)
+    print(f"learning alone: {learning}", flush=True)
+    targets.append(target("learning alone: CPU by padded rows with all logits", learning["ratio"], most=ALONE))
+    installed = HERE.parent / ".peers"
+    with ExitStack() as stack:
+        sides, missing = start_sides(["palaestra", "trl"], ["palaestra"], HERE / "peers", "train", installed, stack)
+        for title, (case, key, most) in CASES.items():
+            number = iter(range(0, 10**6, 2))
+
+            def ask(side: Side, way: str) -> dict[str, float]:
+                more = {"rows": ROWS} if side.name == "trl" else {}
+                return side.ask("train", asked=asdict(case), begin=next(number), **more)  # noqa: B023
+
+            found = around(sides, [("palaestra", "step"), ("trl", "step")], options.rounds, ask, ["palaestra"])
+            columns = {name: lambda each, name=name: f"{each.median(name):.2f}" for name in ("cpu_s", "wall_s")}
+            show(title, found, columns)
+            tables[title] = brief(found, "cpu_s")
+            ours, theirs = found[("palaestra", "step")], [each for (name, _), each in found.items() if name == "trl"]
+            targets.append(target(f"{title}: {key} by TRL's", ratio(ours, theirs, key, min), most=most))
+        return report.conclude({"learning_alone": learning, "steps": tables}, targets, missing, sides)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

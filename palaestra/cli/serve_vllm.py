@@ -1,0 +1,157 @@
+"""`palaestra serve vllm MODEL`: vLLM servers for the engine of a run, watched over until Ctrl-C.
+
+A server that dies, or hangs, is started again on its port, and is given the newest weights that it had. Left out: how
+one is started (`palaestra.agents.engines.vllm.launch`), and who uses them (`--engine.kind vllm --engine.urls ...`).
+"""
+
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from palaestra.errors import Broken, UsageError
+
+_LOOK_EVERY = 1.0
+_HUNG_LOOKS = 12
+"""Looks without an answer after which a server hangs. Each takes up to five seconds."""
+_RESTARTS = 5
+"""Deaths of one server, each within a minute of its start, after which all is given up."""
+_EARLY = 60.0
+
+
+@dataclass(frozen=True)
+class Options:
+    """Start vLLM servers that a run can sample from and give weights to, and watch over them.
+
+    They listen on this machine alone unless told otherwise, and whoever reaches them may change their weights.
+    """
+
+    model: Annotated[str, tyro.conf.Positional]
+    """Folder or hub name of the model that will be trained."""
+    replicas: int = 1
+    """Servers, each with a whole model; on GPUs give each its own with CUDA_VISIBLE_DEVICES and a command for each."""
+    host: str = "127.0.0.1"
+    """Where to listen; 0.0.0.0 for every network of this machine. There is no password for changing weights."""
+    port: int = 8000
+    """Of the first server, the others take the next ones; 0 takes free ones."""
+    python: Path | None = None
+    """A Python that has vLLM already."""
+    environment: Path | None = None
+    """Folder of an environment with vLLM, made if it is missing; ~/.cache/palaestra/vllm-cpu or -cuda if none."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Which build of vLLM: `auto` is cuda where NVIDIA's driver is."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Of its weights and sums; `auto` is the model's own. In float32 it agrees with a trainer to 1e-5."""
+    max_model_len: int | None = None
+    """Longest row, prompt and answer; the model's own limit if none."""
+    memory_gb: int = 4
+    """On CPU: memory for keys and values, of each server."""
+    transfer: Literal["files", "nccl", "ipc"] = "files"
+    """How weights will come: as files, or from GPU to GPU by vLLM's own means. As --engine.transfer of the run."""
+    start_seconds: float = 900.0
+    """In which a server must answer, which for large models is minutes."""
+    vllm: str = ""
+    """More options of vLLM's own in one word: --vllm "--tensor-parallel-size 2"."""
+
+    def __post_init__(self) -> None:
+        if not (self.replicas >= 1 and 0 <= self.port <= 65_535 - self.replicas):
+            raise UsageError(
+                f"replicas is {self.replicas} and port {self.port}; expected at least one, on ports up to 65535"
+            )
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Serve until interrupted."""
+    import shlex
+
+    from palaestra.agents.engines.vllm.environment import default_folder, environment, kind_here
+    from palaestra.agents.engines.vllm.launch import Launch, Server
+
+    options = tyro.cli(Options, args=list(arguments), prog="palaestra serve vllm")
+    kind = kind_here() if options.device == "auto" else options.device
+    _check_model(options.model, kind)
+    python = options.python
+    if python is None:
+        folder = options.environment or default_folder(kind)
+        print(f"vLLM's environment: {folder}; making it takes minutes", flush=True)
+        python = environment(folder.absolute(), kind)
+    elif shutil.which(python) is None:
+        raise UsageError(f"--python is {str(python)!r}, which is no program")
+    launch = Launch(
+        Path(shutil.which(python) or python),
+        str(Path(options.model).absolute()) if Path(options.model).exists() else options.model,
+        kind,
+        host=options.host,
+        dtype=options.dtype,
+        max_model_len=options.max_model_len,
+        memory_gb=options.memory_gb,
+        transfer=options.transfer,
+        options=tuple(shlex.split(options.vllm)),
+    )
+    own = Path(tempfile.mkdtemp(prefix="palaestra-serve-vllm-"))
+    ports = [options.port + number if options.port else 0 for number in range(options.replicas)]
+    servers = [Server(launch, port, own / str(number)) for number, port in enumerate(ports)]
+    # A service manager ends us by SIGTERM, and everything must end with us.
+    signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+    try:
+        for server in servers:
+            server.start()
+            server.wait(options.start_seconds)
+        print(f"ready: --engine.kind vllm --engine.urls {' '.join(server.url for server in servers)}", flush=True)
+        print("Ctrl-C ends it", flush=True)
+        watch(servers, options.start_seconds)
+    except KeyboardInterrupt:
+        print("ended")
+    finally:
+        for server in servers:
+            server.stop()
+        shutil.rmtree(own, ignore_errors=True)
+    return 0
+
+
+def watch(servers: Sequence["Server"], start_seconds: float) -> None:  # type: ignore[name-defined]  # noqa: F821
+    """Start again what dies or hangs, until interrupted; `Broken` where that is of no use."""
+    silent, early = dict.fromkeys(servers, 0), dict.fromkeys(servers, 0)
+    begun = dict.fromkeys(servers, time.monotonic())
+    while True:
+        time.sleep(_LOOK_EVERY)
+        for server in servers:
+            silent[server] = 0 if server.healthy() else silent[server] + 1
+            if server.runs and silent[server] < _HUNG_LOOKS:
+                continue
+            why = "does not answer" if server.runs else f"ended; its last words:\n{server.tail()}"
+            print(f"{server.url} {why}\n{server.url} is started again", file=sys.stderr, flush=True)
+            early[server] = early[server] + 1 if time.monotonic() - begun[server] < _EARLY else 0
+            if early[server] >= _RESTARTS:
+                raise Broken(f"{server.url} died {_RESTARTS} times within {_EARLY:g} s of its start")
+            server.stop()
+            server.start()
+            server.wait(start_seconds)
+            silent[server], begun[server] = 0, time.monotonic()
+            print(f"{server.url} is back: {server.restore()}", file=sys.stderr, flush=True)
+
+
+def _check_model(name: str, kind: str) -> None:
+    """Refuse what vLLM would refuse after half a minute and a page of words."""
+    from transformers import AutoConfig
+
+    from palaestra.agents.engines.vllm.checks import refused_on_cpu
+    from palaestra.agents.local_model import misplaced
+
+    if name == "tiny":
+        raise UsageError("the tiny agent is made by a run; vLLM serves a folder or hub name: runs/NAME/model")
+    if wrong := misplaced(name):
+        raise UsageError("; ".join(wrong))
+    try:
+        config = AutoConfig.from_pretrained(name, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"no model could be read from {name!r}: {str(error).splitlines()[0]}") from error
+    if kind == "cpu" and (reason := refused_on_cpu(config)):
+        raise UsageError(reason)

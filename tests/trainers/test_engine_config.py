@@ -1,0 +1,38 @@
+"""Which engine a run samples from is settled when it is asked for, and may change when it is gone on with."""
+
+from functools import partial
+
+import pytest
+
+from palaestra import ConfigError
+from palaestra.agents.engines.process import ProcessEngine
+from palaestra.agents.engines.torch_engine import TorchEngine
+from palaestra.agents.engines.vllm.engine import VllmEngine
+from palaestra.trainers.config import EngineConfig, grpo_config
+from palaestra.trainers.opening import engine_maker
+from palaestra.trainers.resume import refused
+
+URL = "http://127.0.0.1:8000"
+
+
+def test_servers_are_named_for_vllm_and_for_vllm_alone():
+    for wrong in ({"kind": "vllm"}, {"urls": (URL,)}):
+        with pytest.raises(ConfigError, match="servers are named for vllm"):
+            EngineConfig(**wrong)
+    with pytest.raises(ConfigError, match="heads are 16 wide"):
+        grpo_config("two-hop", engine={"kind": "vllm", "urls": [URL]})
+
+
+def test_the_config_names_the_engine():
+    assert engine_maker(EngineConfig()) is TorchEngine
+    assert engine_maker(EngineConfig("process")).func is ProcessEngine
+    maker = engine_maker(EngineConfig("vllm", (URL,), restart_seconds=7))
+    assert isinstance(maker, partial)
+    assert maker.func is VllmEngine
+    assert maker.keywords["urls"] == (URL,)
+    assert maker.keywords["restart_seconds"] == 7
+
+
+def test_a_run_may_go_on_with_another_engine():
+    saved = grpo_config("two-hop", model="m")
+    assert refused(saved, grpo_config("two-hop", model="m", engine={"kind": "vllm", "urls": [URL]})) == ""

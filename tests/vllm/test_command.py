@@ -1,0 +1,77 @@
+"""`palaestra serve vllm`: what it starts is watched over, loses no turn when it is killed, and ends with it."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from engine_contract import Served
+from small_model import LONGEST, STOPS
+from transformers import AutoModelForCausalLM
+
+from palaestra.agents.engines.vllm.engine import VllmEngine
+
+END_SECONDS = 20
+
+
+@pytest.fixture(scope="module")
+def served(command, models):
+    model = AutoModelForCausalLM.from_pretrained(models / "untied", dtype="float32").eval()
+    engine = VllmEngine(model, STOPS, urls=[command[1]])
+    yield Served(engine, model, STOPS, LONGEST, seconds=240.0)
+    engine.close()
+
+
+def processes(port: str) -> list[int]:
+    """The server that listens on a port, and all that it started: its session."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            found[int(entry.name)] = int((entry / "stat").read_text().rpartition(") ")[2].split()[3]), words
+        except (OSError, ValueError):
+            continue
+    sessions = {session for session, words in found.values() if port.encode() in words and b"--port" in words}
+    return [process for process, (session, _) in found.items() if session in sessions]
+
+
+def server_of(port: str) -> int:
+    """The process that a client talks to: below the one that keeps its session."""
+    own = processes(port)
+    return next(one for one in own if b"keeper.py" not in Path(f"/proc/{one}/cmdline").read_bytes())
+
+
+def test_log_probs_of_an_untied_head_stay_exact_after_many_updates(served):
+    for number in range(6):
+        version = served.change()
+        ticket, request = served.ask(served.prompt(10), seed=number, max_tokens=40)
+        completion = served.answers({ticket: request})[ticket]
+        assert served.gap(request, completion) < served.tolerance
+        assert set(completion.versions) == {version}
+
+
+def test_no_turn_is_lost_when_the_server_is_killed_under_load(served, command):
+    asked, done, port = served.turns(24, max_tokens=300), {}, command[1].rpartition(":")[2]
+    served.begin(asked, done)
+    killed = server_of(port)
+    os.kill(killed, signal.SIGKILL)
+    found = served.answers(asked, done)
+    assert len(found) == 24
+    for ticket, completion in found.items():
+        assert served.gap(asked[ticket], completion) < served.tolerance, "it came back with other weights"
+        assert set(completion.versions) == {served.engine.version}
+    assert server_of(port) != killed
+    assert served.engine.health() == ""
+
+
+def test_everything_ends_with_the_command_even_when_it_is_killed(served, command):
+    process, port = command[0], command[1].rpartition(":")[2]
+    assert len(processes(port)) >= 3
+    process.kill()
+    process.wait()
+    until = time.monotonic() + END_SECONDS
+    while left := processes(port):
+        assert time.monotonic() < until, f"{len(left)} processes are left"
+        time.sleep(0.2)
+    assert "refused" in served.engine.health() or "no connection" in served.engine.health()

@@ -1,0 +1,37 @@
+"""The contract of engines, kept by a real vLLM server whose output head is tied, which is the harder case."""
+
+import pytest
+from engine_contract import EngineContract, Served
+from small_model import LONGEST, STOPS
+from transformers import AutoModelForCausalLM
+
+from palaestra.agents.engines.vllm.engine import VllmEngine
+
+
+@pytest.fixture(scope="module")
+def served(server, models):
+    model = AutoModelForCausalLM.from_pretrained(models / "tied", dtype="float32").eval()
+    engine = VllmEngine(model, STOPS, urls=[server.url])
+    yield Served(engine, model, STOPS, LONGEST, seconds=120.0)
+    engine.close()
+
+
+class TestVllm(EngineContract):
+    def test_weights_may_change_under_load_without_a_pause(self, served):
+        asked, done = served.turns(12, max_tokens=200), {}
+        served.begin(asked, done)
+        old = served.engine.version
+        new = served.change()
+        late = served.turns(4)
+        found = served.answers(asked | late, done)
+        assert {version for completion in found.values() for version in completion.versions} == {old, new}
+        for ticket, completion in found.items():
+            assert served.gap((asked | late)[ticket], completion, of_version=new) < served.tolerance
+            assert ticket in asked or set(completion.versions) == {new}
+
+    def test_the_same_turn_is_answered_alike(self, served):
+        twice = []
+        for _ in range(2):
+            ticket, request = served.ask(served.prompt(9), seed=5, max_tokens=40)
+            twice.append(list(served.answers({ticket: request})[ticket].ids))
+        assert twice[0] == twice[1]

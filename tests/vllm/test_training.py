@@ -1,0 +1,48 @@
+"""A GRPO run that samples from a vLLM server learns as one that samples from the built-in engine."""
+
+import numpy as np
+import pytest
+
+import palaestra
+from palaestra.trainers.config import grpo_config
+from palaestra.trainers.run import Run
+from palaestra.trainers.training import train
+
+STEPS = 8
+
+
+@pytest.fixture(scope="module", autouse=True)
+def environment():
+    palaestra.register("test/Vowels-v0", "vowels:Vowels")
+
+
+def curve(folder, model, **engine):
+    config = grpo_config(
+        "test/Vowels-v0",
+        model=str(model),
+        steps=STEPS,
+        num_prompts=6,
+        num_generations=8,
+        learning_rate=3e-3,
+        max_turn_tokens=16,
+        max_episode_tokens=128,
+        max_completion_length=128,
+        slots=48,
+        ordered=True,
+        eval_tasks=4,
+        device="cpu",
+        engine=engine,
+    )
+    with Run.begun(folder, config) as run:
+        for _ in train(run):
+            pass
+        return np.array(run.curve), run.metrics
+
+
+def test_the_curve_agrees_with_that_of_the_built_in_engine(tmp_path, models, server):
+    own, _ = curve(tmp_path / "torch", models / "tied")
+    served, metrics = curve(tmp_path / "vllm", models / "tied", kind="vllm", urls=[server.url])
+    assert max(line["sampling/sampling_logp_difference/max"] for line in metrics) < 2e-5
+    for one in (own, served):
+        assert one[-2:].mean() > one[:2].mean() + 0.1
+    assert abs(own - served).mean() < 0.08
