@@ -6,7 +6,7 @@ episode is worth (`scoring`), the step from advantages to weights (`update`), wh
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import closing
 
 import numpy as np
@@ -31,7 +31,7 @@ from palaestra.trainers.turns import Turns
 from palaestra.trainers.update import update
 
 
-def train(learner: Learner[GRPOConfig], arena: Arena) -> Iterator[Progress]:
+def train(learner: Learner[GRPOConfig], arena: Arena) -> Generator[Progress, None, None]:
     """Take the learner from the step it stands at to its last, in `arena`; one Progress a step.
 
     Whenever this yields, the learner stands between two steps: it can be saved, and go on from there bit by bit.

@@ -127,6 +127,8 @@ class Learner(Generic[Config]):
             shared = engine.shares_weights
             tensors = self.model.named_parameters() if shared else effective_weights(self.model)
             engine.update_weights(tensors, version=self.step)
+            if shared:  # Its cache was given back while the learner worked.
+                engine.reclaim()
         self.torn = False
 
     def _tear(self, *_: object) -> None:

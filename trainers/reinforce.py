@@ -12,6 +12,7 @@ import torch
 from palaestra.agents.dialect import pinned
 from palaestra.agents.local_model import LocalModel, export
 from palaestra.errors import UsageError
+from palaestra.protocols import Arena
 from palaestra.trainers.checkpoint import Checkpoint, fingerprint, open_saved, restore
 from palaestra.trainers.cold_start import raise_tiny
 from palaestra.trainers.config import GRPOConfig
@@ -90,9 +91,20 @@ def practise(
         return step % checkpoint_every == 0 or bool(eval_steps and step % eval_steps == 0)
 
     with closing(open_arena(config)) as arena:
-        steps = recorded(run, learner, train(learner, arena), due, interrupts)
+        steps = recorded(run, learner, _stretches(learner, arena), due, interrupts)
         with closing(measured_on_the_way(run, learner, steps, interrupts)) as stage:
             yield from stage
+
+
+def _stretches(learner: Learner[GRPOConfig], arena: Arena) -> Generator[Progress, None, None]:
+    """Training; it stops playing ahead at each step that is measured, for measuring needs the engine for itself."""
+    every = learner.config.eval.eval_steps if learner.config.play.max_staleness else None
+    while learner.step < learner.steps:
+        with closing(train(learner, arena)) as steps:
+            for progress in steps:
+                if every and learner.step % every == 0:
+                    steps.close()
+                yield progress
 
 
 def pin_format(run: Run, config: GRPOConfig, local: LocalModel) -> GRPOConfig:

@@ -8,6 +8,7 @@ from collections.abc import Generator, Iterator
 from dataclasses import replace
 
 from palaestra.agents import Agent, TokenLimits, play
+from palaestra.agents.policies.table import trained_engines
 from palaestra.episode import Start
 from palaestra.protocols import Arena
 from palaestra.trainers.ahead import played_ahead
@@ -61,5 +62,8 @@ def rollouts(
         for episode in play(agent, arena, starts(), limits=limits, temperature=temperature, wanted=sampler.wanted):
             scoring.put(episode)
         batch = made.pop()
+        for engine in trained_engines(agent):
+            if engine.shares_weights:  # What its cache takes, the learner may need now. `publish` takes it back.
+                engine.release()
         # Of all that was played: episodes that were dropped, given up or BROKEN have cost tokens too.
         yield replace(batch, figures={**batch.figures, "num_tokens/sampled": agent.engine.sampled - before})
