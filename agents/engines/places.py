@@ -57,7 +57,7 @@ class Places:
         while self._queue and len(admitted) < len(idle):
             # In order, or a long row would wait for ever behind short ones.
             longest = max(longest, len(self._queue[0][1].ids))
-            if len(running) + len(admitted) >= self._cache.places_for(longest + self._block):
+            if len(running) + len(admitted) >= self._cache.places_for(longest + self._block - 1):
                 break
             admitted.append(self._queue.popleft())
         homes = {slot.row: slot for slot in idle}
@@ -75,7 +75,8 @@ class Places:
             return running
         running = sorted(running, key=lambda slot: slot.used)
         while True:
-            length = max(slot.length for slot in running) + self._block
+            # The last token that a step samples is not fed in it.
+            length = max(slot.length for slot in running) + self._block - 1
             places, room = self._cache.size_for(length, len(running))
             if len(running) <= places:
                 break
