@@ -24,6 +24,7 @@ PURPOSES = {
     "code": "grade mathematics, and play HumanEval-v0 and Reasoning-v0",
     "docker": "run agents' programs in containers",
     "serve": "offer a sandbox to other machines",
+    "vllm": "give weights to vLLM servers from GPU to GPU",
     "dev": "work on palaestra itself",
 }
 """What each extra enables."""
