@@ -16,18 +16,19 @@ def environment():
     palaestra.register("test/Vowels-v0", "vowels:Vowels")
 
 
-def curve(folder, model, **engine):
+def curve(folder, model, seed=0, **engine):
     config = grpo_config(
         "test/Vowels-v0",
         model=str(model),
+        seed=seed,
         steps=STEPS,
-        num_prompts=6,
-        num_generations=8,
-        learning_rate=3e-3,
+        num_prompts=8,
+        num_generations=16,
+        learning_rate=2e-3,
         max_turn_tokens=16,
         max_episode_tokens=128,
         max_completion_length=128,
-        slots=48,
+        slots=128,
         ordered=True,
         eval_tasks=4,
         device="cpu",
@@ -40,9 +41,10 @@ def curve(folder, model, **engine):
 
 
 def test_the_curve_agrees_with_that_of_the_built_in_engine(tmp_path, models, server):
-    own, _ = curve(tmp_path / "torch", models / "tied")
+    own = [curve(tmp_path / f"torch-{seed}", models / "tied", seed)[0] for seed in (0, 1)]
     served, metrics = curve(tmp_path / "vllm", models / "tied", kind="vllm", urls=[server.url])
     assert max(line["sampling/sampling_logp_difference/max"] for line in metrics) < 2e-5
-    for one in (own, served):
-        assert one[-2:].mean() > one[:2].mean() + 0.1
-    assert abs(own - served).mean() < 0.08
+    for one in (*own, served):
+        assert one[-2:].mean() > one[:2].mean() + 0.2
+    # Runs of the built-in engine with other seeds differ by 0.03 (standard deviation of four).
+    assert abs(np.mean(own) - served.mean()) < 0.12
