@@ -173,7 +173,7 @@ def estimate(shape: Outline, config: GRPOConfig, *, on_gpu: bool = False) -> Est
     (host if scale.optimizer_offload else held).extend(state)
     if on_gpu:
         held.append(Part("GPU context", _CONTEXT, "with libraries and workspaces; about"))
-    prefill = min(_PREFILL_TOKENS, cached) * (shape.width + shape.inner) * shape.bytes * 4
+    prefill = min(_PREFILL_TOKENS, slots * longest) * (shape.width + shape.inner) * shape.bytes * 4
     playing = (
         Part("key-value cache", cached * shape.cache_token(), f"{cached} tokens in {slots} slots"),
         Part("sampling", slots * shape.words * _SAMPLING[shape.bytes], f"{slots} rows of {shape.words} words"),

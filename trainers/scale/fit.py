@@ -103,7 +103,7 @@ def fits(needed: Estimate, room: Room) -> bool:
 def _with_precision(config: GRPOConfig, room: Room) -> GRPOConfig:
     if config.scale.precision != "auto":
         return config
-    return changed(config, {"precision": "bfloat16" if room.on_gpu else "float32"})
+    return changed(config, {"precision": "bfloat16" if room.on_gpu and config.model != "tiny" else "float32"})
 
 
 def _base(name: str) -> str:
