@@ -20,13 +20,12 @@ from palaestra.agents.local_model import find_device, misplaced
 from palaestra.agents.policies.tiny import tiny_model, tiny_tokenizer
 from palaestra.agents.template import examine
 from palaestra.cli.finding import Finding, reason
-from palaestra.cli.machine import amount
 from palaestra.errors import UsageError
 from palaestra.trainers.attention import kernel_for
 from palaestra.trainers.config import GRPOConfig
 from palaestra.trainers.memory import Outline, outline
 from palaestra.trainers.scale.fit import counted, fits, fitted, refusal
-from palaestra.trainers.scale.room import Room
+from palaestra.trainers.scale.room import Room, amount
 
 
 def model_findings(name: str, run: GRPOConfig | None, room: Room | None = None) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ import pages
 from transformers import Qwen3Config
 
 from palaestra.cli.train import parse
-from palaestra.trainers.scale.fit import GIB, fitted
+from palaestra.trainers.scale.fit import fitted
 from palaestra.trainers.scale.room import gpu_room
 
 QWEN3 = {"head_dim": 128, "num_key_value_heads": 8, "vocab_size": 151_936, "tie_word_embeddings": True}
@@ -33,6 +33,6 @@ def test_every_command_of_the_pages_fits_the_gpu_that_it_names():
                 if machine is None or words[:2] != ["palaestra", "train"]:
                     continue
                 config = parse(["two-hop", *words[3:]], "palaestra train").config
-                found.append(fitted(config, SHAPES[config.model], gpu_room(float(machine[1]), 64 * GIB)))
+                found.append(fitted(config, SHAPES[config.model], gpu_room(float(machine[1]), 64 * 2**30)))
     assert len(found) >= 3, "the pages have commands for a GPU"
     assert any(one.config.longest_row == 8192 for one in found)
