@@ -13,11 +13,11 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 import tyro
-from pydantic import Field
 
 from palaestra.cli import libraries, machine, sandbox_check
 from palaestra.cli.finding import Finding, probe, say, show
 from palaestra.cli.output import Reported, reporting
+from palaestra.cli.train import parse
 from palaestra.errors import UsageError
 from palaestra.trainers.config import GRPOConfig
 
@@ -82,7 +82,7 @@ class Options(Reported):
 
     model: Annotated[str | None, tyro.conf.Positional] = None
     """A model's folder or hub name, or `tiny`; without it the machine is looked at."""
-    gpu: Annotated[float | None, Field(gt=0)] = None
+    gpu: float | None = None
     """Ask for an empty GPU of so many GB, in place of the device at hand."""
 
 
@@ -121,10 +121,10 @@ def described_run(options: Options, arguments: Sequence[str]) -> GRPOConfig | No
     """The run whose memory is asked for, as `palaestra train` would understand it; None where none is."""
     if options.model is None and (arguments or options.gpu):
         raise UsageError(f"{[*arguments, '--gpu'][0]!r} describes a run: name its model first, palaestra doctor MODEL")
+    if options.gpu is not None and options.gpu <= 0:
+        raise UsageError(f"--gpu is {options.gpu:g}; expected the GPU's size in GB, such as 80")
     if options.model is None or not (arguments or options.gpu):
         return None
-    from palaestra.cli.train import parse
-
     return parse(["two-hop", "--model", options.model, *arguments], "palaestra doctor").config
 
 

@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from palaestra.agents.adapters import base_name, is_adapter
 from palaestra.agents.engines.vllm.checks import refused_on_cpu
 from palaestra.agents.local_model import find_device, misplaced
@@ -145,6 +143,8 @@ def _weights(folder: Path, shape: Outline) -> Iterator[Finding]:
 
 def _memory(config: Any, run: GRPOConfig, room: Room) -> Iterator[Finding]:
     """What a run takes, whether there is room for it, and what `train` would choose for it."""
+    import torch
+
     chooses = room.on_gpu if run.scale.fit is None else run.scale.fit
     refused = ""
     try:

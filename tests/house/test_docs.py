@@ -99,6 +99,8 @@ def known(option: str, command: str) -> bool:
     """Whether a command has an option, or, for one that ends with a dot as in `--save.*`, one of the section."""
     if command == "serve" and f"{option.removeprefix('--').replace('-', '_')}:" in SERVE_VLLM.read_text("utf-8"):
         return True  # Of `palaestra serve vllm`, a command of its own.
+    if command == "doctor" and known(option, "train"):
+        return True  # It describes a run as `train` does.
     return option in options(command) or (option.endswith(".") and any(o.startswith(option) for o in options(command)))
 
 

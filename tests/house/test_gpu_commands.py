@@ -28,9 +28,11 @@ def test_every_command_of_the_pages_fits_the_gpu_that_it_names():
     for page in pages.PAGES:
         for block in pages.blocks(page.read_text("utf-8")):
             machine = MACHINE.search(block.excuse or "")
+            if machine is None:
+                continue
             for line in block.text.replace("\\\n", " ").splitlines():
                 words = shlex.split(line, comments=True)
-                if machine is None or words[:2] != ["palaestra", "train"]:
+                if words[:2] != ["palaestra", "train"]:
                     continue
                 config = parse(["two-hop", *words[3:]], "palaestra train").config
                 found.append(fitted(config, SHAPES[config.model], gpu_room(float(machine[1]), 64 * 2**30)))
