@@ -43,7 +43,7 @@ check: setup  ## lint, format and types
 bench-depth: setup  ## how deep the tiny agent must be, over ten seeds
 	@$(PY) benchmarks/depth.py
 
-bench-gpu: setup  ## generation and training tokens/s on a GPU
+bench-gpu: setup  ## generation, learning, a whole step and memory on one GPU
 	@$(PY) benchmarks/gpu.py
 
 bench-async: setup  ## playing ahead of the learner, against play and learning by turns

@@ -104,6 +104,18 @@ class Report:
             print(f"{verdict} {one['name']}: {value}" + "".join(f" ({limit})" for limit in limits))
         for name, reason in (missing or {}).items():
             print(f"{name} was not measured: {reason}")
+        self.write(found, targets, missing, sides)
+        missed = not all(one["met"] for one in targets)
+        return 1 if missed and getattr(self.options, "targets", True) else 0
+
+    def write(
+        self,
+        found: Mapping[str, Any],
+        targets: Sequence[Mapping[str, Any]] = (),
+        missing: Mapping[str, str] | None = None,
+        sides: Mapping[str, Side] | None = None,
+    ) -> None:
+        """Write down what there is; again when there is more."""
         record = {
             "targets": targets,
             **found,
@@ -117,5 +129,3 @@ class Report:
         }
         self.options.out.parent.mkdir(parents=True, exist_ok=True)
         self.options.out.write_text(laid_out(record) + "\n", encoding="utf-8")
-        missed = not all(one["met"] for one in targets)
-        return 1 if missed and getattr(self.options, "targets", True) else 0

@@ -29,11 +29,13 @@ class Case:
     """Sampled in each turn; nothing ends early."""
     latency: float = 0.0
     """Seconds that a tool waits between two turns; without it there is one turn."""
+    calls: int = 1
+    """Of such a tool, one after each turn but the last."""
 
     @property
     def turns(self) -> int:
         """How many there are."""
-        return 2 if self.latency else 1
+        return 1 + self.calls if self.latency else 1
 
 
 def build() -> Any:

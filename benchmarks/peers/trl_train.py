@@ -112,13 +112,18 @@ def a_call(*_: Any, **__: Any) -> dict[str, Any]:
     return {"role": "assistant", "content": "w3", "tool_calls": [call]}
 
 
-def main() -> None:
-    """Answer until the benchmark ends."""
-    torch.set_num_threads(1)
+def pretend_calls() -> None:
+    """Have TRL's loop take every turn for a call."""
     grpo_trainer.supports_tool_calling = lambda _: True
     grpo_trainer.is_chat_template_prefix_preserving = lambda _: True
     grpo_trainer.add_response_schema = lambda given: setattr(given, "response_template", {}) or given
     grpo_trainer.parse_response = a_call
+
+
+def main() -> None:
+    """Answer until the benchmark ends."""
+    torch.set_num_threads(1)
+    pretend_calls()
     model = build()
     answer_requests(("trl", "torch", "transformers"), {"train": lambda **asked: train(model, **asked)})
 

@@ -8,15 +8,9 @@ ENGINE = (
     "--prompts 2 --rollouts 3 --turns 2 --shortest-turn 2 --longest-turn 6 --result-tokens 3 --hidden 32 --layers 1 "
     "--vocabulary 64 --rounds 1 --prompt-tokens 9 20"
 )
-GPU = (
-    "--hidden 32 --layers 2 --heads 4 --kv-heads 2 --head-dim 8 --intermediate 64 --vocabulary 512 --num-prompts 2 "
-    "--num-generations 2 --turn-tokens 8 --slots 4 --steps 2 --device cpu --dtype"
-)
 FIGURES = [
     ("engine.py", ENGINE, lambda found: [figure["ratio"] for figure in found["figures"]]),
     ("episodes.py", "--episodes 20 --rounds 1", lambda found: list(found["episodes_per_cpu_second"].values())),
-    ("gpu.py", f"{GPU} float32", lambda found: [found["generation_tokens_per_second"]]),
-    ("gpu.py", f"{GPU} bfloat16", lambda found: [found["training_tokens_per_second"]]),
 ]
 
 

@@ -1,0 +1,46 @@
+"""What a device can do, by plain torch: everything else is measured by it."""
+
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+
+from on_gpu.shapes import BYTES, Work
+
+_BURSTS = 5
+_CALLS = 10
+"""Of one burst: launching one call costs nothing where the one before still runs."""
+
+
+def rates(work: Work, device: torch.device) -> dict[str, float]:
+    """Matrix products in FLOPs a second, and memory's bytes a second, read and written."""
+    side, count = work.matrix, work.copied // BYTES
+    left, right = (torch.randn((side, side), device=device, dtype=torch.bfloat16) for _ in range(2))
+    product = torch.empty_like(left)
+    source = torch.zeros(count, device=device, dtype=torch.bfloat16)
+    target = torch.empty_like(source)
+    return {
+        "matrix_flops": 2 * side**3 / _seconds(lambda: torch.mm(left, right, out=product), device),
+        "memory_bytes": 2 * source.nbytes / _seconds(lambda: target.copy_(source), device),
+    }
+
+
+def wait_for(device: torch.device) -> None:
+    """Until the device has done what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _seconds(work: Callable[[], object], device: torch.device) -> float:
+    """Of one call, the median over bursts."""
+    found = []
+    for burst in range(_BURSTS + 1):
+        wait_for(device)
+        began = time.perf_counter()
+        for _ in range(_CALLS):
+            work()
+        wait_for(device)
+        if burst:  # The first warms up.
+            found.append((time.perf_counter() - began) / _CALLS)
+    return statistics.median(found)
