@@ -14,7 +14,11 @@ import pytest
 from pages import PAGES, ROOT, Block, Reader, blocks, same
 
 from palaestra.cli import COMMANDS, main
+from palaestra.envs import ToolEnv
 from palaestra.registry import author_class, registered
+from palaestra.trainers.checked import flat, plain
+from palaestra.trainers.config import grpo_config
+from palaestra.trainers.recipes import CORRECTIONS
 
 SERVE_VLLM = ROOT / "palaestra" / "cli" / "serve_vllm.py"
 _TRAINS = re.compile(r"palaestra train|\btrain\(run\)")
@@ -159,6 +163,24 @@ def test_every_setting_has_a_row_and_words() -> None:
     for name in sorted(named - sections - {"KIND", "LENGTH"}):
         row = next((line for line in page.splitlines() if line.startswith(f"| `{name}` |")), "")
         assert row.removesuffix(" |").rpartition(" | ")[2].strip(), name
+
+
+def test_what_a_run_can_be_told_has_rows_of_settings_that_exist() -> None:
+    section = (
+        (ROOT / "docs" / "train.md").read_text("utf-8").partition("beside TRL and verl\n")[2].partition("\n## ")[0]
+    )
+    rows = [cells[1:-1] for line in section.splitlines() if len(cells := line.split("|")) > 2]
+    assert len(rows) > 30
+    assert {len(cells) for cells in rows} == {4}
+    plain_config = flat(plain(grpo_config("any")))
+    settings = set(plain_config) | {"recipe.correction", "recipe.advantage"}
+    for part in CORRECTIONS:
+        settings |= set(flat(plain(grpo_config("any", correction=part))))
+    told = {name for cells in rows for name in re.findall(r"`([^`]+)`", cells[0])}
+    of_environments = {name for name in told if hasattr(ToolEnv, name)}
+    assert told - settings - of_environments == {"--resume"}
+    sections = {name.partition(".")[0] for name in plain_config if "." in name}
+    assert sections - {name.partition(".")[0] for name in told} == {"cold_start"}
 
 
 @pytest.mark.prove  # The pages above have trained by then.
