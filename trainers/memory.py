@@ -26,8 +26,10 @@ FLOAT = 4
 """Bytes of a float32: gradients are summed, and moments kept, in no less."""
 MOMENTS = {32: 8.0, 8: 2.03}
 """Bytes a trained weight of AdamW's two moments; in 8 bits a scale for each block comes on top."""
-_SAMPLING = {4: 24, 2: 16}
+_SAMPLING = {4: 16, 2: 18}
 """Bytes for each row and word while a token is drawn, by the bytes of a weight: logits, log-probs, noise."""
+_AGAIN, _GRADIENTS = 1.15, 0.3
+"""Of what a layer keeps: what its backward pass needs where the layer is computed again, and where it is not."""
 _BATCH = 64
 """Bytes of a token in a batch, at most: ids, log-probs, versions, weights and places."""
 _PREFILL_TOKENS = 16_384
@@ -171,7 +173,7 @@ def estimate(shape: Outline, config: GRPOConfig, *, on_gpu: bool = False) -> Est
     (host if scale.optimizer_offload else held).extend(state)
     if on_gpu:
         held.append(Part("GPU context", _CONTEXT, "with libraries and workspaces; about"))
-    prefill = min(_PREFILL_TOKENS, cached) * (shape.width + shape.inner) * shape.bytes * 4
+    prefill = min(_PREFILL_TOKENS, slots * longest) * (shape.width + shape.inner) * shape.bytes * 4
     playing = (
         Part("key-value cache", cached * shape.cache_token(), f"{cached} tokens in {slots} slots"),
         Part("sampling", slots * shape.words * _SAMPLING[shape.bytes], f"{slots} rows of {shape.words} words"),
@@ -198,10 +200,12 @@ def _passes(shape: Outline, tokens: int, *, checkpointed: bool, trains_head: boo
     how = f"{tokens} tokens, {shape.layers} layers" + (", one tensor each" if checkpointed else "")
     head = shape.words * shape.width * trains_head
     block = min(BLOCK["cuda" if on_gpu else "cpu"], tokens)
-    short = shape.bytes % FLOAT  # A logit is held in a short type too, before it is float32.
-    at_head = block * shape.words * (2 * FLOAT + short) + head * (FLOAT + short)
+    short = shape.bytes % FLOAT  # A logit is held in a short type too, when it is no float32.
+    logits = block * shape.words
+    # Logits and their exponentials; later their gradient, the head's, and a block's part of that.
+    at_head = max(logits * 2 * FLOAT, logits * (FLOAT + short) + head * (FLOAT + (short or FLOAT)))
     # The gradient of a tied output layer waits for the embedding's.
-    in_layers = round(layer * (1.5 if checkpointed else 0.5)) + head * shape.bytes * shape.tied
+    in_layers = round(layer * (_AGAIN if checkpointed else _GRADIENTS)) + head * shape.bytes * shape.tied
     worst = max(
         (at_head, f"a block of {block} tokens at the output layer, and its gradient"),
         (in_layers, "one layer in the backward pass"),

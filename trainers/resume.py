@@ -5,14 +5,14 @@ Left out: the learner itself (`checkpoint`).
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from palaestra import formats
 from palaestra.errors import ConfigError, UsageError
 from palaestra.trainers.checked import changed, flat, plain
-from palaestra.trainers.config import EnvConfig, GRPOConfig
+from palaestra.trainers.config import EnvConfig, GRPOConfig, PlayConfig, ScaleConfig
 from palaestra.trainers.sft_config import SFTConfig
 
 RunConfig = GRPOConfig | SFTConfig
@@ -27,6 +27,9 @@ ROUNDING = (*_SIZES, "device", "engine.kind")
 """May differ, with a note: the same sums in another order or on another machine, so the last bits change. A run that
 has run out of memory needs them."""
 _FORMAT = "format="
+_OPEN = ("precision", "optimizer_bits", "optimizer_offload", "gradient_checkpointing", "cache_tokens")
+"""What a config may leave open, and the beginning of a run settles."""
+Section = TypeVar("Section", PlayConfig, ScaleConfig)
 
 
 def written_config(config: RunConfig) -> str:
@@ -82,17 +85,24 @@ def refused(saved: RunConfig, asked: RunConfig) -> str:
 
 
 def settled(saved: RunConfig, asked: RunConfig) -> RunConfig:
-    """What is asked for, with what the run was pinned to at its start, its call format and its precision: nobody has to
-    name that.
+    """What is asked for, with what it leaves open as it was settled when the run began: the call format, and what makes
+    a model fit. Nobody has to name that.
     """
-    if asked.scale.precision == "auto":
-        asked = replace(asked, scale=replace(asked.scale, precision=saved.scale.precision))
     if isinstance(saved, SFTConfig) and isinstance(asked, SFTConfig):
-        return replace(asked, format=asked.format or saved.format)
-    if not isinstance(saved, GRPOConfig) or not isinstance(asked, GRPOConfig) or "format" in asked.env.options:
+        return replace(asked, format=asked.format or saved.format, scale=_filled(asked.scale, saved.scale))
+    if not isinstance(saved, GRPOConfig) or not isinstance(asked, GRPOConfig):
+        return asked
+    asked = replace(asked, scale=_filled(asked.scale, saved.scale), play=_filled(asked.play, saved.play))
+    if "format" in asked.env.options:
         return asked
     found = [text for text in saved.env.env_options if text.startswith(_FORMAT)]
     return replace(asked, env=replace(asked.env, env_options=(*asked.env.env_options, *found)))
+
+
+def _filled(asked: Section, saved: Section) -> Section:
+    """A section whose open settings are those that were saved."""
+    left = [one.name for one in fields(asked) if getattr(asked, one.name) in (None, "auto") and one.name in _OPEN]
+    return replace(asked, **{name: getattr(saved, name) for name in left})
 
 
 def agreed(saved: RunConfig, asked: RunConfig, folder: Path) -> list[str]:

@@ -17,7 +17,9 @@ import tyro
 from palaestra.cli import libraries, machine, sandbox_check
 from palaestra.cli.finding import Finding, probe, say, show
 from palaestra.cli.output import Reported, reporting
-from palaestra.trainers.config import GRPOConfig, grpo_config, tiny_config
+from palaestra.cli.train import parse
+from palaestra.errors import UsageError
+from palaestra.trainers.config import GRPOConfig
 
 _MODEL_SECONDS = 300.0
 """How long reading a model may take; a tokenizer may have to come from the hub."""
@@ -73,41 +75,26 @@ CHECKS: tuple[tuple[str, Look, float, bool], ...] = (
 
 @dataclass(frozen=True)
 class Options(Reported):
-    """Say what is installed and what works here; with a model, whether it can be trained and what memory that needs."""
+    """Say what is installed and what works here; with a model, whether it can be trained.
+
+    With any options of `palaestra train` behind the model, also what memory that run needs, and whether it fits.
+    """
 
     model: Annotated[str | None, tyro.conf.Positional] = None
     """A model's folder or hub name, or `tiny`; without it the machine is looked at."""
-    recipe: str | None = None
-    """Add up the memory of a run with this recipe: grpo-tcr or grpo-t."""
-    slots: int | None = None
-    """Of that run: episodes played at once."""
-    num_prompts: int | None = None
-    """Of that run: tasks a step."""
-    num_generations: int | None = None
-    """Of that run: episodes of each task."""
-    num_mini_batches: int | None = None
-    """Of that run: optimizer steps a batch."""
-    max_episode_tokens: int | None = None
-    """Of that run: longest row."""
-    max_completion_length: int | None = None
-    """Of that run: longest response, which decides the longest row where max_episode_tokens does not."""
-    micro_batch_tokens: int | None = None
-    """Of that run: padded tokens in one forward and backward pass."""
-    beta: float | None = None
-    """Of that run: KL weight; above 0 it keeps a reference model."""
-    device: str | None = None
-    """Of that run: `cpu`, `cuda`, or `auto`."""
+    gpu: float | None = None
+    """Ask for an empty GPU of so many GB, in place of the device at hand."""
 
 
 def run(arguments: Sequence[str]) -> int:
     """Print what was found; 1 when the basic path, or training this model, does not work."""
-    options = tyro.cli(Options, args=list(arguments), prog="palaestra doctor")
+    options, rest = tyro.cli(Options, args=list(arguments), prog="palaestra doctor", return_unknown_args=True)
+    config = described_run(options, rest)
     with reporting(options.json) as figures:
-        return _examine(options, figures)
+        return _examine(options, config, figures)
 
 
-def _examine(options: Options, figures: dict[str, Any]) -> int:
-    config = described_run(options)
+def _examine(options: Options, config: GRPOConfig | None, figures: dict[str, Any]) -> int:
     if options.model is None:
         good, bad = "the basic path works: palaestra demo, palaestra train", "the basic path does not work"
         found = [probe(about, look, seconds, vital=vital) for about, look, seconds, vital in CHECKS]
@@ -115,12 +102,13 @@ def _examine(options: Options, figures: dict[str, Any]) -> int:
     else:
         from palaestra.agents.local_model import find_device
         from palaestra.cli.model_check import model_findings
+        from palaestra.trainers.scale.room import gpu_room, room_of
 
-        name = options.model
+        name, room = options.model, None
         if config is not None:
-            find_device(config.device)
+            room = room_of(find_device(config.device)) if options.gpu is None else gpu_room(options.gpu)
         good, bad = (f"{words} with --model {name}" for words in ("can be trained", "not ready to train"))
-        findings = probe("model", lambda: model_findings(name, config), _MODEL_SECONDS, vital=True)
+        findings = probe("model", lambda: model_findings(name, config, room), _MODEL_SECONDS, vital=True)
     fatal = any(finding.fatal for finding in findings)
     said = verdict(findings, good, bad)
     figures |= {"ok": not fatal, "verdict": said, "findings": list(map(asdict, findings))}
@@ -129,15 +117,15 @@ def _examine(options: Options, figures: dict[str, Any]) -> int:
     return 1 if fatal else 0
 
 
-def described_run(options: Options) -> GRPOConfig | None:
-    """The run whose memory is asked for, with the defaults that `palaestra train` would take; None where none is."""
-    given = {name: value for name, value in vars(options).items() if value is not None}
-    model, _ = given.pop("model", None), given.pop("json", None)
-    if not given or model is None:
+def described_run(options: Options, arguments: Sequence[str]) -> GRPOConfig | None:
+    """The run whose memory is asked for, as `palaestra train` would understand it; None where none is."""
+    if options.model is None and (arguments or options.gpu):
+        raise UsageError(f"{[*arguments, '--gpu'][0]!r} describes a run: name its model first, palaestra doctor MODEL")
+    if options.gpu is not None and options.gpu <= 0:
+        raise UsageError(f"--gpu is {options.gpu:g}; expected the GPU's size in GB, such as 80")
+    if options.model is None or not (arguments or options.gpu):
         return None
-    if model == "tiny":
-        return tiny_config("any", **given)
-    return grpo_config("any", model=model, **given)
+    return parse(["two-hop", "--model", options.model, *arguments], "palaestra doctor").config
 
 
 def verdict(findings: Sequence[Finding], good: str, bad: str) -> str:

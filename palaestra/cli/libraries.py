@@ -29,6 +29,7 @@ PURPOSES = {
     "wandb": "track runs with Weights & Biases",
     "trackio": "track runs with trackio",
     "tensorboard": "track runs with TensorBoard",
+    "ray": "play on other machines",
     "vllm": "give weights to vLLM servers from GPU to GPU",
     "dev": "work on palaestra itself",
 }

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from palaestra.cli.finding import Finding, reason
 from palaestra.cli.libraries import BASIC_EXTRA, findable
-from palaestra.trainers.scale.room import available_memory
+from palaestra.trainers.scale.room import amount, available_memory
 
 _LOW_DISK = 2 * 2**30
 """A run of the tiny agent needs megabytes, one of a model of four billion parameters 16 GB."""
@@ -109,12 +109,3 @@ def locale_findings() -> Iterator[Finding]:
     remedy = "" if sys.stdout.encoding.lower() in ("utf-8", "utf8") else "set LANG=C.UTF-8 or PYTHONUTF8=1"
     text = f"output in {sys.stdout.encoding}, files in {locale.getencoding()}"
     yield Finding("locale", text, "warning" if remedy else "ok", remedy)
-
-
-def amount(size: float) -> str:
-    """Bytes in the unit that leaves few digits."""
-    for unit in ("B", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:,.1f} GiB"

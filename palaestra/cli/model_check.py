@@ -18,15 +18,15 @@ from palaestra.agents.local_model import find_device, misplaced
 from palaestra.agents.policies.tiny import tiny_model, tiny_tokenizer
 from palaestra.agents.template import examine
 from palaestra.cli.finding import Finding, reason
-from palaestra.cli.machine import amount
 from palaestra.errors import UsageError
+from palaestra.trainers.attention import kernel_for
 from palaestra.trainers.config import GRPOConfig
 from palaestra.trainers.memory import Outline, outline
 from palaestra.trainers.scale.fit import counted, fits, fitted, refusal
-from palaestra.trainers.scale.room import room_of
+from palaestra.trainers.scale.room import Room, amount
 
 
-def model_findings(name: str, run: GRPOConfig | None) -> Iterator[Finding]:
+def model_findings(name: str, run: GRPOConfig | None, room: Room | None = None) -> Iterator[Finding]:
     """Everything there is to say of a model, and of the memory of a run with it where one is described."""
     try:
         config, tokenizer, stops = read(name)
@@ -48,8 +48,8 @@ def model_findings(name: str, run: GRPOConfig | None) -> Iterator[Finding]:
             yield _broken("vocabulary", text, "take tokenizer and model from the same place")
     for said in examine(tokenizer, stops):
         yield Finding(said.about, said.text, said.state, said.remedy, vital=True)
-    if shape is not None and run is not None:
-        yield from _memory(config, run)
+    if shape is not None and run is not None and room is not None:
+        yield from _memory(config, run, room)
 
 
 def read(name: str) -> tuple[Any, Any, list[int]]:
@@ -141,17 +141,21 @@ def _weights(folder: Path, shape: Outline) -> Iterator[Finding]:
         yield Finding("weights", f"{stored}, read from the headers alone")
 
 
-def _memory(config: Any, run: GRPOConfig) -> Iterator[Finding]:
-    """What a run takes, whether the device at hand has it, and what `train` would choose for it."""
-    device = find_device(run.device)
-    room = room_of(device)
+def _memory(config: Any, run: GRPOConfig, room: Room) -> Iterator[Finding]:
+    """What a run takes, whether there is room for it, and what `train` would choose for it."""
+    import torch
+
     chooses = room.on_gpu if run.scale.fit is None else run.scale.fit
     refused = ""
     try:
         found = (fitted if chooses else counted)(run, config, room)
     except UsageError as error:
         found, refused = counted(run, config, room), str(error)
-    needed = found.estimate
+    device, needed = find_device(run.device), found.estimate
+    if room.on_gpu == (device.type == "cuda"):  # It is asked for this device, not for one that is not here.
+        shape = outline(config)
+        kernel = kernel_for(device, getattr(torch, found.config.scale.precision), shape.head_width)
+        yield Finding("attention kernel", f"{kernel.name}, in the learner")
     phases = {
         "held": needed.held,
         "while playing": needed.playing,

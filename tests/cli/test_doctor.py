@@ -24,6 +24,7 @@ from palaestra.envs import sandboxes
 from palaestra.envs.sandboxes import Capabilities
 from palaestra.envs.sandboxes.docker import connection, images
 from palaestra.errors import SandboxUnavailable
+from palaestra.trainers.scale import room
 
 ROOT = Path(__file__).resolve().parents[2]
 SOON, PATIENT = 1.0, 300.0
@@ -250,10 +251,10 @@ def test_a_control_group_bounds_the_memory_even_where_it_is_one_above_ours(monke
         "/sys/fs/cgroup/a/b/memory.max": "max",
         "/sys/fs/cgroup/a/memory.current": "1000",
     }
-    monkeypatch.setattr(machine, "_text", lambda path: kernel.get(str(path), ""))
-    assert machine.available_memory() == 50 * 1024
+    monkeypatch.setattr(room, "_text", lambda path: kernel.get(str(path), ""))
+    assert room.available_memory() == 50 * 1024
     kernel["/sys/fs/cgroup/a/memory.max"] = "3000"
-    assert machine.available_memory() == 2000
+    assert room.available_memory() == 2000
 
 
 def test_a_sandbox_is_told_with_its_guards_and_its_weaknesses(monkeypatch):
@@ -314,7 +315,7 @@ def test_a_sound_model_is_read_without_its_weights(capsys, sound, monkeypatch):
 def test_the_tiny_agent_can_be_looked_at(capsys):
     status, found, _ = told(capsys, "tiny", "--recipe", "grpo-tcr")
     assert status == 0
-    assert "96 slots, rows of 256 tokens" in " ".join(f["text"] for f in found.values())
+    assert found["memory in all"]["state"] == "ok"
 
 
 def config(**changes):
@@ -407,28 +408,34 @@ def test_what_the_hub_does_not_give_is_told_at_once(monkeypatch, has_file, offli
 
 
 def test_a_recipe_adds_the_memory_of_a_run(capsys, sound):
-    main(["doctor", str(sound), "--recipe", "grpo-t", "--slots", "8", "--max-episode-tokens", "128"])
+    main(["doctor", str(sound), "--recipe", "grpo-t", "--play.slots", "8", "--play.max-episode-tokens", "128"])
     out = capsys.readouterr().out
-    parts = ("weights", "AdamW", "reference model", "8 slots, rows of 128", "gradients", "logits", "activations")
+    parts = ("weights", "AdamW", "reference model", "1024 tokens in 8 slots", "gradients", "activations", "backward")
     for part in (*parts, "memory in all"):
         assert part in out, part
 
 
 def test_too_little_memory_is_a_warning_that_says_what_would_fit(capsys, sound, monkeypatch):
-    asked = [sound, "--slots", "64", "--max-episode-tokens", "1024", "--micro-batch-tokens", "1024", "--device", "cpu"]
-    monkeypatch.setattr(model_check, "available_memory", lambda: 30_000_000)
+    asked = [sound, "--play.slots", "64", "--play.max-episode-tokens", "1024", "--device", "cpu"]
+    monkeypatch.setattr(room, "available_memory", lambda: 60_000_000)
     status, found, _ = told(capsys, *asked)
     total = found["memory in all"]
     assert (status, total["state"]) == (0, "warning")
-    fitting = total["remedy"].split()[1]
-    assert told(capsys, *asked, "--slots", fitting)[1]["memory in all"]["state"] == "ok"
-    assert told(capsys, *asked, "--slots", str(int(fitting) + 1))[1]["memory in all"]["state"] == "warning"
-    monkeypatch.setattr(model_check, "available_memory", lambda: 1000)
+    _, option, value, *_ = ["", *total["remedy"].split()]
+    _, fitted, _ = told(capsys, *asked, option, value)
+    assert fitted["memory in all"]["state"] == "ok"
+    assert "cache of" in fitted["fit"]["text"]
+    monkeypatch.setattr(room, "available_memory", lambda: 1000)
     assert "smaller model" in told(capsys, *asked)[1]["memory in all"]["remedy"]
 
 
+def test_a_gpu_that_is_not_here_can_be_asked_for(capsys, sound):
+    _, found, _ = told(capsys, sound, "--gpu", "24", "--scale.lora-r", "4")
+    assert "a GPU of 24 GB" in found["memory in all"]["text"]
+
+
 def test_a_wrong_request_exits_with_2(capsys):
-    for option, value in (("--recipe", "grpo-tc"), ("--slots", "0"), ("--device", "cuda:99"), ("--slot", "3")):
+    for option, value in (("--recipe", "grpo-tc"), ("--play.slots", "0"), ("--device", "cuda:99"), ("--slot", "3")):
         try:
             status = main(["doctor", "tiny", option, value])
         except SystemExit as stop:

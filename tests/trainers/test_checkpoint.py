@@ -24,7 +24,7 @@ from palaestra.trainers.checked import changed, plain
 from palaestra.trainers.interrupts import Interrupted, Interrupts
 from palaestra.trainers.learner import Learner
 from palaestra.trainers.losses.policy import Clip
-from palaestra.trainers.opening import open_model, settled_scale
+from palaestra.trainers.opening import open_model, settled
 from palaestra.trainers.progress import result_of
 from palaestra.trainers.reinforce import practise, prepare
 
@@ -231,7 +231,7 @@ def test_a_model_of_other_shapes_is_refused(three_steps, model):
     tokenizer = families.TOKENIZERS["tiny"]
     other = serve(tiny_model(len(tokenizer), layers=1), tokenizer, slots=2)
     with pytest.raises(UsageError, match="other parameters"):
-        checkpoint.restore(found, other, run_of(model))
+        checkpoint.restore(found, other, settled(run_of(model), three_steps)[0])
 
 
 def test_a_renamed_checkpoint_is_not_taken_for_a_later_step(three_steps, tmp_path):
@@ -422,5 +422,5 @@ def test_gradients_that_stay_no_numbers_leave_the_last_good_step_and_figures_tha
 
 def test_the_config_of_a_checkpoint_is_the_whole_config(three_steps, config):
     found, _ = checkpoint.newest(three_steps / "checkpoints")
-    assert found.config == plain(settled_scale(config))
+    assert found.config == plain(settled(config, three_steps)[0])
     assert found.state == {"first": 4 * 3}

@@ -8,6 +8,7 @@ from palaestra import ConfigError
 from palaestra.agents.engines.process import ProcessEngine
 from palaestra.agents.engines.torch_engine import TorchEngine
 from palaestra.agents.engines.vllm.engine import VllmEngine
+from palaestra.trainers.checked import changed
 from palaestra.trainers.config import EngineConfig, grpo_config
 from palaestra.trainers.opening import engine_maker
 from palaestra.trainers.resume import refused
@@ -24,9 +25,12 @@ def test_servers_are_named_for_vllm_and_for_vllm_alone():
 
 
 def test_the_config_names_the_engine():
-    assert engine_maker(EngineConfig()) is TorchEngine
-    assert engine_maker(EngineConfig("process")).func is ProcessEngine
-    maker = engine_maker(EngineConfig("vllm", (URL,), restart_seconds=7))
+    config = grpo_config("two-hop", model="m", cache_tokens=500)
+    assert engine_maker(config).func is TorchEngine
+    process = engine_maker(changed(config, {"kind": "process"}))
+    assert process.func is ProcessEngine
+    assert process.keywords["cache_tokens"] == 500
+    maker = engine_maker(changed(config, {"kind": "vllm", "urls": (URL,), "restart_seconds": 7.0}))
     assert isinstance(maker, partial)
     assert maker.func is VllmEngine
     assert maker.keywords["urls"] == (URL,)

@@ -15,7 +15,7 @@ from palaestra.record import read
 from palaestra.trainers import sft
 from palaestra.trainers.cold_start import demonstrate
 from palaestra.trainers.config import tiny_config
-from palaestra.trainers.opening import open_arena, settled_scale
+from palaestra.trainers.opening import open_arena, settled
 from palaestra.trainers.progress import result_of
 from palaestra.trainers.reinforce import prepare
 from palaestra.trainers.resume import read_config, written_config
@@ -61,7 +61,7 @@ def test_a_run_whose_format_was_chosen_keeps_it(model, tmp_path):
     config = tiny_config(ENV, model=str(model), device="cpu", slots=2, env_options=("format=glm",))
     with Run(tmp_path / "run", config) as run:
         result_of(prepare(run))
-        assert run.config == settled_scale(config)
+        assert run.config == settled(config, tmp_path)[0]
         assert run.notes == []
 
 

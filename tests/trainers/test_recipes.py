@@ -19,6 +19,7 @@ CODE = {
     "loss.epsilon_high": 0.28,
     "loss.dual_clip": 10.0,
     "loss.importance_sampling_level": "token",
+    "correction": None,
     "kl.beta": 0.0,
     "kl.kl_estimator": "k3",
     "aggregation": "token",

@@ -48,7 +48,7 @@ def descend(learner, times=1, rate=1.0, split=1):
         for part in range(split):
             packed = pack(EPISODES[part::split], [1.0] * len(EPISODES[part::split]))
             with learner.computing():
-                (-token_logprobs(learner.model, packed).sum() / 72).backward()
+                (-token_logprobs(learner.model, packed).logprobs_N.sum() / 72).backward()
         norms.append(learner.descend(rate))
     return norms
 
@@ -61,7 +61,7 @@ def test_small_steps_add_up_in_bfloat16_where_plain_weights_stand_still():
     stock = torch.optim.AdamW(plain.parameters(), 1e-6, betas=(0.9, 0.99), weight_decay=0.0)
     for _ in range(3):
         descend(learner)
-        (-token_logprobs(plain, pack(EPISODES, [1.0] * 6)).sum() / 72).backward()
+        (-token_logprobs(plain, pack(EPISODES, [1.0] * 6)).logprobs_N.sum() / 72).backward()
         stock.step()
         stock.zero_grad()
     moved = [(learner.masters.stepped[name] != old).float().mean() for name, old in masters.items()]
@@ -79,7 +79,7 @@ def test_micro_batches_are_summed_in_float32():
     learner = learner_of(model)
     for episode in EPISODES:
         for one in (model, twin):
-            (-token_logprobs(one, pack([episode], [1.0])).sum() / 72).backward()
+            (-token_logprobs(one, pack([episode], [1.0])).logprobs_N.sum() / 72).backward()
         for name, weight in twin.named_parameters():
             expected[name] = expected.get(name, 0) + weight.grad.float()
         twin.zero_grad()
@@ -149,7 +149,7 @@ def gradients(model, **changes):
         return tensor
 
     with learner.computing(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        loss = -token_logprobs(model, pack(EPISODES, [1.0] * 6)).sum() / 72
+        loss = -token_logprobs(model, pack(EPISODES, [1.0] * 6)).logprobs_N.sum() / 72
         size = sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
     loss.backward()
     return [weight.grad.clone() for weight in model.parameters() if weight.requires_grad], size

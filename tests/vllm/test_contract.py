@@ -5,6 +5,7 @@ from engine_contract import EngineContract, Served
 from small_model import LONGEST, STOPS
 from transformers import AutoModelForCausalLM
 
+from palaestra import Request, Start
 from palaestra.agents.engines.vllm.engine import VllmEngine
 
 
@@ -30,8 +31,8 @@ class TestVllm(EngineContract):
             assert ticket in asked or set(completion.versions) == {new}
 
     def test_the_same_turn_is_answered_alike(self, served):
-        twice = []
+        request, twice = Request(0, Start(3, 5), 0, (), (), served.prompt(9), 40), []
         for _ in range(2):
-            ticket, request = served.ask(served.prompt(9), seed=5, max_tokens=40)
+            ticket = served.engine.submit(request)
             twice.append(list(served.answers({ticket: request})[ticket].ids))
         assert twice[0] == twice[1]

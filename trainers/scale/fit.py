@@ -20,9 +20,8 @@ from palaestra.errors import UsageError
 from palaestra.trainers.checked import changed
 from palaestra.trainers.config import GRPOConfig
 from palaestra.trainers.memory import FLOAT, MOMENTS, Estimate, Outline, estimate, outline
-from palaestra.trainers.scale.room import Room, free_disk, room_of
+from palaestra.trainers.scale.room import Room, amount, free_disk, room_of
 
-GIB = 2**30
 _FEWEST_ROWS = 2
 """The cache holds at least so many rows of full length: a group that cannot be played side by side takes forever."""
 _GRAIN = 1024
@@ -56,10 +55,12 @@ def fit(config: GRPOConfig, folder: Path) -> tuple[GRPOConfig, str]:
     needed = disk_bytes(found.config, model_config)
     if needed > (free := free_disk(folder)):
         raise UsageError(
-            f"this run writes up to {needed / GIB:.1f} GiB (checkpoints, models), and the disk of {folder} has "
-            f"{free / GIB:.1f} GiB free; choose another folder with --run, or lower --save.keep-checkpoints"
+            f"this run writes up to {amount(needed)} (checkpoints, models), and the disk of {folder} has "
+            f"{amount(free)} free; choose another folder with --run, or lower --save.keep-checkpoints"
         )
-    text = f"memory: {found.estimate.total / GIB:.1f} of {room.device / GIB:.1f} GiB on {room.name}"
+    if not (found.notes or room.on_gpu):
+        return found.config, ""
+    text = f"memory: {amount(found.estimate.total)} of {amount(room.device)} on {room.name}"
     return found.config, ", ".join((text, *found.notes))
 
 
@@ -103,7 +104,7 @@ def fits(needed: Estimate, room: Room) -> bool:
 def _with_precision(config: GRPOConfig, room: Room) -> GRPOConfig:
     if config.scale.precision != "auto":
         return config
-    return changed(config, {"precision": "bfloat16" if room.on_gpu else "float32"})
+    return changed(config, {"precision": "bfloat16" if room.on_gpu and config.model != "tiny" else "float32"})
 
 
 def _base(name: str) -> str:
@@ -172,12 +173,12 @@ def _refusal(config: GRPOConfig, model_config: Any, room: Room, *, chooses: bool
     needed = estimate(shape, least, on_gpu=room.on_gpu)
     parts = {part.name: part.size for part in (*needed.held, *needed.learning, *needed.playing, *needed.stepping)}
     largest = sorted(parts.items(), key=lambda part: -part[1])[:4]
-    listed = ", ".join(f"{name} {size / GIB:.1f}" for name, size in largest)
-    has = f"{room.name} has {room.device / GIB:.1f} GiB free"
+    listed = ", ".join(f"{name} {amount(size)}" for name, size in largest)
+    has = f"{room.name} has {amount(room.device)} free"
     if room.host and (host := sum(part.size for part in needed.host)) > room.host:
-        has += f", and main memory {room.host / GIB:.1f} of {host / GIB:.1f} GiB that are needed there"
+        has += f", and main memory {amount(room.host)} of {amount(host)} that are needed there"
     return (
-        f"this run needs {needed.total / GIB:.1f} GiB{' at the least' * chooses}, and {has}; the largest parts in GiB: "
+        f"this run needs {amount(needed.total)}{' at the least' * chooses}, and {has}; the largest parts: "
         f"{listed}. {'; '.join(_remedies(config, model_config, room, chooses=chooses)) or 'Take a smaller model'}"
     )
 

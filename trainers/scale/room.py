@@ -63,6 +63,15 @@ def available_memory() -> int:
     return free
 
 
+def amount(size: float) -> str:
+    """Bytes in the unit that leaves few digits."""
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:,.1f} GiB"
+
+
 def _text(path: str | Path) -> str:
     """What a file of the kernel says, or nothing."""
     try:

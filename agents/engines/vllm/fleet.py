@@ -214,9 +214,9 @@ class Fleet:
         clock = asyncio.get_running_loop().time
         try:
             while not task.done() and left > 0:
-                began, runs = clock(), self._open.is_set()
+                began, runs, pauses = clock(), self._open.is_set(), self._pauses
                 await asyncio.wait({task}, timeout=min(left, 1.0))
-                left -= (clock() - began) * runs
+                left -= (clock() - began) * (runs and pauses == self._pauses)
             if not task.done():
                 raise Lost(f"no answer within {seconds or self._answer_seconds:g} s")
             return task.result()
