@@ -67,7 +67,8 @@ class ProcessEngine:
         model.config.save_pretrained(self._folder)
         self._weights = self._write(dict(model.named_parameters()))
         self._dtype = str(model.dtype).removeprefix("torch.")
-        self._attention = model.config._attn_implementation
+        # One that was registered in this process, as a trainer's, is unknown over there, and stands for sdpa.
+        self._attention = "eager" if model.config._attn_implementation == "eager" else "sdpa"
         self._tickets = count()
         self._asked: dict[int, Request] = {}
         self._ready: list[Completion] = []

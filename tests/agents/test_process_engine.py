@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 from engine_contract import EngineContract, Served
 from test_engine_contract import STOPS, contract_model
+from transformers import AttentionInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from palaestra.agents.engines.process import EngineLost, ProcessEngine
 from palaestra.agents.engines.torch_engine import TorchEngine
@@ -36,6 +39,10 @@ class TestProcessEngine(EngineContract):
 @pytest.fixture
 def served():
     model = contract_model()
+    # As a trainer leaves it: with an attention function that this process alone knows.
+    AttentionInterface.register("of_a_trainer", sdpa_attention_forward)
+    AttentionMaskInterface.register("of_a_trainer", sdpa_mask)
+    model.set_attn_implementation("of_a_trainer")
     engine = ProcessEngine(model, STOPS, slots=5, deadline=60)
     yield Served(engine, model, STOPS, longest=128)
     engine.close()

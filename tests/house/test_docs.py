@@ -166,9 +166,8 @@ def test_every_setting_has_a_row_and_words() -> None:
 
 
 def test_what_a_run_can_be_told_has_rows_of_settings_that_exist() -> None:
-    section = (
-        (ROOT / "docs" / "train.md").read_text("utf-8").partition("beside TRL and verl\n")[2].partition("\n## ")[0]
-    )
+    page = (ROOT / "docs" / "train.md").read_text("utf-8")
+    section = page.partition("beside TRL and verl\n")[2].partition("\n## ")[0]
     rows = [cells[1:-1] for line in section.splitlines() if len(cells := line.split("|")) > 2]
     assert len(rows) > 30
     assert {len(cells) for cells in rows} == {4}
