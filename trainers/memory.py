@@ -148,12 +148,11 @@ def outline(config: Any, scale: ScaleConfig | None = None) -> Outline:
 
 def estimate(shape: Outline, config: GRPOConfig, *, on_gpu: bool = False) -> Estimate:
     """The memory of a run with these settings, whose model is outlined in the type that it computes in."""
-    longest, scale, slots = config.longest_row, config.scale, config.play.slots
+    longest, scale = config.longest_row, config.scale
     mini_batches = min(config.optimizer.num_mini_batches, config.play.num_prompts)
     rows = -(-config.play.num_prompts // mini_batches) * config.play.num_generations
     # A row longer than a micro-batch stands alone.
     tokens = min(max(config.optimizer.micro_batch_tokens, longest), rows * longest)
-    cached = min(config.play.cache_tokens or slots * longest, slots * longest)
     held = [Part("weights", shape.weight_bytes, f"counted, {shape.bytes} bytes each")]
     if config.recipe.kl.beta > 0 and not shape.adapted:
         held.append(Part("reference model", shape.weight_bytes, f"a copy, for beta is {config.recipe.kl.beta:g}"))
@@ -171,14 +170,11 @@ def estimate(shape: Outline, config: GRPOConfig, *, on_gpu: bool = False) -> Est
     host = [batch] if on_gpu else []
     held += [] if on_gpu else [batch]
     (host if scale.optimizer_offload else held).extend(state)
+    if config.engine.kind == "process":
+        held.append(Part("engine's weights", shape.weight_bytes, "a copy, in a process of its own"))
     if on_gpu:
         held.append(Part("GPU context", _CONTEXT, "with libraries and workspaces; about"))
-    prefill = min(_PREFILL_TOKENS, slots * longest) * (shape.width + shape.inner) * shape.bytes * 4
-    playing = (
-        Part("key-value cache", cached * shape.cache_token(), f"{cached} tokens in {slots} slots"),
-        Part("sampling", slots * shape.words * _SAMPLING[shape.bytes], f"{slots} rows of {shape.words} words"),
-        Part("prefill", prefill, "one pass through a layer"),
-    )
+    playing = _playing(shape, config) if config.engine.kind != "vllm" else ()
     learning = (
         gradients,
         *_passes(
@@ -187,6 +183,18 @@ def estimate(shape: Outline, config: GRPOConfig, *, on_gpu: bool = False) -> Est
     )
     stepping = (gradients, *(state if scale.optimizer_offload else ()))
     return Estimate(tuple(held), playing, learning, stepping, tuple(host))
+
+
+def _playing(shape: Outline, config: GRPOConfig) -> tuple[Part, ...]:
+    """What the built-in engine holds while it plays."""
+    slots, whole = config.play.slots, config.play.slots * config.longest_row
+    cached = min(config.play.cache_tokens or whole, whole)
+    prefill = min(_PREFILL_TOKENS, whole) * (shape.width + shape.inner) * shape.bytes * 4
+    return (
+        Part("key-value cache", cached * shape.cache_token(), f"{cached} tokens in {slots} slots"),
+        Part("sampling", slots * shape.words * _SAMPLING[shape.bytes], f"{slots} rows of {shape.words} words"),
+        Part("prefill", prefill, "one pass through a layer"),
+    )
 
 
 def _passes(shape: Outline, tokens: int, *, checkpointed: bool, trains_head: bool, on_gpu: bool) -> list[Part]:

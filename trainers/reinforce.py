@@ -23,10 +23,10 @@ from palaestra.trainers.interrupts import Interrupts
 from palaestra.trainers.learner import Learner
 from palaestra.trainers.measuring import measure_after, measure_before, measured_on_the_way, told_best
 from palaestra.trainers.opening import as_opened, open_arena, open_model, settled
-from palaestra.trainers.outline import outline
 from palaestra.trainers.progress import Progress
 from palaestra.trainers.resume import trained_format
 from palaestra.trainers.run import Run
+from palaestra.trainers.synopsis import synopsis
 
 
 def reinforce(
@@ -34,7 +34,7 @@ def reinforce(
 ) -> Generator[Progress, None, None]:
     """Take a run from where it stands to its end. `opened` is its model, where a caller has it already."""
     learner = yield from prepare(run, opened)
-    yield Progress("grpo", learner.step, learner.steps, note=outline(learner))
+    yield Progress("grpo", learner.step, learner.steps, note=synopsis(learner))
     if learner.step:
         note = f"going on after step {learner.step} of {learner.steps}"
         yield Progress("grpo", learner.step, learner.steps, note=note)

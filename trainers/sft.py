@@ -28,11 +28,11 @@ from palaestra.trainers.going_on import keep_model, newest_of, recorded
 from palaestra.trainers.interrupts import Interrupts
 from palaestra.trainers.learner import Learner
 from palaestra.trainers.opening import as_opened, check_scale, compute_type, settled, with_adapter
-from palaestra.trainers.outline import outline
 from palaestra.trainers.packed import pack_rows
 from palaestra.trainers.progress import Progress
 from palaestra.trainers.run import Run
 from palaestra.trainers.sft_config import SFTConfig
+from palaestra.trainers.synopsis import synopsis
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ def imitate(run: Run, interrupts: Interrupts | None = None) -> Generator[Progres
         yield Progress("episodes", 0, 0, note=f"going on after step {found.step}")
     run.rewind(learner.step)
     imitation = Imitation(learner, made.rows)
-    yield Progress("imitation", learner.step, learner.steps, note=outline(learner))
+    yield Progress("imitation", learner.step, learner.steps, note=synopsis(learner))
     every = config.save.checkpoint_every or imitation.epoch_steps
     stage = imitation.progress()
     yield from recorded(run, learner, stage, lambda step: step % every == 0, interrupts or Interrupts())

@@ -72,12 +72,12 @@ def parse(arguments: Sequence[str], prog: str, about: str | None = None) -> Opti
 
 def run(arguments: Sequence[str]) -> int:
     """Train, measure before and after, export the model."""
+    options, console = parse(arguments, "palaestra train"), Console()
+    # Only now: they import torch, and `--help` needs none.
     from palaestra.cli.results import result_table
     from palaestra.trainers.measuring import recalled
     from palaestra.trainers.opening import check, open_model, settled
     from palaestra.trainers.trackers import require_trackers
-
-    options, console = parse(arguments, "palaestra train"), Console()
 
     def opened() -> "tuple[Run, object]":
         """The run's folder. What cannot work is refused before one is made."""

@@ -104,5 +104,15 @@ def test_a_disk_without_room_for_the_checkpoints_is_refused_before_anything_is_l
         fit(a_run(model=str(tmp_path / "model")), tmp_path)
 
 
+def test_a_cache_on_servers_takes_nothing_here_and_a_copy_in_another_process_does():
+    shape = outline(SMALL)
+    here, server, copy = (
+        estimate(shape, changed(a_run(model="m"), engine))
+        for engine in ({}, {"kind": "vllm", "urls": ("http://localhost:1",)}, {"kind": "process"})
+    )
+    assert server.playing == ()
+    assert copy.total - here.total == shape.weight_bytes
+
+
 def test_memory_of_unknown_size_holds_everything():
     assert fits(counted(a_run(), SMALL, Room(0, 0, False)).estimate, Room(0, 0, False))

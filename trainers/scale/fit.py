@@ -136,7 +136,7 @@ def _choices(config: GRPOConfig) -> Iterator[GRPOConfig]:
 def _with_cache(config: GRPOConfig, shape: Outline, room: Room) -> GRPOConfig | None:
     """The config with the largest cache that fits, at most one for all slots; None where none fits."""
     full = config.play.slots * config.longest_row
-    if config.play.cache_tokens is not None or not room.device:
+    if config.play.cache_tokens is not None or config.engine.kind == "vllm" or not room.device:
         return config if fits(estimate(shape, config, on_gpu=room.on_gpu), room) else None
     least = min(full, _FEWEST_ROWS * config.longest_row)
     needed = estimate(shape, changed(config, {"cache_tokens": least}), on_gpu=room.on_gpu)

@@ -9,7 +9,7 @@ from palaestra.trainers.learner import Learner
 from palaestra.trainers.sft_config import SFTConfig
 
 
-def outline(learner: Learner[Any]) -> str:
+def synopsis(learner: Learner[Any]) -> str:
     """A line a subject."""
     config = learner.config
     lines = _grpo(config) if isinstance(config, GRPOConfig) else _sft(config, learner.steps)
