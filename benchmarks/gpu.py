@@ -88,12 +88,7 @@ class Story:
             print(f"{name} ({time.monotonic() - began:.0f} s)")
             for key, value in figures.items():
                 print(f"  {key:<32}{readable(key, value)}", flush=True)
-        self.report.write({"device": self.named, "figures": self.found}, (), self.missing)
-
-    @property
-    def named(self) -> str:
-        """The device, in its maker's words."""
-        return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu"
+        self.report.write({"figures": self.found}, (), self.missing)
 
     def figure(self, name: str, key: str) -> float | None:
         """One that was found."""
@@ -185,7 +180,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     story = Story(options, Report(options), find_device(options.device), began + 60 * options.minutes)
     tell(story)
     print()
-    return story.report.conclude({"device": story.named, "figures": story.found}, judged(story), story.missing)
+    return story.report.conclude({"figures": story.found}, judged(story), story.missing)
 
 
 if __name__ == "__main__":
