@@ -26,6 +26,7 @@ from palaestra.trainers.metrics import batch_metrics
 from palaestra.trainers.progress import Progress
 from palaestra.trainers.rollouts import rollouts
 from palaestra.trainers.sampling.seats import check_seats, seats_of
+from palaestra.trainers.sampling.share import Share
 from palaestra.trainers.scoring.awaited import Scoring
 from palaestra.trainers.turns import Turns
 from palaestra.trainers.update import update
@@ -48,6 +49,8 @@ def train(learner: Learner[GRPOConfig], arena: Arena) -> Iterator[Progress]:
         seats=seats,
         learning=config.env.train_seats,
     )
+    if learner.ranks.count > 1:
+        sampler = Share(sampler, learner.ranks, seats)
     if learner.state:
         sampler.load(learner.state)
     agent, limits = in_every_seat(learner.agent, seats), TokenLimits(config.play.max_turn_tokens, config.longest_row)
