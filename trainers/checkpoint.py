@@ -175,10 +175,7 @@ def restore(found: Checkpoint, local: LocalModel, config: Config, reference: Any
         group, kind, name = key.split("/", 2)
         # bitsandbytes counts its steps by a Python number.
         memory.setdefault(name, {})[f"{group}/{kind}"] = tensor.item() if tensor.dtype == torch.int64 else tensor
-    with torch.no_grad():
-        for name, master in _masters(learner).items():
-            master.copy_(memory[name].pop(_MASTER))
-    learner.masters.round_back()
+    learner.masters.load({name: memory[name].pop(_MASTER) for name in _masters(learner)})
     names = {weight: name for name, weight in learner.masters.stepped.items()}
     for optimizer in learner.optimizers:
         held = [names[weight] for group in optimizer.param_groups for weight in group["params"]]

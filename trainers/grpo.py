@@ -72,6 +72,7 @@ def train(learner: Learner[GRPOConfig], arena: Arena) -> Iterator[Progress]:
             batch = _checked(next(batches), config.play.max_broken_share)
             waited = time.perf_counter() - began
             metrics = {"time/play": waited} | batch_metrics(batch)
+            metrics["num_tokens/sampled"] = sum(learner.ranks.gathered(metrics["num_tokens/sampled"]))
             seen = look(learner, batch)
             advantages = recipe.advantage(batch, seen)
             figures, lessons = update(learner, batch, advantages, seen)

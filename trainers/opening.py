@@ -21,7 +21,7 @@ from palaestra.trainers.config import EngineConfig, GRPOConfig
 from palaestra.trainers.forward import shares_beginnings
 from palaestra.trainers.sampling.division import Division
 from palaestra.trainers.sampling.seats import check_seats
-from palaestra.trainers.scale.ranks import here, started
+from palaestra.trainers.scale.ranks import here
 from palaestra.trainers.scale.shards import divided
 from palaestra.trainers.sft_config import SFTConfig
 
@@ -116,9 +116,9 @@ def compute_type(config: RunConfig) -> Dtype:
     return "bfloat16" if config.model != "tiny" and find_device(config.device).type == "cuda" else "float32"
 
 
-def check_ranks(config: GRPOConfig) -> None:
-    """Refuse what several ranks cannot do."""
-    count, scale = started(), config.scale
+def check_ranks(config: GRPOConfig, count: int) -> None:
+    """Refuse what so many ranks cannot do."""
+    scale = config.scale
     wrong = {
         "engine.kind vllm": config.engine.kind == "vllm",
         "play.max_staleness": config.play.max_staleness > 0,
@@ -130,8 +130,8 @@ def check_ranks(config: GRPOConfig) -> None:
     if count > 1 and any(wrong.values()):
         named = ", ".join(name for name, asked in wrong.items() if asked)
         raise ConfigError(
-            f"not supported by several ranks, of which torchrun has started {count}: {named}; leave it out, or train "
-            "in one process"
+            f"several ranks cannot do this, and torchrun has started {count}: {named}; leave it out, or train in one "
+            "process"
         )
     if count > config.play.num_prompts:
         raise ConfigError(

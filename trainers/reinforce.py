@@ -56,7 +56,7 @@ def prepare(run: Run, opened: LocalModel | None = None) -> Generator[Progress, N
     `run.config` may know more afterwards: the call format of the model at hand.
     """
     config, start, ranks = _config(run), run.folder / "start", here()
-    check_ranks(config)
+    check_ranks(config, ranks.count)
     found = ranks.told(lambda: newest_of(run))
     if found is not None:
         learner = _restored(found, run, config)

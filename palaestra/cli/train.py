@@ -92,7 +92,7 @@ def run(arguments: Sequence[str]) -> int:
         if options.resume is not None:
             return Run.reopened(options.resume, config), None
         check(config)
-        check_ranks(config)
+        check_ranks(config, ranks.count)
         require_trackers(config.track)
         local = None if config.model == "tiny" or ranks.count > 1 else open_model(config.model, config)
         return Run.begun(options.run or fresh_folder(config.env.env_id.split("/")[-1].lower()), config), local
