@@ -4,11 +4,15 @@ RUN/checkpoints/step-000020/
     model/               as `export` writes it: `palaestra eval --model` takes it as it is
     adapter/             in its place where an adapter learns, as `save_adapter` writes it: the base is not kept again
     training.safetensors the optimizers' memory, the float32 masters of other weights, and the random state
+    training/            in its place where several ranks learn: each one's part of the same tensors, in safetensors too
     checkpoint.json      step, config, the sampler's state, the model's fingerprint, versions; size and digest of every
                          file
 
 A checkpoint is written beside its place, brought to disk, and renamed; so one that has its name is whole. Disks lie and
 people edit: sizes and digests are compared before anything is read. No pickle: safetensors and JSON alone.
+
+Several ranks write one checkpoint, and any number of them goes on from it, one too: tensors are read by their names,
+each rank its part, whoever wrote them.
 
 Nothing else has state. The engine is as new after each update of its weights, and environments begin each episode anew.
 Left out: the KL reference, which never changes and lies in RUN/start.
@@ -31,11 +35,14 @@ from palaestra.errors import TrainingHalted, UsageError
 from palaestra.trainers.checked import plain
 from palaestra.trainers.durable import remove_folder, whole_folder
 from palaestra.trainers.learner import Config, Learner
+from palaestra.trainers.opening import to_learn
 from palaestra.trainers.provenance import versions
+from palaestra.trainers.scale.ranks import here
+from palaestra.trainers.scale.shards import is_divided, load_parts, own_part, save_parts, whole_model
 
 VERSION = 2
 _ABOUT = "checkpoint.json"
-_TENSORS = "training.safetensors"
+_TENSORS, _PARTS = "training.safetensors", "training"
 _MASTER = "master/float32"
 _KEPT = ("optimizer_bits", "lora_r", "lora_alpha", "lora_target_modules")
 """Settings on which the tensors of a checkpoint depend, beside those that its model's fingerprint knows."""
@@ -71,20 +78,30 @@ class Checkpoint:
 def save(learner: Learner[Config], folder: Path) -> Path:
     """Write a checkpoint of a learner that stands between two steps; then remove those that are too many."""
     assert not learner.torn, "weights in the middle of an update are those of no step"
-    if not all(bool(weight.isfinite().all()) for weight in learner.masters.own.values()):
+    ranks, path = learner.ranks, folder / f"step-{learner.step:06}"
+    finite = all(bool(own_part(weight).isfinite().all()) for weight in learner.masters.own.values())
+    if not all(ranks.gathered(finite)):
         raise TrainingHalted(
             f"some weights are no numbers after step {learner.step}: no checkpoint of them is kept; "
             "a lower learning_rate or max_grad_norm may help"
         )
-    path = folder / f"step-{learner.step:06}"
+    model = whole_model(learner.model, ranks)
+    if not ranks.first:
+        save_parts(_training_state(learner), ranks.told(Path) / _PARTS, ranks)
+        ranks.meet()
+        return path
     with whole_folder(path) as unfinished:
         if adapted(learner.model):
             save_adapter(learner.model, learner.tokenizer, unfinished / "adapter")
         else:
-            export(learner.model, learner.tokenizer, unfinished / "model")
-        save_file(_training_state(learner), unfinished / _TENSORS)
+            export(model, learner.tokenizer, unfinished / "model")
+        if ranks.count > 1:
+            save_parts(_training_state(learner), ranks.told(lambda: unfinished) / _PARTS, ranks)
+        else:
+            save_file(_training_state(learner), unfinished / _TENSORS)
         beside = next(unfinished.glob("*/*config.json"))
-        (unfinished / _TENSORS).chmod(beside.stat().st_mode & 0o777)
+        for file in unfinished.glob("training*/*.safetensors" if ranks.count > 1 else _TENSORS):
+            file.chmod(beside.stat().st_mode & 0o777)
         content = {
             "palaestra": VERSION,
             "step": learner.step,
@@ -102,6 +119,7 @@ def save(learner: Learner[Config], folder: Path) -> Path:
         (unfinished / _ABOUT).write_text(text + "\n", encoding="utf-8")
     for older in _found(folder)[learner.config.save.keep_checkpoints :]:
         remove_folder(older)
+    ranks.meet()
     return path
 
 
@@ -144,9 +162,9 @@ def restore(found: Checkpoint, local: LocalModel, config: Config, reference: Any
             f"{then.get('precision')}; as it is loaded now it has {have}, {precision}. It was written with "
             f"{_libraries(found.versions)}, these are {_libraries(versions())}"
         )
-    learner = Learner(local.agent, local.model, config, found.step, reference, state=found.state)
-    # Copies: what is loaded lies in the mapped file, which is removed some steps later.
-    tensors = {name: tensor.clone() for name, tensor in load_file(found.path / _TENSORS).items()}
+    model = to_learn(local.model)
+    learner = Learner(local.agent, model, config, found.step, reference, state=found.state, ranks=here())
+    tensors = _read(found, learner)
     torch.set_rng_state(tensors.pop("random/cpu"))
     on_gpu = tensors.pop("random/cuda", None)
     device = next(local.model.parameters()).device
@@ -157,7 +175,7 @@ def restore(found: Checkpoint, local: LocalModel, config: Config, reference: Any
         group, kind, name = key.split("/", 2)
         # bitsandbytes counts its steps by a Python number.
         memory.setdefault(name, {})[f"{group}/{kind}"] = tensor.item() if tensor.dtype == torch.int64 else tensor
-    learner.masters.load({name: memory[name].pop(_MASTER) for name in learner.masters.copies})
+    learner.masters.load({name: memory[name].pop(_MASTER) for name in _masters(learner)})
     names = {weight: name for name, weight in learner.masters.stepped.items()}
     for optimizer in learner.optimizers:
         held = [names[weight] for group in optimizer.param_groups for weight in group["params"]]
@@ -172,7 +190,8 @@ def restore(found: Checkpoint, local: LocalModel, config: Config, reference: Any
 
 def fingerprint(model: Any) -> str:
     """Equal for models whose parameters have the same names, shapes and types."""
-    shapes = [(name, list(weight.shape), str(weight.dtype)) for name, weight in model.named_parameters()]
+    computed = model.config.dtype if is_divided(model) else None
+    shapes = [(name, list(weight.shape), str(computed or weight.dtype)) for name, weight in model.named_parameters()]
     return _digest(shapes)
 
 
@@ -181,7 +200,7 @@ def _training_state(learner: Learner[Config]) -> dict[str, torch.Tensor]:
     device = next(learner.model.parameters()).device
     if device.type == "cuda":
         state["random/cuda"] = torch.cuda.get_rng_state(device)
-    for name, master in learner.masters.copies.items():
+    for name, master in _masters(learner).items():
         state[f"{_MASTER}/{name}"] = master.detach().contiguous()
     for name, weight in learner.masters.stepped.items():
         for optimizer in learner.optimizers:
@@ -190,6 +209,22 @@ def _training_state(learner: Learner[Config]) -> dict[str, torch.Tensor]:
                 # bitsandbytes' weights share their table of levels, and in a file each has its own.
                 state[f"optimizer/{kind}/{name}"] = tensor.clone() if "qmap" in kind else tensor.contiguous()
     return state
+
+
+def _masters(learner: Learner[Config]) -> dict[str, torch.nn.Parameter]:
+    """Float32 weights that the model is rounded from, where it is exported in another type."""
+    masters = learner.masters
+    rounded = is_divided(learner.model) and learner.model.config.dtype != torch.float32
+    return masters.stepped if rounded else masters.copies
+
+
+def _read(found: Checkpoint, learner: Learner[Config]) -> dict[str, torch.Tensor]:
+    """The tensors of a checkpoint, in memory of their own, or of this rank its part."""
+    parts, whole = found.path / _PARTS, found.path / _TENSORS
+    if learner.ranks.count == 1 and not parts.is_dir():
+        # Copies: what is loaded lies in the mapped file, which is removed some steps later.
+        return {name: tensor.clone() for name, tensor in load_file(whole).items()}
+    return load_parts(parts if parts.is_dir() else found.path, learner.masters.stepped, learner.ranks)
 
 
 def _checked(path: Path) -> Checkpoint:

@@ -174,6 +174,9 @@ class ScaleConfig:
     lora_target_modules: Annotated[tuple[str, ...], Field(min_length=1)] = ("all-linear",)
     """Layers with an adapter, by the ends of their names; `all-linear` for all but embeddings and output layer."""
 
+    rank_timeout: Annotated[float, POSITIVE] = 1800.0
+    """Seconds that a rank waits for the others, as for the slowest episode of a step, before it gives up."""
+
     def __post_init__(self) -> None:
         check_fields(self)
 

@@ -13,6 +13,7 @@ from palaestra.protocols import Arena
 from palaestra.trainers import statistics
 from palaestra.trainers.progress import Progress, result_of
 from palaestra.trainers.sampling.seats import seated, seats_of
+from palaestra.trainers.scale.ranks import ALONE, Ranks
 from palaestra.trainers.statistics import Comparison, Values, estimate, powers_of_two
 
 _SEEDS_BEYOND_TRAINING = 2**40
@@ -94,11 +95,20 @@ def evaluate(
     limits: TokenLimits | None = None,
     seed: int = 0,
     seats: Sequence[str] = (),
+    ranks: Ranks = ALONE,
 ) -> tuple[Report, list[Episode]]:
     """`evaluation`, without showing how far it is."""
     return result_of(
         evaluation(
-            agent, arena, tasks=tasks, samples=samples, temperature=temperature, limits=limits, seed=seed, seats=seats
+            agent,
+            arena,
+            tasks=tasks,
+            samples=samples,
+            temperature=temperature,
+            limits=limits,
+            seed=seed,
+            seats=seats,
+            ranks=ranks,
         )
     )
 
@@ -115,17 +125,19 @@ def evaluation(
     stage: str = "evaluation",
     seats: Sequence[str] = (),
     ended: Callable[[Episode], object] | None = None,
+    ranks: Ranks = ALONE,
 ) -> Generator[Progress, None, tuple[Report, list[Episode]]]:
     """Play the first `tasks` tasks of the arena's split `samples` times each; the episodes come back in task order.
 
     A generator of Progress, one for each episode that has ended, which `ended` is shown before. Of a game all seats are
-    played, and `seats` (all where none is named) are in the figures.
+    played, and `seats` (all where none is named) are in the figures. Each rank plays its share of the tasks, and all
+    get all episodes.
     """
     tasks, table = min(tasks, arena.task_count), seats_of(arena)
     agent = in_every_seat(agent, table)
 
     def starts() -> Iterator[Start]:
-        for task in range(tasks):
+        for task in range(ranks.rank, tasks, ranks.count):
             for sample in range(samples):
                 number = _SEEDS_BEYOND_TRAINING + (seed * tasks + task) * samples + sample
                 yield Start(task=task, seed=number, group=task)
@@ -140,6 +152,7 @@ def evaluation(
             scored, successes = scored + 1, successes + episode.parts["success"]
         metrics = {"rewards/success/mean": successes / scored} if scored else {}
         yield Progress(stage, len(episodes), tasks * samples * max(1, len(table)), metrics)
+    episodes = [episode for own in ranks.gathered(episodes) for episode in own]
     episodes.sort(key=lambda episode: (episode.start.task, episode.start.seed, episode.start.seat or ""))
     counted = [episode for episode in episodes if _counts(episode, seats)]
     return summarise(counted, tasks, samples, temperature), episodes

@@ -19,6 +19,7 @@ from palaestra.agents.head import head_of
 from palaestra.trainers.attention import NAME, Plan
 from palaestra.trainers.block_logprobs import block_logprobs
 from palaestra.trainers.packed import Packed
+from palaestra.trainers.scale.shards import through
 from palaestra.trainers.shared import Layout, in_order, lay_out, parts
 
 _BUCKET = 1.35
@@ -52,9 +53,13 @@ def micro_batches(model: Any, packed: Packed, max_tokens: int) -> list[Packed]:
 
 def token_logprobs(model: Any, packed: Packed, temperature: float = 1.0) -> Scores:
     """Log-prob and entropy of each sampled token."""
-    read = _flat if shares_beginnings(model) else _padded
-    hidden_SD, computed = read(model, packed)
-    said = block_logprobs(head_of(model), hidden_SD, packed.ids_N[packed.sampled_N], temperature)
+    read, head = _flat if shares_beginnings(model) else _padded, head_of(model)
+
+    def work() -> tuple[tuple[Tensor, Tensor], int]:
+        hidden_SD, computed = read(model, packed)
+        return block_logprobs(head, hidden_SD, packed.ids_N[packed.sampled_N], temperature), computed
+
+    said, computed = through(model, work)
     nothing_N = torch.zeros_like(packed.sampled_logprobs_N)
     logprobs_N, entropies_N = (nothing_N.masked_scatter(packed.sampled_N, values_S) for values_S in said)
     return Scores(logprobs_N, entropies_N, computed)

@@ -17,6 +17,7 @@ from palaestra.trainers.progress import Progress
 from palaestra.trainers.provenance import versions
 from palaestra.trainers.resume import refused
 from palaestra.trainers.run import Run
+from palaestra.trainers.scale.shards import whole_model
 
 
 def newest_of(run: Run) -> Checkpoint | None:
@@ -63,7 +64,7 @@ def recorded(
 
     def keep() -> None:
         nonlocal saved
-        if saved != written and run.writes:
+        if saved != written and (run.writes or learner.ranks.count > 1):
             save(learner, run.checkpoints)
         saved = written
 
@@ -73,30 +74,32 @@ def recorded(
                 with interrupts.held(moved):
                     progress = next(stage, None)
             except (KeyboardInterrupt, TrainingHalted):
-                if not moved():
+                # Where there are ranks, the others do not know of it, and could not take part.
+                if not moved() and learner.ranks.count == 1:
                     keep()
                 raise
             if progress is None:
                 return
             run.add(progress)
             written = learner.step
-            if due(written) or written == learner.steps or interrupts.asked is not None:
+            if due(written) or written == learner.steps or interrupts.agreed() is not None:
                 keep()
             try:
                 yield progress
             except GeneratorExit:
                 keep()
                 raise
-            if interrupts.asked is not None:
+            if interrupts.agreed() is not None:
                 keep()
             interrupts.check()
 
 
 def keep_model(run: Run, learner: Learner[Config]) -> None:
     """Export what a run has trained: the model, whole; and of an adapter, that alone too."""
+    model = whole_model(learner.model, learner.ranks)
     if run.writes:
         with whole_folder(run.model) as folder:
-            export(learner.model, learner.tokenizer, folder)
+            export(model, learner.tokenizer, folder)
         if adapted(learner.model):
             with whole_folder(run.adapter) as folder:
                 save_adapter(learner.model, learner.tokenizer, folder)

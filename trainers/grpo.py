@@ -25,7 +25,9 @@ from palaestra.trainers.look import look
 from palaestra.trainers.metrics import batch_metrics
 from palaestra.trainers.progress import Progress
 from palaestra.trainers.rollouts import rollouts
+from palaestra.trainers.sampling.sampler import Sampler
 from palaestra.trainers.sampling.seats import check_seats, seats_of
+from palaestra.trainers.sampling.share import Share
 from palaestra.trainers.scoring.awaited import Scoring
 from palaestra.trainers.turns import Turns
 from palaestra.trainers.update import update
@@ -39,7 +41,7 @@ def train(learner: Learner[GRPOConfig], arena: Arena) -> Generator[Progress, Non
     config, seats, recipe, turns = learner.config, seats_of(arena), learner.config.recipe, Turns()
     require_own_weights(learner.agent, config.play.max_staleness)
     check_seats(arena, config.env.train_seats)
-    sampler = recipe.sampler(
+    sampler: Sampler = recipe.sampler(
         config.env.env_id,
         arena.task_count,
         num_prompts=config.play.num_prompts,
@@ -48,6 +50,8 @@ def train(learner: Learner[GRPOConfig], arena: Arena) -> Generator[Progress, Non
         seats=seats,
         learning=config.env.train_seats,
     )
+    if learner.ranks.count > 1:
+        sampler = Share(sampler, learner.ranks, seats)
     if learner.state:
         sampler.load(learner.state)
     agent, limits = in_every_seat(learner.agent, seats), TokenLimits(config.play.max_turn_tokens, config.longest_row)
@@ -69,6 +73,7 @@ def train(learner: Learner[GRPOConfig], arena: Arena) -> Generator[Progress, Non
             batch = _checked(next(batches), config.play.max_broken_share)
             waited = time.perf_counter() - began
             metrics = {"time/play": waited} | batch_metrics(batch)
+            metrics["num_tokens/sampled"] = sum(learner.ranks.gathered(metrics["num_tokens/sampled"]))
             seen = look(learner, batch)
             advantages = recipe.advantage(batch, seen)
             figures, lessons = update(learner, batch, advantages, seen)

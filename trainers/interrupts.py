@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
+from palaestra.trainers.scale.ranks import here
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -26,7 +28,8 @@ class Interrupts:
     """Within its `with` block the signals raise Interrupted, but where they are `held` the first one is only noted.
 
     A signal that is ignored stays ignored (`nohup`, a job in the background), and outside the main thread, which alone
-    may take signals, nothing changes.
+    may take signals, nothing changes. Ranks of one job hear a signal at different times: they hold it back until they
+    have agreed on it.
     """
 
     def __init__(self, notice: str = "") -> None:
@@ -46,10 +49,14 @@ class Interrupts:
         finally:
             self._holding = outer
 
+    def agreed(self) -> int | None:
+        """The first signal that came, to whichever rank; all must ask."""
+        return next((number for number in here().gathered(self.asked) if number is not None), None)
+
     def check(self) -> None:
         """Raise what was held back."""
-        if self.asked is not None:
-            raise Interrupted(self.asked)
+        if (number := self.agreed()) is not None:
+            raise Interrupted(number)
 
     def __enter__(self) -> "Interrupts":
         if threading.current_thread() is threading.main_thread():
@@ -65,7 +72,7 @@ class Interrupts:
 
     def _came(self, number: int, _: FrameType | None) -> None:
         first, self.asked = self.asked is None, number if self.asked is None else self.asked
-        if not (first and self._holding()):
+        if not (first and (self._holding() or here().count > 1)):
             raise Interrupted(number)
         if self._notice:
             # Not `print`: the signal may have come in the middle of one.

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from palaestra.agents import Agent
-from palaestra.agents.adapters import adapted, adapter_off, effective_weights
+from palaestra.agents.adapters import adapted, adapter_off
 from palaestra.agents.policies.table import trained_engines
 from palaestra.errors import TrainingHalted
 from palaestra.trainers.config import GRPOConfig, OptimizerConfig
@@ -23,6 +23,8 @@ from palaestra.trainers.scale.checkpointing import checkpointed, prepare_checkpo
 from palaestra.trainers.scale.host_memory import HostMemory
 from palaestra.trainers.scale.masters import Masters
 from palaestra.trainers.scale.optimizers import make_optimizers
+from palaestra.trainers.scale.ranks import ALONE, Ranks
+from palaestra.trainers.scale.shards import whole_number, whole_weights
 from palaestra.trainers.sft_config import SFTConfig
 
 Config = TypeVar("Config", bound=GRPOConfig | SFTConfig)
@@ -46,6 +48,8 @@ class Learner(Generic[Config]):
     """How many it is to take, which schedules need to know; the config's, where it says so."""
     state: Mapping[str, Any] = field(default_factory=dict)
     """Where whoever decides what is learned next stood after this step, as plain data."""
+    ranks: Ranks = ALONE
+    """Among which the model is divided."""
     masters: Masters = field(init=False)
     """What learns, and the float32 parameters that are stepped on in its place."""
     optimizers: list[torch.optim.Optimizer] = field(init=False)
@@ -100,7 +104,7 @@ class Learner(Generic[Config]):
         with nullcontext() if self._host is None else self._host.brought():
             self.masters.take_gradients()
             parameters = self.masters.stepped.values()
-            norm = float(torch.nn.utils.clip_grad_norm_(parameters, self.config.optimizer.max_grad_norm))
+            norm = whole_number(torch.nn.utils.clip_grad_norm_(parameters, self.config.optimizer.max_grad_norm))
             taken = math.isfinite(norm)
             self.skipped = 0 if taken else self.skipped + 1
             for optimizer, base in zip(self.optimizers, self._bases, strict=True):
@@ -125,7 +129,7 @@ class Learner(Generic[Config]):
         """Let the engines sample from the weights as they are now. One that shares them has nothing to copy."""
         for engine in trained_engines(self.agent):
             shared = engine.shares_weights
-            tensors = self.model.named_parameters() if shared else effective_weights(self.model)
+            tensors = self.model.named_parameters() if shared else whole_weights(self.model)
             engine.update_weights(tensors, version=self.step)
             if shared:  # Its cache was given back while the learner worked.
                 engine.reclaim()

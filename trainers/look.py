@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 
 from palaestra.trainers.batch import Batch, Seen
 from palaestra.trainers.config import GRPOConfig
-from palaestra.trainers.forward import micro_batches, token_logprobs
+from palaestra.trainers.forward import token_logprobs
 from palaestra.trainers.learner import Learner
 from palaestra.trainers.packed import pack
+from palaestra.trainers.passes import passes
+from palaestra.trainers.scale.ranks import Ranks
 
 
 def look(learner: Learner[GRPOConfig], batch: Batch) -> Seen:
@@ -22,11 +24,12 @@ def look(learner: Learner[GRPOConfig], batch: Batch) -> Seen:
     config, reference = learner.config, None
     if learner.reference is not None:
         with learner.as_reference() as model:
-            reference = _scored(model, batch, config)
-    return Seen(reference, None if config.recipe.correction is None else _scored(learner.model, batch, config))
+            reference = _scored(model, batch, config, learner.ranks)
+    corrects = config.recipe.correction is not None
+    return Seen(reference, _scored(learner.model, batch, config, learner.ranks) if corrects else None)
 
 
-def _scored(model: Any, batch: Batch, config: GRPOConfig) -> tuple[NDArray[np.float32], ...]:
+def _scored(model: Any, batch: Batch, config: GRPOConfig, ranks: Ranks) -> tuple[NDArray[np.float32], ...]:
     """The log-probs of each sample's tokens under a model."""
     found = [np.zeros(0, np.float32)] * len(batch.samples)
     device = next(model.parameters()).device
@@ -38,8 +41,11 @@ def _scored(model: Any, batch: Batch, config: GRPOConfig) -> tuple[NDArray[np.fl
         packed = pack([batch.episodes[i] for i in speaking], [0.0] * len(speaking)).to(device)
         said_N = torch.zeros_like(packed.sampled_logprobs_N)
         with torch.no_grad():
-            for micro in micro_batches(model, packed, config.optimizer.micro_batch_tokens):
-                said_N[micro.origin_N] = token_logprobs(model, micro, config.play.temperature).logprobs_N
+            for micro, counts in passes(model, packed, config.optimizer.micro_batch_tokens, ranks):
+                scores = token_logprobs(model, micro, config.play.temperature)
+                if counts:
+                    said_N[micro.origin_N] = scores.logprobs_N
+        ranks.add(said_N)
         for i, said in zip(speaking, packed.by_episode(said_N), strict=True):
             found[i] = said
     return tuple(found)

@@ -21,6 +21,8 @@ from palaestra.trainers.learner import Learner
 from palaestra.trainers.opening import limits, open_arena
 from palaestra.trainers.progress import Progress
 from palaestra.trainers.run import Run
+from palaestra.trainers.scale.ranks import here
+from palaestra.trainers.scale.shards import whole_model
 
 STAGE = "held-out"
 """The Progress of a measurement on the way."""
@@ -123,7 +125,7 @@ def evaluate_both(agent: Agent, config: GRPOConfig) -> Both:
 
 def _how(config: GRPOConfig) -> dict[str, Any]:
     seats = config.env.train_seats
-    return {"tasks": config.eval_tasks, "limits": limits(config), "seed": config.seed, "seats": seats}
+    return {"tasks": config.eval_tasks, "limits": limits(config), "seed": config.seed, "seats": seats, "ranks": here()}
 
 
 def _due(run: Run, learner: Learner[GRPOConfig]) -> bool:
@@ -134,7 +136,8 @@ def _due(run: Run, learner: Learner[GRPOConfig]) -> bool:
 
 
 def _is_measured(run: Run, step: int) -> bool:
-    return any(line["step"] == step for line in run.measured)
+    # Of several ranks the first says it, for it may have written the line before another looks.
+    return here().told(lambda: any(line["step"] == step for line in run.measured))
 
 
 def _measured(run: Run, learner: Learner[GRPOConfig], interrupts: Interrupts) -> Generator[Progress, None, None]:
@@ -156,13 +159,16 @@ def _measured(run: Run, learner: Learner[GRPOConfig], interrupts: Interrupts) ->
 
 def _write_down(run: Run, learner: Learner[GRPOConfig], report: Report) -> None:
     """Keep the model if it is the best, then add the line: a measurement that is written down is dealt with."""
-    line, best = {"step": learner.step, **report.as_dict()}, run.best
+    line, best, ranks = {"step": learner.step, **report.as_dict()}, run.best, learner.ranks
     scored = sum(report.endings.values()) > report.broken
-    if run.writes and scored and (best is None or report.success > best["success"]):
-        with whole_folder(run.folder / "best") as folder:
-            export(learner.model, learner.tokenizer, folder)
-            write_text(folder / "measured.json", json.dumps(line, indent=2) + "\n")
+    if ranks.told(lambda: scored and (best is None or report.success > best["success"])):
+        model = whole_model(learner.model, ranks)
+        if run.writes:
+            with whole_folder(run.folder / "best") as folder:
+                export(model, learner.tokenizer, folder)
+                write_text(folder / "measured.json", json.dumps(line, indent=2) + "\n")
     run.add_measured(line)
+    ranks.meet()  # What was written decides for all whether the run goes on.
 
 
 def _words(line: Mapping[str, Any] | None) -> str:

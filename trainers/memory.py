@@ -146,8 +146,8 @@ def outline(config: Any, scale: ScaleConfig | None = None) -> Outline:
     )
 
 
-def estimate(shape: Outline, config: GRPOConfig, *, on_gpu: bool = False) -> Estimate:
-    """The memory of a run with these settings, whose model is outlined in the type that it computes in."""
+def estimate(shape: Outline, config: GRPOConfig, *, on_gpu: bool = False, ranks: int = 1) -> Estimate:
+    """The memory of one rank of a run with these settings, whose model is outlined in the type that it computes in."""
     longest, scale = config.longest_row, config.scale
     mini_batches = min(config.optimizer.num_mini_batches, config.play.num_prompts)
     rows = -(-config.play.num_prompts // mini_batches) * config.play.num_generations
@@ -156,16 +156,13 @@ def estimate(shape: Outline, config: GRPOConfig, *, on_gpu: bool = False) -> Est
     held = [Part("weights", shape.weight_bytes, f"counted, {shape.bytes} bytes each")]
     if config.recipe.kl.beta > 0 and not shape.adapted:
         held.append(Part("reference model", shape.weight_bytes, f"a copy, for beta is {config.recipe.kl.beta:g}"))
-    state = [
-        Part(
-            "AdamW state",
-            round(shape.trained * MOMENTS[scale.optimizer_bits or 32]),
-            f"moments in {scale.optimizer_bits or 32} bits",
-        )
-    ]
-    if shape.bytes != FLOAT and not shape.adapted:
-        state.append(Part("float32 copies", shape.trained * FLOAT, "what the optimizer steps on"))
-    gradients = Part("gradients", shape.trained * FLOAT, "sums in float32, one figure a trained weight")
+    trained, bits = shape.trained // ranks, scale.optimizer_bits or 32
+    state = [Part("AdamW state", round(trained * MOMENTS[bits]), f"moments in {bits} bits")]
+    if ranks > 1:
+        state.append(Part("float32 weights", trained * FLOAT, f"one of {ranks} shards"))
+    elif shape.bytes != FLOAT and not shape.adapted:
+        state.append(Part("float32 copies", trained * FLOAT, "what the optimizer steps on"))
+    gradients = Part("gradients", trained * FLOAT, "sums in float32, one figure a trained weight")
     batch = Part("batch", rows * longest * _BATCH, f"{rows} rows of {longest} tokens, at {_BATCH} bytes")
     host = [batch] if on_gpu else []
     held += [] if on_gpu else [batch]
@@ -174,15 +171,23 @@ def estimate(shape: Outline, config: GRPOConfig, *, on_gpu: bool = False) -> Est
         held.append(Part("engine's weights", shape.weight_bytes, "a copy, in a process of its own"))
     if on_gpu:
         held.append(Part("GPU context", _CONTEXT, "with libraries and workspaces; about"))
-    playing = _playing(shape, config) if config.engine.kind != "vllm" else ()
-    learning = (
-        gradients,
-        *_passes(
-            shape, tokens, checkpointed=bool(scale.gradient_checkpointing), trains_head=not shape.adapted, on_gpu=on_gpu
-        ),
+    checkpointed, trains_head = bool(scale.gradient_checkpointing), not shape.adapted
+    passes = _passes(shape, tokens, checkpointed=checkpointed, trains_head=trains_head, on_gpu=on_gpu)
+    return Estimate(
+        tuple(held),
+        _playing(shape, config) if config.engine.kind != "vllm" else (),
+        (gradients, *passes, *(_gathered(shape) if ranks > 1 else ())),
+        (gradients, *(state if scale.optimizer_offload else ())),
+        tuple(host),
     )
-    stepping = (gradients, *(state if scale.optimizer_offload else ()))
-    return Estimate(tuple(held), playing, learning, stepping, tuple(host))
+
+
+def _gathered(shape: Outline) -> tuple[Part, ...]:
+    """What ranks that divide a model have whole in a pass: embedding, output layer, two layers, a layer's gradient."""
+    outside = shape.words * shape.width * (1 if shape.tied else 2)
+    layer = (shape.parameters - outside) // shape.layers
+    size = outside * shape.bytes + layer * (2 * shape.bytes + FLOAT)
+    return (Part("gathered weights", size, "of two layers, and what is outside of layers"),)
 
 
 def _playing(shape: Outline, config: GRPOConfig) -> tuple[Part, ...]:

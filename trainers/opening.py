@@ -1,9 +1,10 @@
 """What a run's config names, opened: its environment, its model, its engine, its limits."""
 
+import copy
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -12,15 +13,19 @@ from palaestra.agents.adapters import adapted, add_adapter
 from palaestra.agents.engines.process import ProcessEngine
 from palaestra.agents.engines.torch_engine import TorchEngine
 from palaestra.agents.engines.vllm.engine import VllmEngine
+from palaestra.agents.head import head_of
 from palaestra.agents.local_model import Dtype, EngineMaker, LocalModel, cast_weights, find_device, load, serve
 from palaestra.agents.policies.table import trained_engines
 from palaestra.errors import ConfigError
 from palaestra.protocols import Arena
 from palaestra.registry import arena, demonstrator
 from palaestra.trainers.config import GRPOConfig
+from palaestra.trainers.forward import shares_beginnings
 from palaestra.trainers.sampling.division import Division
 from palaestra.trainers.sampling.seats import check_seats
 from palaestra.trainers.scale.fit import fit
+from palaestra.trainers.scale.ranks import here
+from palaestra.trainers.scale.shards import divided
 from palaestra.trainers.sft_config import SFTConfig
 
 RunConfig = GRPOConfig | SFTConfig
@@ -60,12 +65,33 @@ def engine_maker(config: RunConfig) -> EngineMaker:
         return TorchEngine
     engine, cache_tokens = config.engine, config.play.cache_tokens
     if engine.kind == "torch":
-        return partial(TorchEngine, cache_tokens=cache_tokens)
+        return partial(TorchEngine if here().count == 1 else WholeEngine, cache_tokens=cache_tokens)
     if engine.kind == "process":
         return partial(ProcessEngine, cache_tokens=cache_tokens, deadline=engine.restart_seconds)
     options = asdict(engine)
     del options["kind"]
     return partial(VllmEngine, **options)
+
+
+class WholeEngine(TorchEngine):
+    """The built-in engine over whole weights of its own, for a rank whose learner has a part of them."""
+
+    @property
+    def shares_weights(self) -> bool:
+        """It takes the learner's by `update_weights`."""
+        return False
+
+
+def to_learn(model: Any) -> Any:
+    """What learns in place of the model that was opened: that model, or where there are ranks a copy that is divided
+    among them.
+    """
+    if here().count == 1:
+        return model
+    learning = copy.deepcopy(model)
+    # They try a model when they first see it, by passes that a divided one could not make alone.
+    head_of(learning), shares_beginnings(learning)
+    return divided(learning, here())
 
 
 def with_adapter(local: LocalModel, config: RunConfig) -> LocalModel:
@@ -90,7 +116,7 @@ def _shares(local: LocalModel) -> bool:
     return any(engine.shares_weights for engine in trained_engines(local.agent))
 
 
-def settled(config: Config, folder: Path) -> tuple[Config, str]:
+def settled(config: Config, folder: Path, ranks: int = 1) -> tuple[Config, str]:
     """The config with everything chosen that it leaves open, and a sentence on what was chosen for want of memory.
 
     Refused where the device or the disk has no room for the run. A config that leaves nothing open is as it was.
@@ -101,7 +127,7 @@ def settled(config: Config, folder: Path) -> tuple[Config, str]:
         return config, ""
     note = ""
     if isinstance(config, GRPOConfig) and config.model != "tiny" and scale.fit is not False:
-        config, note = fit(config, folder)
+        config, note = fit(config, folder, ranks)
     scale = config.scale
     scale = replace(
         scale,
@@ -118,6 +144,30 @@ def compute_type(config: RunConfig) -> Dtype:
     if config.scale.precision != "auto":
         return config.scale.precision
     return "bfloat16" if config.model != "tiny" and find_device(config.device).type == "cuda" else "float32"
+
+
+def check_ranks(config: GRPOConfig, count: int) -> None:
+    """Refuse what so many ranks cannot do."""
+    scale = config.scale
+    wrong = {
+        "engine.kind vllm": config.engine.kind == "vllm",
+        "play.max_staleness": config.play.max_staleness > 0,
+        "optimizer.algorithm muon": config.optimizer.algorithm == "muon",
+        "scale.optimizer_bits 8": scale.optimizer_bits == 8,
+        "scale.optimizer_offload": scale.optimizer_offload,
+        "scale.lora_r": scale.lora_r > 0,
+    }
+    if count > 1 and any(wrong.values()):
+        named = ", ".join(name for name, asked in wrong.items() if asked)
+        raise ConfigError(
+            f"several ranks cannot do this, and torchrun has started {count}: {named}; leave it out, or train in one "
+            "process"
+        )
+    if count > config.play.num_prompts:
+        raise ConfigError(
+            f"num_prompts is {config.play.num_prompts} and there are {count} ranks, each of which plays whole groups; "
+            "raise num_prompts, or start fewer ranks"
+        )
 
 
 def check_scale(config: RunConfig) -> None:

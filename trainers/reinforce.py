@@ -3,6 +3,7 @@
 Each part asks the run's folder what is done already, so that going on with a run is the same program as beginning it.
 """
 
+import copy
 from collections.abc import Generator
 from contextlib import closing
 from dataclasses import replace
@@ -22,10 +23,11 @@ from palaestra.trainers.grpo import train
 from palaestra.trainers.interrupts import Interrupts
 from palaestra.trainers.learner import Learner
 from palaestra.trainers.measuring import measure_after, measure_before, measured_on_the_way, told_best
-from palaestra.trainers.opening import as_opened, open_arena, open_model, settled
+from palaestra.trainers.opening import as_opened, check_ranks, open_arena, open_model, settled, to_learn
 from palaestra.trainers.progress import Progress
 from palaestra.trainers.resume import trained_format
 from palaestra.trainers.run import Run
+from palaestra.trainers.scale.ranks import here
 from palaestra.trainers.synopsis import synopsis
 
 
@@ -54,10 +56,14 @@ def prepare(run: Run, opened: LocalModel | None = None) -> Generator[Progress, N
 
     `run.config` may know more afterwards: the call format of the model at hand.
     """
-    config, start, found = _config(run), run.folder / "start", newest_of(run)
+    config, start, ranks = _config(run), run.folder / "start", here()
+    check_ranks(config, ranks.count)
+    found = ranks.told(lambda: newest_of(run))
     if found is not None:
         learner = _restored(found, run, config)
     else:
+        if not ranks.first:
+            ranks.meet()  # What has to be made or fetched, the first makes or fetches.
         if start.is_dir():
             local = open_model(str(start), config)
         elif opened is not None or config.model != "tiny":
@@ -69,10 +75,15 @@ def prepare(run: Run, opened: LocalModel | None = None) -> Generator[Progress, N
             config = pin_format(run, config, local)
         if config.model == "tiny" or (config.recipe.kl.beta > 0 and not config.scale.lora_r):
             keep_start(run, local)
+        if ranks.count > 1 and ranks.first:
+            ranks.meet()
+            local = open_model(str(start) if config.model == "tiny" else config.model, config)
         local = as_opened(local, config, config.play.slots)
         # Dropout draws from torch's own generator, and nothing else does. It starts anew here, as after a kill.
         torch.manual_seed(config.seed)
-        learner = Learner(local.agent, local.model, config)
+        measured = ranks.count > 1 and config.recipe.kl.beta > 0
+        reference = copy.deepcopy(local.model) if measured else None
+        learner = Learner(local.agent, to_learn(local.model), config, reference=reference, ranks=ranks)
     run.rewind(learner.step)
     return learner
 
@@ -134,8 +145,9 @@ def keep_start(run: Run, local: LocalModel) -> None:
 def _config(run: Run) -> GRPOConfig:
     if not isinstance(run.config, GRPOConfig):
         raise UsageError(f"{run.folder} holds a run of the kind {run.config.KIND}, which plays nothing")
-    config, note = settled(run.config, run.folder)
-    if config != run.config:
+    asked, ranks = run.config, here()
+    config, note = ranks.told(lambda: settled(asked, run.folder, ranks.count))
+    if config != asked:
         run.settle(config)
     if note:
         run.notes.append(note)

@@ -20,7 +20,10 @@ VERSION = 2
 _SAVED = ("save.checkpoint_every", "save.keep_checkpoints", "save.recorded_groups", "play.max_broken_share")
 _MEASURED = ("eval.eval_steps", "eval.early_stopping_patience", "track", "play.max_logprob_gap")
 _SERVERS = ("urls", "transfer", "weights_folder", "answer_seconds", "restart_seconds")
-FREE = (*_SAVED, *_MEASURED, "scale.optimizer_offload", "scale.fit", *(f"engine.{name}" for name in _SERVERS))
+FREE = (
+    *(*_SAVED, *_MEASURED, "scale.optimizer_offload", "scale.fit", "scale.rank_timeout"),
+    *(f"engine.{name}" for name in _SERVERS),
+)
 """May differ: they say what is written down, when to give up and where tensors wait, and no weight depends on them."""
 _SIZES = ("play.slots", "play.cache_tokens", "optimizer.micro_batch_tokens", "scale.gradient_checkpointing")
 ROUNDING = (*_SIZES, "device", "engine.kind")

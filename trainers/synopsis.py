@@ -21,7 +21,9 @@ def _model(learner: Learner[Any]) -> tuple[str, str]:
     total, learned = (sum(w.numel() for w in weights if w.requires_grad or not only) for only in (False, True))
     kinds = sorted({str(weight.dtype).removeprefix("torch.") for weight in weights})
     trained = "" if learned == total else f", {learned:,} of them trained"
-    return "model", f"{learner.config.model}: {total:,} parameters{trained}, {'/'.join(kinds)} on {weights[0].device}"
+    ranks = f", divided among {learner.ranks.count} ranks" if learner.ranks.count > 1 else ""
+    where = f"{'/'.join(kinds)} on {weights[0].device}{ranks}"
+    return "model", f"{learner.config.model}: {total:,} parameters{trained}, {where}"
 
 
 def _grpo(config: GRPOConfig) -> Iterator[tuple[str, str]]:

@@ -8,6 +8,7 @@ from palaestra.trainers.interrupts import Interrupts
 from palaestra.trainers.progress import Progress
 from palaestra.trainers.reinforce import reinforce
 from palaestra.trainers.run import Run
+from palaestra.trainers.scale.ranks import noticing_loss
 from palaestra.trainers.sft import imitate
 from palaestra.trainers.tracking import tracked
 
@@ -23,4 +24,5 @@ def train(
     if run.finished:
         return
     stage = reinforce(run, interrupts, opened) if isinstance(run.config, GRPOConfig) else imitate(run, interrupts)
-    yield from tracked(run, stage)
+    with noticing_loss():
+        yield from tracked(run, stage)

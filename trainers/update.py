@@ -17,12 +17,13 @@ from palaestra.errors import TrainingHalted
 from palaestra.record import Lesson
 from palaestra.trainers.batch import Batch, Seen
 from palaestra.trainers.config import GRPOConfig
-from palaestra.trainers.forward import micro_batches, token_logprobs
+from palaestra.trainers.forward import token_logprobs
 from palaestra.trainers.learner import Learner
 from palaestra.trainers.losses.advantages import Advantages
 from palaestra.trainers.losses.aggregation import token_weights
 from palaestra.trainers.losses.correction import corrected
 from palaestra.trainers.packed import Packed, pack
+from palaestra.trainers.passes import passes
 
 
 def update(
@@ -34,7 +35,7 @@ def update(
     correction = corrected(config.recipe.correction, batch, seen)
     values = [np.asarray(value, np.float64) for value in advantages]
     said: list[tuple[tuple[NDArray[np.float32], ...], int]] = [((), 0)] * len(batch.samples)
-    sums, norms, passes, gap = defaultdict[str, float](float), list[float | None](), 0, (0.0, 0.0)
+    sums, norms, taught_parts, gap = defaultdict[str, float](float), list[float | None](), 0, (0.0, 0.0)
     for part in batch.mini_batches(config.optimizer.num_mini_batches):
         weights = token_weights([correction.kept[i] for i in part], config.recipe.aggregation)
         # Without a KL term an advantage of 0 has no gradient: its sample counts in the weights and is not computed.
@@ -54,13 +55,14 @@ def update(
             None if seen.old is None else [seen.old[i] for i in places],
         ).to(device)
         said_N = _passes(learner, packed, seen, sums)
-        if not passes:
+        if not taught_parts:
             gap = _checked_gap(learner, said_N, packed)
         norms.append(learner.descend(rate))
         for i, of_sample in zip(places, packed.by_episode(said_N), strict=True):
-            said[i] = _by_row(of_sample, batch.episodes[i]), passes
-        passes += 1
+            said[i] = _by_row(of_sample, batch.episodes[i]), taught_parts
+        taught_parts += 1
     learner.step += 1
+    sums = defaultdict(float, learner.ranks.summed(sums))
     lessons = [
         Lesson(learner.step, scored.terms or {}, float(value.mean()), *of_sample)
         for scored, value, of_sample in zip(batch.scored, values, said, strict=True)
@@ -68,7 +70,7 @@ def update(
     taken = [norm for norm in norms if norm is not None]
     counted = max(sums["tokens"], 1)
     return {
-        "loss": sums["loss"] / max(passes, 1),
+        "loss": sums["loss"] / max(taught_parts, 1),
         "grad_norm": sum(taken) / max(len(taken), 1),
         "kl": sums["kl"] / counted,
         "num_tokens/shared_ratio": sums["read"] / max(sums["computed"], 1),
@@ -81,22 +83,24 @@ def update(
         "sampling/sampling_logp_difference/max": gap[1],
         **correction.figures,
         "learning_rate": config.optimizer.learning_rate * rate,
-        **({"entropy": sums["entropy"] / counted} if passes else {}),
+        **({"entropy": sums["entropy"] / counted} if taught_parts else {}),
     }, lessons
 
 
 def _passes(learner: Learner[GRPOConfig], packed: Packed, seen: Seen, sums: defaultdict[str, float]) -> torch.Tensor:
     """Gather the gradient of a mini-batch; returns the log-prob of each of its tokens."""
     config, said_N = learner.config, torch.zeros_like(packed.sampled_logprobs_N)
-    for micro in micro_batches(learner.model, packed, config.optimizer.micro_batch_tokens):
+    for micro, counts in passes(learner.model, packed, config.optimizer.micro_batch_tokens, learner.ranks):
+        own = sums if counts else defaultdict[str, float](float)
         with learner.computing():
             scores = token_logprobs(learner.model, micro, config.play.temperature)
-            said_N[micro.origin_N] = scores.logprobs_N.detach()
-            sums["entropy"] += float(scores.entropies_N.detach().sum())
-            sums["read"] += len(micro.ids_N)
-            sums["computed"] += scores.computed
-            _backward(learner, scores.logprobs_N, micro, seen, sums)
-    return said_N
+            if counts:
+                said_N[micro.origin_N] = scores.logprobs_N.detach()
+            own["entropy"] += float(scores.entropies_N.detach().sum())
+            own["read"] += len(micro.ids_N)
+            own["computed"] += scores.computed
+            _backward(learner, scores.logprobs_N, micro, seen, own)
+    return learner.ranks.add(said_N)
 
 
 def _backward(

@@ -5,6 +5,7 @@ Ctrl-C ends a run with a checkpoint, an error leaves what is safe, and a run tha
 
 import shlex
 import sys
+from collections import deque
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -19,6 +20,7 @@ from palaestra.errors import PalaestraError, UsageError
 from palaestra.trainers.checked import flat, plain
 from palaestra.trainers.interrupts import Interrupted, Interrupts
 from palaestra.trainers.run import Run
+from palaestra.trainers.scale.ranks import here
 
 _HELD_BACK = "\nthis step ends first, then a checkpoint is written; Ctrl-C again ends at once, without it\n"
 Options = TypeVar("Options")
@@ -42,15 +44,20 @@ def go_on(
             if record.finished:
                 length = record.config.LENGTH
                 count = getattr(record.config, length)
-                note(f"{record.folder} is finished: {count} {length}")
-                show(record)
-                figures |= {"run": str(record.folder), **record.summary}
+                if here().first:
+                    note(f"{record.folder} is finished: {count} {length}")
+                    show(record)
+                    figures |= {"run": str(record.folder), **record.summary}
                 return 0
             from palaestra.trainers.training import train
 
             try:
                 with blaming():
-                    watch(train(record, interrupts, local))
+                    stage = train(record, interrupts, local)
+                    if not here().first:
+                        deque(stage, 0)
+                        return 0
+                    watch(stage)
                     show(record)
                     figures |= {"run": str(record.folder), **record.summary}
             except Interrupted as stop:

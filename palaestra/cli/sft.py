@@ -18,6 +18,7 @@ from palaestra.cli.running import go_on, option_value, understood
 from palaestra.errors import UsageError
 from palaestra.trainers.resume import read_config
 from palaestra.trainers.run import Run, fresh_folder
+from palaestra.trainers.scale.ranks import require_alone
 from palaestra.trainers.sft_config import SFTConfig, tiny_sft_config
 from palaestra.trainers.trackers import require_trackers
 
@@ -56,6 +57,7 @@ def parse(arguments: Sequence[str]) -> Options:
 
 def run(arguments: Sequence[str]) -> int:
     """Imitate, and keep the model."""
+    require_alone("palaestra sft")
     options, console = parse(arguments), Console()
 
     def opened() -> tuple[Run, None]:

@@ -76,19 +76,27 @@ def run(arguments: Sequence[str]) -> int:
     # Only now: they import torch, and `--help` needs none.
     from palaestra.cli.results import result_table
     from palaestra.trainers.measuring import recalled
-    from palaestra.trainers.opening import check, open_model, settled
+    from palaestra.trainers.opening import check, check_ranks, open_model, settled
+    from palaestra.trainers.scale.ranks import joined
     from palaestra.trainers.trackers import require_trackers
 
     def opened() -> "tuple[Run, object]":
         """The run's folder. What cannot work is refused before one is made."""
-        config = options.config
+        if not ranks.first:
+            return Run(ranks.told(Path), options.config, rank=ranks.rank), None
+        made, local = begun(options.config)
+        ranks.told(lambda: made.folder)
+        return made, local
+
+    def begun(config: GRPOConfig) -> "tuple[Run, object]":
         if options.resume is not None:
             return Run.reopened(options.resume, config), None
         check(config)
+        check_ranks(config, ranks.count)
         require_trackers(config.track)
         folder = options.run or fresh_folder(config.env.env_id.split("/")[-1].lower())
-        config, note = settled(config, folder)
-        local = None if config.model == "tiny" else open_model(config.model, config)
+        config, note = settled(config, folder, ranks.count)
+        local = None if config.model == "tiny" or ranks.count > 1 else open_model(config.model, config)
         record = Run.begun(folder, config)
         record.notes += [note] if note else []
         return record, local
@@ -103,7 +111,12 @@ def run(arguments: Sequence[str]) -> int:
             console.print(f"best: {figures} after step {best['step']}, {record.folder / 'best'}", soft_wrap=True)
         console.print(f"model and figures: {record.folder}", soft_wrap=True)
 
-    return go_on("train", opened, show, options.json, resumed=options.resume is not None)
+    with joined(options.config.scale.rank_timeout) as ranks:
+        figures = options.json if ranks.first else None
+        status = go_on("train", opened, show, figures, resumed=options.resume is not None)
+        if not status:
+            ranks.part()
+    return status
 
 
 def _with_parts(recipe: Recipe, arguments: list[str]) -> tuple[Recipe, list[str]]:

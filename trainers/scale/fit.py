@@ -7,7 +7,7 @@ chooses, and the error names them.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ class Fitted:
     """What was chosen."""
 
 
-def fit(config: GRPOConfig, folder: Path) -> tuple[GRPOConfig, str]:
+def fit(config: GRPOConfig, folder: Path, ranks: int = 1) -> tuple[GRPOConfig, str]:
     """The config of a run in a folder with its memory counted, and what there is to say of it.
 
     A model whose config cannot be read is left to whoever loads it, and says why.
@@ -47,7 +47,7 @@ def fit(config: GRPOConfig, folder: Path) -> tuple[GRPOConfig, str]:
         model_config = AutoConfig.from_pretrained(_base(config.model), trust_remote_code=False)
     except (OSError, ValueError):
         return config, ""
-    room = room_of(find_device(config.device))
+    room = replace(room_of(find_device(config.device)), ranks=ranks)
     chooses = room.on_gpu if config.scale.fit is None else config.scale.fit
     found = (fitted if chooses else counted)(config, model_config, room)
     if not fits(found.estimate, room):
@@ -82,9 +82,9 @@ def fitted(config: GRPOConfig, model_config: Any, room: Room) -> Fitted:
     """The config with what it leaves open chosen so that it fits; refused where nothing fits."""
     settled = _with_precision(config, room)
     shape = outline(model_config, settled.scale)
-    for choice in _choices(settled):
+    for choice in _choices(settled, room.ranks):
         if (found := _with_cache(choice, shape, room)) is not None:
-            return Fitted(found, estimate(shape, found, on_gpu=room.on_gpu), _notes(settled, found))
+            return Fitted(found, _estimate(shape, found, room), _notes(settled, found))
     raise UsageError(_refusal(settled, model_config, room, chooses=True))
 
 
@@ -92,7 +92,11 @@ def counted(config: GRPOConfig, model_config: Any, room: Room) -> Fitted:
     """The config as it is, with what it leaves open at its plainest."""
     settled = _with_precision(config, room)
     shape = outline(model_config, settled.scale)
-    return Fitted(settled, estimate(shape, settled, on_gpu=room.on_gpu))
+    return Fitted(settled, _estimate(shape, settled, room))
+
+
+def _estimate(shape: Outline, config: GRPOConfig, room: Room) -> Estimate:
+    return estimate(shape, config, on_gpu=room.on_gpu, ranks=room.ranks)
 
 
 def fits(needed: Estimate, room: Room) -> bool:
@@ -112,15 +116,15 @@ def _base(name: str) -> str:
     return base_name(Path(name)) if is_adapter(Path(name)) else name
 
 
-def _choices(config: GRPOConfig) -> Iterator[GRPOConfig]:
+def _choices(config: GRPOConfig, ranks: int = 1) -> Iterator[GRPOConfig]:
     """From what is asked for to what takes least."""
     scale, longest = config.scale, config.longest_row
     eight = find_spec("bitsandbytes") is not None and config.optimizer.algorithm == "adamw"
     ways: list[dict[str, Any]] = [{}]
     for name, least, possible in (
         ("gradient_checkpointing", True, True),
-        ("optimizer_bits", 8, eight and not scale.lora_r),
-        ("optimizer_offload", True, True),
+        ("optimizer_bits", 8, eight and not scale.lora_r and ranks == 1),
+        ("optimizer_offload", True, ranks == 1),
     ):
         if possible and getattr(scale, name) is None:
             ways.append({**ways[-1], name: least})
@@ -137,9 +141,9 @@ def _with_cache(config: GRPOConfig, shape: Outline, room: Room) -> GRPOConfig | 
     """The config with the largest cache that fits, at most one for all slots; None where none fits."""
     full = config.play.slots * config.longest_row
     if config.play.cache_tokens is not None or config.engine.kind == "vllm" or not room.device:
-        return config if fits(estimate(shape, config, on_gpu=room.on_gpu), room) else None
+        return config if fits(_estimate(shape, config, room), room) else None
     least = min(full, _FEWEST_ROWS * config.longest_row)
-    needed = estimate(shape, changed(config, {"cache_tokens": least}), on_gpu=room.on_gpu)
+    needed = _estimate(shape, changed(config, {"cache_tokens": least}), room)
     if not fits(needed, room):
         return None
     left = room.device - sum(part.size for part in (*needed.held, *needed.playing))
@@ -168,9 +172,9 @@ def _refusal(config: GRPOConfig, model_config: Any, room: Room, *, chooses: bool
     """What lacks most, and the numbers to choose."""
     least, shape = config, outline(model_config, config.scale)
     if chooses:
-        *_, least = _choices(config)
+        *_, least = _choices(config, room.ranks)
         least = changed(least, {"cache_tokens": min(_FEWEST_ROWS, least.play.slots) * least.longest_row})
-    needed = estimate(shape, least, on_gpu=room.on_gpu)
+    needed = _estimate(shape, least, room)
     parts = {part.name: part.size for part in (*needed.held, *needed.learning, *needed.playing, *needed.stepping)}
     largest = sorted(parts.items(), key=lambda part: -part[1])[:4]
     listed = ", ".join(f"{name} {amount(size)}" for name, size in largest)
@@ -191,12 +195,12 @@ def _remedies(config: GRPOConfig, model_config: Any, room: Room, *, chooses: boo
     def fitting(**changes: Any) -> bool:
         asked = changed(config, {"cache_tokens": None, **changes})
         shape = outline(model_config, asked.scale) if "lora_r" in changes else own
-        return any(_with_cache(choice, shape, room) is not None for choice in _choices(asked))
+        return any(_with_cache(choice, shape, room) is not None for choice in _choices(asked, room.ranks))
 
     if not chooses and fitting():
         yield "--scale.fit True would choose settings that fit"
         return
-    if not config.scale.lora_r and fitting(lora_r=32, optimizer_offload=False):
+    if not config.scale.lora_r and room.ranks == 1 and fitting(lora_r=32, optimizer_offload=False):
         yield "--scale.lora-r 32 would fit"
     for divisor in (2, 4, 8, 16, 32):
         longest = config.longest_row // divisor

@@ -54,9 +54,9 @@ class Masters:
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Set the masters, and with them the model."""
-        for name, master in self.copies.items():
-            master.copy_(tensors[name])
-            self.own[name].copy_(master)
+        for name, tensor in tensors.items():
+            self.stepped[name].copy_(tensor)
+        self.round_back()
 
     def add(self, name: str, weight: Tensor) -> None:
         """Take a gradient from the model's weight into its sum."""

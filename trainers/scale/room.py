@@ -25,6 +25,8 @@ class Room:
     on_gpu: bool
     name: str = "this machine"
     """Of the device."""
+    ranks: int = 1
+    """How many such devices divide the model."""
 
 
 def room_of(device: "torch.device") -> Room:

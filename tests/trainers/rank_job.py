@@ -1,0 +1,55 @@
+"""What `test_ranks` has torchrun start: runs of the random agent, one after the other, by all ranks together.
+
+Its argument is a file of JSON: a list of [folder, model, changes, steps].
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+
+TESTS = Path(__file__).parents[1]
+sys.path[:0] = [str(TESTS / "agents"), str(TESTS / "trainers")]
+
+from going import run_of  # noqa: E402
+
+from palaestra.trainers.checkpoint import save  # noqa: E402
+from palaestra.trainers.measuring import measure_before  # noqa: E402
+from palaestra.trainers.progress import result_of  # noqa: E402
+from palaestra.trainers.reinforce import practise, prepare  # noqa: E402
+from palaestra.trainers.resume import read_config  # noqa: E402
+from palaestra.trainers.run import Run  # noqa: E402
+from palaestra.trainers.scale.ranks import ALONE, joined  # noqa: E402
+
+
+def again(folder, config=None, ranks=ALONE):
+    """Take a run up, and write what was read, unchanged, to another folder."""
+    with Run(folder, config or read_config(folder), rank=ranks.rank) as run:
+        save(result_of(prepare(run)), folder.with_name(folder.name + "-again") / "checkpoints")
+
+
+def take(ranks, folder, model, changes, steps):
+    """Begin a run, or go on with it, for so many steps; 0 for what `again` does."""
+    config = run_of(model, **changes)
+    if not steps:
+        again(folder, config, ranks)
+        return
+    run = Run(folder, config) if ranks.first else None
+    ranks.meet()
+    with run or Run(folder, config, rank=ranks.rank) as run:
+        learner = result_of(prepare(run))
+        measure_before(run, learner)
+        stage = practise(run, learner)
+        for _ in range(steps):
+            if next(stage, None) is None:
+                break
+        stage.close()
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    with joined(60) as ranks:
+        for folder, *rest in json.loads(Path(sys.argv[1]).read_text()):
+            take(ranks, Path(folder), *rest)
+        ranks.part()
