@@ -25,9 +25,10 @@ from palaestra.trainers.look import look
 from palaestra.trainers.metrics import batch_metrics
 from palaestra.trainers.progress import Progress
 from palaestra.trainers.rollouts import rollouts
+from palaestra.trainers.sampling.sampler import Sampler
 from palaestra.trainers.sampling.seats import check_seats, seats_of
-from palaestra.trainers.sampling.share import Share
 from palaestra.trainers.scoring.awaited import Scoring
+from palaestra.trainers.share import Share
 from palaestra.trainers.turns import Turns
 from palaestra.trainers.update import update
 
@@ -40,7 +41,7 @@ def train(learner: Learner[GRPOConfig], arena: Arena) -> Iterator[Progress]:
     config, seats, recipe, turns = learner.config, seats_of(arena), learner.config.recipe, Turns()
     require_own_weights(learner.agent, config.play.max_staleness)
     check_seats(arena, config.env.train_seats)
-    sampler = recipe.sampler(
+    sampler: Sampler = recipe.sampler(
         config.env.env_id,
         arena.task_count,
         num_prompts=config.play.num_prompts,
