@@ -162,7 +162,7 @@ def restore(found: Checkpoint, local: LocalModel, config: Config, reference: Any
             f"{then.get('precision')}; as it is loaded now it has {have}, {precision}. It was written with "
             f"{_libraries(found.versions)}, these are {_libraries(versions())}"
         )
-    model = to_learn(local.model)
+    model = to_learn(local)
     learner = Learner(local.agent, model, config, found.step, reference, state=found.state, ranks=here())
     tensors = _read(found, learner)
     torch.set_rng_state(tensors.pop("random/cpu"))

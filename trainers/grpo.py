@@ -27,8 +27,8 @@ from palaestra.trainers.progress import Progress
 from palaestra.trainers.rollouts import rollouts
 from palaestra.trainers.sampling.sampler import Sampler
 from palaestra.trainers.sampling.seats import check_seats, seats_of
-from palaestra.trainers.sampling.share import Share
 from palaestra.trainers.scoring.awaited import Scoring
+from palaestra.trainers.share import Share
 from palaestra.trainers.turns import Turns
 from palaestra.trainers.update import update
 

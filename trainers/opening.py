@@ -1,6 +1,7 @@
 """What a run's config names, opened: its environment, its model, its engine, its limits."""
 
 import copy
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,7 @@ from palaestra.trainers.forward import shares_beginnings
 from palaestra.trainers.sampling.division import Division
 from palaestra.trainers.sampling.seats import check_seats
 from palaestra.trainers.scale.fit import fit
-from palaestra.trainers.scale.ranks import here
+from palaestra.trainers.scale.ranks import Ranks, here
 from palaestra.trainers.scale.shards import divided
 from palaestra.trainers.sft_config import SFTConfig
 
@@ -68,9 +69,15 @@ def engine_maker(config: RunConfig) -> EngineMaker:
         return partial(TorchEngine if here().count == 1 else WholeEngine, cache_tokens=cache_tokens)
     if engine.kind == "process":
         return partial(ProcessEngine, cache_tokens=cache_tokens, deadline=engine.restart_seconds)
-    options = asdict(engine)
+    options, ranks = asdict(engine), here()
     del options["kind"]
+    options["urls"] = servers(engine.urls, ranks)
     return partial(VllmEngine, **options)
+
+
+def servers(urls: Sequence[str], ranks: Ranks) -> tuple[str, ...]:
+    """Those that a rank asks, and gives its weights to; no other rank does."""
+    return tuple(urls[ranks.rank :: ranks.count])
 
 
 class WholeEngine(TorchEngine):
@@ -82,13 +89,11 @@ class WholeEngine(TorchEngine):
         return False
 
 
-def to_learn(model: Any) -> Any:
-    """What learns in place of the model that was opened: that model, or where there are ranks a copy that is divided
-    among them.
-    """
+def to_learn(local: LocalModel) -> Any:
+    """What learns: the model that was opened. Among ranks it is divided, or a copy where the engine answers from it."""
     if here().count == 1:
-        return model
-    learning = copy.deepcopy(model)
+        return local.model
+    learning = copy.deepcopy(local.model) if isinstance(local.agent.engine, TorchEngine) else local.model
     # They try a model when they first see it, by passes that a divided one could not make alone.
     head_of(learning), shares_beginnings(learning)
     return divided(learning, here())
@@ -150,7 +155,6 @@ def check_ranks(config: GRPOConfig, count: int) -> None:
     """Refuse what so many ranks cannot do."""
     scale = config.scale
     wrong = {
-        "engine.kind vllm": config.engine.kind == "vllm",
         "play.max_staleness": config.play.max_staleness > 0,
         "optimizer.algorithm muon": config.optimizer.algorithm == "muon",
         "scale.optimizer_bits 8": scale.optimizer_bits == 8,
@@ -162,6 +166,11 @@ def check_ranks(config: GRPOConfig, count: int) -> None:
         raise ConfigError(
             f"several ranks cannot do this, and torchrun has started {count}: {named}; leave it out, or train in one "
             "process"
+        )
+    if config.engine.kind == "vllm" and count > len(config.engine.urls):
+        raise ConfigError(
+            f"engine.urls names {len(config.engine.urls)} servers and there are {count} ranks, each of which asks "
+            "servers of its own; start more servers, or fewer ranks"
         )
     if count > config.play.num_prompts:
         raise ConfigError(

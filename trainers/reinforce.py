@@ -83,7 +83,7 @@ def prepare(run: Run, opened: LocalModel | None = None) -> Generator[Progress, N
         torch.manual_seed(config.seed)
         measured = ranks.count > 1 and config.recipe.kl.beta > 0
         reference = copy.deepcopy(local.model) if measured else None
-        learner = Learner(local.agent, to_learn(local.model), config, reference=reference, ranks=ranks)
+        learner = Learner(local.agent, to_learn(local), config, reference=reference, ranks=ranks)
     run.rewind(learner.step)
     return learner
 

@@ -31,10 +31,10 @@ from palaestra.trainers.opening import check_ranks
 from palaestra.trainers.progress import result_of
 from palaestra.trainers.reinforce import practise, prepare
 from palaestra.trainers.run import Run
-from palaestra.trainers.sampling.share import Share
 from palaestra.trainers.sampling.uniform import Even, InOrder
 from palaestra.trainers.scale.ranks import ALONE, Ranks
 from palaestra.trainers.scale.shards import load_parts
+from palaestra.trainers.share import Share
 
 BF16 = {"precision": "bfloat16", "gradient_checkpointing": True}
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
@@ -114,12 +114,18 @@ def _fields(one):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"algorithm": "muon"}, {"optimizer_bits": 8}, {"lora_r": 4}, {"num_prompts": 1}],
+    [
+        {"algorithm": "muon"},
+        {"optimizer_bits": 8},
+        {"lora_r": 4},
+        {"num_prompts": 1},
+        {"urls": ("http://127.0.0.1:1",), "kind": "vllm"},
+    ],
     ids=lambda changes: next(iter(changes)),
 )
 def test_what_several_ranks_cannot_do_is_refused_by_name(changes):
     with pytest.raises(ConfigError, match=next(iter(changes))):
-        check_ranks(run_of("tiny", **changes), 2)
+        check_ranks(run_of("a-model", **changes), 2)
 
 
 def job(*runs, folder):

@@ -40,7 +40,7 @@ def divided(model: Any, ranks: Ranks) -> Any:
         each.data = each.data.float()
     for layer in [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]:
         fully_shard(layer, mesh=mesh, mp_policy=policy)
-    root = fully_shard(_Root(model), mesh=mesh, mp_policy=policy)
+    root: Any = fully_shard(_Root(model), mesh=mesh, mp_policy=policy)
     for module in root.modules():
         if hasattr(module, "set_gradient_divide_factor"):
             module.set_gradient_divide_factor(1.0)
@@ -81,26 +81,28 @@ class _Root(torch.nn.Module):
 
 @torch.no_grad()
 def whole_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
-    """All weights by name, gathered one after the other; all ranks must take them all. An adapter is in them."""
+    """All weights by name, in the type that is computed in, gathered one after the other; all ranks must take them all.
+    An adapter is in them.
+    """
     if not is_divided(model):
         yield from effective_weights(model)
         return
     for name, weight in model.named_parameters():
-        yield name, weight.full_tensor()
+        yield name, weight.to(model.config.dtype).full_tensor()
 
 
 def whole_model(model: Any, ranks: Ranks) -> Any:
     """A model as it can be exported: a divided one is gathered in the first rank's memory, and None on the others."""
     if not is_divided(model):
         return model
-    dtype, tensors = model.config.dtype, dict[str, Tensor]()
+    tensors = dict[str, Tensor]()
     for name, weight in whole_weights(model):
         if ranks.first:
-            tensors[name] = weight.to("cpu", dtype)
+            tensors[name] = weight.cpu()
     if not ranks.first:
         return None
     with torch.device("meta"):
-        found = type(model)(copy.deepcopy(model.config)).to(dtype)
+        found = type(model)(copy.deepcopy(model.config)).to(model.config.dtype)
     found.load_state_dict(tensors, strict=False, assign=True)
     found.tie_weights()
     found.generation_config = model.generation_config
@@ -119,10 +121,11 @@ def whole_number(tensor: Tensor) -> float:
 
 def save_parts(tensors: Mapping[str, Tensor], folder: Path, ranks: Ranks) -> None:
     """Write tensors, each rank its own part, as safetensors; all ranks must do it, and all is written afterwards."""
-    from torch.distributed import checkpoint
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
+    from torch.distributed.checkpoint.state_dict_saver import save
 
-    writer = checkpoint.HuggingFaceStorageWriter(str(folder), save_distributed=True)
-    checkpoint.save(dict(tensors), storage_writer=writer, process_group=ranks.group)
+    writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
+    save(dict(tensors), storage_writer=writer, process_group=ranks.group)
 
 
 def load_parts(folder: Path, like: Mapping[str, Tensor], ranks: Ranks) -> dict[str, Tensor]:
@@ -130,9 +133,10 @@ def load_parts(folder: Path, like: Mapping[str, Tensor], ranks: Ranks) -> dict[s
 
     What has the shape of the weight of that name, behind the last slash, is divided as the weight is.
     """
-    from torch.distributed import checkpoint
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+    from torch.distributed.checkpoint.state_dict_loader import load
 
-    about = checkpoint.HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
+    about = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
     found: dict[str, Tensor] = {}
     for key, one in about.items():
         weight = like.get(key.rpartition("/")[2])
@@ -141,9 +145,9 @@ def load_parts(folder: Path, like: Mapping[str, Tensor], ranks: Ranks) -> dict[s
         found[key] = torch.empty_like(weight.detach(), dtype=dtype) if same else torch.empty(size, dtype=dtype)  # type: ignore[union-attr]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
-        checkpoint.load(
-            found,  # type: ignore[arg-type]
-            storage_reader=checkpoint.HuggingFaceStorageReader(str(folder)),
+        load(
+            found,
+            storage_reader=HuggingFaceStorageReader(str(folder)),
             process_group=ranks.group,
             no_dist=ranks.count == 1,
         )
