@@ -200,7 +200,8 @@ class Run:
         """Take back a run that has made nothing yet, so that its name is free again; False where there is something."""
         made = ("start", "before.json", "checkpoints", "summary.json", "model", "best", _MEASURED)
         episodes = self.folder / "episodes"
-        if any((self.folder / name).exists() for name in made) or self.metrics or any(episodes.iterdir()):
+        there = any((self.folder / name).exists() for name in made)
+        if not self.writes or there or self.metrics or any(episodes.iterdir()):
             return False
         for name in (*_CONTENT, "lock"):
             (self.folder / name).unlink(missing_ok=True)

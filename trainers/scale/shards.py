@@ -6,7 +6,7 @@ the type of the run, so they are masters and no copy is kept. Gradients are adde
 a batch's weights already divide by all of its tokens.
 
 What lies between ranks at rest is a shard of the weights, of their gradients and of the optimizer's state. Left out:
-the parts of a batch that each rank computes (`passes`).
+the passes that each rank makes over a batch (`passes`).
 """
 
 import copy
@@ -20,6 +20,7 @@ from torch import Tensor
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from palaestra.agents.adapters import effective_weights
+from palaestra.errors import TrainingHalted
 from palaestra.trainers.scale.ranks import Ranks
 
 Result = TypeVar("Result")
@@ -121,11 +122,16 @@ def whole_number(tensor: Tensor) -> float:
 
 def save_parts(tensors: Mapping[str, Tensor], folder: Path, ranks: Ranks) -> None:
     """Write tensors, each rank its own part, as safetensors; all ranks must do it, and all is written afterwards."""
+    from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
     from torch.distributed.checkpoint.state_dict_saver import save
 
     writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
-    save(dict(tensors), storage_writer=writer, process_group=ranks.group)
+    try:
+        save(dict(tensors), storage_writer=writer, process_group=ranks.group)
+    except CheckpointException as error:  # Every rank hears of it; it is no Exception.
+        rank, (reason, _) = next(iter(error.failures.items()))
+        raise TrainingHalted(f"{folder} could not be written by rank {rank}: {reason}") from error
 
 
 def load_parts(folder: Path, like: Mapping[str, Tensor], ranks: Ranks) -> dict[str, Tensor]:
