@@ -29,7 +29,8 @@ def bare_python(folder: Path, wheel: Path, extras: Iterable[str] = ()) -> Path:
     zipfile.ZipFile(wheel).extractall(place)
     for found in closure(Requirement(f"palaestra[{','.join(extras)}]")).values():
         for name in {path.parts[0] for path in found.files or () if path.parts[0] not in ("..", "__pycache__")}:
-            (place / name).symlink_to(found.locate_file(name))
+            if not (place / name).is_symlink():  # Some distributions share a folder.
+                (place / name).symlink_to(found.locate_file(name))
     return folder / "bin" / "python"
 
 
