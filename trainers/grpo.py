@@ -32,6 +32,9 @@ from palaestra.trainers.share import Share
 from palaestra.trainers.turns import Turns
 from palaestra.trainers.update import update
 
+_OF_A_RANK = ("num_tokens/sampled",)
+"""Figures that a rank has of its own play: all others are of the whole batch."""
+
 
 def train(learner: Learner[GRPOConfig], arena: Arena) -> Generator[Progress, None, None]:
     """Take the learner from the step it stands at to its last, in `arena`; one Progress a step.
@@ -73,7 +76,7 @@ def train(learner: Learner[GRPOConfig], arena: Arena) -> Generator[Progress, Non
             batch = _checked(next(batches), config.play.max_broken_share)
             waited = time.perf_counter() - began
             metrics = {"time/play": waited} | batch_metrics(batch)
-            metrics["num_tokens/sampled"] = sum(learner.ranks.gathered(metrics["num_tokens/sampled"]))
+            metrics |= learner.ranks.summed({name: metrics[name] for name in _OF_A_RANK if name in metrics})
             seen = look(learner, batch)
             advantages = recipe.advantage(batch, seen)
             figures, lessons = update(learner, batch, advantages, seen)

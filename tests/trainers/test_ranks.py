@@ -285,34 +285,35 @@ class Job:
         command = ["-m", "--", "palaestra", "train", "two-hop", "--model", model, "--run", str(folder)]
         self.folder = folder
         self.process = subprocess.Popen(
-            [*TORCHRUN, "--shutdown-timeout", "5", *command, *options.split(), *rest.split(), *more],
+            [*TORCHRUN, *command, *options.split(), *rest.split(), *more],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            start_new_session=True,
         )
-        deadline, metrics = time.monotonic() + 60, folder / "metrics.jsonl"
+        deadline, metrics = time.monotonic() + 120, folder / "metrics.jsonl"
         while not (metrics.exists() and len(metrics.read_text().splitlines()) >= 3):
             assert self.process.poll() is None and time.monotonic() < deadline
             time.sleep(0.05)
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
         first = (folder / "lock").read_text().split()[1]
         assert first in children and len(children) == 2
-        self.second = next(int(child) for child in children if child != first)
+        self.ranks = [int(child) for child in children]
+        self.second = next(rank for rank in self.ranks if str(rank) != first)
 
     def ended(self, within):
         """What it said, once it is over."""
         try:
             return self.process.communicate(timeout=within)[0]
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
+            for process in (self.process.pid, *self.ranks):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
 
 
 @pytest.mark.prove
-@pytest.mark.parametrize(("number", "within"), [(signal.SIGKILL, 20), (signal.SIGSTOP, 30)], ids=["killed", "hangs"])
+@pytest.mark.parametrize(("number", "within"), [(signal.SIGKILL, 60), (signal.SIGSTOP, 90)], ids=["killed", "hangs"])
 def test_a_rank_that_is_lost_ends_the_job_in_time_and_the_run_goes_on_without_it(tmp_path, number, within):
-    """One that hangs is given up after its timeout."""
+    """One that hangs is given up after its timeout; torchrun kills it 30 seconds later."""
     model = str(random_agent(tmp_path / "model"))
     job = Job(tmp_path / "run", model, "--scale.rank-timeout", "5")
     os.kill(job.second, number)
@@ -335,7 +336,7 @@ def test_a_rank_that_is_lost_ends_the_job_in_time_and_the_run_goes_on_without_it
 def test_an_interrupt_saves_the_same_step_on_every_rank(tmp_path):
     job = Job(tmp_path / "run", str(random_agent(tmp_path / "model")))
     os.kill(job.process.pid, signal.SIGINT)
-    said = job.ended(25)
+    said = job.ended(60)
     with Run.read(tmp_path / "run") as run:
         step = len(run.metrics)
     assert last_step(tmp_path / "run" / "checkpoints") == step
