@@ -114,5 +114,17 @@ def test_a_cache_on_servers_takes_nothing_here_and_a_copy_in_another_process_doe
     assert copy.total - here.total == shape.weight_bytes
 
 
+def test_ranks_divide_what_learns_and_each_has_an_engine():
+    shape = outline(SMALL)
+    one, eight = (estimate(shape, a_run(model="m"), on_gpu=True, ranks=count) for count in (1, 8))
+    size = {part.name: part.size for part in (*eight.held, *eight.learning)}
+    assert size["weights"] == shape.weight_bytes, "of its engine"
+    assert size["float32 weights"] == shape.parameters // 8 * 4
+    assert size["gradients"] == shape.parameters // 8 * 4
+    assert eight.playing == one.playing
+    found = fitted(a_run(model="m"), SMALL, Room(2**30 + 40_000_000, 2**40, True, ranks=8)).config
+    assert (found.scale.optimizer_bits, found.scale.optimizer_offload) == (None, None), "ranks refuse them"
+
+
 def test_memory_of_unknown_size_holds_everything():
     assert fits(counted(a_run(), SMALL, Room(0, 0, False)).estimate, Room(0, 0, False))
