@@ -49,6 +49,7 @@ def served():
     assert not engine._folder.exists()
 
 
+@pytest.mark.prove
 def test_its_answers_are_those_of_the_engine_in_this_process(served):
     """Before and after an update, and for turns that an update found in flight."""
     here = Served(TorchEngine(copy.deepcopy(served.model), STOPS, slots=5), served.model, STOPS, longest=128)

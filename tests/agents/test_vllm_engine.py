@@ -196,6 +196,7 @@ def test_when_all_servers_are_gone_a_turn_gets_a_fault_in_time():
             engine.update_weights(MODEL.named_parameters(), 1)
 
 
+@pytest.mark.prove
 def test_a_turn_has_a_deadline_which_stands_still_in_a_pause():
     with vllm(MODEL.config) as server, engine_of(server, answer_seconds=0.4) as engine:
         engine.update_weights(MODEL.named_parameters(), 0)

@@ -17,6 +17,7 @@ for line in ({"versions": {}}, {"checkout": "elsewhere"}):
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.prove
 def test_a_checkout_beside_itself_costs_the_same_and_is_written_down(script, change, tmp_path, capsys):
     change("BOUND", 1e9)
     out = tmp_path / "beside.json"

@@ -23,6 +23,7 @@ def run(script, tmp_path):
     return measure
 
 
+@pytest.mark.prove
 def test_every_part_measures_and_episodes_have_all_their_turns_and_tokens(run, script):
     status, record = run("generation", "learning", "step")
     figures = record["figures"]

@@ -223,6 +223,7 @@ def same_end(folder, whole):
     assert len(played[0]) == TASKS
 
 
+@pytest.mark.prove
 def test_kills_change_nothing_and_lose_nothing(tmp_path, whole):
     for episodes in (20, 60):
         kept = lines(tmp_path / "good.jsonl") if (tmp_path / "good.played.jsonl").exists() else []
@@ -236,6 +237,7 @@ def test_kills_change_nothing_and_lose_nothing(tmp_path, whole):
     same_end(tmp_path, whole)
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_ends_cleanly_and_says_how_to_go_on(tmp_path, whole, number):
     output, status = stopped(tmp_path, number, 30)

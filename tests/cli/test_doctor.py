@@ -77,6 +77,7 @@ def fatal(found):
 # The machine.
 
 
+@pytest.mark.prove
 @pytest.mark.usefixtures("patient")
 def test_here_the_basic_path_works(capsys):
     status, found, verdict = told(capsys)
@@ -120,6 +121,7 @@ def in_a_process(*arguments):
     return subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=ROOT, check=False)
 
 
+@pytest.mark.prove
 def test_without_optional_libraries_the_machine_is_looked_at_and_a_model_is_refused_with_the_extra_named(path):
     (path / "sitecustomize.py").write_text(BLOCKER)
     done = in_a_process("--json", "-")

@@ -7,6 +7,7 @@ import zipfile
 from email.parser import HeaderParser
 from pathlib import Path
 
+import pytest
 from wheels import run
 
 
@@ -45,6 +46,7 @@ def test_the_wheel_says_what_it_is(wheel: Path) -> None:
     assert "palaestra = palaestra.cli:main" in archive.read(f"{info}/entry_points.txt").decode()
 
 
+@pytest.mark.prove
 def test_every_module_of_the_installed_wheel_is_importable(installed: Path, expected: set[str], tmp_path: Path) -> None:
     modules = sorted(name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in expected)
     modules.remove("palaestra.__main__")

@@ -20,6 +20,7 @@ def alive(pid):
     return True
 
 
+@pytest.mark.prove
 def test_a_control_is_trained_and_its_process_does_not_outlive_a_failure(tmp_path):
     tokenizer = families.TOKENIZERS["tiny"]
     export(tiny_model(len(tokenizer), layers=1, seed=1), tokenizer, tmp_path)

@@ -35,6 +35,7 @@ def gpu(size):
     return Room(size, 2**40, True, "a GPU")
 
 
+@pytest.mark.prove
 def test_four_billion_parameters_are_trained_whole_on_80_gb_and_by_an_adapter_on_40():
     asked = grpo_config("any", "grpo-tcr", model="four-billion", max_episode_tokens=8192)
     assert (asked.play.num_prompts, asked.play.num_generations) == (64, 16)

@@ -54,6 +54,7 @@ def kept(folder):
     return told(folder), weights, lines, {name: summary[name] for name in ("best", "curve", "after")}
 
 
+@pytest.mark.prove
 def test_a_run_interrupted_around_each_measurement_is_the_same_to_the_last_bit(tmp_path, model):
     config = run_of(model, checkpoint_every=4, eval_steps=1)
     whole, parts, plain = (tmp_path / name for name in ("whole", "parts", "plain"))
