@@ -56,9 +56,12 @@ def make(name):
     reason.unlink(missing_ok=True)
     shutil.rmtree(place, ignore_errors=True)
     python = place / "bin" / "python"
-    said = run(sys.executable, "-m", "venv", place) or run(
-        python, "-m", "pip", "--disable-pip-version-check", "install", "-q", "--prefer-binary", *requirements
-    )
+    install = (python, "-m", "pip", "--disable-pip-version-check", "install", "-q", "--prefer-binary")
+    # Another index is asked only for what the usual places lack: where it cannot be reached, pip waits for minutes.
+    plain = [each for each in requirements if not each.startswith("--")]
+    said = run(sys.executable, "-m", "venv", place) or run(*install, *plain)
+    if said and len(plain) < len(requirements):
+        said = run(*install, *requirements)
     if said:
         shutil.rmtree(place, ignore_errors=True)
         reason.write_text(said + "\n")
