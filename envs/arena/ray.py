@@ -53,7 +53,7 @@ class RayArena(Places):
             facts = self._started()
             Places.__init__(self, facts.name, facts.seats, slots, facts.hint)
             self._gathering = Gathering(facts.name, facts.seats, options.get("timeout", 60.0))
-        except BaseException:
+        except BaseException:  # An interrupt too: workers that have started must not outlive a start that failed.
             end(self._ray, self._workers)
             leave(self._ray)
             raise

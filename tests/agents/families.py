@@ -170,6 +170,17 @@ def chat(family: str) -> Chat:
     return Chat(TOKENIZERS[family])
 
 
+FOUR_BILLION = Qwen3Config(
+    hidden_size=2560,
+    intermediate_size=9728,
+    num_hidden_layers=36,
+    num_attention_heads=32,
+    num_key_value_heads=8,
+    head_dim=128,
+    vocab_size=151_936,
+    tie_word_embeddings=True,
+)
+"""The shape of Qwen3-4B, of which no weight is ever made."""
 SIZE = {
     "hidden_size": 32,
     "intermediate_size": 48,

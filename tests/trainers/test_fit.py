@@ -4,7 +4,6 @@ import re
 
 import families
 import pytest
-from transformers import Qwen3Config
 
 from palaestra import UsageError
 from palaestra.trainers.checked import changed
@@ -14,16 +13,6 @@ from palaestra.trainers.scale import fit as fitting
 from palaestra.trainers.scale.fit import counted, fit, fits, fitted
 from palaestra.trainers.scale.room import Room, gpu_room
 
-FOUR_BILLION = Qwen3Config(
-    hidden_size=2560,
-    intermediate_size=9728,
-    num_hidden_layers=36,
-    num_attention_heads=32,
-    num_key_value_heads=8,
-    head_dim=128,
-    vocab_size=151_936,
-    tie_word_embeddings=True,
-)
 SMALL = families.stock_model("qwen3", 60).config
 
 
@@ -39,13 +28,13 @@ def gpu(size):
 def test_four_billion_parameters_are_trained_whole_on_80_gb_and_by_an_adapter_on_40():
     asked = grpo_config("any", "grpo-tcr", model="four-billion", max_episode_tokens=8192)
     assert (asked.play.num_prompts, asked.play.num_generations) == (64, 16)
-    whole = fitted(asked, FOUR_BILLION, gpu_room(80)).config
+    whole = fitted(asked, families.FOUR_BILLION, gpu_room(80)).config
     assert whole.scale.lora_r == 0
     assert whole.play.cache_tokens >= 16 * 8192, "a group is played side by side"
-    adapted = fitted(changed(asked, {"lora_r": 32}), FOUR_BILLION, gpu_room(40)).config
+    adapted = fitted(changed(asked, {"lora_r": 32}), families.FOUR_BILLION, gpu_room(40)).config
     assert adapted.play.cache_tokens >= 16 * 8192
     with pytest.raises(UsageError, match=r"--scale.lora-r 32 would fit"):
-        fitted(asked, FOUR_BILLION, gpu_room(40))
+        fitted(asked, families.FOUR_BILLION, gpu_room(40))
 
 
 def test_what_is_chosen_takes_no_more_than_there_is_and_each_saving_comes_only_when_it_must():
@@ -125,6 +114,18 @@ def test_ranks_divide_what_learns_and_each_has_an_engine():
     assert eight.playing == one.playing
     found = fitted(a_run(model="m"), SMALL, Room(2**30 + 40_000_000, 2**40, True, ranks=8)).config
     assert (found.scale.optimizer_bits, found.scale.optimizer_offload) == (None, None), "ranks refuse them"
+
+
+@pytest.mark.prove
+def test_on_a_cpu_the_optimizers_state_has_nowhere_else_to_be():
+    chosen = []
+    for size in range(38_000_000, 60_000_000, 50_000):
+        try:
+            chosen.append(fitted(a_run(model="m", fit=True), SMALL, Room(size, 0, False)).config.scale)
+        except UsageError:
+            continue
+    assert any(scale.gradient_checkpointing for scale in chosen)
+    assert not any(scale.optimizer_offload for scale in chosen)
 
 
 def test_memory_of_unknown_size_holds_everything():

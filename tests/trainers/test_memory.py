@@ -7,7 +7,7 @@ from contextlib import nullcontext
 import families
 import pytest
 import torch
-from transformers import MambaConfig, MixtralConfig, Qwen3Config, T5Config
+from transformers import MambaConfig, MixtralConfig, T5Config
 
 from palaestra import UsageError
 from palaestra.agents.engines.torch_engine import TorchEngine
@@ -168,16 +168,7 @@ def test_playing_and_learning_take_turns():
 
 
 def test_a_model_of_four_billion_parameters_is_counted_without_its_memory(tmp_path):
-    config = Qwen3Config(
-        vocab_size=151_936,
-        hidden_size=2560,
-        intermediate_size=9728,
-        num_hidden_layers=36,
-        num_attention_heads=32,
-        num_key_value_heads=8,
-        head_dim=128,
-        tie_word_embeddings=True,
-    )
+    config = families.FOUR_BILLION
     shapes = []
     run = grpo_config("any")
     taken = peak(lambda: shapes.append((shape := outline(config), estimate(shape, run).total)), tmp_path)

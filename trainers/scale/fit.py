@@ -64,11 +64,6 @@ def fit(config: GRPOConfig, folder: Path, ranks: int = 1) -> tuple[GRPOConfig, s
     return found.config, ", ".join((text, *found.notes))
 
 
-def refusal(config: GRPOConfig, model_config: Any, room: Room) -> str:
-    """Why a run whose memory is counted does not fit, and what would."""
-    return _refusal(config, model_config, room, chooses=False)
-
-
 def disk_bytes(config: GRPOConfig, model_config: Any) -> int:
     """What a run leaves on disk at most: its checkpoints and one more that is being written, and its models."""
     shape = outline(model_config, config.scale)
@@ -82,10 +77,10 @@ def fitted(config: GRPOConfig, model_config: Any, room: Room) -> Fitted:
     """The config with what it leaves open chosen so that it fits; refused where nothing fits."""
     settled = _with_precision(config, room)
     shape = outline(model_config, settled.scale)
-    for choice in _choices(settled, room.ranks):
+    for choice in _choices(settled, room):
         if (found := _with_cache(choice, shape, room)) is not None:
             return Fitted(found, _estimate(shape, found, room), _notes(settled, found))
-    raise UsageError(_refusal(settled, model_config, room, chooses=True))
+    raise UsageError(refusal(settled, model_config, room, chooses=True))
 
 
 def counted(config: GRPOConfig, model_config: Any, room: Room) -> Fitted:
@@ -116,15 +111,15 @@ def _base(name: str) -> str:
     return base_name(Path(name)) if is_adapter(Path(name)) else name
 
 
-def _choices(config: GRPOConfig, ranks: int = 1) -> Iterator[GRPOConfig]:
+def _choices(config: GRPOConfig, room: Room) -> Iterator[GRPOConfig]:
     """From what is asked for to what takes least."""
     scale, longest = config.scale, config.longest_row
     eight = find_spec("bitsandbytes") is not None and config.optimizer.algorithm == "adamw"
     ways: list[dict[str, Any]] = [{}]
     for name, least, possible in (
         ("gradient_checkpointing", True, True),
-        ("optimizer_bits", 8, eight and not scale.lora_r and ranks == 1),
-        ("optimizer_offload", True, ranks == 1),
+        ("optimizer_bits", 8, eight and not scale.lora_r and room.ranks == 1),
+        ("optimizer_offload", True, room.on_gpu and room.ranks == 1),  # On a CPU all is there already.
     ):
         if possible and getattr(scale, name) is None:
             ways.append({**ways[-1], name: least})
@@ -168,11 +163,11 @@ def _notes(asked: GRPOConfig, found: GRPOConfig) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _refusal(config: GRPOConfig, model_config: Any, room: Room, *, chooses: bool) -> str:
-    """What lacks most, and the numbers to choose."""
+def refusal(config: GRPOConfig, model_config: Any, room: Room, *, chooses: bool = False) -> str:
+    """Why a run does not fit, even at the least that `fitted` can choose where it `chooses`; and what would."""
     least, shape = config, outline(model_config, config.scale)
     if chooses:
-        *_, least = _choices(config, room.ranks)
+        *_, least = _choices(config, room)
         least = changed(least, {"cache_tokens": min(_FEWEST_ROWS, least.play.slots) * least.longest_row})
     needed = _estimate(shape, least, room)
     parts = {part.name: part.size for part in (*needed.held, *needed.learning, *needed.playing, *needed.stepping)}
@@ -189,13 +184,12 @@ def _refusal(config: GRPOConfig, model_config: Any, room: Room, *, chooses: bool
 
 def _remedies(config: GRPOConfig, model_config: Any, room: Room, *, chooses: bool) -> Iterator[str]:
     """Settings under which it would fit, each tried."""
-
     own = outline(model_config, config.scale)
 
     def fitting(**changes: Any) -> bool:
         asked = changed(config, {"cache_tokens": None, **changes})
         shape = outline(model_config, asked.scale) if "lora_r" in changes else own
-        return any(_with_cache(choice, shape, room) is not None for choice in _choices(asked, room.ranks))
+        return any(_with_cache(choice, shape, room) is not None for choice in _choices(asked, room))
 
     if not chooses and fitting():
         yield "--scale.fit True would choose settings that fit"
