@@ -7,7 +7,7 @@ tries (`envs.running`).
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from functools import cache
 from typing import Annotated, Any, TypeVar, overload
@@ -201,6 +201,13 @@ def collect(owner: type) -> dict[str, Tool]:
             )
         found[made.name] = made
     return found
+
+
+def in_place(tools: Mapping[str, Tool]) -> dict[str, Tool]:
+    """The same tools, run by whoever calls them: for an instance whose `async def` methods never wait."""
+    return {
+        name: replace(found, conditions=replace(found.conditions, mode=Mode.INLINE)) for name, found in tools.items()
+    }
 
 
 def _options(value: Any) -> ToolOptions | None:

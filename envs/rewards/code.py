@@ -24,13 +24,13 @@ from inspect import getsource
 from typing import Any
 
 from palaestra import tagged
+from palaestra.envs.core.backends import Where
 from palaestra.envs.rewards import code_checker as checker
 from palaestra.envs.rewards import remote_calls
 from palaestra.envs.rewards.code_checker import called, clipped, differing, replied, same_output
 from palaestra.envs.rewards.code_tests import Case, HiddenTests
 from palaestra.envs.sandboxes import Limits, Result, Sandbox, Session
-from palaestra.envs.sandboxes.opening import shared_sandbox
-from palaestra.envs.tools.sandboxed import Where, read_where
+from palaestra.envs.sandboxes.opening import SANDBOXES
 from palaestra.errors import Broken, UsageError
 
 GRADING = Limits(seconds=30.0, cpu_seconds=600.0, memory_bytes=2**30, output_bytes=8 * 2**20, code_bytes=64 * 2**20)
@@ -129,8 +129,8 @@ async def grade_program(
         program.encode()
     except UnicodeEncodeError:
         return Grade(why="the program is not valid Unicode text")
-    backend, options = read_where(sandbox)
-    opened = await asyncio.to_thread(shared_sandbox, backend, **{**options, "limits": GRADING})  # It may start here.
+    backend, options = SANDBOXES.read(sandbox)
+    opened = await asyncio.to_thread(SANDBOXES.shared, backend, **{**options, "limits": GRADING})  # It may start here.
     grading = _Grading(program, tests, allowance or Allowance(), opened)
     kind = grading.by_assertions if tests.code else grading.by_calls if tests.function else grading.by_stdin
     return await kind()

@@ -15,9 +15,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from palaestra.envs import Task, ToolEnv
+from palaestra.envs.core.backends import Where
 from palaestra.envs.rewards.answer import MARK, final_answer
 from palaestra.envs.tools.python import Python
-from palaestra.envs.tools.sandboxed import Where, in_sandbox
+from palaestra.envs.tools.sandboxed import in_sandbox
 from palaestra.episode import Attempt, Message
 from palaestra.errors import UnknownTask, UsageError
 from palaestra.formats import ParsedCall, hermes

@@ -23,12 +23,13 @@ from typing import Any
 import numpy as np
 
 from palaestra.envs import RewardPart, Task, ToolEnv
+from palaestra.envs.core.backends import Where
 from palaestra.envs.data.problem_files import load_problems
 from palaestra.envs.rewards.code import Allowance, Grade, grade_program, program_of
 from palaestra.envs.rewards.code_tests import read_tests
 from palaestra.envs.suite import program_problems
 from palaestra.envs.tools.python import Python
-from palaestra.envs.tools.sandboxed import Where, in_sandbox
+from palaestra.envs.tools.sandboxed import in_sandbox
 from palaestra.episode import Attempt, Message
 from palaestra.errors import UnknownTask, UsageError
 from palaestra.formats import ParsedCall, hermes

@@ -16,13 +16,14 @@ from dataclasses import replace
 import numpy as np
 
 from palaestra.envs import Task, ToolEnv
+from palaestra.envs.core.backends import Where
 from palaestra.envs.data.problem_files import load_problems
 from palaestra.envs.data.rows import describe
 from palaestra.envs.rewards import mathematics
 from palaestra.envs.rewards.answer import reading
 from palaestra.envs.suite import math_problems
 from palaestra.envs.tools.python import Python
-from palaestra.envs.tools.sandboxed import Where, in_sandbox
+from palaestra.envs.tools.sandboxed import in_sandbox
 from palaestra.episode import Attempt, Message
 from palaestra.errors import UnknownTask, UsageError
 from palaestra.formats import ParsedCall, hermes

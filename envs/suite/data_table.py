@@ -20,13 +20,14 @@ from statistics import median
 import numpy as np
 
 from palaestra.envs import Task, ToolEnv
+from palaestra.envs.core.backends import Where
 from palaestra.envs.rewards.answer import MARK, final_answer, reading
 from palaestra.envs.rewards.mathematics import settled
 from palaestra.envs.rewards.quotation import exact_match
 from palaestra.envs.rewards.structure import holds_mathematics
 from palaestra.envs.suite.data_table_world import CATEGORIES, CITIES, MONTHS, PRODUCTS, World, draw_world
 from palaestra.envs.tools.python import Python
-from palaestra.envs.tools.sandboxed import Where, in_sandbox
+from palaestra.envs.tools.sandboxed import in_sandbox
 from palaestra.episode import Attempt, Message
 from palaestra.errors import UnknownTask
 from palaestra.formats import ParsedCall, hermes

@@ -16,11 +16,12 @@ from functools import cache
 from typing import Any
 
 from palaestra.envs import ProceduralTasks, RewardPart, Task, ToolEnv
+from palaestra.envs.core.backends import Where
 from palaestra.envs.rewards.code import Allowance
 from palaestra.envs.suite import program_problems
 from palaestra.envs.suite.code_contest import graded, scored
 from palaestra.envs.tools.python import Python
-from palaestra.envs.tools.sandboxed import Where, in_sandbox
+from palaestra.envs.tools.sandboxed import in_sandbox
 from palaestra.episode import Attempt
 from palaestra.errors import MissingExtra, UsageError
 

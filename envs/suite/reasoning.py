@@ -20,10 +20,11 @@ from typing import Any
 import numpy as np
 
 from palaestra.envs import RewardPart, Task, ToolEnv
+from palaestra.envs.core.backends import Where
 from palaestra.envs.rewards.answer import final_answer, reading
 from palaestra.envs.suite.reasoning_items import ITEMS, Items, open_items, require_known
 from palaestra.envs.tools.python import Python
-from palaestra.envs.tools.sandboxed import Where, in_sandbox
+from palaestra.envs.tools.sandboxed import in_sandbox
 from palaestra.episode import Attempt, Message
 from palaestra.errors import Broken, UnknownTask
 from palaestra.formats import ParsedCall, hermes

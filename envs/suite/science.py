@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from palaestra.envs import Task, ToolEnv
+from palaestra.envs.core.backends import Where
 from palaestra.envs.data.rows import require_file
 from palaestra.envs.data.science_files import holds_questions, read_questions
 from palaestra.envs.rewards.answer import reading
@@ -34,7 +35,7 @@ from palaestra.envs.rewards.structure import holds_mathematics
 from palaestra.envs.sandboxes import Limits
 from palaestra.envs.suite.science_families import FAMILIES, keyed
 from palaestra.envs.tools.python import CodeInterpreter
-from palaestra.envs.tools.sandboxed import Where, in_sandbox
+from palaestra.envs.tools.sandboxed import in_sandbox
 from palaestra.episode import Attempt, Message
 from palaestra.errors import UnknownTask, UsageError
 from palaestra.formats import ParsedCall, hermes

@@ -13,21 +13,21 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import fields, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from palaestra.envs.core.backends import Where
 from palaestra.envs.core.tool import Tool
 from palaestra.envs.core.toolkit import Toolkit
 from palaestra.envs.sandboxes import Limits, Result, Sandbox, Session
-from palaestra.envs.sandboxes.opening import Where, read_where, shared_sandbox
+from palaestra.envs.sandboxes.opening import SANDBOXES
 from palaestra.envs.sandboxes.sandbox import Program
+from palaestra.envs.tools.budgets import BudgetedToolkit, Spent
 from palaestra.envs.tools.replies import reply
 from palaestra.envs.tools.settings import check_files, check_settings
 from palaestra.episode import Task
-from palaestra.errors import Broken, ToolError, UsageError
-
-__all__ = ["SandboxedToolkit", "Where", "in_sandbox", "read_where"]
+from palaestra.errors import Broken, UsageError
 
 START_SECONDS = 60.0
 """What a call may take beyond its program's time; the first one of an episode starts a session."""
@@ -35,11 +35,11 @@ START_SECONDS = 60.0
 
 def in_sandbox(where: Where, *toolkits: Callable[..., Toolkit]) -> tuple[Callable[[], Toolkit], ...]:
     """These toolkits on that backend, for an environment's `self.toolkits`."""
-    read_where(where)
+    SANDBOXES.read(where)
     return tuple(partial(kit, where) for kit in toolkits)
 
 
-class SandboxedToolkit(Toolkit):
+class SandboxedToolkit(BudgetedToolkit):
     """Base of toolkits that run programs. Settings are class attributes: a subclass changes them."""
 
     limits: Limits = Limits()
@@ -48,10 +48,6 @@ class SandboxedToolkit(Toolkit):
     """One session an episode. False runs each call in a fresh place."""
     keeps_variables: bool = False
     """A session's later runs find the variables of earlier ones, not only their files."""
-    max_calls: int | None = None
-    """Programs that are run in an episode."""
-    max_seconds: float | None = None
-    """Seconds that the programs of an episode may run together."""
     require: Sequence[str] = ()
     """Guards without which no episode begins (`Capabilities` lists them)."""
 
@@ -60,14 +56,19 @@ class SandboxedToolkit(Toolkit):
         check_settings(cls)
         cls.tools = _with_time_for(cls.limits, cls.tools)
 
-    _progress: "_Progress"
+    @property
+    def call_seconds(self) -> float:  # type: ignore[override]
+        """That of the limits."""
+        return self.limits.seconds
+
+    _files: Mapping[str, bytes]
     _turn: asyncio.Lock
     _episode: object
     """Another one for each episode: a session that starts too late belongs to none."""
 
     def __init__(self, sandbox: Where = "local") -> None:
         """`limits` among the options of a place stand in place of the toolkit's; a mapping changes those it names."""
-        self.backend, self._options = read_where(sandbox)
+        self.backend, self._options = SANDBOXES.read(sandbox)
         if self._options.get("limits") is not None:
             self.limits = self._options["limits"] = Limits.of(self._options["limits"], self.limits)
             object.__setattr__(self, "tools", _with_time_for(self.limits, self.tools))  # in place of the class's
@@ -84,7 +85,7 @@ class SandboxedToolkit(Toolkit):
 
         Files are asked for here: what is wrong with them is no reply to an agent, and they may take their time.
         """
-        self._begin(_Progress(check_files(self.files(task), type(self).__name__, self.limits)), None)
+        self._begin(check_files(self.files(task), type(self).__name__, self.limits), Spent(), None)
 
     def close(self) -> None:
         """End the session and all that runs in it."""
@@ -94,21 +95,21 @@ class SandboxedToolkit(Toolkit):
         if session is not None:
             session.close()
 
-    def snapshot(self) -> "tuple[_Progress, _Branch | None]":
+    def snapshot(self) -> "tuple[Mapping[str, bytes], Spent, _Branch | None]":
         """Where the episode stands, and a fork of its session, if it has one."""
         if self._session is None:
-            return self._progress, None
+            return self._files, self.spent, None
         if not self._opened().capabilities().forks:
             raise UsageError(
                 f"{type(self).__name__} has no snapshots here: the sandbox {self.backend!r} cannot fork a session; "
                 "use another one, or stateful = False"
             )
-        return self._progress, _Branch(self._session)
+        return self._files, self.spent, _Branch(self._session)
 
-    def restore(self, state: "tuple[_Progress, _Branch | None]") -> None:
+    def restore(self, state: "tuple[Mapping[str, bytes], Spent, _Branch | None]") -> None:
         """Go on from there, in the fork."""
-        progress, branch = state
-        self._begin(progress, None if branch is None else branch.take())
+        files, spent, branch = state
+        self._begin(files, spent, None if branch is None else branch.take())
 
     async def run(self, program: Program, *, show_last: bool = False) -> str:
         """Run it within the budgets; what the agent is told. Runs of a session follow one another, as they were called.
@@ -117,19 +118,19 @@ class SandboxedToolkit(Toolkit):
         """
         run = self._run_in_session if self.stateful else self._run_alone
         async with self._turn if self.stateful else nullcontext():
-            seconds = self._admit()
+            seconds = self.admit()
             try:
                 result = await run(program, seconds, show_last)
             except UsageError as error:  # It speaks of settings, which no agent can choose.
                 raise Broken(f"the sandbox {self.backend!r} refused {type(self).__name__}: {error}") from error
-        self._progress = self._progress._replace(seconds=self._progress.seconds + result.duration_s)
+        self.count(result.duration_s)
         return reply(result, self.limits, seconds, variables=self.stateful and self.keeps_variables)
 
     # Inside.
 
-    def _begin(self, progress: "_Progress", session: Session | None) -> None:
+    def _begin(self, files: Mapping[str, bytes], spent: Spent, session: Session | None) -> None:
         self.close()
-        self._progress = progress
+        self._files, self.spent = files, spent
         self._turn = asyncio.Lock()
         self._session = session
         self._opened()
@@ -141,7 +142,7 @@ class SandboxedToolkit(Toolkit):
             usual = Limits()
             if any(getattr(self.limits, field.name) > getattr(usual, field.name) for field in fields(Limits)):
                 options.setdefault("limits", self.limits)
-            sandbox = shared_sandbox(self.backend, **options)
+            sandbox = SANDBOXES.shared(self.backend, **options)
             sandbox.capabilities().require(*self.require)
             if self.stateful and not sandbox.has_sessions:
                 raise UsageError(
@@ -151,21 +152,10 @@ class SandboxedToolkit(Toolkit):
             self._sandbox = sandbox
         return self._sandbox
 
-    def _admit(self) -> float:
-        """Count a call; the seconds that it may take."""
-        progress = self._progress
-        if self.max_calls is not None and progress.calls >= self.max_calls:
-            raise ToolError(f"no call is left: max_calls is {self.max_calls} for an episode; answer with what you have")
-        left = self.limits.seconds if self.max_seconds is None else self.max_seconds - progress.seconds
-        if left <= 0:
-            raise ToolError(f"no time is left: max_seconds is {self.max_seconds:g} for an episode; answer now")
-        self._progress = progress._replace(calls=progress.calls + 1)
-        return min(left, self.limits.seconds)
-
     async def _run_in_session(self, program: Program, seconds: float, show_last: bool) -> Result:
         if self._session is None:
             episode = self._episode
-            session = await self._opened().astart(files=self._progress.files, limits=self.limits)
+            session = await self._opened().astart(files=self._files, limits=self.limits)
             with self._guard:
                 if self._episode is episode:
                     self._session = session
@@ -176,7 +166,7 @@ class SandboxedToolkit(Toolkit):
 
     async def _run_alone(self, program: Program, seconds: float, show_last: bool) -> Result:
         return await self._opened().arun_once(
-            program, files=self._progress.files, timeout=seconds, show_last=show_last, limits=self.limits
+            program, files=self._files, timeout=seconds, show_last=show_last, limits=self.limits
         )
 
 
@@ -187,14 +177,6 @@ def _with_time_for(limits: Limits, tools: Mapping[str, Tool]) -> dict[str, Tool]
         name: replace(found, conditions=replace(found.conditions, seconds=max(found.timeout, least)))
         for name, found in tools.items()
     }
-
-
-class _Progress(NamedTuple):
-    """What an episode began with, and what it has used of its budgets."""
-
-    files: Mapping[str, bytes]
-    calls: int = 0
-    seconds: float = 0.0
 
 
 class _Branch:

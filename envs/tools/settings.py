@@ -20,23 +20,33 @@ _ALIKE = 0.8
 """Names that are as much alike as `max_call` and `max_calls` are taken for one another."""
 
 
+def check_budgets(kit: Any) -> None:
+    """Refuse budgets that no call could keep, and attributes that nobody would read."""
+    calls = kit.max_calls
+    counted = isinstance(calls, int) and not isinstance(calls, bool) and calls > 0
+    _expect(kit, "max_calls", calls is None or counted, "a whole number above 0, or None for any number of calls")
+    _expect(
+        kit, "max_seconds", kit.max_seconds is None or _timed(kit.max_seconds), "a number of seconds above 0, or None"
+    )
+    _expect(kit, "call_seconds", _timed(kit.call_seconds), "a number of seconds above 0")
+    _refuse_misspelt(kit)
+
+
+def _timed(seconds: Any) -> bool:
+    return isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 < seconds < inf
+
+
 def check_settings(kit: Any) -> None:
-    """Refuse a class whose settings would fail in every call, or that nobody would read."""
+    """Refuse a class that runs programs, whose settings would fail in every call."""
     for name in ("stateful", "keeps_variables"):
         _expect(kit, name, isinstance(getattr(kit, name), bool), "True or False")
     if not isinstance(kit.limits, Limits):
         raise EnvironmentDefect(f"{kit.__name__}.limits is {kit.limits!r}; expected Limits, as in Limits(seconds=5)")
-    calls, seconds = kit.max_calls, kit.max_seconds
-    counted = isinstance(calls, int) and not isinstance(calls, bool) and calls > 0
-    _expect(kit, "max_calls", calls is None or counted, "a whole number above 0, or None for any number of calls")
-    timed = isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 < seconds < inf
-    _expect(kit, "max_seconds", seconds is None or timed, "a number of seconds above 0, or None")
     if not isinstance(kit.require, property):
         try:
             guards_of(kit.require)
         except UsageError as error:
             raise EnvironmentDefect(f"{kit.__name__}.require: {error}") from None
-    _refuse_misspelt(kit)
 
 
 def _expect(kit: Any, name: str, fits: bool, expected: str) -> None:

@@ -31,14 +31,14 @@ DEMONSTRATED = [
 @pytest.fixture
 def impatient(monkeypatch):
     """Hostile programs get a second, where they would get five: they use all of it."""
-    run, admit, hostile = SandboxedToolkit.run, SandboxedToolkit._admit, ContextVar("hostile", default=False)
+    run, admit, hostile = SandboxedToolkit.run, SandboxedToolkit.admit, ContextVar("hostile", default=False)
 
     async def told_apart(kit, program, **options):
         hostile.set((program if isinstance(program, str) else program[-1]) in CRASHES)
         return await run(kit, program, **options)
 
     monkeypatch.setattr(SandboxedToolkit, "run", told_apart)
-    monkeypatch.setattr(SandboxedToolkit, "_admit", lambda kit: min(admit(kit), 1.0 if hostile.get() else 60.0))
+    monkeypatch.setattr(SandboxedToolkit, "admit", lambda kit: min(admit(kit), 1.0 if hostile.get() else 60.0))
 
 
 @pytest.mark.parametrize("env_id", DEMONSTRATED)

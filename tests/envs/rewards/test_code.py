@@ -28,7 +28,7 @@ CHECKS = HiddenTests(
 
 @pytest.fixture(autouse=True)
 def sandbox(monkeypatch):
-    monkeypatch.setattr(code, "shared_sandbox", lambda *_, **__: BareSandbox())
+    monkeypatch.setattr(code.SANDBOXES, "shared", lambda *_, **__: BareSandbox())
 
 
 def grade(program, tests, **allowance):

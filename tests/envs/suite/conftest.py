@@ -5,8 +5,8 @@ import json
 import pytest
 from bare_sandbox import BareSandbox
 
-from palaestra.envs.rewards import code, symbolic
-from palaestra.envs.tools import sandboxed
+from palaestra.envs.rewards import symbolic
+from palaestra.envs.sandboxes.opening import SANDBOXES
 
 
 @pytest.fixture(autouse=True)
@@ -19,8 +19,7 @@ def patience(monkeypatch):
 @pytest.fixture
 def bare(monkeypatch):
     """One sandbox for tools and graders."""
-    for module in (code, sandboxed):
-        monkeypatch.setattr(module, "shared_sandbox", lambda *_, **__: BareSandbox())
+    monkeypatch.setattr(SANDBOXES, "shared", lambda *_, **__: BareSandbox())
 
 
 @pytest.fixture

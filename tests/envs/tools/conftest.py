@@ -16,6 +16,6 @@ def fake(monkeypatch):
     import fake_sandbox
 
     monkeypatch.setitem(opening.BACKENDS, "fake", "fake_sandbox:FakeSandbox")
-    monkeypatch.setattr(opening, "_shared", {})
+    monkeypatch.setattr(opening.SANDBOXES, "_shared", {})
     fake_sandbox.forget()
     return fake_sandbox

@@ -29,13 +29,13 @@ class Kept(Python):
 @pytest.fixture(autouse=True)
 def time_limit(monkeypatch):
     """Programs are held to it as long as it `holds`: what ends by itself does so late on a busy machine."""
-    found, admit = SimpleNamespace(holds=False), SandboxedToolkit._admit
+    found, admit = SimpleNamespace(holds=False), SandboxedToolkit.admit
 
     def admitted(kit):
         seconds = admit(kit)
         return seconds if found.holds else 60.0
 
-    monkeypatch.setattr(SandboxedToolkit, "_admit", admitted)
+    monkeypatch.setattr(SandboxedToolkit, "admit", admitted)
     return found
 
 

@@ -1,0 +1,21 @@
+"""`open_browser`: a browser by its backend's name."""
+
+from typing import Any
+
+from palaestra.envs.browser.browser import Browser
+from palaestra.envs.core.backends import Backends, Where
+
+BROWSERS: Backends[Browser] = Backends(
+    "browser",
+    "open_browser",
+    {
+        "text": "palaestra.envs.browser.text.browser:TextBrowser",
+        "chromium": "palaestra.envs.browser.chromium.browser:ChromiumBrowser",
+    },
+)
+
+
+def open_browser(browser: Where = "text", **options: Any) -> Browser:
+    """Open a browser; `palaestra.envs.tools.browser` shares one a process instead."""
+    name, given = BROWSERS.read(browser)
+    return BROWSERS.open(name, **{**given, **options})

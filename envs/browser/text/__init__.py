@@ -1,0 +1,1 @@
+"""A browser without JavaScript: pages as numbered text, forms, cookies."""

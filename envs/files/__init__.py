@@ -1,0 +1,1 @@
+"""Readers of files: PDF, office documents, tables, archives, as text for an agent."""
