@@ -9,7 +9,7 @@ PY = .venv/bin/python
 export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-chromium test-docker test-vllm prove check bench-async bench-depth bench-gpu bench-engine bench-episodes bench-envs bench-sandbox bench-train docs pictures clean
+.PHONY: help setup demo test test-browser test-docker test-vllm prove check bench-async bench-depth bench-gpu bench-engine bench-episodes bench-envs bench-sandbox bench-train bench-web docs pictures clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -23,7 +23,7 @@ demo: setup  ## a tiny agent learns to use its tool: make demo ENV=arithmetic SE
 test: setup  ## the tests, under five minutes
 	@$(PY) -m pytest -m "not prove and not chromium and not docker and not vllm" -q -n 2 --dist loadfile
 
-test-chromium: setup  ## the viewer in a headless Chromium, which is installed if there is none
+test-browser: setup  ## the real browser, and the viewer in one; a Chromium is installed if there is none
 	@CHROMIUM="$$($(PY) scripts/chromium.py)" && export CHROMIUM && $(PY) -m pytest -m chromium -q tests/chromium
 
 test-docker: setup  ## the docker sandbox on an engine of its own, which is installed if there is none
@@ -72,6 +72,9 @@ bench-envs: setup  ## a step of an environment, beside other suites, which it in
 bench-sandbox: setup  ## a program in the sandbox, beside a bare process and others' tools, which it installs
 	@$(PY) scripts/peers.py $(SUITES)
 	@$(PY) scripts/engine.py run -- $(PY) benchmarks/sandbox.py
+
+bench-web: setup  ## search, the text browser and the real one, against their targets
+	@CHROMIUM="$$($(PY) scripts/chromium.py)" && export CHROMIUM && $(PY) benchmarks/web
 
 clean:  ## remove what tests and builds leave behind; .venv and runs/ stay
 	@rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,4 +1,4 @@
-"""Set up a Chromium for `make test-chromium` and `make pictures`, and print its path as the last line.
+"""Set up a Chromium for `make test-browser` and `make pictures`, and print its path as the last line.
 
 Standard library only. A browser that is there is taken: the one that CHROMIUM names, or chromium or google-chrome on
 the path. Otherwise Debian's own is installed with apt-get, as root or with sudo. Playwright drives it; its own download

@@ -1,6 +1,6 @@
 """A headless Chromium for the tests that look at the viewer, and a page that notices what it must not do.
 
-`make test-chromium` sets the browser up and names it in CHROMIUM; without that name the tests take one that is there,
+`make test-browser` sets the browser up and names it in CHROMIUM; without that name the tests take one that is there,
 or are skipped.
 """
 
@@ -90,7 +90,7 @@ def chromium() -> Iterator[Any]:
             raise
         found = None
     if not found:
-        pytest.skip("there is no Chromium or no playwright; `make test-chromium` sets both up")
+        pytest.skip("there is no Chromium or no playwright; `make test-browser` sets both up")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=found, args=FLAGS, timeout=120_000)
         yield browser
