@@ -92,3 +92,7 @@ class Seen:
     """Log-probs under the policy that KL is measured from; None where the recipe has no KL."""
     old: tuple[NDArray[np.float32], ...] | None = None
     """Log-probs under the learner itself, before it learns; None where the recipe corrects nothing."""
+    costs: tuple[NDArray[np.float64], ...] | None = None
+    """What each token costs where the KL is charged to the reward; None where it is not."""
+    values: tuple[NDArray[np.float32], ...] | None = None
+    """What the critic expects of the rest of an episode, before each sampled token; None without a critic."""

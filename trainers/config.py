@@ -146,7 +146,9 @@ class BatchOptimizerConfig(OptimizerConfig):
     """How fast is learned from a batch of episodes."""
 
     num_mini_batches: Annotated[int, COUNT] = 4
-    """Optimizer steps a batch, at most one a group."""
+    """Optimizer steps in a pass over a batch, at most one a group."""
+    num_iterations: Annotated[int, COUNT] = 1
+    """Passes over a batch; ratios stay those to the policy that sampled it."""
 
 
 @dataclass(frozen=True, slots=True)

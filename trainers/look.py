@@ -14,9 +14,13 @@ from palaestra.trainers.batch import Batch, Seen
 from palaestra.trainers.config import GRPOConfig
 from palaestra.trainers.forward import token_logprobs
 from palaestra.trainers.learner import Learner
+from palaestra.trainers.losses.kl import KL
 from palaestra.trainers.packed import pack
 from palaestra.trainers.passes import passes
 from palaestra.trainers.scale.ranks import Ranks
+
+Scores = tuple[NDArray[np.float32], ...]
+"""One array a sample, over its sampled tokens."""
 
 
 def look(learner: Learner[GRPOConfig], batch: Batch) -> Seen:
@@ -26,10 +30,23 @@ def look(learner: Learner[GRPOConfig], batch: Batch) -> Seen:
         with learner.as_reference() as model:
             reference = _scored(model, batch, config, learner.ranks)
     corrects = config.recipe.correction is not None
-    return Seen(reference, _scored(learner.model, batch, config, learner.ranks) if corrects else None)
+    old = _scored(learner.model, batch, config, learner.ranks) if corrects else None
+    if reference is not None and config.recipe.kl.kl_in_reward:
+        return Seen(None, old, _costs(config.recipe.kl, batch, reference, old))
+    return Seen(reference, old)
 
 
-def _scored(model: Any, batch: Batch, config: GRPOConfig, ranks: Ranks) -> tuple[NDArray[np.float32], ...]:
+def _costs(kl: KL, batch: Batch, reference: Scores, old: Scores | None) -> tuple[NDArray[np.float64], ...]:
+    """What each token costs for where it has moved from the reference, until now."""
+    found = []
+    for i, episode in enumerate(batch.episodes):
+        sampled = [row.logprobs[row.sampled] for row in episode.rows]
+        said = torch.from_numpy(np.concatenate([np.zeros(0, np.float32), *sampled]) if old is None else old[i])
+        found.append(kl.beta * kl(said, torch.from_numpy(reference[i])).numpy().astype(np.float64))
+    return tuple(found)
+
+
+def _scored(model: Any, batch: Batch, config: GRPOConfig, ranks: Ranks) -> Scores:
     """The log-probs of each sample's tokens under a model."""
     found = [np.zeros(0, np.float32)] * len(batch.samples)
     device = next(model.parameters()).device

@@ -7,25 +7,46 @@ much is played and how fast is learned is `config`'s.
 
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Annotated, Literal
+from typing import Annotated
 
 import tyro
 
 from palaestra.errors import ConfigError
-from palaestra.trainers.checked import PARTS, check_fields
-from palaestra.trainers.losses.advantages import ADVANTAGES, Group, Shuffled, Successes
+from palaestra.trainers.checked import NOT_NEGATIVE, PARTS, check_fields
+from palaestra.trainers.losses.advantages import Group, LeaveOneOut, OptimalBaseline, Shuffled, Successes
+from palaestra.trainers.losses.aggregation import Aggregation
 from palaestra.trainers.losses.correction import CORRECTIONS, Masked, Truncated
+from palaestra.trainers.losses.covariance import ClipCov, KLCov
 from palaestra.trainers.losses.kl import KL
-from palaestra.trainers.losses.policy import Clip
+from palaestra.trainers.losses.policy import CISPO, GMPO, Clip, PolicyGradient
+from palaestra.trainers.losses.token_advantages import Turns, Whitened
 from palaestra.trainers.sampling.uniform import Uniform
 from palaestra.trainers.scoring.terms import Shaping
+
+ADVANTAGES = {
+    "group": Group,
+    "leave-one-out": LeaveOneOut,
+    "optimal-baseline": OptimalBaseline,
+    "whitened": Whitened,
+    "turns": Turns,
+    "successes": Successes,
+    "shuffled": Shuffled,
+}
+"""What an episode's reward is compared with; the last two are controls."""
+LOSSES = {
+    "clip": Clip,
+    "cispo": CISPO,
+    "gmpo": GMPO,
+    "policy-gradient": PolicyGradient,
+    "clip-cov": ClipCov,
+    "kl-cov": KLCov,
+}
+"""The policy loss of a token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How episodes become a gradient. --recipe.advantage is group, or one of the controls successes and shuffled;
-    --recipe.correction is none, truncated or masked.
-    """
+    """How episodes become a gradient. A part is named by --recipe.PART NAME; `palaestra recipes` lists the names."""
 
     recipe_name: Annotated[str, tyro.conf.Suppress]
     """The preset that this is, or was made from."""
@@ -33,21 +54,30 @@ class Recipe:
     """What is played next, and which groups make a batch."""
     shaping: Shaping = field(default_factory=Shaping)
     """The terms of the training reward."""
-    advantage: Group | Successes | Shuffled = field(default_factory=Group, metadata={PARTS: ADVANTAGES})
-    """What an episode's reward is compared with: group; the controls successes and shuffled."""
-    loss: Clip = field(default_factory=Clip, metadata={PARTS: {"clip": Clip}})
+    advantage: Group | LeaveOneOut | OptimalBaseline | Whitened | Turns | Successes | Shuffled = field(
+        default_factory=Group, metadata={PARTS: ADVANTAGES}
+    )
+    """What an episode's reward is compared with."""
+    loss: Clip | CISPO | GMPO | PolicyGradient | ClipCov | KLCov = field(default_factory=Clip, metadata={PARTS: LOSSES})
     """The policy loss of a token."""
     correction: Truncated | Masked | None = field(default=None, metadata={PARTS: CORRECTIONS})
     """How tokens are weighed that other weights or another arithmetic sampled: none, truncated (TIS), masked (MIS)."""
     kl: KL = field(default_factory=KL)
     """The penalty for leaving the starting policy."""
-    aggregation: Literal["token", "sample"] = "token"
-    """What weighs the same in the loss: every token of the mini-batch (paper, eq. 4), or every sample (eq. 5)."""
+    aggregation: Aggregation = "token"
+    """What weighs the same in the loss: every token of the mini-batch (paper, eq. 4), or every sample (eq. 5); `sum`
+    adds up a sample's tokens, `constant` divides that by max_completion_length."""
+    entropy_coef: Annotated[float, NOT_NEGATIVE] = 0.0
+    """Bonus for the entropy of what tokens are drawn from, in the loss."""
 
     def __post_init__(self) -> None:
         check_fields(self)
 
 
+OUTCOME = Shaping(overlong_share=None, tool_bonus=0.0)
+"""The outcome alone."""
+PLAIN = Clip(0.2, 0.2, None)
+"""The clip of PPO."""
 RECIPES = {
     recipe.recipe_name: recipe
     for recipe in (
@@ -59,6 +89,21 @@ RECIPES = {
         # Paper 2.3 and 4.1: the ratio of the sequence in a narrow clip, the mean over samples, length term; code: no
         # bound for negative advantages. No KL and 20 480 tokens are inferred: the paper calls only GRPO-T's KL strong.
         Recipe("grpo-scr", loss=Clip(3e-4, 4e-4, None, "sequence"), aggregation="sample"),
+        # Paper 4.3 and 6: DemyAgent-4B is GRPO-TCR with this upper clip.
+        Recipe("demyagent", loss=Clip(epsilon_high=0.315)),
+        # arXiv 2503.20783: no deviation, no length in the denominator, no KL. No terms of paper 1 here and below:
+        # their authors train on the outcome.
+        Recipe("dr-grpo", shaping=OUTCOME, advantage=Group("none"), loss=PLAIN, aggregation="constant"),
+        # arXiv 2507.18071, section 5.1: the ratio of the sequence, and its bounds.
+        Recipe("gspo", shaping=OUTCOME, loss=Clip(3e-4, 4e-4, None, "sequence"), aggregation="sample"),
+        # arXiv 2506.13585: the mean over all tokens of a batch, no KL; the upper bound is inferred (`CISPO`).
+        Recipe("cispo", shaping=OUTCOME, loss=CISPO()),
+        # arXiv 2402.14740; the baseline is the point, so no clip is needed for its one step.
+        Recipe("rloo", shaping=OUTCOME, advantage=LeaveOneOut(), loss=PLAIN, aggregation="sum"),
+        # arXiv 2501.03262: the KL in the reward, k1, coefficient 0.01; whitened over the batch.
+        Recipe("reinforce++", shaping=OUTCOME, advantage=Whitened(), loss=PLAIN, kl=KL(0.01, "k1", True)),
+        # The same, section on its baseline form: the group's mean, then whitened; k2 in the loss.
+        Recipe("reinforce++-baseline", shaping=OUTCOME, advantage=Whitened(True), loss=PLAIN, kl=KL(0.01, "k2")),
     )
 }
 """The presets by name, as `--recipe` takes them."""

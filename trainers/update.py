@@ -17,7 +17,7 @@ from palaestra.errors import TrainingHalted
 from palaestra.record import Lesson
 from palaestra.trainers.batch import Batch, Seen
 from palaestra.trainers.config import GRPOConfig
-from palaestra.trainers.forward import token_logprobs
+from palaestra.trainers.forward import Scores, token_logprobs
 from palaestra.trainers.learner import Learner
 from palaestra.trainers.losses.advantages import Advantages
 from palaestra.trainers.losses.aggregation import token_weights
@@ -36,13 +36,16 @@ def update(
     values = [np.asarray(value, np.float64) for value in advantages]
     said: list[tuple[tuple[NDArray[np.float32], ...], int]] = [((), 0)] * len(batch.samples)
     sums, norms, taught_parts, gap = defaultdict[str, float](float), list[float | None](), 0, (0.0, 0.0)
-    for part in batch.mini_batches(config.optimizer.num_mini_batches):
-        weights = token_weights([correction.kept[i] for i in part], config.recipe.aggregation)
-        # Without a KL term an advantage of 0 has no gradient: its sample counts in the weights and is not computed.
+    # Without a further term an advantage of 0 has no gradient: its sample counts in the weights and is not computed.
+    every = seen.reference is not None or bool(config.recipe.entropy_coef)
+    longest = config.recipe.shaping.max_completion_length
+    parts = batch.mini_batches(config.optimizer.num_mini_batches)
+    for number, part in enumerate(parts * config.optimizer.num_iterations):
+        weights = token_weights([correction.kept[i] for i in part], config.recipe.aggregation, longest)
         taught = [
             (i, share)
             for i, share in zip(part, weights, strict=True)
-            if correction.kept[i] and (values[i].any() or seen.reference is not None)
+            if correction.kept[i] and (values[i].any() or every)
         ]
         if not taught:
             continue
@@ -58,8 +61,9 @@ def update(
         if not taught_parts:
             gap = _checked_gap(learner, said_N, packed)
         norms.append(learner.descend(rate))
-        for i, of_sample in zip(places, packed.by_episode(said_N), strict=True):
-            said[i] = _by_row(of_sample, batch.episodes[i]), taught_parts
+        if number < len(parts):  # What it said before it learned from these tokens, not in later passes.
+            for i, of_sample in zip(places, packed.by_episode(said_N), strict=True):
+                said[i] = _by_row(of_sample, batch.episodes[i]), taught_parts
         taught_parts += 1
     learner.step += 1
     sums = defaultdict(float, learner.ranks.summed(sums))
@@ -99,15 +103,15 @@ def _passes(learner: Learner[GRPOConfig], packed: Packed, seen: Seen, sums: defa
             own["entropy"] += float(scores.entropies_N.detach().sum())
             own["read"] += len(micro.ids_N)
             own["computed"] += scores.computed
-            _backward(learner, scores.logprobs_N, micro, seen, own)
+            _backward(learner, scores, micro, seen, own)
     return learner.ranks.add(said_N)
 
 
 def _backward(
-    learner: Learner[GRPOConfig], logprobs_N: torch.Tensor, micro: Packed, seen: Seen, sums: defaultdict[str, float]
+    learner: Learner[GRPOConfig], scores: Scores, micro: Packed, seen: Seen, sums: defaultdict[str, float]
 ) -> None:
     """Add one micro-batch's gradient, and its figures to `sums`."""
-    recipe, sampled_N = learner.config.recipe, micro.sampled_N
+    recipe, sampled_N, logprobs_N = learner.config.recipe, micro.sampled_N, scores.logprobs_N
     result = recipe.loss(
         logprobs_N[sampled_N],
         micro.old_N[sampled_N],
@@ -119,6 +123,8 @@ def _backward(
         kl_N = recipe.kl(logprobs_N, micro.reference_N) * sampled_N
         loss = loss + recipe.kl.beta * (kl_N * micro.weights_N).sum()
         sums["kl"] += float(kl_N.detach().sum())
+    if recipe.entropy_coef:
+        loss = loss - recipe.entropy_coef * (scores.entropies_N * micro.weights_N).sum()
     loss.backward()  # type: ignore[no-untyped-call]
     sums["loss"] += float(loss.detach())
     sums["low"] += result.clipped_low

@@ -14,6 +14,7 @@ CODE = {
     "shaping.bonus_on_correct": False,
     "shaping.wrong_cap": -0.6,
     "advantage.name": "group",
+    "advantage.scale_rewards": "group",
     "loss.name": "clip",
     "loss.epsilon": 0.2,
     "loss.epsilon_high": 0.28,
@@ -22,7 +23,9 @@ CODE = {
     "correction": None,
     "kl.beta": 0.0,
     "kl.kl_estimator": "k3",
+    "kl.kl_in_reward": False,
     "aggregation": "token",
+    "entropy_coef": 0.0,
 }
 OWN = {
     "grpo-tcr": {},
@@ -39,6 +42,7 @@ OWN = {
         "loss.importance_sampling_level": "sequence",
         "aggregation": "sample",
     },
+    "demyagent": {"loss.epsilon_high": 0.315},
 }
 
 

@@ -4,16 +4,20 @@ An advantage is `(batch, seen) -> one value a sample`: a number for the episode,
 sampled tokens.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from palaestra.trainers.batch import Batch, Seen
+from palaestra.trainers.checked import check_fields
 
 _EPSILON = 1e-6
+Floats = NDArray[np.float64]
+Baseline = Callable[[Floats, Floats], "float | Floats"]
+"""What a group's members are compared with, from their rewards and lengths."""
 Advantages = Sequence[float] | Sequence[NDArray[np.float64]] | NDArray[np.float64]
 
 
@@ -29,12 +33,57 @@ class Group:
     """`(reward - mean) / (std + 1e-6)` within each group, std with ddof 1 (arXiv 2510.11701, eq. 3).
 
     A group whose rewards are equal gets exact zeros: its rewards are compared, not a standard deviation, which
-    rounding can leave above zero. A group of one has nothing to be compared with and gets its zero too.
+    rounding can leave above zero. A group of one has nothing to be compared with and gets its zero too. Without the
+    division it is Dr.GRPO's (arXiv 2503.20783): the exact gradient times (G - 1) / G.
+    """
+
+    scale_rewards: Literal["group", "batch", "none"] = "group"
+    """Whose standard deviation divides: each group's, the batch's, or nobody's."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def __call__(self, batch: Batch, seen: Seen) -> Advantages:
+        """One number an episode."""
+        rewards_E = returns(batch, seen)
+        if self.scale_rewards == "group":
+            return group_advantages(rewards_E, batch.groups)
+        centred_E = less_baseline(rewards_E, batch.groups, lambda rewards_G, _: rewards_G.mean())
+        spread = rewards_E.std(ddof=1) if self.scale_rewards == "batch" and np.ptp(rewards_E) > 0 else 1 - _EPSILON
+        return centred_E / (spread + _EPSILON)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveOneOut:
+    """RLOO: the reward less the mean of the others', `G / (G - 1) * (reward - mean)` (arXiv 2402.14740).
+
+    Without bias: its expectation is the exact gradient.
     """
 
     def __call__(self, batch: Batch, seen: Seen) -> Advantages:
         """One number an episode."""
-        return group_advantages(batch.rewards, batch.groups)
+
+        def others(rewards_G: Floats, _: Floats) -> Floats:
+            found: Floats = (rewards_G.sum() - rewards_G) / max(1, len(rewards_G) - 1)
+            return found
+
+        return less_baseline(returns(batch, seen), batch.groups, others)
+
+
+@dataclass(frozen=True, slots=True)
+class OptimalBaseline:
+    """OPO: the reward less `sum(length * reward) / sum(length)`, the group's mean by length (arXiv 2505.23585).
+
+    Where all are as long as one another it is Dr.GRPO's.
+    """
+
+    def __call__(self, batch: Batch, seen: Seen) -> Advantages:
+        """One number an episode."""
+
+        def weighted(rewards_G: Floats, lengths_G: Floats) -> float:
+            return float(rewards_G @ lengths_G / lengths_G.sum()) if lengths_G.any() else float(rewards_G.mean())
+
+        return less_baseline(returns(batch, seen), batch.groups, weighted, np.array(batch.lengths, np.float64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +110,26 @@ class Shuffled:
         return group_advantages(batch.rewards[order], batch.groups)
 
 
-ADVANTAGES = {"group": Group, "successes": Successes, "shuffled": Shuffled}
+def returns(batch: Batch, seen: Seen) -> Floats:
+    """The training reward of each sample, less what its tokens cost where the KL is charged to the reward."""
+    if seen.costs is None:
+        return batch.rewards
+    costs_E: Floats = np.array([float(cost_S.sum()) for cost_S in seen.costs])
+    return batch.rewards - costs_E
+
+
+def less_baseline(
+    rewards_E: Floats, groups_E: NDArray[np.int_], baseline: Baseline, lengths_E: Floats | None = None
+) -> Floats:
+    """Rewards less what each group is compared with; a group of equal rewards, or of one, gets exact zeros."""
+    lengths_E = np.ones_like(rewards_E) if lengths_E is None else lengths_E
+    advantages_E = np.zeros_like(rewards_E)
+    for group in np.unique(groups_E):
+        members = groups_E == group
+        rewards_G = rewards_E[members]
+        if np.ptp(rewards_G) > 0:
+            advantages_E[members] = rewards_G - baseline(rewards_G, lengths_E[members])
+    return advantages_E
 
 
 def group_advantages(rewards_E: NDArray[np.float64], groups_E: NDArray[np.int_]) -> NDArray[np.float64]:

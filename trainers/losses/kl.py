@@ -28,6 +28,8 @@ class KL:
     """Its weight in the loss; 0 for none."""
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
     """How it is estimated."""
+    kl_in_reward: bool = False
+    """Charge it to the reward, token by token, in place of the loss; k1 is usual there."""
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -1,4 +1,4 @@
-"""The clipped policy loss, with the ratio of each token or of its whole sequence.
+"""Policy losses: what each sampled token costs, from its log-prob now and when it was sampled, and its advantage.
 
 A loss is `(logprobs, old, advantages, rows) -> PolicyLoss`, over sampled tokens alone. No torch is imported here:
 `--help` reads the options.
@@ -38,7 +38,8 @@ class Clip:
     dual_clip: Annotated[float | None, Field(gt=1)] = 10.0
     """c bounds the loss of a token with negative advantage by `-c A`; none for no bound."""
     importance_sampling_level: Literal["token", "sequence"] = "token"
-    """Whose ratio is clipped: each token's, or `exp(mean log ratio)` of its whole sequence (arXiv 2507.18071)."""
+    """Whose ratio is clipped: each token's, or `exp(mean log ratio)` of its whole sequence (arXiv 2507.18071). With an
+    advantage for each token the latter is GSPO-token, with one for an episode GSPO."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -48,7 +49,7 @@ class Clip:
         log_ratio_S = logprobs_S - old_S
         if self.importance_sampling_level == "sequence":
             log_ratio_S = _of_sequence(log_ratio_S, row_S)
-        ratio_S = log_ratio_S.clamp(max=_LARGEST_LOG_RATIO).exp()
+        ratio_S = _ratio(log_ratio_S)
         plain_S = -ratio_S * advantages_S
         clipped_S = -ratio_S.clamp(1 - self.epsilon, 1 + self.epsilon_high) * advantages_S
         loss_S = plain_S.maximum(clipped_S)
@@ -58,6 +59,70 @@ class Clip:
         low = int(((said_S < 1 - self.epsilon) & (advantages_S < 0)).sum())
         high = int(((said_S > 1 + self.epsilon_high) & (advantages_S > 0)).sum())
         return PolicyLoss(loss_S, low, high)
+
+
+@dataclass(frozen=True, slots=True)
+class CISPO:
+    """`-sg(clip(ratio, 1 - epsilon, 1 + epsilon_high)) A logprob` (arXiv 2506.13585): a clipped token still learns.
+
+    Its authors have no lower bound and tune the upper one. With these defaults no ratio counts more than 5.
+    """
+
+    epsilon: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Lower clip of the ratio; 1 for none."""
+    epsilon_high: Annotated[float, POSITIVE] = 4.0
+    """Upper clip of the ratio."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def __call__(self, logprobs_S: "Tensor", old_S: "Tensor", advantages_S: "Tensor", row_S: "Tensor") -> PolicyLoss:
+        """The ratio is a number here: the gradient is that of the log-prob alone."""
+        ratio_S = _ratio(logprobs_S.detach() - old_S)
+        bounded_S = ratio_S.clamp(1 - self.epsilon, 1 + self.epsilon_high)
+        low, high = int((ratio_S < 1 - self.epsilon).sum()), int((ratio_S > 1 + self.epsilon_high).sum())
+        return PolicyLoss(-bounded_S * advantages_S * logprobs_S, low, high)
+
+
+@dataclass(frozen=True, slots=True)
+class GMPO:
+    """`-A exp(mean of clipped log ratios)` of a sequence: a geometric mean, which no single token rules (2507.20673).
+
+    Each token's log ratio is clipped on the side where the advantage drives it, as in the minimum of `Clip`. To be
+    aggregated by `sample`: every token of a sequence has the loss of the whole.
+    """
+
+    epsilon_log: Annotated[float, POSITIVE] = 0.4
+    """Bound of a token's log ratio, to both sides."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def __call__(self, logprobs_S: "Tensor", old_S: "Tensor", advantages_S: "Tensor", row_S: "Tensor") -> PolicyLoss:
+        """`row_S` is the token row of each token: a sequence is a row."""
+        log_ratio_S = logprobs_S - old_S
+        lower_S = log_ratio_S.clamp(max=self.epsilon_log).where(advantages_S > 0, log_ratio_S)
+        bounded_S = lower_S.clamp(min=-self.epsilon_log).where(advantages_S < 0, lower_S)
+        rows = int(row_S.max()) + 1
+        sums_R = bounded_S.new_zeros(rows).index_add(0, row_S, bounded_S)
+        mean_S = (sums_R / row_S.bincount(minlength=rows).clamp(min=1))[row_S]
+        said_S = log_ratio_S.detach()
+        low = int(((said_S < -self.epsilon_log) & (advantages_S < 0)).sum())
+        high = int(((said_S > self.epsilon_log) & (advantages_S > 0)).sum())
+        return PolicyLoss(-advantages_S * mean_S.exp(), low, high)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyGradient:
+    """`-A logprob` (GPG, arXiv 2504.02546; REINFORCE): no ratio and no clip, for one step on fresh tokens."""
+
+    def __call__(self, logprobs_S: "Tensor", old_S: "Tensor", advantages_S: "Tensor", row_S: "Tensor") -> PolicyLoss:
+        """`old_S` is not looked at."""
+        return PolicyLoss(-advantages_S * logprobs_S, 0, 0)
+
+
+def _ratio(log_ratio_S: "Tensor") -> "Tensor":
+    return log_ratio_S.clamp(max=_LARGEST_LOG_RATIO).exp()
 
 
 def _of_sequence(log_ratio_S: "Tensor", row_S: "Tensor") -> "Tensor":

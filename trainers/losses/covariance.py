@@ -1,0 +1,81 @@
+"""Losses that spare the tokens whose covariance of log-prob and advantage is large: those that spend the entropy.
+
+Clip-Cov takes a few of them out, KL-Cov holds the largest with a KL penalty (arXiv 2505.22617). A token's covariance is
+`(logprob - mean)(advantage - mean)`, over the tokens that go through the model together; so, unlike all other losses,
+these depend a little on how a mini-batch is split (`micro_batch_tokens`). No torch is imported: `--help` reads options.
+"""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from palaestra.errors import ConfigError
+from palaestra.trainers.checked import NOT_NEGATIVE, check_fields
+from palaestra.trainers.losses.policy import Clip, PolicyLoss
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_PLAIN = Clip(0.2, 0.2, None)
+
+
+@dataclass(frozen=True, slots=True)
+class ClipCov:
+    """The clipped loss, without a random few of the tokens whose covariance lies between two bounds."""
+
+    clip_cov_ratio: Annotated[float, Field(gt=0, le=1)] = 2e-4
+    """Share of all tokens that is taken out: at most so many of those within the bounds."""
+    clip_cov_low: float = 1.0
+    """Smallest covariance of a token that may be taken out."""
+    clip_cov_high: float = 5.0
+    """Largest covariance of a token that may be taken out."""
+    within: Clip = field(default=_PLAIN)
+    """The clip of all other tokens."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.clip_cov_low >= self.clip_cov_high:
+            raise ConfigError(
+                f"clip_cov_low is {self.clip_cov_low} and clip_cov_high {self.clip_cov_high}; the first must be smaller"
+            )
+
+    def __call__(self, logprobs_S: "Tensor", old_S: "Tensor", advantages_S: "Tensor", row_S: "Tensor") -> PolicyLoss:
+        """Tokens that are taken out cost nothing and have no gradient; they count in the mean all the same."""
+        result = self.within(logprobs_S, old_S, advantages_S, row_S)
+        covariance_S = covariances(logprobs_S, advantages_S)
+        there_S = (covariance_S > self.clip_cov_low) & (covariance_S < self.clip_cov_high)
+        places = there_S.nonzero()[:, 0]
+        count = min(len(places), max(int(self.clip_cov_ratio * len(logprobs_S)), 1))
+        # Drawn by the tokens' own log-probs, so that a run repeats: their last digits are as good as dice.
+        dice = (old_S[places].double() * 1e6).frac().abs()
+        kept_S = there_S.new_ones(len(logprobs_S))
+        kept_S[places[dice.argsort()[:count]]] = False
+        return PolicyLoss(result.loss_S * kept_S, result.clipped_low, result.clipped_high + count)
+
+
+@dataclass(frozen=True, slots=True)
+class KLCov:
+    """`-ratio A`, and for the tokens of the largest covariance a penalty on how far they have moved."""
+
+    kl_cov_ratio: Annotated[float, Field(gt=0, le=1)] = 2e-4
+    """Share of all tokens that is held, the largest covariances first."""
+    kl_cov_coef: Annotated[float, NOT_NEGATIVE] = 1.0
+    """Of `|logprob - old|` for a token that is held."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def __call__(self, logprobs_S: "Tensor", old_S: "Tensor", advantages_S: "Tensor", row_S: "Tensor") -> PolicyLoss:
+        """Nothing is clipped."""
+        moved_S = logprobs_S - old_S
+        count = max(int(self.kl_cov_ratio * len(logprobs_S)), 1)
+        held_S = moved_S.new_zeros(len(moved_S))
+        held_S[covariances(logprobs_S, advantages_S).topk(min(count, len(moved_S))).indices] = self.kl_cov_coef
+        return PolicyLoss(-moved_S.clamp(max=10.0).exp() * advantages_S + held_S * moved_S.abs(), 0, 0)
+
+
+def covariances(logprobs_S: "Tensor", advantages_S: "Tensor") -> "Tensor":
+    """What each token adds to the covariance of log-prob and advantage."""
+    said_S = logprobs_S.detach()
+    return (said_S - said_S.mean()) * (advantages_S - advantages_S.mean())
