@@ -36,7 +36,9 @@ class Sample:
     place: int
     """Of its episode in `Batch.played`."""
     group: int
-    """Whose rewards it is compared with, counted from 0 in the batch."""
+    """Whose rewards it is compared with, counted from 0 in the batch. A copy has a group of its own."""
+    weight: float = 1.0
+    """Factor of its advantage: less for a copy."""
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from palaestra.trainers.batch import Batch
 from palaestra.trainers.config import GRPOConfig
 from palaestra.trainers.learner import Learner
 from palaestra.trainers.look import look
+from palaestra.trainers.losses.advantages import damped
 from palaestra.trainers.metrics import batch_metrics
 from palaestra.trainers.progress import Progress
 from palaestra.trainers.rollouts import rollouts
@@ -78,7 +79,7 @@ def train(learner: Learner[GRPOConfig], arena: Arena) -> Generator[Progress, Non
             metrics = {"time/play": waited} | batch_metrics(batch)
             metrics |= learner.ranks.summed({name: metrics[name] for name in _OF_A_RANK if name in metrics})
             seen = look(learner, batch)
-            advantages = recipe.advantage(batch, seen)
+            advantages = damped(recipe.advantage(batch, seen), batch, recipe.max_advantage)
             figures, lessons = update(learner, batch, advantages, seen)
             with turns.take(urgent=True):  # Between two polls, where play goes on.
                 learner.publish()
@@ -97,7 +98,7 @@ def _checked(batch: Batch, max_broken_share: float) -> Batch:
             f"{len(dropped)} of {played} episodes of this step are BROKEN or have no reward, more than "
             f"max_broken_share={max_broken_share}; the last fault: {dropped[-1].fault}"
         )
-    if not any(batch.lengths):
+    if batch.samples and not any(batch.lengths):
         cut = sum(bool(scored.episode.fault) for scored in batch.played if scored.terms is not None)
         raise TrainingHalted(
             f"no episode of this step can be learned from: of {played}, {cut} were cut short by another seat, and no "

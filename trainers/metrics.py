@@ -11,6 +11,10 @@ from palaestra.trainers.batch import Batch
 
 def batch_metrics(batch: Batch) -> dict[str, float]:
     """Figures of what is learned from in a batch, and of all that was played for it."""
+    broken = float(sum(scored.terms is None for scored in batch.played))
+    if not batch.samples:  # A sampler kept no group: there is nothing to learn from, and it is counted.
+        nothing = {"reward": 0.0, "frac_reward_zero_std": 1.0, "episodes/broken": broken, "num_tokens": 0.0}
+        return {**nothing, **batch.figures}
     episodes, rewards = batch.episodes, batch.rewards
     calls = [call for episode in episodes for call in episode.attempt.calls]
     logprobs = [row.logprobs[row.sampled] for episode in episodes for row in episode.rows]
@@ -24,7 +28,7 @@ def batch_metrics(batch: Batch) -> dict[str, float]:
         "completions/clipped_ratio": np.mean([episode.ending is Ending.LENGTH_LIMIT for episode in episodes]),
         "episodes/turns": np.mean([episode.attempt.turns for episode in episodes]),
         "episodes/extra_rows": np.mean([max(0, len(episode.rows) - 1) for episode in episodes]),
-        "episodes/broken": sum(scored.terms is None for scored in batch.played),
+        "episodes/broken": broken,
         "tools/call_frequency": len(calls) / len(episodes),
         "tools/failure_frequency": np.mean([call.status is not Status.OK for call in calls]) if calls else 0.0,
         "num_tokens": sum(batch.lengths),

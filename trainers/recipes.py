@@ -12,7 +12,7 @@ from typing import Annotated
 import tyro
 
 from palaestra.errors import ConfigError
-from palaestra.trainers.checked import NOT_NEGATIVE, PARTS, check_fields
+from palaestra.trainers.checked import NOT_NEGATIVE, PARTS, POSITIVE, check_fields
 from palaestra.trainers.losses.advantages import Group, LeaveOneOut, OptimalBaseline, Shuffled, Successes
 from palaestra.trainers.losses.aggregation import Aggregation
 from palaestra.trainers.losses.correction import CORRECTIONS, Masked, Truncated
@@ -20,9 +20,14 @@ from palaestra.trainers.losses.covariance import ClipCov, KLCov
 from palaestra.trainers.losses.kl import KL
 from palaestra.trainers.losses.policy import CISPO, GMPO, Clip, PolicyGradient
 from palaestra.trainers.losses.token_advantages import Turns, Whitened
+from palaestra.trainers.sampling.dynamic import Dynamic
+from palaestra.trainers.sampling.posterior import Posterior
 from palaestra.trainers.sampling.uniform import Uniform
+from palaestra.trainers.sampling.value import Value
 from palaestra.trainers.scoring.terms import Shaping
 
+SAMPLERS = {"uniform": Uniform, "dynamic": Dynamic, "value": Value, "posterior": Posterior}
+"""What is played next, and which groups make a batch."""
 ADVANTAGES = {
     "group": Group,
     "leave-one-out": LeaveOneOut,
@@ -50,7 +55,7 @@ class Recipe:
 
     recipe_name: Annotated[str, tyro.conf.Suppress]
     """The preset that this is, or was made from."""
-    sampler: Uniform = field(default_factory=Uniform, metadata={PARTS: {"uniform": Uniform}})
+    sampler: Uniform | Dynamic | Value | Posterior = field(default_factory=Uniform, metadata={PARTS: SAMPLERS})
     """What is played next, and which groups make a batch."""
     shaping: Shaping = field(default_factory=Shaping)
     """The terms of the training reward."""
@@ -58,6 +63,8 @@ class Recipe:
         default_factory=Group, metadata={PARTS: ADVANTAGES}
     )
     """What an episode's reward is compared with."""
+    max_advantage: Annotated[float | None, POSITIVE] = None
+    """Bound of an advantage, to both sides; none for no bound."""
     loss: Clip | CISPO | GMPO | PolicyGradient | ClipCov | KLCov = field(default_factory=Clip, metadata={PARTS: LOSSES})
     """The policy loss of a token."""
     correction: Truncated | Masked | None = field(default=None, metadata={PARTS: CORRECTIONS})
@@ -94,6 +101,10 @@ RECIPES = {
         # arXiv 2503.20783: no deviation, no length in the denominator, no KL. No terms of paper 1 here and below:
         # their authors train on the outcome.
         Recipe("dr-grpo", shaping=OUTCOME, advantage=Group("none"), loss=PLAIN, aggregation="constant"),
+        # arXiv 2503.14476: raised clip, the mean over tokens, groups of one accuracy dropped, overlong penalty, no KL.
+        Recipe("dapo", sampler=Dynamic(), shaping=Shaping(tool_bonus=0.0), loss=Clip(0.2, 0.28, None)),
+        # arXiv 2512.07478 (a summary of v1): KL 0.001, clip 0.2; refill, damping and bound are inferred (`Value`).
+        Recipe("vspo", sampler=Value(), shaping=OUTCOME, max_advantage=3.0, loss=PLAIN, kl=KL(0.001)),
         # arXiv 2507.18071, section 5.1: the ratio of the sequence, and its bounds.
         Recipe("gspo", shaping=OUTCOME, loss=Clip(3e-4, 4e-4, None, "sequence"), aggregation="sample"),
         # arXiv 2506.13585: the mean over all tokens of a batch, no KL; the upper bound is inferred (`CISPO`).

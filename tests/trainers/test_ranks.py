@@ -31,7 +31,8 @@ from palaestra.trainers.opening import check_ranks
 from palaestra.trainers.progress import result_of
 from palaestra.trainers.reinforce import practise, prepare
 from palaestra.trainers.run import Run
-from palaestra.trainers.sampling.uniform import Even, InOrder
+from palaestra.trainers.sampling.draws import Even
+from palaestra.trainers.sampling.in_order import Groups, InOrder
 from palaestra.trainers.scale.ranks import ALONE, Ranks
 from palaestra.trainers.scale.shards import load_parts
 from palaestra.trainers.share import Share
@@ -79,7 +80,7 @@ def test_ranks_play_every_episode_once_and_have_the_same_batches(count, prompts,
     table, barrier, made, played = {}, threading.Barrier(count), {}, Counter()
 
     def sampler():
-        return InOrder(Even("env", 1000, prompts, 0), prompts, 4, seats, frozenset(seats))
+        return InOrder(Even("env", 1000, prompts, 0), Groups(prompts, 4, seats, frozenset(seats)))
 
     def play(rank):
         share, batches = Share(sampler(), Talking(rank, count, table, barrier), seats), []

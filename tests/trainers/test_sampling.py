@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from palaestra.agents import Agent, TokenLimits
 from palaestra.trainers.batch import Scored
 from palaestra.trainers.rollouts import rollouts
-from palaestra.trainers.sampling.uniform import Even, InOrder, Uniform
+from palaestra.trainers.sampling.draws import Even
+from palaestra.trainers.sampling.in_order import Groups, InOrder
+from palaestra.trainers.sampling.uniform import Uniform
 from palaestra.trainers.scoring.awaited import Remark, Scoring
 
 
@@ -38,7 +40,7 @@ def asked(source, ahead=0):
 def drawn(step, **options):
     """The starts of a batch."""
     source = sampler(**options)
-    source.load({"first": step * source.num_prompts})
+    source.load({"first": step * source.groups.num_prompts})
     return asked(source)
 
 
@@ -173,12 +175,12 @@ class Fickle(InOrder):
         super().heard(scored)
 
     def wanted(self, start):
-        return start.group < self.num_prompts or not self.done
+        return start.group < self.groups.num_prompts or not self.done
 
 
 def test_tokens_of_episodes_that_were_given_up_are_counted():
     agent = local(slots=8, layers=1).agent
-    source = Fickle(lambda group: ("", group % 2), 2, 2, (), frozenset())
+    source = Fickle(lambda group: ("", group % 2), Groups(2, 2))
     limits = TokenLimits(30, 400)
     batch = next(rollouts(agent, families.Talk(8), source, Scoring(lambda episode: {}), limits=limits))
     heard = sum(scored.episode.sampled_tokens for scored in batch.played)

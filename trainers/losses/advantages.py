@@ -132,6 +132,13 @@ def less_baseline(
     return advantages_E
 
 
+def damped(advantages: Advantages, batch: Batch, bound: float | None) -> Advantages:
+    """Each sample's by its weight, within a bound."""
+    limit = np.inf if bound is None else bound
+    pairs = zip(advantages, batch.samples, strict=True)
+    return [np.clip(np.asarray(value, np.float64) * sample.weight, -limit, limit) for value, sample in pairs]
+
+
 def group_advantages(rewards_E: NDArray[np.float64], groups_E: NDArray[np.int_]) -> NDArray[np.float64]:
     """The advantages of `Group`."""
     advantages_E = np.zeros_like(rewards_E)

@@ -83,7 +83,7 @@ class Corrected:
 
 def corrected(correction: Correction | None, batch: Batch, seen: Seen) -> Corrected:
     """The factors of a batch's tokens; 1 for all of them where nothing corrects."""
-    if correction is None:
+    if correction is None or not batch.samples:
         return Corrected([1.0] * len(batch.samples), batch.lengths, {})
     assert seen.old is not None, "a correction compares with what the learner says"
     factors, gaps = [], []

@@ -1,0 +1,255 @@
+"""Samplers that choose: dynamic sampling, refill by value, and tasks drawn by what is believed of them."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+
+import families
+import numpy as np
+import pytest
+from batches import local, settings
+from hypothesis import given
+from hypothesis import settings as settings_of
+from hypothesis import strategies as st
+
+from palaestra import ConfigError
+from palaestra.trainers import grpo
+from palaestra.trainers.batch import Scored
+from palaestra.trainers.learner import Learner
+from palaestra.trainers.sampling.dynamic import Dynamic
+from palaestra.trainers.sampling.posterior import Posterior, liveness
+from palaestra.trainers.sampling.uniform import Uniform
+from palaestra.trainers.sampling.value import Value
+
+
+def opened(options, prompts=4, generations=4, count=10_000, seed=0):
+    return options("x/Y-v0", count, num_prompts=prompts, num_generations=generations, seed=seed)
+
+
+def ended(start, success, reward=None):
+    """An episode of a start with this success, and another training reward where one is given."""
+    episode = families.an_episode(families.token_row(3, [2]), reward=success, task=start.task)
+    return Scored(replace(episode, start=start), {"outcome": 2 * success - 1 if reward is None else reward})
+
+
+def play(source, succeeds, ahead=0, shuffle=None):
+    """The next batch, where `succeeds(start)` decides; and all that was played for it."""
+    running, begun = [], []
+    while (batch := source.batch()) is None:
+        while (start := source.next(ahead)) is not None:
+            running.append(start)
+            begun.append(start)
+        running = [start for start in running if source.wanted(start)]
+        place = 0 if shuffle is None else int(shuffle.integers(len(running)))
+        start = running.pop(place)
+        source.heard(ended(start, float(succeeds(start))))
+    return batch, begun
+
+
+def mixed(start):
+    """A third of the groups always fail, a third always succeed, a third are mixed."""
+    kind = start.group % 3
+    return kind == 1 or (kind == 2 and start.seed % 2 == 0)
+
+
+def test_f48_dynamic_sampling_gives_full_batches_without_a_group_that_ended_alike():
+    source = opened(Dynamic())
+    for _ in range(5):
+        batch, begun = play(source, mixed)
+        groups = {batch.played[sample.place].episode.start.group for sample in batch.samples}
+        assert len(groups) == 4
+        assert {group % 3 for group in groups} == {2}
+        assert len(batch.samples) == 16
+        assert batch.figures["sampler/kept"] == 4
+        assert len(batch.played) == len(begun) == 4 * batch.figures["sampler/groups"]
+
+
+@settings_of(max_examples=12)
+@given(st.integers(0, 1000))
+def test_f48_which_groups_are_kept_depends_on_no_timing(seed):
+    first, other, rng = opened(Dynamic()), opened(Dynamic()), np.random.default_rng(seed)
+    for _ in range(3):
+        one, two = play(first, mixed)[0], play(other, mixed, shuffle=rng)[0]
+        kept = [sorted({b.played[s.place].episode.start.group for s in b.samples}) for b in (one, two)]
+        assert kept[0] == kept[1]
+        assert one.state == two.state
+
+
+def test_f48_a_pool_without_a_usable_task_ends_in_an_empty_batch_at_the_cap():
+    source = opened(Dynamic(max_rounds=3))
+    batch, begun = play(source, lambda start: False)
+    assert batch.samples == ()
+    assert len(begun) == 3 * 16
+    assert play(source, mixed)[0].number == 1, "the run goes on"
+
+
+def test_a_group_that_is_given_up_is_not_played_on_and_costs_only_what_began():
+    source, cheap = opened(Dynamic(), generations=8), opened(Dynamic(give_up=2), generations=8)
+    _, whole = play(source, mixed)
+    batch, begun = play(cheap, mixed)
+    assert len({batch.played[sample.place].episode.start.group for sample in batch.samples}) == 4
+    assert len(batch.played) < len(whole)
+    assert batch.figures["sampler/given_up"] > 0
+    late = next(start for start in begun if start.group % 3 == 0)
+    assert not cheap.wanted(late), "what still runs of it is not wanted after the batch either"
+
+
+def test_a_bonus_makes_a_group_of_failures_differ_in_reward_and_not_in_success():
+    def batch_of(compared):
+        source = opened(Dynamic(compared=compared, max_rounds=1))
+        while (start := source.next()) is not None:
+            source.heard(ended(start, 0.0, reward=-1 + 0.1 * (start.seed % 2)))
+        return source.batch()
+
+    assert batch_of("success").samples == ()
+    assert len(batch_of("reward").samples) == 16
+
+
+@pytest.mark.parametrize("options", [Dynamic(), Value(), Posterior(), Uniform(epochs=True)])
+def test_a_sampler_goes_on_where_another_stood(options):
+    source = opened(options, count=50)
+    for _ in range(3):
+        batch, _ = play(source, mixed)
+    again = opened(options, count=50)
+    again.load(json.loads(json.dumps(batch.state)))
+    assert again.state() == source.state() == batch.state
+    one, two = play(source, mixed)[0], play(again, mixed)[0]
+    assert [s.episode.start for s in one.played] == [s.episode.start for s in two.played]
+    assert one.samples == two.samples
+    assert one.number == two.number == 3
+
+
+def test_epochs_play_every_task_before_any_comes_again():
+    source = opened(Uniform(epochs=True), prompts=3, generations=2, count=7)
+    tasks = [start.task for _ in range(7) for start in play(source, mixed)[1]]
+    for epoch in range(3):
+        assert Counter(tasks[epoch * 14 : epoch * 14 + 14]) == dict.fromkeys(range(7), 2)
+
+
+@pytest.mark.parametrize(
+    ("solved", "value"), [((1, 1, 0, 0, 0), 0.2939), ((1, 1, 1, 1, 0), 0.08), ((1, 0, 0, 0, 0), 0.32)]
+)
+def test_f43_the_value_of_a_task(solved, value):
+    assert Value().value(np.array(solved, float)) == pytest.approx(value, abs=1e-4)
+    assert Value().value(np.zeros(5)) == Value().value(np.ones(5)) == Value().value(np.full(8, 0.7)) == 0
+
+
+def test_f43_it_is_largest_at_a_quarter_and_for_the_variance_at_a_third():
+    shares = np.arange(1, 1200) / 1200
+
+    def best(kind):
+        return shares[np.argmax([(1 - p) * (p * (1 - p)) ** (0.5 if kind == "deviation" else 1) for p in shares])]
+
+    assert best("deviation") == pytest.approx(0.25, abs=1e-3)
+    assert best("variance") == pytest.approx(1 / 3, abs=1e-3)
+    outcomes = np.repeat([1.0, 0.0], [3, 9])
+    assert Value(value_spread="variance").value(outcomes) == pytest.approx(0.75 * 0.25 * 0.75)
+
+
+def by_group(batch):
+    """The group of the run that each group of the batch has its episodes from, and its weight."""
+    found = {}
+    for sample in batch.samples:
+        found[sample.group] = batch.played[sample.place].episode.start.group, sample.weight
+    return list(found.values())
+
+
+def test_f44_no_dead_group_is_left_and_the_batch_keeps_its_size():
+    source = opened(Value(), prompts=9)
+    for _ in range(5):
+        batch, begun = play(source, mixed)
+        assert len(begun) == 36, "nothing is played again"
+        assert len(batch.samples) == 36
+        assert {group % 3 for group, _ in by_group(batch)} == {2}
+        assert batch.figures["sampler/dead_share"] == pytest.approx(2 / 3)
+
+
+def test_f44_groups_are_drawn_in_proportion_to_their_value_and_no_oftener_than_the_cap():
+    """Two live groups, of 1 and 3 of 4 right: values .325 and .108."""
+
+    def two_alive(start):
+        group = start.group % 50
+        return group < 2 and start.seed % 4 < (1, 3)[group]
+
+    free, capped = opened(Value(max_copies=None), prompts=50), opened(Value(), prompts=50)
+    counts = Counter(group % 50 for _ in range(8) for group, weight in by_group(play(free, two_alive)[0]) if weight < 1)
+    assert sum(counts.values()) == 8 * 48
+    expected = 8 * 48 * np.array([0.75, 0.25])
+    assert sum((np.array([counts[0], counts[1]]) - expected) ** 2 / expected) < 6.6  # 1 % of chance
+    batch, _ = play(capped, two_alive)
+    assert Counter(group for group, _ in by_group(batch)) == {0: 5, 1: 5}, "the batch is smaller then"
+
+
+@pytest.mark.parametrize(
+    ("damping", "weights"),
+    [("geometric", [1, 0.5, 0.25, 0.125]), ("inverse-root", [0.5] * 4), ("none", [1] * 4)],
+)
+def test_f45_a_copy_counts_less(damping, weights):
+    source = opened(Value(damping=damping, max_copies=3), prompts=4)
+    batch, _ = play(source, lambda start: start.group % 4 == 0 and start.seed % 2)
+    assert [weight for _, weight in by_group(batch)] == weights
+    assert damping != "geometric" or sum(weights) < 2
+    alone, _ = play(opened(Value(damping=damping)), lambda start: start.seed % 2)
+    assert {weight for _, weight in by_group(alone)} == {1.0}
+
+
+def test_f46_a_batch_whose_groups_are_all_dead_takes_no_step_and_is_counted(two_hop, monkeypatch):
+    pupil = local()
+    before = {name: p.detach().clone() for name, p in pupil.model.named_parameters()}
+    learner = Learner(pupil.agent, pupil.model, settings("vspo", steps=2, beta=0.0))
+    for progress in grpo.train(learner, two_hop):  # A random agent never succeeds.
+        assert progress.metrics["optimizer_steps"] == 0
+        assert progress.metrics["sampler/dead_share"] == 1
+        assert all(np.isfinite(value) for value in progress.metrics.values())
+        assert "nothing was learned" in progress.note
+    assert all((p == before[name]).all() for name, p in pupil.model.named_parameters())
+
+
+@pytest.mark.parametrize("refill", ["value", "random", "left-out", "none"])
+@pytest.mark.parametrize("damping", ["geometric", "none"])
+def test_f47_every_switch_of_the_ablation_runs_and_tells_its_copies(refill, damping):
+    batch, _ = play(opened(Value(refill=refill, damping=damping), prompts=9), mixed)
+    size = {"none": 36, "left-out": 12}.get(refill, 36)
+    assert len(batch.samples) == size
+    if refill != "none":
+        assert batch.figures["sampler/copies"] == (0 if refill == "left-out" else 6)
+
+
+def test_the_liveness_of_a_posterior_is_that_of_groups_drawn_from_it():
+    rng = np.random.default_rng(0)
+    known = np.array([[0.5, 0.5], [0.5, 8.5], [4.0, 5.0], [30.0, 0.5]])
+    chances = rng.beta(known[:, 0], known[:, 1], size=(200_000, 4))
+    solved = rng.binomial(8, chances)
+    np.testing.assert_allclose(liveness(known, 8), ((solved > 0) & (solved < 8)).mean(0), atol=5e-3)
+
+
+def useful(options, rates, visits=10, seed=0):
+    """Share of episodes in groups with something to compare, over so many visits a task on average."""
+    source = opened(options, prompts=12, generations=8, count=len(rates), seed=seed)
+    rng, live, all_groups = np.random.default_rng(seed), 0, 0
+    while all_groups < visits * len(rates):
+        batch, _ = play(source, lambda start: rng.random() < rates[start.task])
+        groups = {}
+        for scored in batch.played:
+            groups.setdefault(scored.episode.start.group, set()).add(scored.episode.parts["success"])
+        live += sum(len(values) > 1 for values in groups.values())
+        all_groups += len(groups)
+    return live / all_groups
+
+
+@pytest.mark.prove
+def test_on_a_fixed_pool_sure_tasks_are_seldom_played_again():
+    """96 tasks, a third never solved, a third always, a third between: against an oracle that knows every rate."""
+    for seed in range(3):
+        rng = np.random.default_rng([seed, 9])
+        rates = rng.permutation(np.concatenate([np.zeros(32), np.ones(32), rng.uniform(0.2, 0.8, 32)]))
+        plain, ours = useful(Uniform(), rates, seed=seed), useful(Posterior(), rates, seed=seed)
+        between = rates[(rates > 0) & (rates < 1)]
+        oracle = float(np.mean(1 - between**8 - (1 - between) ** 8))
+        assert ours > 1.5 * plain
+        assert ours > 0.85 * oracle, (plain, ours, oracle)
+
+
+def test_a_set_too_large_to_be_met_twice_is_refused():
+    with pytest.raises(ConfigError, match="10,000,000 tasks"):
+        opened(Posterior(), count=10_000_000)

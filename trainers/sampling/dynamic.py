@@ -1,0 +1,49 @@
+"""DAPO's dynamic sampling (arXiv 2503.14476): a group whose members all ended alike is dropped, and another is played.
+
+Tokens of dropped groups are counted. Which groups are kept depends on no timing, so a run repeats.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated
+
+from pydantic import Field
+
+from palaestra.trainers.checked import COUNT, check_fields
+from palaestra.trainers.sampling.draws import Even
+from palaestra.trainers.sampling.in_order import Compared, Groups, InOrder, spread
+
+
+@dataclass(frozen=True, slots=True)
+class Dynamic:
+    """Batches of groups that have something to compare. A batch may be smaller, where `max_rounds` found too few."""
+
+    compared: Compared = "success"
+    """What must differ within a group: success, as DAPO's accuracy, or the training reward with all its terms (a tool
+    bonus alone makes a group of failures differ)."""
+    max_rounds: Annotated[int, COUNT] = 10
+    """Groups played for a batch at most, by num_prompts."""
+    give_up: Annotated[int | None, Field(ge=2)] = None
+    """Stop playing a group after so many members that all ended alike. It saves tokens and loses rare successes: of a
+    task solved once in ten, two thirds of the groups that would have been kept after 4. None plays all members."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def __call__(
+        self,
+        env: str,
+        task_count: int,
+        *,
+        num_prompts: int,
+        num_generations: int,
+        seed: int = 0,
+        seats: Sequence[str] = (),
+        learning: Sequence[str] = (),
+    ) -> InOrder:
+        """A sampler, as `Uniform` makes one."""
+        groups = Groups(num_prompts, num_generations, tuple(seats), frozenset(learning or seats))
+        keeps = partial(spread, compared=self.compared)
+        draw = Even(env, task_count, num_prompts, seed)
+        return InOrder(draw, groups, keeps, self.max_rounds, self.give_up, self.compared)
