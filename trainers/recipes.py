@@ -1,8 +1,7 @@
-"""Named presets of the algorithm, every value with where it comes from.
+"""Named presets of the algorithm.
 
-"Paper" is arXiv 2510.11701, "code" its released training code, which is followed where the two differ. A recipe names
-the functions that turn episodes into a gradient, with their settings; each is a frozen dataclass that is called. How
-much is played and how fast is learned is `config`'s.
+A recipe names the functions that turn episodes into a gradient, with their settings; each is a frozen dataclass that is
+called. Left out: where each value comes from (`recipe_sources`), how much is played and how fast is learned (`config`).
 """
 
 from dataclasses import dataclass, field
@@ -85,36 +84,22 @@ OUTCOME = Shaping(overlong_share=None, tool_bonus=0.0)
 """The outcome alone."""
 PLAIN = Clip(0.2, 0.2, None)
 """The clip of PPO."""
+SEQUENCE = Clip(3e-4, 4e-4, None, "sequence")
 RECIPES = {
     recipe.recipe_name: recipe
     for recipe in (
-        # Paper 2.3, 4.1 and appendix A: symmetric clip, KL 0.001, no length term, 16 384 tokens. Code: dual clip 10,
-        # as in the next; the bonus of 0.1 up to -0.6 in all three (paper and code).
         Recipe("grpo-t", shaping=Shaping(16_384, None), loss=Clip(0.2, 0.2), kl=KL(0.001)),
-        # Paper 2.3 and 4.1, code: raised clip, no KL, length term in the last 4,096 of 20,480 tokens.
         Recipe("grpo-tcr"),
-        # Paper 2.3 and 4.1: the ratio of the sequence in a narrow clip, the mean over samples, length term; code: no
-        # bound for negative advantages. No KL and 20 480 tokens are inferred: the paper calls only GRPO-T's KL strong.
-        Recipe("grpo-scr", loss=Clip(3e-4, 4e-4, None, "sequence"), aggregation="sample"),
-        # Paper 4.3 and 6: DemyAgent-4B is GRPO-TCR with this upper clip.
+        Recipe("grpo-scr", loss=SEQUENCE, aggregation="sample"),
         Recipe("demyagent", loss=Clip(epsilon_high=0.315)),
-        # arXiv 2503.20783: no deviation, no length in the denominator, no KL. No terms of paper 1 here and below:
-        # their authors train on the outcome.
-        Recipe("dr-grpo", shaping=OUTCOME, advantage=Group("none"), loss=PLAIN, aggregation="constant"),
-        # arXiv 2503.14476: raised clip, the mean over tokens, groups of one accuracy dropped, overlong penalty, no KL.
         Recipe("dapo", sampler=Dynamic(), shaping=Shaping(tool_bonus=0.0), loss=Clip(0.2, 0.28, None)),
-        # arXiv 2512.07478 (a summary of v1): KL 0.001, clip 0.2; refill, damping and bound are inferred (`Value`).
-        Recipe("vspo", sampler=Value(), shaping=OUTCOME, max_advantage=3.0, loss=PLAIN, kl=KL(0.001)),
-        # arXiv 2507.18071, section 5.1: the ratio of the sequence, and its bounds.
-        Recipe("gspo", shaping=OUTCOME, loss=Clip(3e-4, 4e-4, None, "sequence"), aggregation="sample"),
-        # arXiv 2506.13585: the mean over all tokens of a batch, no KL; the upper bound is inferred (`CISPO`).
+        Recipe("dr-grpo", shaping=OUTCOME, advantage=Group("none"), loss=PLAIN, aggregation="constant"),
+        Recipe("gspo", shaping=OUTCOME, loss=SEQUENCE, aggregation="sample"),
         Recipe("cispo", shaping=OUTCOME, loss=CISPO()),
-        # arXiv 2402.14740; the baseline is the point, so no clip is needed for its one step.
         Recipe("rloo", shaping=OUTCOME, advantage=LeaveOneOut(), loss=PLAIN, aggregation="sum"),
-        # arXiv 2501.03262: the KL in the reward, k1, coefficient 0.01; whitened over the batch.
         Recipe("reinforce++", shaping=OUTCOME, advantage=Whitened(), loss=PLAIN, kl=KL(0.01, "k1", True)),
-        # The same, section on its baseline form: the group's mean, then whitened; k2 in the loss.
         Recipe("reinforce++-baseline", shaping=OUTCOME, advantage=Whitened(True), loss=PLAIN, kl=KL(0.01, "k2")),
+        Recipe("vspo", sampler=Value(), shaping=OUTCOME, max_advantage=3.0, loss=PLAIN, kl=KL(0.001)),
     )
 }
 """The presets by name, as `--recipe` takes them."""

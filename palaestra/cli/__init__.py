@@ -23,6 +23,7 @@ COMMANDS = {
     "check": "test an environment against the contract, hostile input and cheats",
     "play": "step an environment by hand, turn by turn",
     "train": "train an agent in an environment with GRPO",
+    "recipes": "show the presets of the algorithm, each value with its source",
     "eval": "measure an agent on held-out tasks, or two agents against each other",
     "view": "look at a run: curves, groups, episodes, tokens",
     "replay": "run recorded episodes again without their tools, and prove them identical",

@@ -423,4 +423,4 @@ def test_gradients_that_stay_no_numbers_leave_the_last_good_step_and_figures_tha
 def test_the_config_of_a_checkpoint_is_the_whole_config(three_steps, config):
     found, _ = checkpoint.newest(three_steps / "checkpoints")
     assert found.config == plain(settled(config, three_steps)[0])
-    assert found.state == {"first": 4 * 3}
+    assert found.state == {"first": 4 * 3, "made": 3}

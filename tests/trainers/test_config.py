@@ -7,7 +7,7 @@ import pytest
 from palaestra import ConfigError
 from palaestra.trainers.checked import changed, flat, plain
 from palaestra.trainers.config import EnvConfig, GRPOConfig, grpo_config, tiny_config
-from palaestra.trainers.recipes import ADVANTAGES, LOSSES, RECIPES
+from palaestra.trainers.recipes import ADVANTAGES, LOSSES, RECIPES, SAMPLERS
 from palaestra.trainers.sft_config import SFTConfig, tiny_sft_config
 
 ENV = "palaestra/TwoHop-v0"
@@ -74,7 +74,7 @@ def test_a_saved_config_reads_back_with_its_parts_by_name(name):
     parts = {"advantage": ADVANTAGES, "loss": LOSSES}
     for part, table in parts.items():
         assert table[saved["recipe"][part]["name"]] is type(getattr(config.recipe, part))
-    assert saved["recipe"]["sampler"] == {"name": "uniform"}
+    assert SAMPLERS[saved["recipe"]["sampler"]["name"]] is type(config.recipe.sampler)
 
 
 def test_a_saved_config_of_imitation_reads_back():

@@ -1,20 +1,27 @@
 """The presets are those of the paper and its code: arXiv 2510.11701, sections 2.3 and 4.1."""
 
+import json
+
 import pytest
 
 from palaestra import ConfigError
+from palaestra.cli import main
 from palaestra.trainers.checked import flat, plain
-from palaestra.trainers.recipes import find_recipe
+from palaestra.trainers.recipe_sources import SOURCES, sourced
+from palaestra.trainers.recipes import RECIPES, find_recipe
 
 CODE = {
     "sampler.name": "uniform",
+    "sampler.epochs": False,
     "shaping.max_completion_length": 20_480,
     "shaping.overlong_share": 0.2,
     "shaping.tool_bonus": 0.1,
     "shaping.bonus_on_correct": False,
     "shaping.wrong_cap": -0.6,
+    "shaping.overlong_counts": "all",
     "advantage.name": "group",
     "advantage.scale_rewards": "group",
+    "max_advantage": None,
     "loss.name": "clip",
     "loss.epsilon": 0.2,
     "loss.epsilon_high": 0.28,
@@ -54,3 +61,27 @@ def test_the_presets_are_those_of_the_paper_and_its_code(name):
 def test_an_unknown_recipe_names_the_closest():
     with pytest.raises(ConfigError, match="did you mean 'grpo-tcr'"):
         find_recipe("grpo-tcrr")
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_f08_every_value_that_a_preset_chooses_has_a_source(name):
+    """All of paper 1's; of the others what their own papers are about. No source names a value that is not there."""
+    values = {key: source for key, _, source in sourced(name)}
+    assert set(SOURCES[name]) <= set(values)
+    default = flat(plain(find_recipe("grpo-tcr")))
+    chosen = [key for key, value, _ in sourced(name) if default.get(key, ...) != value]
+    if name in OWN:
+        assert all(values[key] for key in chosen)
+    assert any(values[key] for key in values)
+
+
+def test_recipes_are_printed_resolved(capsys):
+    assert main(["recipes"]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in RECIPES)
+    assert main(["recipes", "demyagent", "--json", "-"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["loss.epsilon_high"]["value"] == 0.315
+    assert "4.3" in shown["loss.epsilon_high"]["source"]
+    assert main(["recipes", "demiagent"]) == 2
+    assert "did you mean 'demyagent'" in capsys.readouterr().err

@@ -18,6 +18,7 @@ from palaestra.trainers.learner import Learner
 from palaestra.trainers.losses.advantages import Group
 from palaestra.trainers.losses.policy import Clip
 from palaestra.trainers.packed import pack
+from palaestra.trainers.update import update as grpo_update
 
 
 def untrained():
@@ -200,3 +201,44 @@ def test_rows_of_a_rewritten_history_are_counted(monkeypatch):
     rows = [spoken(model, [(0, [4], 1.0)])[0].rows[0] for _ in range(3)]
     episodes = [families.an_episode(*rows, reward=1.0), families.an_episode(rows[0], reward=0.0)]
     assert learned(monkeypatch, batch_of(episodes), model).metrics["episodes/extra_rows"] == 1.0
+
+
+def test_several_passes_take_several_steps_and_ratios_stay_those_to_who_sampled(monkeypatch):
+    specs = [(0, [4], 1.0), (0, [6], 0.0), (1, [3], 0.0), (1, [2, 2], 1.0)]
+    one, _, _ = by_hand(monkeypatch, specs, num_mini_batches=2, learning_rate=1e-2)
+    three, _, _ = by_hand(monkeypatch, specs, num_mini_batches=2, num_iterations=3, learning_rate=1e-2)
+    assert (one["optimizer_steps"], three["optimizer_steps"]) == (2, 6)
+    assert three["clip_ratio/region_mean"] > one["clip_ratio/region_mean"]
+    assert three["sampling/sampling_logp_difference/max"] < 2e-5, "what is compared is before any step"
+
+
+def test_a_bonus_for_entropy_raises_it(monkeypatch):
+    specs = [(0, [8], 1.0), (0, [8], 1.0)]  # Equal rewards: nothing else pulls.
+    _, plain, episodes = by_hand(monkeypatch, specs)
+    _, raised, _ = by_hand(monkeypatch, specs, entropy_coef=0.5, learning_rate=1e-2)
+    packed = pack(episodes, [0.0, 0.0])
+    before, after = (token_logprobs(model, packed).entropies_N.detach().sum() for model in (plain, raised))
+    assert float(after) > float(before) + 0.1
+
+
+def test_f51_a_kl_in_the_reward_is_charged_and_not_in_the_loss(monkeypatch):
+    """Equal outcomes: what tells the two apart is only how far each has moved from the reference."""
+    model, reference = untrained(), tiny_model(40, layers=2, seed=9)
+    episodes = spoken(model, [(0, [4], 1.0), (0, [7], 1.0)])
+    kept = {}
+    monkeypatch.setattr(grpo, "update", lambda learner, batch, advantages, seen: kept.update(
+        advantages=advantages, seen=seen, batch=batch) or grpo_update(learner, batch, advantages, seen))  # fmt: skip
+    settled = {"beta": 0.5, "kl_in_reward": True, "kl_estimator": "k1", "advantage": "leave-one-out"}
+    learned(monkeypatch, batch_of(episodes), model, reference=reference, **settled)
+    assert kept["seen"].reference is None
+    costs = [float(cost.sum()) for cost in kept["seen"].costs]
+    assert [len(cost) for cost in kept["seen"].costs] == [4, 7]
+    expected = 0.5 * np.array([episode_gap(episode, reference) for episode in episodes])
+    np.testing.assert_allclose(costs, expected, rtol=1e-4)
+    np.testing.assert_allclose(kept["advantages"], [costs[1] - costs[0], costs[0] - costs[1]], rtol=1e-6)
+
+
+def episode_gap(episode, reference):
+    """How much likelier what was sampled is than under the reference, added up."""
+    (row,) = episode.rows
+    return float((row.logprobs[row.sampled] - families.fresh_logprobs(reference, row)).sum())

@@ -5,7 +5,7 @@ Pure functions of a finished episode (arXiv 2510.11701, eq. 8 and 9); an environ
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -18,7 +18,7 @@ class Shaping:
     """The terms of an episode's training reward, by name; their sum is what is compared within a group."""
 
     max_completion_length: Annotated[int, COUNT] = 20_480
-    """Longest response in tokens, tool results included: where the overlong penalty is whole."""
+    """Longest response in tokens: where the overlong penalty is whole."""
     overlong_share: Annotated[float | None, Field(gt=0, le=1)] = 0.2
     """Last share of the longest response over which the penalty grows; none for no penalty."""
     tool_bonus: float = 0.1
@@ -27,6 +27,8 @@ class Shaping:
     """Whether right answers get the bonus too: the paper prints it, its code does not give it and is followed."""
     wrong_cap: float = -0.6
     """Highest outcome of a wrong answer with its bonus."""
+    overlong_counts: Literal["all", "sampled"] = "all"
+    """What is too long: all tokens after the prompt, tool results included (code), or those the agent said (paper)."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -38,8 +40,12 @@ class Shaping:
         terms = {"outcome": outcome, "tool_bonus": self.bonus(outcome, worked_calls(episode))}
         if self.overlong_share is not None:
             cache = max(1, round(self.overlong_share * self.max_completion_length))
-            terms["overlong"] = overlong(response_length(episode), self.max_completion_length, cache)
+            terms["overlong"] = overlong(self.length(episode), self.max_completion_length, cache)
         return terms
+
+    def length(self, episode: Episode) -> int:
+        """The tokens that count as too long."""
+        return response_length(episode) if self.overlong_counts == "all" else episode.sampled_tokens
 
     def bonus(self, outcome: float, calls: int) -> float:
         """What the calls add to the outcome: wrong answers rise by `tool_bonus` a call up to `wrong_cap`."""

@@ -1,0 +1,58 @@
+"""`palaestra recipes`: the presets of the algorithm; of one every value with its source; the parts there are."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+
+from palaestra.cli.display import table
+from palaestra.cli.output import Reported, reporting
+from palaestra.trainers.checked import PARTS, flat, plain
+from palaestra.trainers.recipe_sources import sourced
+from palaestra.trainers.recipes import RECIPES, Recipe, find_recipe
+
+
+@dataclass(frozen=True)
+class Options(Reported):
+    """Show the presets of the algorithm."""
+
+    name: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[RECIPE]", help_behavior_hint="")] = None
+    """One of them, with every value and its source."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Print the presets by what differs from the first, or one of them whole."""
+    options, console = tyro.cli(Options, args=list(arguments), prog="palaestra recipes"), Console()
+    with reporting(options.json) as figures:
+        if options.name is not None:
+            find_recipe(options.name)  # Or an error that names the closest.
+            values = sourced(options.name)
+            figures |= {key: {"value": value, "source": source} for key, value, source in values}
+            rows = {
+                f"--recipe.{key.removesuffix('.name').replace('_', '-')}": (str(value), source)
+                for key, value, source in values
+            }
+            console.print(table(f"Recipe {options.name}", rows, ("value", "source"), justify="left"))
+        else:
+            figures |= {name: plain(recipe) for name, recipe in RECIPES.items()}
+            console.print(
+                table("Recipes", {name: (_apart(name),) for name in RECIPES}, ("beside grpo-tcr",), justify="left")
+            )
+        for part, field in Recipe.__dataclass_fields__.items():
+            if known := field.metadata.get(PARTS):
+                console.print(f"--recipe.{part}: {', '.join(known)}", highlight=False, soft_wrap=True)
+    return 0
+
+
+def _option(key: str) -> str:
+    """As it is written on the command line."""
+    return f"--recipe.{key.removesuffix('.name').replace('_', '-')}"
+
+
+def _apart(name: str) -> str:
+    """What a preset has that the default has not."""
+    default, own = (flat(plain(find_recipe(one))) for one in ("grpo-tcr", name))
+    found = [f"{key} {value}" for key, value in own.items() if key != "recipe_name" and default.get(key, ...) != value]
+    return ", ".join(found) or "the default"

@@ -1,0 +1,114 @@
+"""Where each value of a preset comes from: what `palaestra recipes NAME` prints beside it.
+
+"paper" and "code" of arXiv 2510.11701 are its text and its released training code; "inferred" is a choice of ours where
+a source says nothing. A value that is not named here is a default of its part, whose own page says why.
+"""
+
+from collections.abc import Mapping
+
+from palaestra.trainers.checked import flat, plain
+from palaestra.trainers.recipes import find_recipe
+
+_DEMYSTIFYING = {
+    "sampler.name": "code: groups are not filtered",
+    "shaping.max_completion_length": "code",
+    "shaping.overlong_share": "code: 4,096 of 20,480 tokens; the paper gives the form (eq. 9) and no values",
+    "shaping.tool_bonus": "paper eq. 8, code",
+    "shaping.bonus_on_correct": "code; the paper prints a bonus for right answers too",
+    "shaping.wrong_cap": "code; the paper's bound is missing in print",
+    "shaping.overlong_counts": "code: all tokens after the prompt; the paper says output length",
+    "advantage.name": "paper eq. 3",
+    "advantage.scale_rewards": "paper eq. 3; deviation with ddof 1 and 1e-6: code",
+    "loss.name": "paper eq. 4",
+    "loss.epsilon": "paper 4.1",
+    "loss.epsilon_high": "paper 4.1",
+    "loss.dual_clip": "code",
+    "loss.importance_sampling_level": "paper eq. 4 and 6",
+    "kl.beta": "code: none",
+    "aggregation": "paper eq. 4; over the whole mini-batch: inferred, the code's mean is one of micro-batches",
+    "entropy_coef": "code",
+}
+_OUTCOME = {
+    "shaping.overlong_share": "inferred: the outcome alone",
+    "shaping.tool_bonus": "inferred: the outcome alone",
+}
+SOURCES: Mapping[str, Mapping[str, str]] = {
+    "grpo-tcr": _DEMYSTIFYING,
+    "grpo-t": {
+        **_DEMYSTIFYING,
+        "shaping.max_completion_length": "paper, appendix A.1",
+        "shaping.overlong_share": "paper 4.1: no length term",
+        "kl.beta": "paper, appendix A.1",
+    },
+    "grpo-scr": {
+        **_DEMYSTIFYING,
+        "shaping.max_completion_length": "inferred: as grpo-tcr",
+        "loss.dual_clip": "code: no bound",
+        "loss.importance_sampling_level": "paper eq. 5 and 7",
+        "kl.beta": "inferred: the paper calls grpo-t's KL alone strong",
+        "aggregation": "paper eq. 5",
+    },
+    "demyagent": {**_DEMYSTIFYING, "loss.epsilon_high": "paper 4.3 and 6: what DemyAgent-4B is trained with"},
+    "dapo": {
+        "sampler.name": "arXiv 2503.14476: groups of accuracy 0 or 1 are dropped",
+        "sampler.max_rounds": "its code: max_num_gen_batches",
+        "shaping.overlong_share": "its soft punishment: 4,096 of 20,480 tokens",
+        "shaping.tool_bonus": "inferred: it has no tools",
+        "loss.epsilon": "arXiv 2503.14476",
+        "loss.epsilon_high": "arXiv 2503.14476",
+        "kl.beta": "arXiv 2503.14476: none",
+        "aggregation": "arXiv 2503.14476: token level",
+    },
+    "dr-grpo": {
+        **_OUTCOME,
+        "advantage.scale_rewards": "arXiv 2503.20783: no deviation",
+        "aggregation": "arXiv 2503.20783: no length in the denominator",
+        "kl.beta": "arXiv 2503.20783: none",
+    },
+    "gspo": {
+        **_OUTCOME,
+        "loss.epsilon": "arXiv 2507.18071, 5.1",
+        "loss.epsilon_high": "arXiv 2507.18071, 5.1",
+        "loss.importance_sampling_level": "arXiv 2507.18071",
+        "aggregation": "arXiv 2507.18071",
+    },
+    "cispo": {
+        **_OUTCOME,
+        "loss.epsilon": "arXiv 2506.13585: no lower bound",
+        "loss.epsilon_high": "inferred: the paper tunes it and names no value",
+        "aggregation": "arXiv 2506.13585",
+        "kl.beta": "arXiv 2506.13585: none",
+    },
+    "rloo": {**_OUTCOME, "advantage.name": "arXiv 2402.14740", "aggregation": "arXiv 2402.14740: whole responses"},
+    "reinforce++": {
+        **_OUTCOME,
+        "advantage.name": "arXiv 2501.03262",
+        "kl.kl_in_reward": "arXiv 2501.03262",
+        "kl.kl_estimator": "arXiv 2501.03262: k1",
+        "kl.beta": "inferred",
+    },
+    "reinforce++-baseline": {
+        **_OUTCOME,
+        "advantage.group_baseline": "arXiv 2501.03262",
+        "kl.kl_estimator": "arXiv 2501.03262: k2",
+        "kl.beta": "inferred",
+    },
+    "vspo": {
+        **_OUTCOME,
+        "sampler.refill": "abstract of arXiv 2512.07478; sampling by value: inferred",
+        "sampler.damping": "inferred: the paper says smoothed, and gives no formula that is public",
+        "sampler.value_spread": "inferred: a summary says variance and writes a deviation",
+        "sampler.low_value": "abstract of v2: zero-advantage; v1 says low-value",
+        "max_advantage": "inferred",
+        "loss.epsilon": "a summary of v1",
+        "loss.epsilon_high": "a summary of v1",
+        "kl.beta": "a summary of v1",
+    },
+}
+
+
+def sourced(name: str) -> list[tuple[str, object, str]]:
+    """Every value of a preset by its name on the command line, with its source; empty for a default of its part."""
+    sources = SOURCES[name]
+    values = flat(plain(find_recipe(name)))
+    return [(key, value, sources.get(key, "")) for key, value in values.items() if key != "recipe_name"]
