@@ -1,0 +1,54 @@
+"""Length-aware BLEU: its check values, and that nothing is gained by saying more than is known."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from palaestra.envs.rewards.bleu import length_aware_bleu, words
+
+WORDS = st.lists(st.sampled_from("a b c d e".split()), min_size=1, max_size=6)
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected", "score"),
+    [
+        ("paris", "paris", 1),
+        ("london", "paris", 0),
+        ("the city of paris", "paris", 0.25),
+        ("new york city", "new york city", 1),
+        ("new york", "new york city", 0.6065),
+        ("barack hussein obama", "barack obama", 0.4714),
+        ("in the year 1914", "1914", 0.25),
+        ("", "paris", 0),
+    ],
+)
+@pytest.mark.parametrize("plain", [False, True])
+def test_f40_the_check_values_hold_in_both_forms(answer, expected, score, plain):
+    assert length_aware_bleu(answer, expected, plain=plain) == pytest.approx(score, abs=1e-4)
+
+
+@given(WORDS, st.integers(1, 4))
+def test_f40_an_exact_match_is_1_at_every_length(reference, repeats):
+    assert length_aware_bleu(" ".join(reference * repeats), " ".join(reference * repeats)) == 1
+
+
+@given(WORDS, WORDS)
+def test_f40_a_wrong_word_never_raises_the_score(said, wanted):
+    before = length_aware_bleu(" ".join(said), " ".join(wanted))
+    for place in range(len(said) + 1):
+        padded = [*said[:place], "wrong", *said[place:]]
+        assert length_aware_bleu(" ".join(padded), " ".join(wanted)) <= before + 1e-12
+
+
+def test_f40_in_the_plain_form_it_does_and_a_penalty_for_verbosity_is_there():
+    assert length_aware_bleu("new x x", "new york city", plain=True) == pytest.approx(0.382, abs=1e-3)
+    assert length_aware_bleu("new", "new york city", plain=True) == pytest.approx(0.135, abs=1e-3)
+    long = "paris " + "x " * 9
+    assert length_aware_bleu(long, "paris", verbosity=2) < length_aware_bleu(long, "paris") == pytest.approx(0.1)
+    assert length_aware_bleu("in paris", "paris", verbosity=2) == pytest.approx(0.5)
+
+
+def test_several_references_count_by_the_best_and_letters_without_spaces_are_words():
+    assert length_aware_bleu("NYC", ["new york city", "nyc"]) == 1
+    assert words("東京タワー is, 333m!") == ["東", "京", "タ", "ワ", "ー", "is", "333m"]
+    assert 0 < length_aware_bleu("東京", "東京都") < 1
