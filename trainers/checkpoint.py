@@ -170,6 +170,9 @@ def restore(found: Checkpoint, local: LocalModel, config: Config, reference: Any
     device = next(local.model.parameters()).device
     if on_gpu is not None and device.type == "cuda":
         torch.cuda.set_rng_state(on_gpu, device)
+    if learner.critic is not None:
+        own = [key for key in tensors if key.startswith("critic/")]
+        learner.critic.load({key.removeprefix("critic/"): tensors.pop(key) for key in own})
     memory: dict[str, dict[str, Any]] = {}
     for key, tensor in tensors.items():
         group, kind, name = key.split("/", 2)
@@ -200,6 +203,8 @@ def _training_state(learner: Learner[Config]) -> dict[str, torch.Tensor]:
     device = next(learner.model.parameters()).device
     if device.type == "cuda":
         state["random/cuda"] = torch.cuda.get_rng_state(device)
+    if learner.critic is not None:
+        state |= {f"critic/{name}": tensor.contiguous() for name, tensor in learner.critic.tensors().items()}
     for name, master in _masters(learner).items():
         state[f"{_MASTER}/{name}"] = master.detach().contiguous()
     for name, weight in learner.masters.stepped.items():

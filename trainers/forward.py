@@ -38,6 +38,8 @@ class Scores:
     """Of the distribution that it was sampled from."""
     computed: int
     """Places that went through the model, padding among them."""
+    hidden_SD: Tensor
+    """The last hidden state before each sampled token, without a gradient: what a critic reads."""
 
 
 def micro_batches(model: Any, packed: Packed, max_tokens: int) -> list[Packed]:
@@ -55,14 +57,15 @@ def token_logprobs(model: Any, packed: Packed, temperature: float = 1.0) -> Scor
     """Log-prob and entropy of each sampled token."""
     read, head = _flat if shares_beginnings(model) else _padded, head_of(model)
 
-    def work() -> tuple[tuple[Tensor, Tensor], int]:
+    def work() -> tuple[tuple[Tensor, Tensor], int, Tensor]:
         hidden_SD, computed = read(model, packed)
-        return block_logprobs(head, hidden_SD, packed.ids_N[packed.sampled_N], temperature), computed
+        said = block_logprobs(head, hidden_SD, packed.ids_N[packed.sampled_N], temperature)
+        return said, computed, hidden_SD.detach()
 
-    said, computed = through(model, work)
+    said, computed, hidden_SD = through(model, work)
     nothing_N = torch.zeros_like(packed.sampled_logprobs_N)
     logprobs_N, entropies_N = (nothing_N.masked_scatter(packed.sampled_N, values_S) for values_S in said)
-    return Scores(logprobs_N, entropies_N, computed)
+    return Scores(logprobs_N, entropies_N, computed, hidden_SD)
 
 
 _known: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()

@@ -19,6 +19,7 @@ from palaestra.agents.adapters import adapted, adapter_off
 from palaestra.agents.policies.table import trained_engines
 from palaestra.errors import TrainingHalted
 from palaestra.trainers.config import GRPOConfig, OptimizerConfig
+from palaestra.trainers.critic import Critic
 from palaestra.trainers.scale.checkpointing import checkpointed, prepare_checkpointing
 from palaestra.trainers.scale.host_memory import HostMemory
 from palaestra.trainers.scale.masters import Masters
@@ -48,6 +49,8 @@ class Learner(Generic[Config]):
     """How many it is to take, which schedules need to know; the config's, where it says so."""
     state: Mapping[str, Any] = field(default_factory=dict)
     """Where whoever decides what is learned next stood after this step, as plain data."""
+    critic: Critic | None = field(init=False, default=None)
+    """What expects rewards, where the recipe has one."""
     ranks: Ranks = ALONE
     """Among which the model is divided."""
     masters: Masters = field(init=False)
@@ -63,6 +66,8 @@ class Learner(Generic[Config]):
     def __post_init__(self) -> None:
         if isinstance(self.config, GRPOConfig):
             self.steps = self.config.steps
+            if self.config.recipe.critic is not None:
+                self.critic = Critic(self.config.recipe.critic, self.model, self.config.seed)
             if self.config.recipe.kl.beta > 0 and self.reference is None:
                 self.reference = self.model if adapted(self.model) else copy.deepcopy(self.model)
         if self.reference is not None and self.reference is not self.model:

@@ -160,6 +160,7 @@ def check_ranks(config: GRPOConfig, count: int) -> None:
         "scale.optimizer_bits 8": scale.optimizer_bits == 8,
         "scale.optimizer_offload": scale.optimizer_offload,
         "scale.lora_r": scale.lora_r > 0,
+        "recipe.critic": config.recipe.critic is not None,
     }
     if count > 1 and any(wrong.values()):
         named = ", ".join(name for name, asked in wrong.items() if asked)

@@ -115,6 +115,13 @@ def pack_rows(
     )
 
 
+def placed(values: Sequence[Values], episodes: Sequence[Episode]) -> Tensor:
+    """Values of each episode's sampled tokens, where `pack` lays those out; 0 at all others."""
+    return _placed(
+        [row for episode in episodes for row in episode.rows if row.sampled.any()], _by_row(values, episodes)
+    )
+
+
 def _by_row(values: Sequence[Values], episodes: Sequence[Episode]) -> list[Values]:
     """What is given an episode, for each of its rows in which something was sampled."""
     found: list[Values] = []

@@ -93,6 +93,18 @@ SOURCES: Mapping[str, Mapping[str, str]] = {
         "kl.kl_estimator": "arXiv 2501.03262: k2",
         "kl.beta": "inferred",
     },
+    "ppo": {
+        **_OUTCOME,
+        "advantage.name": "arXiv 1707.06347, 1506.02438",
+        "advantage.lam": "arXiv 1707.06347: 0.95",
+        "advantage.gamma": "inferred: the reward comes at the end",
+        "critic.cliprange_value": "TRL and verl",
+        "critic.name": "inferred: a head on the policy's hidden states, for one model in memory",
+        "loss.epsilon": "arXiv 1707.06347",
+        "loss.epsilon_high": "arXiv 1707.06347",
+        "kl.kl_in_reward": "arXiv 2203.02155",
+        "kl.beta": "verl",
+    },
     "vspo": {
         **_OUTCOME,
         "sampler.refill": "abstract of arXiv 2512.07478; sampling by value: inferred",

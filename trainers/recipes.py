@@ -12,13 +12,14 @@ import tyro
 
 from palaestra.errors import ConfigError
 from palaestra.trainers.checked import NOT_NEGATIVE, PARTS, POSITIVE, check_fields
+from palaestra.trainers.critic import ValueHead
 from palaestra.trainers.losses.advantages import Group, LeaveOneOut, OptimalBaseline, Shuffled, Successes
 from palaestra.trainers.losses.aggregation import Aggregation
 from palaestra.trainers.losses.correction import CORRECTIONS, Masked, Truncated
 from palaestra.trainers.losses.covariance import ClipCov, KLCov
 from palaestra.trainers.losses.kl import KL
 from palaestra.trainers.losses.policy import CISPO, GMPO, Clip, PolicyGradient
-from palaestra.trainers.losses.token_advantages import Turns, Whitened
+from palaestra.trainers.losses.token_advantages import GAE, Turns, Whitened
 from palaestra.trainers.sampling.dynamic import Dynamic
 from palaestra.trainers.sampling.posterior import Posterior
 from palaestra.trainers.sampling.uniform import Uniform
@@ -33,10 +34,12 @@ ADVANTAGES = {
     "optimal-baseline": OptimalBaseline,
     "whitened": Whitened,
     "turns": Turns,
+    "gae": GAE,
     "successes": Successes,
     "shuffled": Shuffled,
 }
 """What an episode's reward is compared with; the last two are controls."""
+CRITICS = {"none": type(None), "head": ValueHead}
 LOSSES = {
     "clip": Clip,
     "cispo": CISPO,
@@ -58,7 +61,7 @@ class Recipe:
     """What is played next, and which groups make a batch."""
     shaping: Shaping = field(default_factory=Shaping)
     """The terms of the training reward."""
-    advantage: Group | LeaveOneOut | OptimalBaseline | Whitened | Turns | Successes | Shuffled = field(
+    advantage: Group | LeaveOneOut | OptimalBaseline | Whitened | Turns | GAE | Successes | Shuffled = field(
         default_factory=Group, metadata={PARTS: ADVANTAGES}
     )
     """What an episode's reward is compared with."""
@@ -66,6 +69,8 @@ class Recipe:
     """Bound of an advantage, to both sides; none for no bound."""
     loss: Clip | CISPO | GMPO | PolicyGradient | ClipCov | KLCov = field(default_factory=Clip, metadata={PARTS: LOSSES})
     """The policy loss of a token."""
+    critic: ValueHead | None = field(default=None, metadata={PARTS: CRITICS})
+    """What expects rewards, for the advantage `gae`."""
     correction: Truncated | Masked | None = field(default=None, metadata={PARTS: CORRECTIONS})
     """How tokens are weighed that other weights or another arithmetic sampled: none, truncated (TIS), masked (MIS)."""
     kl: KL = field(default_factory=KL)
@@ -78,6 +83,13 @@ class Recipe:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if isinstance(self.advantage, GAE) != (self.critic is not None):
+            raise ConfigError(
+                "the advantage gae and a critic belong together; expected --recipe.advantage gae --recipe.critic head, "
+                "or neither"
+            )
+        if self.kl.kl_in_reward and not self.kl.beta:
+            raise ConfigError("kl_in_reward is True and beta is 0: nothing would be charged; expected a beta above 0")
 
 
 OUTCOME = Shaping(overlong_share=None, tool_bonus=0.0)
@@ -99,6 +111,7 @@ RECIPES = {
         Recipe("rloo", shaping=OUTCOME, advantage=LeaveOneOut(), loss=PLAIN, aggregation="sum"),
         Recipe("reinforce++", shaping=OUTCOME, advantage=Whitened(), loss=PLAIN, kl=KL(0.01, "k1", True)),
         Recipe("reinforce++-baseline", shaping=OUTCOME, advantage=Whitened(True), loss=PLAIN, kl=KL(0.01, "k2")),
+        Recipe("ppo", shaping=OUTCOME, advantage=GAE(), critic=ValueHead(), loss=PLAIN, kl=KL(0.001, "k1", True)),
         Recipe("vspo", sampler=Value(), shaping=OUTCOME, max_advantage=3.0, loss=PLAIN, kl=KL(0.001)),
     )
 }

@@ -22,7 +22,8 @@ from palaestra.trainers.learner import Learner
 from palaestra.trainers.losses.advantages import Advantages
 from palaestra.trainers.losses.aggregation import token_weights
 from palaestra.trainers.losses.correction import corrected
-from palaestra.trainers.packed import Packed, pack
+from palaestra.trainers.losses.token_advantages import GAE
+from palaestra.trainers.packed import Packed, pack, placed
 from palaestra.trainers.passes import passes
 
 
@@ -37,7 +38,7 @@ def update(
     said: list[tuple[tuple[NDArray[np.float32], ...], int]] = [((), 0)] * len(batch.samples)
     sums, norms, taught_parts, gap = defaultdict[str, float](float), list[float | None](), 0, (0.0, 0.0)
     # Without a further term an advantage of 0 has no gradient: its sample counts in the weights and is not computed.
-    every = seen.reference is not None or bool(config.recipe.entropy_coef)
+    every = seen.reference is not None or bool(config.recipe.entropy_coef) or learner.critic is not None
     longest = config.recipe.shaping.max_completion_length
     parts = batch.mini_batches(config.optimizer.num_mini_batches)
     for number, part in enumerate(parts * config.optimizer.num_iterations):
@@ -57,7 +58,9 @@ def update(
             None if seen.reference is None else [seen.reference[i] for i in places],
             None if seen.old is None else [seen.old[i] for i in places],
         ).to(device)
-        said_N = _passes(learner, packed, seen, sums)
+        said_N = _passes(learner, packed, seen, sums, _lesson_of_critic(learner, batch, seen, places, packed))
+        if learner.critic is not None:
+            learner.critic.step(rate)
         if not taught_parts:
             gap = _checked_gap(learner, said_N, packed)
         norms.append(learner.descend(rate))
@@ -78,6 +81,7 @@ def update(
         "grad_norm": sum(taken) / max(len(taken), 1),
         "kl": sums["kl"] / counted,
         "num_tokens/shared_ratio": sums["read"] / max(sums["computed"], 1),
+        **({"critic/loss": sums["critic"] / max(taught_parts, 1)} if learner.critic is not None else {}),
         "clip_ratio/low_mean": sums["low"] / counted,
         "clip_ratio/high_mean": sums["high"] / counted,
         "clip_ratio/region_mean": (sums["low"] + sums["high"]) / counted,
@@ -91,7 +95,25 @@ def update(
     }, lessons
 
 
-def _passes(learner: Learner[GRPOConfig], packed: Packed, seen: Seen, sums: defaultdict[str, float]) -> torch.Tensor:
+def _lesson_of_critic(
+    learner: Learner[GRPOConfig], batch: Batch, seen: Seen, places: list[int], packed: Packed
+) -> tuple[torch.Tensor, ...]:
+    """What it is to expect before each token, and what it has expected; nothing where there is no critic."""
+    advantage = learner.config.recipe.advantage
+    if not isinstance(advantage, GAE) or seen.values is None:
+        return ()
+    expected, episodes = advantage.expected(batch, seen), [batch.episodes[i] for i in places]
+    both = ([expected[i] for i in places], [seen.values[i] for i in places])
+    return tuple(placed(values, episodes).to(packed.ids_N.device) for values in both)
+
+
+def _passes(
+    learner: Learner[GRPOConfig],
+    packed: Packed,
+    seen: Seen,
+    sums: defaultdict[str, float],
+    of_critic: tuple[torch.Tensor, ...] = (),
+) -> torch.Tensor:
     """Gather the gradient of a mini-batch; returns the log-prob of each of its tokens."""
     config, said_N = learner.config, torch.zeros_like(packed.sampled_logprobs_N)
     for micro, counts in passes(learner.model, packed, config.optimizer.micro_batch_tokens, learner.ranks):
@@ -104,6 +126,11 @@ def _passes(learner: Learner[GRPOConfig], packed: Packed, seen: Seen, sums: defa
             own["read"] += len(micro.ids_N)
             own["computed"] += scores.computed
             _backward(learner, scores, micro, seen, own)
+        if of_critic and learner.critic is not None:
+            places_S = micro.origin_N[micro.sampled_N]
+            expected_S, before_S = (part_N[places_S] for part_N in of_critic)
+            weights_S = micro.weights_N[micro.sampled_N]
+            own["critic"] += learner.critic.learn(scores.hidden_SD, expected_S, before_S, weights_S)
     return learner.ranks.add(said_N)
 
 

@@ -2,8 +2,8 @@
 
 The order of n-grams is at most the reference's length, so a short answer is not scored by n-grams that it cannot have:
 `exp(mean of ln p_n)` times a brevity penalty, where `p_1` is the share of words that match and `p_n` above it is
-`(matches + 1) / (total + 1)`. Words are in lower case, without punctuation; articles stay. Where a text has letters that
-are written without spaces between words, each of them is a word.
+`(matches + 1) / (total + 1)`. Words are in lower case, without punctuation; articles stay. Of letters that are written
+without spaces between words, each is a word.
 
 In the plain form padding pays below the reference's length ("new x x" beats "new"), for the penalty counts words that
 match nothing. Here it counts those that match, unless the plain form is asked for: then a wrong word never helps.

@@ -57,7 +57,7 @@ def test_bad_values_of_imitation_are_refused():
 
 CONFIGS = {
     **{name: tiny_config("a/B-v0", name) for name in RECIPES},
-    **{name: tiny_config("a/B-v0", advantage=name) for name in ADVANTAGES},
+    **{name: tiny_config("a/B-v0", advantage=name) for name in ADVANTAGES if name != "gae"},
     **{name: tiny_config("a/B-v0", loss=name) for name in LOSSES},
     "corrected": tiny_config("a/B-v0", correction={"name": "masked", "highest_weight": 3.0}),
     "changed": tiny_config("a/B-v0", seed=3, beta=0.5, epsilon_high=0.315, env_options=("hops=2",)),

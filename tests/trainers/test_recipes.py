@@ -27,6 +27,7 @@ CODE = {
     "loss.epsilon_high": 0.28,
     "loss.dual_clip": 10.0,
     "loss.importance_sampling_level": "token",
+    "critic": None,
     "correction": None,
     "kl.beta": 0.0,
     "kl.kl_estimator": "k3",

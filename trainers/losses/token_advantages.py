@@ -62,6 +62,12 @@ class GAE:
         found = self.estimates(batch, seen)
         return whitened(found) if self.whiten_advantages else found
 
+    def expected(self, batch: Batch, seen: Seen) -> list[Floats]:
+        """What the critic is to learn: the estimates and what it expected, together."""
+        assert seen.values is not None
+        pairs = zip(self.estimates(batch, seen), seen.values, strict=True)
+        return [estimate_S + values_S for estimate_S, values_S in pairs]
+
     def estimates(self, batch: Batch, seen: Seen) -> list[Floats]:
         """The advantages before they are whitened."""
         assert seen.values is not None
