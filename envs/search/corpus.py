@@ -20,6 +20,7 @@ PAGES = (".html", ".htm", ".xhtml")
 TEXTS = (".txt", ".md", ".rst", ".text", ".markdown")
 FILE_BYTES = 32 * 2**20
 """Largest file that is one document."""
+_TITLE_CHARS = 500
 NAMES: Mapping[str, tuple[str, ...]] = {
     "text": ("text", "contents", "content", "passage", "body", "document"),
     "title": ("title", "name", "heading"),
@@ -121,11 +122,16 @@ def _document(row: Row, number: str, columns: Columns) -> Document | str:
         return f"has {describe(text)} for a text"
     if not text.strip():
         return "has an empty text"
-    if title is None and "contents" in row.columns and text.startswith('"') and "\n" in text:
-        title, _, text = text.partition("\n")  # The form of Search-R1: the title in quotes is the first line.
-        title = title.strip('"')
+    if title is None and text.startswith('"') and "\n" in text[:_TITLE_CHARS]:
+        title, text = titled(text)
     id = number if isinstance(id, bool | list | dict | None) or id == "" else id
     return clean(str(id), title if isinstance(title, str) else "", text, columns.of("url", row.columns) or "")
+
+
+def titled(contents: str) -> tuple[str, str]:
+    """Title and text of what Search-R1 calls contents: the title, in quotes, is the first line."""
+    title, _, text = contents.partition("\n")
+    return title.strip('"'), text
 
 
 def clean(id: str, title: str, text: str, url: Any = "") -> Document:
