@@ -155,7 +155,7 @@ class HttpSearch:
             each = [filled(form.each, one) for one in values]
             if form.body is None:
                 return form.path, "".join(f"{json.dumps(line)}\n" for lines in each for line in lines).encode()
-            return form.path, json.dumps(filled(form.body, {"{each}": each})).encode()
+            return form.path, json.dumps(filled(form.body, values[0] | {"{each}": each})).encode()
         body = filled(form.body, values[0])
         if form.method == "GET":
             return f"{form.path}?{urlencode(body, errors='replace')}", None

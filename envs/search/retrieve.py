@@ -53,7 +53,10 @@ class RetrieveClient(HttpSearch):
                 self.form, self._settled = _ONE, True
         if self.form is _MANY:
             return await super()._found(queries, k, patience)
-        return [hits for query in queries for hits in await super()._found([query], k, patience)]
+        found = []
+        for query in queries:
+            found += await super()._found([query], k, patience)
+        return found
 
     def _hits_of(self, results: list[Any], query: str) -> list[Hit]:
         """Of a single query the results may lie in a list of one. The title is the first line of the contents."""

@@ -124,6 +124,7 @@ def _search(options: Search) -> None:
     index = open_index(options.path if options.path.startswith("http") else where)
     words = content_words(options.query)
     try:
+        getattr(index, "check", lambda: None)()
         hits = asyncio.run(index.search_many([options.query], options.topn))[0]
         if not hits:
             raise UsageError("nothing was found; try other words")
