@@ -54,7 +54,7 @@ class Remembered:
     async def search_many(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """The best hits of each query, from memory where they are there."""
         keys = [(self.index.version, query, k) for query in queries]
-        found = {key: self._recall(key) for key in keys}
+        found = {key: self._recall(key) for key in dict.fromkeys(keys)}
         missing = [key for key, hits in found.items() if hits is None]
         if missing and self.waits:
             found.update(zip(missing, await asyncio.gather(*map(self._ask, missing)), strict=True))
