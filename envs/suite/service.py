@@ -27,7 +27,7 @@ import numpy as np
 from palaestra.envs import Task, ToolEnv, Toolkit, tool
 from palaestra.envs.core.backends import Where
 from palaestra.envs.core.scoring import RewardPart
-from palaestra.envs.data.problem_files import published
+from palaestra.envs.data.problem_files import load_problems, published
 from palaestra.envs.data.rows import read_rows
 from palaestra.envs.suite.service_customers import (
     CUSTOMERS,
@@ -36,7 +36,7 @@ from palaestra.envs.suite.service_customers import (
     ScriptedCustomer,
     who_plays,
 )
-from palaestra.envs.suite.service_requests import LEVELS, draw_task, holds_instructions, task_of_row
+from palaestra.envs.suite.service_requests import LEVELS, draw_task, holds_instructions, require_wishes, task_of_row
 from palaestra.envs.suite.service_world import RULES, Shop, changes, draw_world, forbids, outcome, perform
 from palaestra.episode import Attempt
 from palaestra.errors import UsageError
@@ -65,7 +65,7 @@ class Desk(Toolkit):
         self.trusting = trusting
 
     def start(self, task: Task, rng: np.random.Generator) -> None:
-        self.world: int = task.data.get("world", 0)
+        self.world: int = task.data["world"]
         self.shop = Shop(draw_world(self.world))
         self.verified: list[str] = list(self.shop.database["customers"]) if self.trusting else []
         self.broken: list[int] = []
@@ -184,14 +184,19 @@ class Service(ToolEnv):
         customer = partial(EndpointCustomer, line) if isinstance(line, CustomerLine) else ScriptedCustomer
         self.toolkits = (partial(Desk, level == "small"), customer)
 
+    @property
+    def chance(self) -> float:  # type: ignore[override]
+        """Of a clerk who does every wish, or refuses every one by its rule, without a look (docs/benchmarks.md)."""
+        return 0.55 if self.level == "small" else 0.25
+
     def task(self, rng: np.random.Generator) -> Task:
         """A world, a customer and her wishes; half of them are against a rule."""
         return draw_task(rng, self.level)
 
-    def read_tasks(self, path: str, split: str) -> Sequence[Task] | None:
-        """Also a file with tau-bench's columns, on this shop's database and tools."""
+    def read_tasks(self, path: str, split: str) -> Sequence[Task]:
+        """Tasks of this shop: with the columns of our own, or with tau-bench's."""
         if not holds_instructions(next(read_rows(path)[1], None)):
-            return None
+            return load_problems(path, split, (), require_wishes)
         if self.scripted:
             raise UsageError(
                 f"{path} tells each customer in free words what she wants, and a script cannot read them; give the "
@@ -221,9 +226,9 @@ class Service(ToolEnv):
 
 
 def _actions(task: Task) -> list[tuple[str, dict[str, Any]]]:
-    return [(name, arguments) for name, arguments in task.data.get("actions", ())]
+    return [(name, arguments) for name, arguments in task.data["actions"]]
 
 
 def expected(task: Task) -> dict[str, Any]:
     """What the right actions change."""
-    return outcome(task.data.get("world", 0), _actions(task))
+    return outcome(task.data["world"], _actions(task))

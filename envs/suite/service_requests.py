@@ -76,39 +76,35 @@ def right_actions(number: int, wishes: Sequence[Wish], verified: Sequence[str]) 
 
 def draw_task(rng: np.random.Generator, level: str) -> Task:
     """A world, a customer in it, and what she wants. Whether a wish is allowed is drawn before the wish."""
+    stranger = level == "full" and bool(rng.random() < _STRANGERS)
+    count = 2 if level == "full" and not stranger and rng.random() < _TWO_WISHES else 1
+    drawn = [(str(rng.choice(LEVELS[level])), bool(rng.random() < 0.5)) for _ in range(count)]
     while True:
         number = int(rng.integers(2**31))
         shop = Shop(draw_world(number))
         owner = str(rng.choice(list(shop.database["customers"])))
-        stranger = level == "full" and rng.random() < _STRANGERS
-        count = 2 if level == "full" and not stranger and rng.random() < _TWO_WISHES else 1
-        wishes, orders = list[Wish](), set[int]()
-        for _ in range(count):
-            wish = _draw_wish(shop, rng, owner, stranger, level, orders)
-            if wish is not None:
-                wishes.append(wish)
-                orders.add(wish["order"])
+        wishes = list[Wish]()
+        for kind, allowed in drawn:
+            found = _fitting(shop, rng, owner, kind, None if stranger else allowed, level, [w["order"] for w in wishes])
+            wishes += [] if found is None else [found]
         if len(wishes) == count:
             return _made(shop, number, owner, stranger, wishes, level)
 
 
-def _draw_wish(
-    shop: Shop, rng: np.random.Generator, owner: str, stranger: bool, level: str, taken: set[int]
+def _fitting(
+    shop: Shop, rng: np.random.Generator, owner: str, kind: str, allowed: bool | None, level: str, taken: list[int]
 ) -> Wish | None:
-    """None where no order of the customer's allows what was drawn."""
-    allowed, kind = bool(rng.random() < 0.5), str(rng.choice(LEVELS[level]))
+    """A wish that the rules allow, or do not, for an order that is not taken; None where there is none."""
     mine = [int(key) for key, one in shop.database["orders"].items() if one["customer"] == owner]
     for order in rng.permutation(mine).tolist():
         wish = _wish(shop, rng, order, kind, level)
-        state, rule = shop.order(order)["state"], forbids(shop, *action_of(shop, wish), [owner])
-        fits = stranger or (rule is None) == allowed
-        if level == "small" and kind == "return_item" and state == "delivered" and rule is not None:
-            continue  # It is delivered too long ago, of which the small level says nothing.
-        if order in taken or not fits:
-            continue
-        knows = level == "small" or stranger or rng.random() >= _UNKNOWN_NUMBERS
+        permitted = forbids(shop, *action_of(shop, wish), [owner]) is None
+        late = level == "small" and kind == "return_item" and shop.order(order)["state"] == "delivered"
+        if order in taken or allowed not in (None, permitted) or (late and not permitted):
+            continue  # The small level says nothing of returns that come too late.
+        knows = level == "small" or allowed is None or rng.random() >= _UNKNOWN_NUMBERS
         wish |= {"knows_number": bool(knows), "says_number": bool(level == "full" and knows and rng.random() < 0.5)}
-        if level == "full" and allowed and not stranger and rng.random() < _CHANGES_OF_MIND:
+        if level == "full" and allowed and rng.random() < _CHANGES_OF_MIND:
             others = (_wish(shop, rng, order, str(other), level) for other in rng.permutation(LEVELS[level]))
             wish["instead"] = next(
                 ({**wish, **one} for one in others
@@ -174,6 +170,22 @@ def holds_instructions(row: Row | None) -> bool:
     return row is not None and {"instruction", "actions"} <= row.columns.keys()
 
 
+def require_wishes(task: Task) -> Task:
+    """A task of a file, with the data of our own; a ValueError says what it lacks."""
+    data = task.data
+    if lacking := [name for name in ("world", "customer", "wishes", "actions") if name not in data]:
+        raise ValueError(f"has no {named(lacking)}; expected the data of a task of this shop, or tau-bench's columns")
+    right = [read for read in map(_action, data["actions"]) if read is not None]
+    try:
+        words = [said(wish) + instruction_of(data) for wish in data["wishes"]]
+        outcome(data["world"], right)
+    except (ToolError, TypeError, AttributeError, KeyError, ValueError) as error:
+        raise ValueError(f"cannot be played: {type(error).__name__}: {error}") from None
+    if not words:
+        raise ValueError("has no wish in 'wishes'")
+    return task
+
+
 def task_of_row(row: Row) -> tuple[str, Task]:
     """Its split, and a row as a task of our shop; a ValueError says what is wrong with it."""
     cells = row.columns
@@ -203,6 +215,8 @@ _LOOKS = ("find_customer", "get_order", "get_product", "ask_customer")
 
 def _action(cell: Any) -> Action | None:
     """One of CHANGES with its arguments; None for a tool that changes nothing."""
+    if isinstance(cell, list | tuple) and len(cell) == 2:  # As our own tasks have them.
+        cell = {"name": cell[0], "arguments": cell[1]}
     if not isinstance(cell, dict):
         raise ValueError(f"has {describe(cell)} among its actions; expected an object with name and arguments")
     name, arguments = cell.get("name"), cell.get("arguments", cell.get("kwargs", {}))

@@ -8,9 +8,8 @@ forbidden or not, as the programs of a real shop do; only what cannot be is refu
 import json
 from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
+from random import Random
 from typing import Any
-
-import numpy as np
 
 from palaestra.errors import ToolError
 
@@ -80,7 +79,7 @@ class Shop:
         return self._pay_back(order, sum(found["items"].values()), found["paid_by"])
 
     def change_address(self, order: int, street: str) -> str:
-        self.order(order)["street"] = " ".join(street.split())
+        self.order(order)["street"] = " ".join(street.split()).strip(".,").title()
         return "done"
 
     def exchange_item(self, order: int, old_item: str, new_item: str) -> str:
@@ -185,35 +184,35 @@ def draw_world(number: int) -> Database:
 
 @lru_cache(maxsize=1024)
 def _drawn(number: int) -> str:
-    rng = np.random.default_rng(number)
+    rng = Random(number)  # A tenth of the time that numpy takes for single draws.
+    prices = {product: rng.randrange(10, 90) for product in PRODUCTS}
     stock = {
-        f"{colour} {product}": {"price": price, "stock": int(rng.integers(0, 3))}
-        for product, price in zip(PRODUCTS, rng.integers(10, 90, size=len(PRODUCTS)).tolist(), strict=True)
+        f"{colour} {product}": {"price": prices[product], "stock": rng.randrange(3)}
+        for product in PRODUCTS
         for colour in COLOURS
     }
-    people = rng.permutation(len(FIRST) * len(LAST))[:CUSTOMERS].tolist()
-    numbers = iter((rng.permutation(9000)[: CUSTOMERS * ORDERS_EACH] + 1000).tolist())
+    people = rng.sample(range(len(FIRST) * len(LAST)), CUSTOMERS)
+    numbers = iter(rng.sample(range(1010, 1100), CUSTOMERS * ORDERS_EACH))  # Two tokens for the tiny agent.
     customers: dict[str, Any] = {}
     orders: dict[str, Any] = {}
-    for key, person in zip((rng.permutation(900)[:CUSTOMERS] + 100).tolist(), people, strict=True):
+    for key, person in zip(rng.sample(range(100, 1000), CUSTOMERS), people, strict=True):
         first, last = FIRST[person % len(FIRST)], LAST[person // len(FIRST)]
         customers[str(key)] = {
             "name": f"{first} {last}",
             "email": f"{first}.{last}@mail.example".lower(),
-            "postcode": f"{'ABCDEFGH'[rng.integers(8)]}{'KLMNPRST'[rng.integers(8)]}{rng.integers(10, 100)}",
-            "tier": str(rng.choice(list(VOUCHER))),
-            "voucher": int(rng.integers(0, 4)) * 5,
+            "postcode": f"{rng.choice('ABCDEFGH')}{rng.choice('KLMNPRST')}{rng.randrange(10, 100)}",
+            "tier": rng.choice(list(VOUCHER)),
+            "voucher": rng.randrange(4) * 5,
         }
-        home = f"{rng.integers(1, 40)} {rng.choice(STREETS)}"
-        bought = rng.permutation(PRODUCTS).tolist()
+        home, bought = f"{rng.randrange(1, 40)} {rng.choice(STREETS)}", rng.sample(PRODUCTS, len(PRODUCTS))
         for _ in range(ORDERS_EACH):
-            items = [f"{rng.choice(COLOURS)} {bought.pop()}" for _ in range(rng.integers(1, 3))]
-            state = str(rng.choice(["pending", "shipped", "delivered"], p=[0.4, 0.2, 0.4]))
+            items = [f"{rng.choice(COLOURS)} {bought.pop()}" for _ in range(rng.randrange(1, 3))]
+            state = rng.choice(("pending", "pending", "shipped", "delivered", "delivered"))
             orders[str(next(numbers))] = {
                 "customer": str(key),
                 "state": state,
-                "days": int(rng.integers(1, {"pending": 20, "shipped": 5, "delivered": 90}[state])),
-                "paid_by": str(rng.choice(["card", "voucher"])),
+                "days": rng.randrange(1, {"pending": 20, "shipped": 5, "delivered": 90}[state]),
+                "paid_by": rng.choice(("card", "voucher")),
                 "street": home,
                 "items": {item: stock[item]["price"] for item in items},
                 "paid_back": 0,
