@@ -72,7 +72,7 @@ class Desk(Toolkit):
 
     @tool
     def find_customer(self, email: str, postcode: str) -> str:
-        """Verify a customer, and see her record and the numbers of her orders."""
+        """Verify a customer, and see the record and the numbers of all orders."""
         number, one = self.shop.customer(email, postcode)
         self.verified.append(number)
         mine = [key for key, order in self.shop.database["orders"].items() if order["customer"] == number]

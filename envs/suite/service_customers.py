@@ -6,6 +6,7 @@ Neither customer knows the right actions; both know their own wishes. Left out: 
 """
 
 import re
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -58,7 +59,7 @@ class ScriptedCustomer(Customer):
 
     @tool
     def ask_customer(self, message: str) -> str:
-        """Say something to the customer, or ask her something, and read what she answers."""
+        """Say something to the customer, or ask her something, and read the answer."""
         return answer(self.data, self.state, self.heard(message))
 
 
@@ -131,11 +132,14 @@ not possible, accept it. When all your wishes are settled, say that this is all 
 class EndpointCustomer(Customer):
     """Asks a served model, which plays her. What it says is an observation, and never more."""
 
+    max_seconds = 600.0
+
     def __init__(self, line: "CustomerLine") -> None:
-        self.line = line
+        self.line, self.busy = line, False
 
     def start(self, task: Task, rng: np.random.Generator) -> None:
         super().start(task, rng)
+        self.busy = False
         role = ROLE.format(instruction=instruction_of(task.data))
         # She has begun: what she said first is the task's prompt.
         dialogue = [("system", role), ("user", "Hello, how can I help you?"), ("assistant", task.prompt)]
@@ -143,11 +147,19 @@ class EndpointCustomer(Customer):
 
     @tool(timeout=_WAIT_SECONDS + 10.0)
     async def ask_customer(self, message: str) -> str:
-        """Say something to the customer, or ask her something, and read what she answers."""
+        """Say something to the customer, or ask her something, and read the answer."""
+        if self.busy:  # Questions of one turn would wait for one another, past their deadline.
+            raise ToolError("the customer is still answering another question; ask one in a turn")
         dialogue = [*self.state["dialogue"], ("user", self.heard(message))]
-        said = await self.line.say([{"role": role, "content": text} for role, text in dialogue], self.state["seed"])
-        self.state = {**self.state, "dialogue": [*dialogue, ("assistant", said)]}
-        return said
+        messages = [{"role": role, "content": text} for role, text in dialogue]
+        self.busy, begun = True, time.perf_counter()
+        try:
+            told = await self.line.say(messages, self.state["seed"])
+        finally:
+            self.busy = False
+            self.count(time.perf_counter() - begun)
+        self.state = {**self.state, "dialogue": [*dialogue, ("assistant", told)]}
+        return told
 
 
 class Script:

@@ -28,8 +28,8 @@ CHANGES = ("cancel_order", "change_address", "exchange_item", "return_item", "gi
 IDENTITY, CANCEL, ADDRESS, EXCHANGE, RETURN, LATE = 1, 2, 3, 4, 5, 6
 """Numbers of the rules."""
 RULES = {
-    IDENTITY: "Verify the customer first: ask for e-mail and postcode, and find_customer must know both. Orders of "
-    "anybody else are neither told about nor changed.",
+    IDENTITY: "Verify the customer first: ask for e-mail and postcode, and find_customer must know both. Who cannot be "
+    "verified is refused by this rule, and so is everybody who wants something done with another's order.",
     CANCEL: "Cancel only pending orders. The money goes back by itself to where it came from.",
     ADDRESS: "Change the address only of pending orders.",
     EXCHANGE: "Exchange only in pending orders, for another colour of the same product that is in stock.",
@@ -95,6 +95,8 @@ class Shop:
 
     def return_item(self, order: int, item: str, refund_to: str) -> str:
         items = self._holding(order, item)
+        if refund_to not in ("card", "voucher"):
+            raise ToolError(f"refund_to is {refund_to!r:.40}; expected 'card' or 'voucher'")
         found, name = self.order(order), item.strip().lower()
         found["returned"] = sorted([*found["returned"], name])
         return self._pay_back(order, items.pop(name), refund_to)

@@ -91,12 +91,15 @@ def test_a_served_customer_knows_her_wishes_hears_the_clerk_and_is_only_observed
         texts = ("Who are you?", "And now?", "Go on.", "Are you still there?")
         told = [env.step(env.call("ask_customer", message=text))[0] for text in texts]
         env.restore(here)
+        twice = env.step(env.call("ask_customer", message="One?") + env.call("ask_customer", message="Two?"))[0]
+        assert "ask one in a turn" in twice
+        env.restore(here)
         env.step(env.call("ask_customer", message="Once more?"))
         *_, info = env.step("Goodbye.")
     assert told[1] == trap
     assert [len(told[2]), told[3]] == [MAX_CHARS, "(She says nothing.)"]
     assert info["attempt"].final == {"changes": {}, "broken": []}
-    first, *_, last, again = server.questions
+    first, *_, last, _, again = server.questions
     role, *heard = first["messages"]
     assert role["role"] == "system"
     task = info["attempt"].task
