@@ -14,6 +14,7 @@ import numpy as np
 
 from palaestra.endpoint import Endpoint, EndpointConfig
 from palaestra.endpoint.background import BackgroundLoop
+from palaestra.endpoint.config import DEFAULT_KEY
 from palaestra.envs.core.backends import Backends, Where
 from palaestra.envs.core.tool import tool
 from palaestra.envs.suite.service_requests import instruction_of, said
@@ -176,7 +177,7 @@ class CustomerLine:
         self,
         base_url: str,
         model: str,
-        api_key_env: str = EndpointConfig.__dataclass_fields__["api_key_env"].default,
+        api_key_env: str = DEFAULT_KEY,
         timeout: float = 30.0,
         patience: float = 60.0,
         max_tokens: int = 200,

@@ -23,7 +23,7 @@ from palaestra.envs.suite.service_world import (
     perform,
 )
 from palaestra.episode import Task
-from palaestra.errors import ToolError
+from palaestra.errors import EnvironmentDefect, ToolError
 
 Wish = dict[str, Any]
 Action = tuple[str, dict[str, Any]]
@@ -40,6 +40,8 @@ LEVELS: Mapping[str, Sequence[str]] = {"full": tuple(WORDS), "small": ("cancel_o
 OPENING = "Hello, I need help with an order."
 _TWO_WISHES, _STRANGERS, _CHANGES_OF_MIND, _UNKNOWN_NUMBERS = 0.4, 0.15, 0.3, 0.3
 """Shares of tasks."""
+MAX_WORLDS = 1_000
+"""Drawn for one task; a handful is enough."""
 
 
 def said(wish: Wish) -> str:
@@ -79,7 +81,7 @@ def draw_task(rng: np.random.Generator, level: str) -> Task:
     stranger = level == "full" and bool(rng.random() < _STRANGERS)
     count = 2 if level == "full" and not stranger and rng.random() < _TWO_WISHES else 1
     drawn = [(str(rng.choice(LEVELS[level])), bool(rng.random() < 0.5)) for _ in range(count)]
-    while True:
+    for _ in range(MAX_WORLDS):
         number = int(rng.integers(2**31))
         shop = Shop(draw_world(number))
         owner = str(rng.choice(list(shop.database["customers"])))
@@ -89,6 +91,7 @@ def draw_task(rng: np.random.Generator, level: str) -> Task:
             wishes += [] if found is None else [found]
         if len(wishes) == count:
             return _made(shop, number, owner, stranger, wishes, level)
+    raise EnvironmentDefect(f"no customer of {MAX_WORLDS} worlds can have the wishes {drawn}")
 
 
 def _fitting(
