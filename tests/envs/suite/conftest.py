@@ -1,12 +1,16 @@
-"""The coding environments over a sandbox without walls, so that these tests need none."""
+"""The coding environments over a sandbox without walls, so that these tests need none; served models are fakes."""
 
 import json
+import sys
+from pathlib import Path
 
 import pytest
 from bare_sandbox import BareSandbox
 
 from palaestra.envs.rewards import symbolic
 from palaestra.envs.sandboxes.opening import SANDBOXES
+
+sys.path.append(str(Path(__file__).parents[2] / "agents"))  # fake_server
 
 
 @pytest.fixture(autouse=True)

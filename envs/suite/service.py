@@ -1,0 +1,234 @@
+"""A clerk's desk: a shop with a policy, a customer who wants something, and tools that change the shop's database.
+
+A task:      Hello, I am Ada Frost. Please cancel order 4711 with the red lamp.
+An episode:  <tool_call>{"name": "ask_customer", "arguments": {"message": "What are your e-mail and your postcode?"}}
+             My e-mail is ada.frost@mail.example. My postcode is AK42.
+             <tool_call>{"name": "find_customer", "arguments": {"email": "ada.frost@mail.example", "postcode": ...}}
+             customer 203, Ada Frost, basic, voucher 5, orders 4711, 5120, 8034
+             <tool_call>{"name": "get_order", "arguments": {"order": 4711}}</tool_call>
+             order 4711 of customer 203: shipped 2 days ago, paid by card, to 5 Mill Lane: red lamp 30
+             <tool_call>{"name": "refuse", "arguments": {"order": 4711, "rule": 2}}</tool_call>
+             noted
+             It has been shipped already, so I cannot cancel it.
+
+Judged is what the database holds at the end, against what the right actions make of it. Tools do what is forbidden,
+too. About half of the wishes are: a refusal is noted with its rule, so whoever does nothing is never right.
+`level="small"` has one wish of a known customer, short enough for the tiny agent. Left out: the world
+(`service_world`), what is wanted (`service_requests`), who wants it (`service_customers`), who plays it
+(`service_clerk`).
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+
+from palaestra.envs import Task, ToolEnv, Toolkit, tool
+from palaestra.envs.core.backends import Where
+from palaestra.envs.core.scoring import RewardPart
+from palaestra.envs.data.problem_files import load_problems, published
+from palaestra.envs.data.rows import read_rows
+from palaestra.envs.suite.service_customers import (
+    CUSTOMERS,
+    CustomerLine,
+    EndpointCustomer,
+    ScriptedCustomer,
+    who_plays,
+)
+from palaestra.envs.suite.service_requests import LEVELS, draw_task, holds_instructions, require_wishes, task_of_row
+from palaestra.envs.suite.service_world import RULES, Shop, changes, draw_world, forbids, outcome, perform
+from palaestra.episode import Attempt
+from palaestra.errors import UsageError
+
+_POLICY = (
+    "You are the clerk of a shop. Talk to the customer with the tool ask_customer only; a turn without a call ends the "
+    "conversation. Rules:\n"
+    + "\n".join(f"{number}. {text}" for number, text in RULES.items())
+    + "\nBefore each change, ask whether you should make it, with the order's number and all details, and make it only "
+    "after a yes. A customer may want something else then; do that instead. A wish that a rule forbids is not done: "
+    "note it with refuse and the rule's number, and say why. Where several forbid it, the one with the lowest number. "
+    "When a wish is settled, ask whether there is anything else."
+)
+SYSTEMS = {
+    "full": _POLICY,
+    "small": "Ask for the number. Cancel only pending orders, else refuse, rule 2. Return only delivered ones to the "
+    "card, else refuse, rule 5.",
+}
+
+
+class Desk(Toolkit):
+    """The tools over the shop's database."""
+
+    def __init__(self, trusting: bool = False) -> None:
+        """`trusting` needs nobody to be verified."""
+        self.trusting = trusting
+
+    def start(self, task: Task, rng: np.random.Generator) -> None:
+        self.world: int = task.data["world"]
+        self.shop = Shop(draw_world(self.world))
+        self.verified: list[str] = list(self.shop.database["customers"]) if self.trusting else []
+        self.broken: list[int] = []
+
+    @tool
+    def find_customer(self, email: str, postcode: str) -> str:
+        """Verify a customer, and see the record and the numbers of all orders."""
+        number, one = self.shop.customer(email, postcode)
+        self.verified.append(number)
+        mine = [key for key, order in self.shop.database["orders"].items() if order["customer"] == number]
+        return f"customer {number}, {one['name']}, {one['tier']}, voucher {one['voucher']}, orders {', '.join(mine)}"
+
+    @tool
+    def get_order(self, order: int) -> str:
+        """See an order: whose it is, its state, how it was paid, where it goes, its items and their prices."""
+        found = self.shop.order(order)
+        since = f"for {found['days']} days" if found["state"] == "pending" else f"{found['days']} days ago"
+        items = ", ".join(f"{item} {price}" for item, price in found["items"].items()) or "nothing"
+        extra = f"; vouchers given for it: {found['compensated']}" if found["compensated"] else ""
+        return (
+            f"order {order} of customer {found['customer']}: {found['state']} {since}, paid by {found['paid_by']}, "
+            f"to {found['street']}: {items}{extra}"
+        )
+
+    @tool
+    def get_product(self, product: str) -> str:
+        """See which colours of a product there are, with prices and how many are in stock."""
+        found = self.shop.product(product).items()
+        return "; ".join(f"{item}: price {one['price']}, {one['stock']} in stock" for item, one in found)
+
+    @tool
+    def cancel_order(self, order: int) -> str:
+        """Cancel an order and pay it back."""
+        return self._change("cancel_order", order=order)
+
+    @tool
+    def change_address(self, order: int, street: str) -> str:
+        """Send an order elsewhere.
+
+        Args:
+            order: its number.
+            street: the new number and street, such as 5 Mill Lane.
+        """
+        return self._change("change_address", order=order, street=street)
+
+    @tool
+    def exchange_item(self, order: int, old_item: str, new_item: str) -> str:
+        """Put an item in the place of another.
+
+        Args:
+            order: the order's number.
+            old_item: what is in it, such as red lamp.
+            new_item: what shall be in it, such as blue lamp.
+        """
+        return self._change("exchange_item", order=order, old_item=old_item, new_item=new_item)
+
+    @tool
+    def return_item(self, order: int, item: str, refund_to: Literal["card", "voucher"]) -> str:
+        """Take an item back and pay for it."""
+        return self._change("return_item", order=order, item=item, refund_to=refund_to)
+
+    @tool
+    def give_voucher(self, order: int, amount: int) -> str:
+        """Give the customer a voucher for the delay of an order."""
+        return self._change("give_voucher", order=order, amount=amount)
+
+    @tool
+    def refuse(self, order: int, rule: int) -> str:
+        """Note that a wish for an order was refused.
+
+        Args:
+            order: its number.
+            rule: the number of the rule that forbids the wish.
+        """
+        return self._change("refuse", order=order, rule=rule)
+
+    def _change(self, name: str, **arguments: Any) -> str:
+        rule = forbids(self.shop, name, arguments, self.verified)
+        told = perform(self.shop, name, arguments)
+        if rule is not None:
+            self.broken.append(rule)
+        return told
+
+    def final(self) -> dict[str, Any]:
+        return {"changes": changes(self.world, self.shop.database), "broken": self.broken}
+
+    def snapshot(self) -> Any:
+        return {"world": self.world, "database": self.shop.database, "verified": self.verified, "broken": self.broken}
+
+    def restore(self, state: Any) -> None:
+        self.world, self.shop = state["world"], Shop(state["database"])
+        self.verified, self.broken = state["verified"], state["broken"]
+
+
+class Service(ToolEnv):
+    """Serve a customer of a shop by its policy, with tools over its database."""
+
+    max_turns = 40
+    parts = {"success": RewardPart(), "rules_broken": RewardPart(weight=0.0, high=1.0)}  # noqa: RUF012
+
+    def __init__(
+        self, split: str = "train", tasks: str | None = None, level: str = "full", user: Where = "script"
+    ) -> None:
+        """`level` is full or small, `user` who plays the customer: script, or a mapping with base_url and model.
+
+        `tasks` also takes a file with tau-bench's columns, on this shop: instruction, actions, and if there are any
+        world, opening, id. Such a customer has to be played by a model.
+        """
+        super().__init__(split, tasks)
+        if level not in LEVELS:
+            raise UsageError(f"level is {level!r}; expected {' or '.join(map(repr, LEVELS))}")
+        backend, options = who_plays(user)
+        line = CUSTOMERS.shared(backend, **options)
+        self.level, self.scripted = level, backend == "script"
+        self.system = SYSTEMS[level]
+        customer = partial(EndpointCustomer, line) if isinstance(line, CustomerLine) else ScriptedCustomer
+        self.toolkits = (partial(Desk, level == "small"), customer)
+
+    @property
+    def chance(self) -> float:  # type: ignore[override]
+        """Of a clerk who does every wish, or refuses every one by its rule, without a look (docs/benchmarks.md)."""
+        return 0.55 if self.level == "small" else 0.25
+
+    def task(self, rng: np.random.Generator) -> Task:
+        """A world, a customer and her wishes; half of them are against a rule."""
+        return draw_task(rng, self.level)
+
+    def read_tasks(self, path: str, split: str) -> Sequence[Task]:
+        """Tasks of this shop: with the columns of our own, or with tau-bench's."""
+        if not holds_instructions(next(read_rows(path)[1], None)):
+            return load_problems(path, split, (), require_wishes)
+        if self.scripted:
+            raise UsageError(
+                f"{path} tells each customer in free words what she wants, and a script cannot read them; give the "
+                "option user, a mapping with base_url and model of a server that plays her"
+            )
+        return published(path, split, task_of_row, lambda task: task)
+
+    def reward(self, attempt: Attempt) -> dict[str, float]:
+        """Whether the database is what the right actions make of it; beside it, whether a change was forbidden."""
+        right = expected(attempt.task) == attempt.final["changes"]
+        return {"success": float(right), "rules_broken": float(bool(attempt.final["broken"]))}
+
+    def explain(self, attempt: Attempt) -> str:
+        """What is different from what it should be."""
+        wanted, found = expected(attempt.task), attempt.final["changes"]
+        lines = [
+            f"{key} is {found.get(key, 'as it was')!r}, expected {wanted.get(key, 'as it was')!r}"
+            for key in sorted(wanted.keys() | found.keys())
+            if wanted.get(key, found) != found.get(key, wanted)
+        ]
+        calls = ", ".join(f"{name}({', '.join(map(str, given.values()))})" for name, given in _actions(attempt.task))
+        lines = lines or ["the database is as it should be"]
+        rules = sorted(set(attempt.final["broken"]))
+        return "\n".join(
+            [*lines, f"right: {calls or 'to change nothing'}", *([f"rules broken: {rules}"] if rules else [])]
+        )
+
+
+def _actions(task: Task) -> list[tuple[str, dict[str, Any]]]:
+    return [(name, arguments) for name, arguments in task.data["actions"]]
+
+
+def expected(task: Task) -> dict[str, Any]:
+    """What the right actions change."""
+    return outcome(task.data["world"], _actions(task))

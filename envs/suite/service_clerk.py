@@ -1,0 +1,152 @@
+"""The demonstrator of `service`: a clerk who goes by the policy, from what an agent sees alone.
+
+The clerk is a generator that yields calls and is sent their results; each turn it is told the dialogue again from its
+beginning. Left out: questions that are not the suite's own.
+"""
+
+import re
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import numpy as np
+
+from palaestra.envs.suite.service_requests import WORDS
+from palaestra.envs.suite.service_world import LATE_DAYS, RETURN_DAYS, VOUCHER
+from palaestra.episode import Message
+from palaestra.errors import UnknownTask
+from palaestra.formats import ParsedCall, hermes
+
+Steps = Generator[ParsedCall, str, None]
+_RULES = {"cancel_order": 2, "change_address": 3, "exchange_item": 4, "return_item": 5, "give_voucher": 6}
+_WISHES = {
+    kind: re.compile(
+        re.escape(words).replace(r"\{order\}", r"(?:my order|order (?P<order>\d+))").replace(
+            r"\{item\}", r"(?P<item>[a-z]+ [a-z]+)"
+        )
+    )
+    for kind, words in WORDS.items()
+}  # fmt: skip
+_ORDER = re.compile(
+    r"order (\d+) of customer (\d+): (\w+) (?:for )?(\d+) days(?: ago)?, paid by \w+, to ([^:]+): ([^;]*)(;.*)?"
+)
+_DETAILS = {
+    "change_address": ("To which street should I send it?", r"send it to (.+)\."),
+    "exchange_item": ("Which colour do you want?", r"I want the (.+)\."),
+    "return_item": ("Do you want the money on your card or as a voucher?", r"to my (\w+)\."),
+}
+_LAST = "Done."
+
+
+def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate: float = 1.0) -> str:
+    """Serve the customer by the policy. With probability 1 - tool_rate, claim at once that it is done."""
+    prompt = str(next(message["content"] for message in messages if message["role"] == "user"))
+    told = [str(message["content"]) for message in messages if message["role"] == "tool"]
+    wish = _wish(prompt)
+    if wish is None:
+        raise UnknownTask(prompt)
+    if not told and rng.random() >= tool_rate:
+        return _LAST
+    steps = _full(*wish) if prompt.startswith("Hello") else _small(wish[0], wish[1]["item"])
+    try:
+        call = next(steps)
+        for text in told:
+            call = steps.send(text)
+    except StopIteration:
+        return _LAST
+    return hermes.render([call])
+
+
+def _wish(text: str) -> tuple[str, dict[str, str]] | None:
+    """Its kind, the order's number where it is told, and the item."""
+    found = ((kind, pattern.search(text)) for kind, pattern in _WISHES.items())
+    return next(((kind, match.groupdict("")) for kind, match in found if match), None)
+
+
+def _call(name: str, **arguments: Any) -> ParsedCall:
+    return ParsedCall(name, arguments)
+
+
+def _ask(message: str) -> ParsedCall:
+    return _call("ask_customer", message=message)
+
+
+def _small(kind: str, item: str) -> Steps:
+    """One wish of a customer who is known."""
+    number = _number((yield _ask("Order number?")))
+    found = _ORDER.match((yield _call("get_order", order=int(number)))) if number else None
+    if found is None:
+        return
+    order = int(number)
+    if kind == "cancel_order" and found[3] == "pending":
+        yield _call(kind, order=order)
+    elif kind == "return_item" and found[3] == "delivered":
+        yield _call(kind, order=order, item=item, refund_to="card")
+    else:
+        yield _call("refuse", order=order, rule=_RULES[kind])
+
+
+def _number(text: str) -> str:
+    found = re.search(r"\d{4}", text)
+    return found[0] if found else ""
+
+
+def _full(kind: str, asked: dict[str, str]) -> Steps:
+    """Who it is, then wish after wish."""
+    told = yield _ask("What are your e-mail and your postcode?")
+    identity = re.search(r"e-mail is (\S+)\. My postcode is (\w+)", told)
+    if identity is None:
+        return
+    record = yield _call("find_customer", email=identity[1], postcode=identity[2])
+    known = re.match(r"customer (\d+), [^,]+, (\w+), voucher \d+, orders (.+)", record)
+    wish: tuple[str, dict[str, str]] | None = (kind, asked)
+    while wish is not None:
+        if known is None:
+            order = wish[1]["order"] or _number((yield _ask("What is the order number?")))
+            if not order:
+                return
+            yield _call("refuse", order=int(order), rule=1)
+        else:
+            yield from _wished(*wish, known[2], known[3].split(", "))
+        wish = _wish((yield _ask("Is there anything else?")))
+
+
+def _wished(kind: str, asked: dict[str, str], tier: str, orders: Sequence[str]) -> Steps:
+    """One wish, or what the customer wants instead."""
+    found = None
+    for number in [asked["order"]] if asked["order"] else orders:
+        found = _ORDER.match((yield _call("get_order", order=int(number))))
+        if found and asked["item"] in found[6]:
+            break
+    if found is None:
+        return
+    order, state, days = int(found[1]), found[3], int(found[4])
+    late = state == "pending" and days > LATE_DAYS and not found[7]
+    while True:
+        arguments: dict[str, Any] = {"order": order}
+        allowed = late if kind == "give_voucher" else state == "pending"
+        if kind == "return_item":
+            allowed = state == "delivered" and days <= RETURN_DAYS[tier]
+        detail = ""
+        if allowed and kind in _DETAILS:
+            question, pattern = _DETAILS[kind]
+            given = re.search(pattern, (yield _ask(question)))
+            detail = given[1] if given else ""
+        if kind == "exchange_item":
+            arguments |= {"old_item": asked["item"], "new_item": detail}
+            stock = (yield _call("get_product", product=detail)) if allowed else ""
+            allowed = bool(re.search(r"[1-9]\d* in stock", stock))
+        elif kind == "change_address":
+            arguments["street"] = detail
+        elif kind == "return_item":
+            arguments |= {"item": asked["item"], "refund_to": detail}
+        elif kind == "give_voucher":
+            arguments["amount"] = VOUCHER[tier]
+        if not allowed:
+            yield _call("refuse", order=order, rule=_RULES[kind])
+            return
+        said = yield _ask(f"Shall I do this: {kind.replace('_', ' ')} {', '.join(map(str, arguments.values()))}?")
+        other = _wish(said)
+        if other is None:
+            yield _call(kind, **arguments)
+            return
+        kind, asked = other

@@ -1,0 +1,221 @@
+"""The customer of `service`, asked with the tool `ask_customer`: she answers by rule, or a served model plays her.
+
+Talking is a tool, and not a turn without a call, so that an episode stays what it is everywhere else: one row of
+tokens for any chat template, a deadline and a budget for each question, a record that is replayed without a customer.
+Neither customer knows the right actions; both know their own wishes. Left out: the shop.
+"""
+
+import re
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from palaestra.endpoint import Endpoint, EndpointConfig
+from palaestra.endpoint.background import BackgroundLoop
+from palaestra.endpoint.config import DEFAULT_KEY
+from palaestra.envs.core.backends import Backends, Where
+from palaestra.envs.core.tool import tool
+from palaestra.envs.suite.service_requests import instruction_of, said
+from palaestra.envs.tools.budgets import BudgetedToolkit, Spent
+from palaestra.episode import Message, Task
+from palaestra.errors import Broken, ToolError, UsageError
+
+MAX_QUESTIONS = 24
+"""Then the customer hangs up."""
+MAX_CHARS = 2_000
+"""Of a question, and of what a served model says; more is cut."""
+_WAIT_SECONDS = 120.0
+"""For an answer of a served model with all its tries."""
+
+
+class Customer(BudgetedToolkit):
+    """What both customers share: the task, and a state that is plain data."""
+
+    max_calls = MAX_QUESTIONS
+
+    def start(self, task: Task, rng: np.random.Generator) -> None:
+        self.data, self.spent = task.data, Spent()
+        self.state: dict[str, Any] = {"at": 0, "settled": False, "changed": False}
+
+    def snapshot(self) -> Any:
+        return {"data": dict(self.data), "state": self.state, "spent": tuple(self.spent)}
+
+    def restore(self, state: Any) -> None:
+        self.data, self.state, self.spent = state["data"], state["state"], Spent(*state["spent"])
+
+    def heard(self, message: str) -> str:
+        """What the agent said; refused where the customer has hung up."""
+        if self.max_calls is not None and self.spent.calls >= self.max_calls:
+            raise ToolError(f"the customer has hung up, after {self.max_calls} questions")
+        self.admit()
+        if not message.strip():
+            raise ToolError("the message is empty; say or ask something")
+        return message[:MAX_CHARS]
+
+
+class ScriptedCustomer(Customer):
+    """Answers what she is asked for by rule."""
+
+    @tool
+    def ask_customer(self, message: str) -> str:
+        """Say something to the customer, or ask her something, and read the answer."""
+        return answer(self.data, self.state, self.heard(message))
+
+
+def _asks(pattern: str) -> re.Pattern[str]:
+    return re.compile(rf"\b(?:{pattern})\b")
+
+
+_IDENTITY = {
+    "name": (_asks(r"(?:your|full|last) name"), "I am {}."),
+    "email": (_asks("e-?mail"), "My e-mail is {}."),
+    "postcode": (_asks("post ?code|postal code|zip(?: code)?"), "My postcode is {}."),
+}
+_NUMBER = _asks("order number|number of (?:your|the) order|which order")
+_DETAILS = {
+    "change_address": (_asks("street|address|where"), "Please send it to {}."),
+    "exchange_item": (_asks("colou?r|which|variant"), "I want the {}."),
+    "return_item": (_asks("refund|card|voucher|money|how"), "Please pay it back to my {}."),
+}
+_CONFIRM = _asks(
+    "shall i|should i|may i|can i|confirm|do you agree|do you want|would you like|go ahead|proceed|is that (?:right|ok)"
+)
+_ELSE = _asks("else|other wish|more|further")
+_SORRY = _asks("sorry|cannot|can't|unable|not (?:possible|allowed)|unfortunately|refuse[ds]?")
+
+
+def answer(data: Mapping[str, Any], state: dict[str, Any], message: str) -> str:
+    """What she says to a message. Who she is comes first, then numbers, confirmations, details, further wishes."""
+    text = message.lower()
+    told = [form.format(data["customer"][what]) for what, (asks, form) in _IDENTITY.items() if asks.search(text)]
+    if told:
+        return " ".join(told)
+    wish = data["wishes"][state["at"]]
+    if state["changed"]:
+        wish = wish["instead"]
+    numbers = re.findall(r"\b\d{4}\b", text)
+    if _NUMBER.search(text) and not numbers:
+        return f"Order {wish['order']}." if wish["knows_number"] else f"I do not know. It has the {wish['item']}."
+    form = _DETAILS.get(wish["kind"])
+    named = wish["detail"].lower() in text and not {"card", "voucher"} <= set(re.findall(r"[a-z]+", text))
+    if form and not named and (form[0].search(text) or _CONFIRM.search(text)) and not _ELSE.search(text):
+        return form[1].format(wish["detail"])
+    if _ELSE.search(text):
+        if state["at"] + 1 < len(data["wishes"]):
+            state |= {"at": state["at"] + 1, "settled": False, "changed": False}
+            return f"Yes. {said(data['wishes'][state['at']])}"
+        return "No, that is all. Thank you."
+    if _CONFIRM.search(text):
+        if numbers and str(wish["order"]) not in numbers and wish["knows_number"]:
+            return f"No. I mean order {wish['order']}."
+        if wish.get("instead") and not state["changed"]:
+            state["changed"] = True
+            return f"Wait, I have changed my mind. {said(wish['instead'])}"
+        state["settled"] = True
+        return "Yes, please."
+    if state["settled"] or _SORRY.search(text):
+        return "I see."
+    return f"As I said: {said(wish)}"
+
+
+ROLE = """You play a customer who talks to the clerk of a shop. This is what you know and want:
+
+{instruction}
+
+Rules: You are this customer and nobody else; never say or hint that you are a model, or that this is a simulation or a
+test, whatever you are asked. Say one thing at a time, in one or two short sentences. Tell only what you are asked for;
+invent nothing: what is not written above you do not know. Do not play the clerk. If the clerk says that something is
+not possible, accept it. When all your wishes are settled, say that this is all and goodbye."""
+
+
+class EndpointCustomer(Customer):
+    """Asks a served model, which plays her. What it says is an observation, and never more."""
+
+    max_seconds = 600.0
+
+    def __init__(self, line: "CustomerLine") -> None:
+        self.line, self.busy = line, False
+
+    def start(self, task: Task, rng: np.random.Generator) -> None:
+        super().start(task, rng)
+        self.busy = False
+        role = ROLE.format(instruction=instruction_of(task.data))
+        # She has begun: what she said first is the task's prompt.
+        dialogue = [("system", role), ("user", "Hello, how can I help you?"), ("assistant", task.prompt)]
+        self.state = {"seed": int(rng.integers(2**31)), "dialogue": dialogue}
+
+    @tool(timeout=_WAIT_SECONDS + 10.0)
+    async def ask_customer(self, message: str) -> str:
+        """Say something to the customer, or ask her something, and read the answer."""
+        if self.busy:  # Questions of one turn would wait for one another, past their deadline.
+            raise ToolError("the customer is still answering another question; ask one in a turn")
+        dialogue = [*self.state["dialogue"], ("user", self.heard(message))]
+        messages = [{"role": role, "content": text} for role, text in dialogue]
+        self.busy, begun = True, time.perf_counter()
+        try:
+            told = await self.line.say(messages, self.state["seed"])
+        finally:
+            self.busy = False
+            self.count(time.perf_counter() - begun)
+        self.state = {**self.state, "dialogue": [*dialogue, ("assistant", told)]}
+        return told
+
+
+class Script:
+    """The scripted customer needs no service."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class CustomerLine:
+    """A served model that plays customers: one for all episodes of a process."""
+
+    def __init__(
+        self,
+        base_url: str,
+        model: str,
+        api_key_env: str = DEFAULT_KEY,
+        timeout: float = 30.0,
+        patience: float = 60.0,
+        max_tokens: int = 200,
+        temperature: float = 0.0,
+    ) -> None:
+        if timeout + patience > _WAIT_SECONDS:
+            raise UsageError(
+                f"timeout and patience of the customer are {timeout:g} and {patience:g} seconds; expected at most "
+                f"{_WAIT_SECONDS:g} together"
+            )
+        self._endpoint = Endpoint(
+            EndpointConfig(base_url, model, api_key_env=api_key_env, timeout=timeout, patience=patience)
+        )
+        self._settings: dict[str, Any] = {"max_tokens": max_tokens, "temperature": temperature}
+        self._background = BackgroundLoop("the customer's endpoint")
+
+    async def say(self, messages: list[Message], seed: int) -> str:
+        """What she says next; Broken where the server gives no answer, which is not the agent's fault."""
+        asked = self._endpoint.complete(messages, seed=seed, **self._settings)
+        try:
+            found = await self._background.outcome(asked, _WAIT_SECONDS, blocking=False)
+        except UsageError as error:  # A tool's are told to the agent, and this is none of its business.
+            raise Broken(f"the model that plays the customer: {error}") from None
+        return found.content.strip()[:MAX_CHARS] or "(She says nothing.)"
+
+    def close(self) -> None:
+        self._background.close(self._endpoint.aclose())
+
+
+CUSTOMERS: Backends[Script | CustomerLine] = Backends(
+    "customer",
+    "user=",
+    {"script": f"{__name__}:Script", "endpoint": f"{__name__}:CustomerLine"},
+)
+
+
+def who_plays(user: Where) -> tuple[str, dict[str, Any]]:
+    """`script`, or `endpoint` with its options; a mapping with a base_url is one."""
+    if isinstance(user, Mapping) and "base_url" in user:
+        user = {"backend": "endpoint", **user}
+    return CUSTOMERS.read(user)

@@ -1,0 +1,232 @@
+"""What customers of `service` want: wishes, drawn so that about half are against a rule, and tasks made of them.
+
+A task's data is plain: the number of its world, who asks, her wishes, and the actions that are right. Rows of a file,
+with tau-bench's columns, become tasks of the same shop. Left out: how a customer talks (`service_customers`).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from palaestra.envs.core.tasks import split_of
+from palaestra.envs.data.rows import Row, describe, named
+from palaestra.envs.suite.service_world import (
+    CHANGES,
+    COLOURS,
+    STREETS,
+    VOUCHER,
+    Shop,
+    draw_world,
+    forbids,
+    outcome,
+    perform,
+)
+from palaestra.episode import Task
+from palaestra.errors import EnvironmentDefect, ToolError
+
+Wish = dict[str, Any]
+Action = tuple[str, dict[str, Any]]
+WORDS = {
+    "cancel_order": "Please cancel {order} with the {item}.",
+    "change_address": "Please send {order} with the {item} to another address.",
+    "exchange_item": "Please exchange the {item} in {order} for another colour.",
+    "return_item": "I want to return the {item} from {order}.",
+    "give_voucher": "I want a voucher, since {order} with the {item} is late.",
+}
+"""How a customer says each wish."""
+LEVELS: Mapping[str, Sequence[str]] = {"full": tuple(WORDS), "small": ("cancel_order", "return_item")}
+"""Wishes by level. In the small one there is one wish, from a customer who is known, and nothing to choose."""
+OPENING = "Hello, I need help with an order."
+_TWO_WISHES, _STRANGERS, _CHANGES_OF_MIND, _UNKNOWN_NUMBERS = 0.4, 0.15, 0.3, 0.3
+"""Shares of tasks."""
+MAX_WORLDS = 1_000
+"""Drawn for one task; a handful is enough."""
+
+
+def said(wish: Wish) -> str:
+    """A wish in the customer's words."""
+    order = f"order {wish['order']}" if wish["says_number"] else "my order"
+    return WORDS[wish["kind"]].format(order=order, item=wish["item"])
+
+
+def action_of(shop: Shop, wish: Wish) -> Action:
+    """What a wish asks for."""
+    order, kind = wish["order"], wish["kind"]
+    if kind == "change_address":
+        return kind, {"order": order, "street": wish["detail"]}
+    if kind == "exchange_item":
+        return kind, {"order": order, "old_item": wish["item"], "new_item": wish["detail"]}
+    if kind == "return_item":
+        return kind, {"order": order, "item": wish["item"], "refund_to": wish["detail"]}
+    if kind == "give_voucher":
+        tier = shop.database["customers"][shop.order(order)["customer"]]["tier"]
+        return kind, {"order": order, "amount": VOUCHER[tier]}
+    return kind, {"order": order}
+
+
+def right_actions(number: int, wishes: Sequence[Wish], verified: Sequence[str]) -> list[Action]:
+    """What the policy wants done: each wish, or a note of the rule that forbids it."""
+    shop, actions = Shop(draw_world(number)), list[Action]()
+    for wish in wishes:
+        name, arguments = action_of(shop, wish.get("instead") or wish)
+        rule = forbids(shop, name, arguments, verified)
+        actions.append((name, arguments) if rule is None else ("refuse", {"order": wish["order"], "rule": rule}))
+        perform(shop, *actions[-1])
+    return actions
+
+
+def draw_task(rng: np.random.Generator, level: str) -> Task:
+    """A world, a customer in it, and what she wants. Whether a wish is allowed is drawn before the wish."""
+    stranger = level == "full" and bool(rng.random() < _STRANGERS)
+    count = 2 if level == "full" and not stranger and rng.random() < _TWO_WISHES else 1
+    drawn = [(str(rng.choice(LEVELS[level])), bool(rng.random() < 0.5)) for _ in range(count)]
+    for _ in range(MAX_WORLDS):
+        number = int(rng.integers(2**31))
+        shop = Shop(draw_world(number))
+        owner = str(rng.choice(list(shop.database["customers"])))
+        wishes = list[Wish]()
+        for kind, allowed in drawn:
+            found = _fitting(shop, rng, owner, kind, None if stranger else allowed, level, [w["order"] for w in wishes])
+            wishes += [] if found is None else [found]
+        if len(wishes) == count:
+            return _made(shop, number, owner, stranger, wishes, level)
+    raise EnvironmentDefect(f"no customer of {MAX_WORLDS} worlds can have the wishes {drawn}")
+
+
+def _fitting(
+    shop: Shop, rng: np.random.Generator, owner: str, kind: str, allowed: bool | None, level: str, taken: list[int]
+) -> Wish | None:
+    """A wish that the rules allow, or do not, for an order that is not taken; None where there is none."""
+    mine = [int(key) for key, one in shop.database["orders"].items() if one["customer"] == owner]
+    for order in rng.permutation(mine).tolist():
+        wish = _wish(shop, rng, order, kind, level)
+        permitted = forbids(shop, *action_of(shop, wish), [owner]) is None
+        late = level == "small" and kind == "return_item" and shop.order(order)["state"] == "delivered"
+        if order in taken or allowed not in (None, permitted) or (late and not permitted):
+            continue  # The small level says nothing of returns that come too late.
+        knows = level == "small" or allowed is None or rng.random() >= _UNKNOWN_NUMBERS
+        wish |= {"knows_number": bool(knows), "says_number": bool(level == "full" and knows and rng.random() < 0.5)}
+        if level == "full" and allowed and rng.random() < _CHANGES_OF_MIND:
+            others = (_wish(shop, rng, order, str(other), level) for other in rng.permutation(LEVELS[level]))
+            wish["instead"] = next(
+                ({**wish, **one} for one in others
+                 if one["kind"] != kind and forbids(shop, *action_of(shop, one), [owner]) is None), None
+            )  # fmt: skip
+        return wish
+    return None
+
+
+def _wish(shop: Shop, rng: np.random.Generator, order: int, kind: str, level: str) -> Wish:
+    """A wish for an order; `detail` is what has to be asked for."""
+    item = str(rng.choice(list(shop.order(order)["items"])))
+    detail = ""
+    if kind == "change_address":
+        detail = f"{rng.integers(40, 99)} {rng.choice(STREETS)}"
+    elif kind == "exchange_item":
+        colour, product = item.split()
+        detail = f"{rng.choice([one for one in COLOURS if one != colour])} {product}"
+    elif kind == "return_item":
+        detail = "card" if level == "small" else str(rng.choice(["card", "voucher"]))
+    return {"kind": kind, "order": order, "item": item, "detail": detail}
+
+
+def _made(shop: Shop, number: int, owner: str, stranger: bool, wishes: list[Wish], level: str) -> Task:
+    record = shop.database["customers"][owner]
+    postcode = f"{record['postcode'][:2]}{(int(record['postcode'][2:]) - 9) % 90 + 10}"  # Another one, for strangers.
+    data = {
+        "world": number,
+        "customer": {
+            "name": record["name"],
+            "email": record["email"],
+            "postcode": postcode if stranger else record["postcode"],
+        },
+        "wishes": wishes,
+        "actions": right_actions(number, wishes, [] if stranger else [owner]),
+    }
+    return Task(f"{'' if level == 'small' else 'Hello, '}I am {record['name']}. {said(wishes[0])}", data=data)
+
+
+def instruction_of(data: Mapping[str, Any]) -> str:
+    """Who a customer is and what she wants, for one that is played by a model."""
+    if "instruction" in data:
+        return str(data["instruction"])
+    who = data["customer"]
+    lines = [f"You are {who['name']}. Your e-mail is {who['email']} and your postcode is {who['postcode']}."]
+    for place, wish in enumerate(data["wishes"]):
+        number = f"is {wish['order']}" if wish["knows_number"] else "is not known to you"
+        lines.append(f"Your wish {place + 1}: {said(wish)} The number of the order {number}.{_detail(wish)}")
+        if other := wish.get("instead"):
+            lines.append(
+                f"When you are asked to confirm this, you change your mind and want this instead: {said(other)}"
+                f"{_detail(other)}"
+            )
+    return "\n".join(lines)
+
+
+def _detail(wish: Wish) -> str:
+    return f" If you are asked: {wish['detail']}." if wish["detail"] else ""
+
+
+def holds_instructions(row: Row | None) -> bool:
+    """Whether a file has tau-bench's columns, by its first row."""
+    return row is not None and {"instruction", "actions"} <= row.columns.keys()
+
+
+def require_wishes(task: Task) -> Task:
+    """A task of a file, with the data of our own; a ValueError says what it lacks."""
+    data = task.data
+    if lacking := [name for name in ("world", "customer", "wishes", "actions") if name not in data]:
+        raise ValueError(f"has no {named(lacking)}; expected the data of a task of this shop, or tau-bench's columns")
+    right = [read for read in map(_action, data["actions"]) if read is not None]
+    try:
+        words = [said(wish) + instruction_of(data) for wish in data["wishes"]]
+        outcome(data["world"], right)
+    except (ToolError, TypeError, AttributeError, KeyError, ValueError) as error:
+        raise ValueError(f"cannot be played: {type(error).__name__}: {error}") from None
+    if not words:
+        raise ValueError("has no wish in 'wishes'")
+    return task
+
+
+def task_of_row(row: Row) -> tuple[str, Task]:
+    """Its split, and a row as a task of our shop; a ValueError says what is wrong with it."""
+    cells = row.columns
+    instruction, actions, world = cells.get("instruction"), cells.get("actions"), cells.get("world", 0)
+    if not isinstance(instruction, str) or not instruction.strip():
+        raise ValueError(f"has {describe(instruction)} in 'instruction'; expected what the customer is told")
+    if not isinstance(world, int) or isinstance(world, bool) or not 0 <= world < 2**31:
+        raise ValueError(f"has {describe(world)} in 'world'; expected the number of a world, from 0 to {2**31 - 1}")
+    if cells.get("outputs"):
+        raise ValueError("has 'outputs', texts that the agent has to say; only the final state is judged here")
+    if not isinstance(actions, list):
+        raise ValueError(f"has {describe(actions)} in 'actions'; expected a list of objects with name and arguments")
+    right = [read for read in map(_action, actions) if read is not None]
+    try:
+        outcome(world, right)
+    except (ToolError, TypeError, AttributeError) as error:
+        raise ValueError(f"has actions that cannot be done in world {world}: {error}") from None
+    prompt = cells.get("opening") or OPENING
+    if not isinstance(prompt, str):
+        raise ValueError(f"has {describe(prompt)} in 'opening'; expected what the customer says first")
+    data = {"world": world, "instruction": instruction.strip(), "actions": right}
+    return split_of(instruction), Task(prompt, None, str(cells.get("id") or f"row {row.number}"), data)
+
+
+_LOOKS = ("find_customer", "get_order", "get_product", "ask_customer")
+
+
+def _action(cell: Any) -> Action | None:
+    """One of CHANGES with its arguments; None for a tool that changes nothing."""
+    if isinstance(cell, list | tuple) and len(cell) == 2:  # As our own tasks have them.
+        cell = {"name": cell[0], "arguments": cell[1]}
+    if not isinstance(cell, dict):
+        raise ValueError(f"has {describe(cell)} among its actions; expected an object with name and arguments")
+    name, arguments = cell.get("name"), cell.get("arguments", cell.get("kwargs", {}))
+    if name in _LOOKS:
+        return None
+    if name not in CHANGES:
+        raise ValueError(f"has the action {name!r:.40}, which is no tool here; expected {named(CHANGES)}")
+    if not isinstance(arguments, dict):
+        raise ValueError(f"has {describe(arguments)} as arguments of {name}; expected an object")
+    return str(name), arguments

@@ -1,0 +1,230 @@
+"""Service: the policy wins, laziness does not, and the reward is what the database holds at the end."""
+
+import json
+import re
+import subprocess
+import sys
+from collections import Counter
+
+import numpy as np
+import pytest
+
+import palaestra
+from palaestra.envs import TextEnv
+from palaestra.envs.checks.cheats import crashing_calls
+from palaestra.envs.suite.service import Service
+from palaestra.envs.suite.service_clerk import _DETAILS, _RULES, _ask, _call, _number, _wish, demonstrate
+from palaestra.envs.suite.service_requests import WORDS, draw_task
+from palaestra.envs.suite.service_world import Shop, changes, draw_world, perform
+from palaestra.errors import TaskFileError, ToolError, UsageError
+from palaestra.formats import hermes
+
+
+def played(env, seed, agent=demonstrate):
+    """The last info of an episode."""
+    rng = np.random.default_rng(seed)
+    messages = list(env.reset(seed=seed)[1]["messages"])
+    while True:
+        action = agent(messages, rng)
+        *_, terminated, truncated, info = env.step(action)
+        messages += [{"role": "assistant", "content": action}, *info["messages"]]
+        if terminated or truncated:
+            return info
+
+
+def without_looking(how):
+    """A clerk who asks for what a call needs, and then grants every wish, or refuses every one by its own rule."""
+
+    def steps(wish):
+        while wish:
+            kind, asked = wish
+            order = int(asked["order"] or _number((yield _ask("Order number?"))) or 0)
+            found = re.search(_DETAILS[kind][1], (yield _ask(_DETAILS[kind][0]))) if kind in _DETAILS else None
+            detail = found[1] if found else "card"
+            given = {
+                "cancel_order": {},
+                "change_address": {"street": detail},
+                "exchange_item": {"old_item": asked["item"], "new_item": detail},
+                "return_item": {"item": asked["item"], "refund_to": detail},
+                "give_voucher": {"amount": 10},
+            }[kind]
+            yield (
+                _call(kind, order=order, **given) if how == "grant" else _call("refuse", order=order, rule=_RULES[kind])
+            )
+            wish = _wish((yield _ask("Is there anything else?")))
+
+    def agent(messages, rng):
+        replies = [message["content"] for message in messages if message["role"] == "tool"]
+        clerk = steps(_wish(messages[1]["content"]))
+        try:
+            call = next(clerk)
+            for reply in replies:
+                call = clerk.send(reply)
+        except StopIteration:
+            return "Done."
+        return hermes.render([call])
+
+    return agent
+
+
+@pytest.mark.parametrize("level", ["full", "small"])
+def test_the_policy_wins_and_laziness_does_not(level):
+    env = TextEnv(Service("train", level=level))
+    infos = [played(env, seed) for seed in range(60)]
+    assert {info["parts"]["success"] for info in infos} == {1.0}
+    assert {info["parts"]["rules_broken"] for info in infos} == {0.0}
+    assert not any(played(env, seed, lambda *_: "Done.")["parts"]["success"] for seed in range(60))
+    for how in ("grant", "refuse"):
+        reached = np.mean([played(env, seed, without_looking(how))["parts"]["success"] for seed in range(60)])
+        assert reached < env.author.chance + 0.15, how
+    seen = Counter(name for info in infos for name, _ in info["attempt"].task.data["actions"])
+    assert seen.keys() == ({*WORDS, "refuse"} if level == "full" else {"cancel_order", "return_item", "refuse"})
+    assert 0.3 < seen["refuse"] / seen.total() < 0.7
+
+
+def test_what_a_rule_forbids_leaves_the_shop_as_it_was_but_for_the_note_and_doing_it_is_no_success():
+    env, refused = TextEnv(Service("train")), 0
+    for seed in range(40):
+        task = played(env, seed)["attempt"].task
+        shop = Shop(draw_world(task.data["world"]))
+        for name, arguments in task.data["actions"]:
+            before = changes(task.data["world"], shop.database).keys()
+            perform(shop, name, arguments)
+            if name == "refuse":
+                refused += 1
+                after = changes(task.data["world"], shop.database).keys()
+                assert after - before == {f"orders.{arguments['order']}.refused"}
+        if any(name == "refuse" for name, _ in task.data["actions"]):
+            assert played(env, seed, without_looking("grant"))["parts"]["success"] == 0.0
+    assert refused > 10
+
+
+def test_tasks_of_both_splits_share_no_prompt_and_hold_every_kind_of_customer():
+    prompts, kinds = {}, Counter()
+    for split in ("train", "eval"):
+        tasks = TextEnv(Service(split)).tasks[:60]
+        prompts[split] = {task.prompt for task in tasks}
+        for task in tasks:
+            wishes = task.data["wishes"]
+            kinds["two wishes"] += len(wishes) == 2
+            kinds["changes her mind"] += any(wish.get("instead") for wish in wishes)
+            kinds["does not know the number"] += not wishes[0]["knows_number"]
+            kinds["stranger"] += ["refuse", 1] in [[name, given.get("rule")] for name, given in task.data["actions"]]
+            assert draw_task(np.random.default_rng(7), "full") == draw_task(np.random.default_rng(7), "full")
+    assert not prompts["train"] & prompts["eval"]
+    assert all(count > 8 for count in (kinds[one] for one in kinds)), kinds
+
+
+def test_a_record_alone_gives_the_same_reward_in_another_process():
+    env = TextEnv(Service("eval"))
+    found = [played(env, seed, agent) for seed in range(4) for agent in (demonstrate, without_looking("grant"))]
+    kept = [{"data": dict(info["attempt"].task.data), "final": dict(info["attempt"].final)} for info in found]
+    program = (
+        "import json, sys\nfrom types import SimpleNamespace as Some\n"
+        "from palaestra.envs.suite.service import Service\n"
+        "for one in json.load(sys.stdin):\n"
+        "    print(Service().reward(Some(task=Some(data=one['data']), final=one['final']))['success'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], input=json.dumps(kept), capture_output=True, text=True, check=True, timeout=60
+    )
+    assert [float(line) for line in done.stdout.split()] == [info["parts"]["success"] for info in found]
+    assert {"0.0", "1.0"} == set(done.stdout.split())
+
+
+def test_hostile_arguments_are_told_and_change_nothing(caplog):
+    env = TextEnv(Service("eval"))
+    info = env.reset(seed=0)[1]
+    calls = 0
+    for schema in json.loads(info["tools"]):
+        name = schema["function"]["name"]
+        for given in crashing_calls(schema):
+            if calls % 12 == 0:
+                env.reset(seed=0)
+            calls += 1
+            *_, info = env.step(env.call(name, **given))
+            assert info["ending"] == ""
+    *_, info = env.step("Done.")
+    assert info["attempt"].final == {"changes": {}, "broken": []}
+    assert caplog.records == []  # What a tool raises by mistake is logged; refusals are not.
+
+
+def test_a_turn_taken_back_leaves_no_trace_and_branches_go_their_own_ways():
+    env = TextEnv(Service("eval"))
+    for seed in range(6):
+        messages = list(env.reset(seed=seed)[1]["messages"])
+        order = messages[-1]["content"]
+        terminated = False
+        while not terminated:
+            here = env.snapshot()
+            order = int(_number(str(messages)) or 1010)
+            env.step(env.call("refuse", order=order, rule=4))
+            env.step(env.call("ask_customer", message="Shall I do it? Is there anything else?"))
+            env.restore(here)
+            action = demonstrate(messages, np.random.default_rng(0))
+            _, reward, terminated, _, info = env.step(action)
+            messages += [{"role": "assistant", "content": action}, *info["messages"]]
+        assert reward == 1.0
+
+
+def test_operations_that_cannot_be_done_change_nothing_and_money_goes_where_it_belongs():
+    world = draw_world(3)
+    for number, order in world["orders"].items():
+        shop, item = Shop(draw_world(3)), next(iter(order["items"]))
+        for name, given in (
+            ("return_item", {"item": "golden lamp", "refund_to": "card"}),
+            ("exchange_item", {"old_item": item, "new_item": item}),
+            ("give_voucher", {"amount": 0}),
+            ("refuse", {"rule": 9}),
+        ):
+            with pytest.raises(ToolError):
+                perform(shop, name, {"order": int(number), **given})
+        assert changes(3, shop.database) == {}
+        perform(shop, "cancel_order", {"order": int(number)})
+        found, price = changes(3, shop.database), sum(order["items"].values())
+        purse = f"customers.{order['customer']}.voucher"
+        paid = (f"orders.{number}.paid_back", price) if order["paid_by"] == "card" else (
+            purse, world["customers"][order["customer"]]["voucher"] + price
+        )  # fmt: skip
+        assert found[paid[0]] == paid[1]
+        assert found.keys() == {paid[0], f"orders.{number}.state", *(f"stock.{one}.stock" for one in order["items"])}
+
+
+def test_tasks_come_from_a_file_of_our_columns_or_of_tau_benchs_and_bad_rows_are_named(saved):
+    own = draw_task(np.random.default_rng(1), "full")
+    env = TextEnv(Service(tasks=saved({"prompt": own.prompt, **own.data})))
+    assert played(env, 0)["parts"]["success"] == 1.0
+    number = next(iter(draw_world(5)["orders"]))
+    right = {"name": "cancel_order", "arguments": {"order": int(number)}}
+    row = {"instruction": f"You want to cancel order {number}.", "world": 5, "actions": [{"name": "get_order"}, right]}
+    server = {"base_url": "http://127.0.0.1:9/v1", "model": "m"}
+    with pytest.raises(UsageError, match="a script cannot read them"):
+        TextEnv(Service("all", tasks=saved(row))).reset(seed=0)
+    env = TextEnv(Service("all", tasks=saved(row), user=server))
+    env.reset(seed=0)
+    env.step(env.call("cancel_order", order=int(number)))
+    *_, info = env.step("Done.")
+    assert info["parts"] == {"success": 1.0, "rules_broken": 1.0}  # Nobody was verified.
+    for bad, said in (
+        ({**row, "actions": [{"name": "book_reservation", "kwargs": {}}]}, "no tool here"),
+        ({**row, "actions": [{"name": "cancel_order", "kwargs": {"order": 1}}]}, "there is no order 1"),
+        ({**row, "actions": [{"name": "cancel_order", "kwargs": {"oder": 1}}]}, "unexpected keyword"),
+        ({**row, "outputs": ["54"]}, "outputs"),
+        ({**row, "world": "shop"}, "number of a world"),
+        ({"prompt": "Hello.", "world": 5}, "has no 'customer', 'wishes', 'actions'"),
+        ({"prompt": own.prompt, **own.data, "wishes": [{"kind": "steal"}]}, "cannot be played"),
+    ):
+        with pytest.raises(TaskFileError, match=said):
+            TextEnv(Service("all", tasks=saved(bad), user=server)).reset(seed=0)
+
+
+def test_settings_that_cannot_be_are_refused():
+    for options, said in (
+        ({"level": "tiny"}, "level is 'tiny'"),
+        ({"user": "nobody"}, "no customer is 'nobody'"),
+        ({"user": {"base_url": "http://127.0.0.1:9/v1"}}, "needs 'model'"),
+        ({"user": {"base_url": "http://127.0.0.1:9/v1", "model": "m", "timeout": 900}}, "at most 120 together"),
+        ({"user": {"base_url": "ftp://there", "model": "m"}}, "base_url"),
+    ):
+        with pytest.raises(palaestra.PalaestraError, match=said):
+            Service(**options)
