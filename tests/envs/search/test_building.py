@@ -110,19 +110,20 @@ def test_hostile_html_is_read_in_time():
     assert time.process_time() - begun < 5
 
 
-@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("when", ["before", "between", "after"])
 @pytest.mark.parametrize("at", [0, 2])
-def test_a_build_that_was_cut_off_goes_on_and_loses_and_doubles_nothing(tmp_path, monkeypatch, at, before):
-    """Cut off before or after tantivy's commit, in the middle of a batch or at its end."""
+def test_a_build_that_was_cut_off_goes_on_and_loses_and_doubles_nothing(tmp_path, monkeypatch, at, when):
+    """Cut off before a batch is written down, before tantivy's commit, and after it."""
     monkeypatch.setattr(building, "BATCH_DOCUMENTS", 20)
     corpus, index = corpus_of(tmp_path, [*ROWS, ROWS[3]]), tmp_path / "index"
     saves = []
 
     def cut_off(self, save=building._Building._save):
         if len(saves) == at:
-            if not before:
+            if when != "before":
                 self.texts.flush()
                 self._note([self.saved, self._stand()])
+            if when == "after":
                 self.writer.commit()
             raise KeyboardInterrupt
         saves.append(self.documents)

@@ -219,6 +219,7 @@ def test_what_we_serve_our_client_understands(served):
     index = RetrieveClient("http://localhost", transport=httpx.ASGITransport(application(served)))
     index.check()
     assert found(index, "7", "text", "nothing at all") == [served.search("7", 3), served.search("text", 3), []]
+    assert index.batch == 64  # It was asked in Search-R1's own form.
     assert asyncio.run(index.get("d7")) == asyncio.run(served.get("d7"))
     with pytest.raises(ToolError, match="there is no document"):
         asyncio.run(index.get("../d7"))
