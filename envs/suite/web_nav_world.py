@@ -52,6 +52,7 @@ LISTS: Mapping[str, Mapping[str, Draw]] = {
     "documents": {"pages": _amount, "shelf": _room, "author": _name, "citations": _amount},
 }
 """The facts of a list's entries. The first stands in the list, too."""
+LISTED = frozenset(next(iter(facts)) for facts in LISTS.values())
 AMOUNTS = frozenset(name for facts in (DEPARTMENT, *LISTS.values()) for name, draw in facts.items() if draw is _amount)
 """Facts that can be added up."""
 

@@ -61,8 +61,10 @@ def _product(cells: Mapping[str, Any]) -> Product:
         raise ValueError(f"has the columns {named(cells)}; expected a text in 'asin' and in 'name'")
     prices = re.findall(r"\d[\d,]*(?:\.\d+)?", str(cells.get("pricing") or ""))
     choices = cells.get("customization_options") or {}
-    if not isinstance(choices, Mapping):
-        raise ValueError(f"has {describe(choices)} in 'customization_options'; expected an object")
+    if not isinstance(choices, Mapping) or not all(map(_are_choices, choices.values())):
+        raise ValueError(
+            f"has {describe(choices)} in 'customization_options'; expected lists of entries with a 'value'"
+        )
     return Product(
         key, title, str(cells.get("query") or "").lower().strip(),
         round(float(prices[-1].replace(",", "")) * 100) if prices else _ANY_PRICE,
@@ -70,6 +72,11 @@ def _product(cells: Mapping[str, Any]) -> Product:
         {name.lower(): _texts([one["value"] for one in values]) for name, values in choices.items() if values},
         str(cells.get("product_category") or ""), str(cells.get("full_description") or ""),
     )  # fmt: skip
+
+
+def _are_choices(values: object) -> bool:
+    entries = values or []
+    return isinstance(entries, list) and all(isinstance(one, Mapping) and "value" in one for one in entries)
 
 
 def _texts(found: object) -> tuple[str, ...]:
