@@ -17,6 +17,8 @@ from functools import lru_cache
 from hashlib import blake2b
 from html import escape
 
+import numpy as np
+
 from palaestra.envs.browser.site import SiteRequest, SiteResponse
 from palaestra.envs.suite.two_hop import NAMES
 
@@ -64,7 +66,7 @@ def _hash(*place: object) -> int:
 @lru_cache(maxsize=4096)
 def _names(*place: object) -> Sequence[str]:
     """All names, in an order of this place's own."""
-    return sorted(NAMES, key=lambda name: _hash(*place, name))
+    return [NAMES[at] for at in np.random.default_rng(_hash(*place)).permutation(len(NAMES))]
 
 
 @dataclass(frozen=True)

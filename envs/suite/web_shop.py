@@ -165,7 +165,8 @@ def _choice(page: str, value: str) -> tuple[str, Mapping[str, object]] | None:
 
 def _buy(page: str, choices: Sequence[tuple[str, Mapping[str, object]]], wanted: Mapping[str, str]) -> Walk:
     """From a product's page to an order."""
-    yield from choices
+    for name, arguments in choices:
+        yield name, arguments
     yield "type", {"number": number_of(page, "field", "Quantity"), "text": wanted["quantity"]}
     yield "click", {"number": number_of(page, "button", "Add to cart")}
     form = yield from follow("Checkout")

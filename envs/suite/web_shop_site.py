@@ -118,8 +118,8 @@ class Shop:
         )
         filters = (
             f"<form action='/search'><input type='hidden' name='q' value='{escape(query)}'>"
-            f"<label>Department <select name='kind'><option value=''>all</option>{kinds}</select></label> "
-            f"<label>Highest price <input name='most' value='{escape(asked.get('most', ''))}'></label> "
+            f"<p><label>Department <select name='kind'><option value=''>all</option>{kinds}</select></label></p>"
+            f"<p><label>Highest price <input name='most' value='{escape(asked.get('most', ''))}'></label></p>"
             "<button>Filter</button></form>"
         )
         return _page(f"Results for {query}" if query else kind or "All products", f"{filters}{table}{more}")
@@ -132,7 +132,7 @@ class Shop:
             f"<form method='post' action='/cart'><input type='hidden' name='product' value='{escape(product.key)}'>"
             f"<input type='hidden' name='price' value='{product.price}'>"
             + "".join(_chooser(name, values) for name, values in product.options.items())
-            + "<label>Quantity <input name='quantity' value='1'></label> <button>Add to cart</button></form>",
+            + "<p><label>Quantity <input name='quantity' value='1'></label></p><button>Add to cart</button></form>",
         )
 
     # Buying.
@@ -205,8 +205,8 @@ class Shop:
 _SEARCH = "<form action='/search'><label>Search <input name='q'></label> <button>Go</button></form>"
 _CHECKOUT = (
     "<form method='post' action='/checkout'>"
-    + " ".join(f"<label>{name.capitalize()} <input name='{name}'></label>" for name in ADDRESS)
-    + " <button>Place order</button></form>"
+    + "".join(f"<p><label>{name.capitalize()} <input name='{name}'></label></p>" for name in ADDRESS)
+    + "<button>Place order</button></form>"
 )
 
 

@@ -192,7 +192,8 @@ class _Reader:
         for token in _TOKEN.finditer(self.source):
             text, closing, tag, written = token.groups()
             if text is not None:
-                if not (skip or self.muted):
+                muted = self.muted and not (self.open and self.open[-1][0] in ("option", "textarea"))  # They may be in it.
+                if not (skip or muted):
                     self.parts.append(_decoded(text) if "&" in text else text)
                 elif skip and not dead and self.open and self.open[-1][0] in ("option", "textarea"):
                     self.parts.append(_decoded(text))  # Hidden, and sent all the same.
