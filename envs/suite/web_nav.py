@@ -78,7 +78,7 @@ class SiteBrowser(WebBrowser):
 class WebNav(ToolEnv):
     """Answer a question about a web site."""
 
-    system = "End with Answer: VALUE"
+    system = "The browser stands on the site's home page. End with Answer: VALUE"
     max_turns = 32
     chance = 0.03
     """Names are one of 64."""

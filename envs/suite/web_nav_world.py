@@ -45,13 +45,13 @@ def _day(number: int) -> str:
     return f"{number % 28 + 1} {_MONTHS[number // 28 % 8]} {number // 224 % 9 + 2021}"
 
 
-DEPARTMENT: Mapping[str, Draw] = {"head": _name, "building": _name, "desk": _room, "staff": _amount}
+DEPARTMENT: Mapping[str, Draw] = {"head": _name, "building": _name, "desk": _room, "budget": _amount}
 """The facts of a department."""
 LISTS: Mapping[str, Mapping[str, Draw]] = {
-    "people": {"papers": _amount, "room": _room, "mentor": _name, "students": _amount},
-    "events": {"seats": _amount, "day": _day, "host": _name, "guests": _amount},
+    "people": {"grant": _amount, "room": _room, "mentor": _name, "bonus": _amount},
+    "events": {"fee": _amount, "day": _day, "host": _name, "attendance": _amount},
     "products": {"price": _amount, "code": _room, "maker": _name, "stock": _amount},
-    "documents": {"pages": _amount, "shelf": _room, "author": _name, "citations": _amount},
+    "documents": {"length": _amount, "shelf": _room, "author": _name, "circulation": _amount},
 }
 """The facts of a list's entries. The first stands in the list, too."""
 LISTED = frozenset(next(iter(facts)) for facts in LISTS.values())

@@ -55,7 +55,9 @@ class ShopBrowser(WebBrowser):
 
     def final(self) -> Mapping[str, Any]:
         """What was ordered, by whatever customer."""
-        return {"orders": self.served[HOST].orders}
+        shop = self.served[HOST]
+        assert isinstance(shop, Shop)
+        return {"orders": shop.orders}
 
 
 class WebShop(ToolEnv):
