@@ -45,7 +45,7 @@ def _day(number: int) -> str:
     return f"{number % 28 + 1} {_MONTHS[number // 28 % 8]} {number // 224 % 9 + 2021}"
 
 
-DEPARTMENT: Mapping[str, Draw] = {"head": _name, "building": _name, "desk": _room, "budget": _amount}
+DEPARTMENT: Mapping[str, Draw] = {"head": _name, "building": _name, "town": _name, "budget": _amount}
 """The facts of a department."""
 LISTS: Mapping[str, Mapping[str, Draw]] = {
     "people": {"grant": _amount, "room": _room, "mentor": _name, "bonus": _amount},
