@@ -10,8 +10,8 @@ MAX_CHARS = 2_000_000
 MAX_TAGS = 60_000
 MAX_DEPTH = 1_000
 MAX_ATTRIBUTES = 200
-SMALL = 20_000
-"""Characters of a page that cannot take long, whatever is in it."""
+SMALL = 65_536
+"""Characters of a page that is parsed within half a second, whatever is in it."""
 _TAG = re.compile(
     r"<(/?)([a-zA-Z][^\s/>]*+)(?:[\s/]++(?:[^\s/>][^\s/>=]*+(?:\s*+=\s*+(?:\"[^\"]*+\"|'[^']*+'|[^\s>\"'][^\s>]*+)?+)?+)?+)"
     rf"{{0,{MAX_ATTRIBUTES}}}+(>?)"
