@@ -45,6 +45,12 @@ def test_the_same_number_is_the_same_site_and_another_one_another():
     assert sorted(shared) == ["/about", "/news", "/news/1"]
 
 
+def test_what_holds_in_one_world_says_nothing_of_the_same_place_in_another():
+    for place in (("head", 0), ("bonus", 0, "people", 0), ("circulation", 1, "documents", 1)):
+        facts = {Institute(number, 2).fact(*place) for number in range(60)}
+        assert len(facts) > 30, place
+
+
 def test_names_of_a_list_are_all_different_though_each_nearly_has_a_double():
     for number in range(20):
         for kind in LISTS:
