@@ -183,8 +183,9 @@ class Reader:
             self._parts = []
         elif tag == "base":
             self.base = self.base or attributes.get("href", "")
-        elif attributes.get("http-equiv", "").lower() == "refresh" and self.refresh is None:
-            if found := _REFRESH.match(attributes.get("content", "")):
+        elif attributes.get("http-equiv", "").lower() == "refresh":
+            found = _REFRESH.match(attributes.get("content", ""))
+            if found and self.refresh is None:
                 self.refresh = (float(found[1][:9]), found[2].strip())
 
     def _end(self, tag: str) -> None:
