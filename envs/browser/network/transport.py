@@ -8,7 +8,7 @@ cookies, which are the browser's.
 
 import ssl
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -49,6 +49,42 @@ async def first_connected(
     raise OSError("no address")
 
 
+class CheckedNetwork:
+    """What a pool of httpcore opens connections by (its `AsyncNetworkBackend`): to checked addresses only."""
+
+    def __init__(self, allow: AllowList, lookup: Lookup) -> None:
+        import httpcore
+
+        self._allow, self._lookup, self._plain = allow, lookup, httpcore.AnyIOBackend()
+
+    async def connect_tcp(self, host: str, port: int, timeout: float | None = None, *more: Any, **options: Any) -> Any:
+        """Look up, check and connect."""
+        import httpcore
+
+        async def connect(address: str, seconds: float) -> Any:
+            return await self._plain.connect_tcp(address, port, seconds, *more, **options)
+
+        seconds = CONNECT_SECONDS if timeout is None else timeout
+        try:
+            return await first_connected(self._allow, host, port, seconds, self._lookup, connect)
+        except TimeoutError as error:
+            raise httpcore.ConnectTimeout(str(error)) from None
+        except OSError as error:
+            raise httpcore.ConnectError(str(error)) from None
+
+
+@contextmanager
+def as_httpx() -> Iterator[None]:
+    """The errors of the pool as those of httpx, which are named alike."""
+    import httpcore
+    import httpx
+
+    try:
+        yield
+    except (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError) as error:
+        raise getattr(httpx, type(error).__name__, httpx.TransportError)(str(error)) from error
+
+
 def checked_transport(
     allow: AllowList, *, lookup: Lookup = system_lookup, tls: ssl.SSLContext | None = None
 ) -> "httpx.AsyncBaseTransport":
@@ -59,31 +95,7 @@ def checked_transport(
     except ImportError as error:
         raise MissingExtra("httpx", "browser", "the text browser") from error
 
-    class Checked(httpcore.AsyncNetworkBackend):
-        """Where the pool opens connections."""
-
-        plain = httpcore.AnyIOBackend()
-
-        async def connect_tcp(
-            self,
-            host: str,
-            port: int,
-            timeout: float | None = None,
-            local_address: str | None = None,
-            socket_options: Any = None,
-        ) -> Any:
-            """Only to an address that was checked."""
-
-            async def connect(address: str, share: float) -> Any:
-                return await self.plain.connect_tcp(address, port, share, local_address, socket_options)
-
-            seconds = CONNECT_SECONDS if timeout is None else timeout
-            try:
-                return await first_connected(allow, host, port, seconds, lookup, connect)
-            except TimeoutError as error:
-                raise httpcore.ConnectTimeout(str(error)) from None
-            except OSError as error:
-                raise httpcore.ConnectError(str(error)) from None
+    network: Any = CheckedNetwork(allow, lookup)
 
     class Body(httpx.AsyncByteStream):
         """What arrives, with httpx's errors."""
@@ -109,7 +121,7 @@ def checked_transport(
                 max_connections=MAX_CONNECTIONS,
                 max_keepalive_connections=MAX_IDLE,
                 keepalive_expiry=IDLE_SECONDS,
-                network_backend=Checked(),
+                network_backend=network,
             )
 
         async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -118,36 +130,22 @@ def checked_transport(
                 raise Refused(f"addresses begin with http:// or https://, not with {request.url.scheme[:20]}:")
             if request.url.userinfo:
                 raise Refused("an address with a user's name or password before the host is not opened")
+            url = request.url
             headers = [(name, value) for name, value in request.headers.raw if name.lower() != b"host"]
-            assert isinstance(request.stream, AsyncIterable)
+            asked = httpcore.Request(
+                request.method,
+                httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
+                headers=[(b"Host", url.netloc), *headers],
+                content=request.stream,
+                extensions={"timeout": request.extensions.get("timeout", {})},  # No name for TLS of its own.
+            )
             with as_httpx():
-                answer = await self._pool.handle_async_request(
-                    httpcore.Request(
-                        method=request.method,
-                        url=httpcore.URL(
-                            scheme=request.url.raw_scheme,
-                            host=request.url.raw_host,
-                            port=request.url.port,
-                            target=request.url.raw_path,
-                        ),
-                        headers=[(b"Host", request.url.netloc), *headers],
-                        content=request.stream,
-                        extensions={"timeout": request.extensions.get("timeout", {})},  # No name for TLS of its own.
-                    )
-                )
+                found = await self._pool.handle_async_request(asked)
             return httpx.Response(
-                answer.status, headers=answer.headers, stream=Body(answer.stream), extensions=answer.extensions
+                found.status, headers=found.headers, stream=Body(found.stream), extensions=found.extensions
             )
 
         async def aclose(self) -> None:
             await self._pool.aclose()
-
-    @contextmanager
-    def as_httpx() -> Iterator[None]:
-        """The errors of the pool as those of httpx, which are named alike."""
-        try:
-            yield
-        except (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError) as error:
-            raise getattr(httpx, type(error).__name__, httpx.TransportError)(str(error)) from error
 
     return Transport()
