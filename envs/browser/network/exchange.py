@@ -7,13 +7,13 @@ the certificate there); WebSockets without `CONNECT`, which Chromium does not us
 
 import asyncio
 import html
+import itertools
 import re
 from typing import TYPE_CHECKING, Any
 
 from palaestra.envs.browser.network.addresses import Refused
 from palaestra.envs.browser.network.allow import split_port
 from palaestra.envs.browser.network.way import CHUNK, Answer, Cut, Way
-from palaestra.envs.browser.site import Site, SiteRequest, SiteResponse
 
 if TYPE_CHECKING:
     import h11
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 _ABSOLUTE = re.compile(r"http://([^/?#]+)([/?].*)?", re.IGNORECASE | re.DOTALL)
 _HOP = {b"connection", b"keep-alive", b"te", b"trailer", b"upgrade", b"http2-settings", b"expect", b"host"}
 """Headers of one connection, which are not passed on; nor is what begins with `proxy-`."""
+_MAX_EARLY = 10
+"""Answers of status 1xx before the real one."""
+_SMALL, _SMALL_PARTS = 16, 1000
+"""A body of more parts than the second may not have parts of fewer bytes than the first: each costs our time."""
 
 
 class Exchange:
@@ -54,16 +58,12 @@ class Exchange:
         except h11.RemoteProtocolError as error:
             counts.failed += 1
             await self._say(400, f"this is not HTTP as it should be: {error}")
-        except h11.LocalProtocolError as error:  # A site of this process gave headers that cannot be sent.
-            raise Cut from error
 
     async def _tunnel(self, request: "h11.Request") -> None:
         """Pass bytes both ways, until both sides have ended or nothing moves."""
         import h11
 
         host, port = _place(request.target.decode("latin-1"), None)
-        if host in self.way.sites:
-            raise Refused(f"{host} is served over plain http: open http://{host}/")
         if not isinstance(await self._heard(self._client, self._reader), h11.EndOfMessage):
             raise Answer(400, "a CONNECT has no body")
         reader, writer = await self.way.connect(host, port)
@@ -106,11 +106,6 @@ class Exchange:
         names = [name for name, _ in request.headers]
         if names.count(b"content-length") + names.count(b"transfer-encoding") > 1:
             raise Answer(400, "the request states its length twice")
-        site = self.way.sites.get(host) if port == 80 else None
-        if site is not None:
-            self.way.counts.allowed += 1
-            await self._serve(site, f"http://{host}{path}", request)
-            return
         reader, writer = await self.way.connect(host, port)
         try:
             self.way.counts.allowed += 1
@@ -132,9 +127,11 @@ class Exchange:
 
         try:
             async with asyncio.timeout(self.limits.idle_seconds):
-                while not isinstance(response := await self._heard(server, reader), h11.Response):
-                    if not isinstance(response, h11.InformationalResponse):
-                        raise Answer(502, "the server hung up without an answer")
+                for _ in range(_MAX_EARLY):
+                    if not isinstance(response := await self._heard(server, reader), h11.InformationalResponse):
+                        break
+            if not isinstance(response, h11.Response):
+                raise Answer(502, "the server gave no answer")
         except TimeoutError:
             raise Answer(504, f"the server gave no answer within {self.limits.idle_seconds:g} s") from None
         except h11.RemoteProtocolError as error:
@@ -149,24 +146,6 @@ class Exchange:
                 await self._tell(h11.Data(data=part))
         except (Answer, h11.RemoteProtocolError):  # The head is out already: what the client has must look cut.
             raise Cut from None
-        await self._tell(h11.EndOfMessage())
-
-    async def _serve(self, site: Site, url: str, request: "h11.Request") -> None:
-        """Let a site of this process answer."""
-        import h11
-
-        body = b"".join([part async for part in self._body(self._client, self._reader, self.limits.request_bytes)])
-        written = b";".join(value for name, value in request.headers if name == b"cookie").decode("latin-1")
-        pairs = (one.partition("=") for one in written.split(";") if one.strip())
-        cookies = {name.strip(): value.strip() for name, _, value in pairs}
-        try:
-            found = site.respond(SiteRequest(url, request.method.decode(), body, cookies))
-        except Exception as error:  # An author's site may raise anything; its page says so.
-            found = SiteResponse(f"<h1>500</h1>{html.escape(f'{type(error).__name__}: {error}')}", 500)
-        data = found.body.encode() if isinstance(found.body, str) else found.body
-        head = {**found.headers, "Content-Type": found.type, "Content-Length": str(len(data)), "Connection": "close"}
-        await self._tell(h11.Response(status_code=found.status, headers=list(head.items())))
-        await self._tell(h11.Data(data=b"" if request.method == b"HEAD" else data))
         await self._tell(h11.EndOfMessage())
 
     async def _say(self, status: int, reason: str) -> None:
@@ -187,15 +166,16 @@ class Exchange:
         import h11
 
         size = 0
-        while True:
+        for count in itertools.count():
             async with asyncio.timeout(self.limits.idle_seconds):
                 event = await self._heard(connection, reader)
+                await asyncio.sleep(0)  # Data that is here already would hold up all other connections.
             if not isinstance(event, h11.Data):
                 return
             size += len(event.data)
             self.way.count_bytes(len(event.data))
-            if size > most:
-                raise Answer(413, f"the body is larger than {most} bytes")
+            if size > most or count > _SMALL_PARTS + size // _SMALL:
+                raise Answer(413, f"the body is larger than {most} bytes, or comes in too small parts")
             yield bytes(event.data)
 
     async def _heard(self, connection: "h11.Connection", reader: asyncio.StreamReader) -> Any:

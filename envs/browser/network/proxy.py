@@ -1,9 +1,9 @@
 """A forward proxy that reaches only what its allow-list allows: the one way out of the real browser.
 
 An episode has a proxy of its own, on a port of 127.0.0.1: `CONNECT` for https and WebSockets, absolute addresses for
-plain http, and sites of this process by their host. Names are looked up here, and a connection goes to an address that
-was checked. Deadlines, sizes and numbers are bounded; what passes a bound is cut. Left out: who may connect to the
-port; any program of this machine can, and gets no further than the browser.
+plain http. Names are looked up here, and a connection goes to an address that was checked. Deadlines, sizes and numbers
+are bounded; what passes a bound is cut. Left out: who may connect to the port; any program of this machine can, and
+gets no further than the browser.
 """
 
 import asyncio

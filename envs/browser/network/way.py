@@ -5,13 +5,11 @@ Left out: listening (`proxy`) and the messages of a connection (`exchange`).
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from palaestra.envs.browser.network.addresses import Lookup, Refused, system_lookup
 from palaestra.envs.browser.network.allow import AllowList
 from palaestra.envs.browser.network.transport import first_connected
-from palaestra.envs.browser.site import Site
 
 CHUNK = 64 * 2**10
 """Bytes that are read at once."""
@@ -70,8 +68,6 @@ class Way:
     """Shared by the connections of one proxy."""
 
     allow: AllowList
-    sites: Mapping[str, Site] = field(default_factory=dict)
-    """Served by the proxy, by host, over plain http; they need no entry in the allow-list."""
     limits: ProxyLimits = field(default_factory=ProxyLimits)
     lookup: Lookup = system_lookup
     counts: Counts = field(default_factory=Counts)
