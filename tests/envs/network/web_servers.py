@@ -63,10 +63,13 @@ class Server:
             self.heads.append(head)
             await self._behave(head, reader, writer)
             await writer.drain()
-            if writer.can_write_eof():
+            if not writer.can_write_eof():  # TLS
+                writer.close()
+                await writer.wait_closed()
+            else:
                 writer.write_eof()
-            while await reader.read(65536):
-                pass
+                while await reader.read(65536):
+                    pass
         writer.transport.abort()
         self._tasks.discard(task)
 
