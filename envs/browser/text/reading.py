@@ -16,7 +16,7 @@ MAX_ELEMENTS = 5_000
 """Links and controls that get a number."""
 _ATTRIBUTES = r'(?: [^\s>/]+?="[^"]*")*+'
 _TOKEN = re.compile(
-    rf"([^<]++)|<a({_ATTRIBUTES})>([^<]*+)</a>|<(?:(/?)([a-zA-Z][^\s>/]*)({_ATTRIBUTES})[^>]*>|!--.*?-->|[^>]*>)",
+    rf"([^<]++)|<a({_ATTRIBUTES})(?<!<a)>([^<]*+)</a>|<(?:(/?)([a-zA-Z][^\s>/]*)({_ATTRIBUTES})[^>]*>|!--.*?-->|[^>]*>)",
     re.DOTALL,
 )
 """A text; a link with nothing but text in it, since pages are full of those; or a tag."""
@@ -183,8 +183,9 @@ class Reader:
             self._parts = []
         elif tag == "base":
             self.base = self.base or attributes.get("href", "")
-        elif attributes.get("http-equiv", "").lower() == "refresh" and self.refresh is None:
-            if found := _REFRESH.match(attributes.get("content", "")):
+        elif attributes.get("http-equiv", "").lower() == "refresh":
+            found = _REFRESH.match(attributes.get("content", ""))
+            if found and self.refresh is None:
                 self.refresh = (float(found[1][:9]), found[2].strip())
 
     def _end(self, tag: str) -> None:
