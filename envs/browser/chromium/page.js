@@ -1,174 +1,206 @@
 // The page as numbered text, and acting on its elements by number. Runs in a world of its own: it shares the document
 // with the page's scripts, but no object, so that they can neither change nor call it.
 (() => {
-  const MOST_CHARACTERS = 400000, MOST_ELEMENTS = 60000, MOST_DEPTH = 400, NAME = 200, OPTIONS = 100;
+  const MOST_CHARACTERS = 400000, MOST_ELEMENTS = 60000, MOST_DEPTH = 400, MOST_NUMBERS = 5000, NAME = 200, OPTIONS = 30;
+  const OPEN = '\ue000', CLOSE = '\ue001';
   const ROLES = new Set(['button', 'link', 'checkbox', 'radio', 'switch', 'tab', 'menuitem', 'menuitemcheckbox',
     'menuitemradio', 'option', 'treeitem', 'combobox', 'textbox', 'searchbox', 'spinbutton', 'slider', 'gridcell']);
   const SKIPPED = new Set(['SCRIPT', 'STYLE', 'NOSCRIPT', 'TEMPLATE', 'HEAD', 'META', 'LINK', 'TITLE', 'OBJECT', 'DEFS']);
   const SHAPES = new Set(['circle', 'ellipse', 'rect', 'polygon', 'line']);
   const TYPED = new Set(['text', 'search', 'email', 'url', 'tel', 'password', 'number']);
-  const PRESSED = new Set(['submit', 'button', 'reset', 'image', 'file']);
+  const PLAIN = new Set(['text', 'search', 'email', 'url', 'tel']);
+  const PRESSED = new Set(['submit', 'button', 'reset', 'image']);
   const listening = new WeakSet();
   let numbered = [], changed = 0;
   document.addEventListener('palaestra-listens', (event) => event.relatedTarget && listening.add(event.relatedTarget), true);
 
-  const squeeze = (text) => text.replace(/\s+/g, ' ').trim();
+  const unmarked = (text) => text.replace(/[\ue000\ue001]/g, '');
+  const squeeze = (text) => unmarked(String(text)).slice(0, 50000).replace(/\s+/g, ' ').trim();
   const cut = (text) => (text.length > NAME ? text.slice(0, NAME - 3) + '...' : text);
   const tag = (element) => element.tagName.toUpperCase();
   const is = (element, name) => tag(element) === name;
   const inner = (element) => squeeze(element.innerText ?? element.textContent ?? '');
+  const shown = (element) => element.getClientRects().length > 0;
 
   // What can be acted on.
 
   function kind(element, style, above) {
     const role = element.getAttribute('role');
     switch (tag(element)) {
-      case 'A': case 'AREA': if (element.hasAttribute('href')) return role === 'button' || role === 'tab' ? role : 'link'; break;
+      case 'A': case 'AREA':
+        if (!element.hasAttribute('href')) break;
+        if (!/^(https?|javascript):/.test(element.href)) return '';
+        return role && ROLES.has(role) ? role : 'link';
       case 'BUTTON': case 'SUMMARY': return role && ROLES.has(role) ? role : 'button';
       case 'SELECT': return 'select';
       case 'TEXTAREA': return 'textarea';
-      case 'INPUT':
-        if (element.type === 'hidden') return '';
-        return PRESSED.has(element.type) && element.type !== 'file' ? 'button' : element.type;
+      case 'INPUT': return element.type === 'hidden' ? '' : PRESSED.has(element.type) ? 'button' : PLAIN.has(element.type) ? 'field' : element.type;
+      case 'LABEL': return /^(checkbox|radio)$/.test(element.control?.type) && !shown(element.control) ? element.control.type : '';
+      case 'BODY': case 'HTML': return '';
     }
     if (role && ROLES.has(role)) return role;
-    if (element.isContentEditable && !element.parentElement?.isContentEditable) return 'textbox';
-    const page = is(element, 'BODY') || is(element, 'HTML') || is(element, 'LABEL');
-    if (page || element.isContentEditable) return '';
+    if (element.isContentEditable) return element.parentElement?.isContentEditable ? '' : 'textbox';
     const pointed = style.cursor === 'pointer' && above !== 'pointer';
     const inline = element.hasAttribute('onclick') || element.hasAttribute('onmousedown');
-    if (!(pointed || inline || listening.has(element) || element.tabIndex >= 0 && element.hasAttribute('tabindex'))) return '';
-    return element instanceof SVGElement ? tag(element).toLowerCase() : 'clickable';
+    const reached = element.hasAttribute('tabindex') && element.tabIndex >= 0;
+    return pointed || inline || reached || listening.has(element) ? (element instanceof SVGElement ? element.localName : 'clickable') : '';
   }
 
   function named(element) {
     const by = (element.getAttribute('aria-labelledby') || '').split(/\s+/).filter(Boolean)
       .map((id) => element.getRootNode().getElementById?.(id)?.textContent || '').join(' ');
-    const pressed = is(element, 'INPUT') && PRESSED.has(element.type);
-    const labels = [...(element.labels || [])].map(inner).join(' ');
-    const pictures = () => [...element.querySelectorAll('img, svg')]
-      .map((one) => one.getAttribute('alt') || one.getAttribute('aria-label') || one.querySelector('title')?.textContent || '');
-    const field = /^(INPUT|SELECT|TEXTAREA)$/.test(tag(element));
-    const found = [by, element.getAttribute('aria-label'), pressed && (element.value || element.alt || element.type), labels,
-      !field && !element.isContentEditable && inner(element), !field && pictures().join(' '), element.title,
-      element.placeholder, element.name,
-      field ? '' : squeeze(`${element.id} ${element.getAttribute('class') || ''}`)];
-    return cut(squeeze(found.find((one) => one && squeeze(one)) || ''));
+    const pictures = () => [element, ...element.querySelectorAll('img, svg')].map((one) =>
+      one.getAttribute('alt') || (one !== element && (one.getAttribute('aria-label') || one.querySelector('title')?.textContent)) || '').join(' ');
+    const given = element.getAttribute('aria-label') || by;
+    const hint = () => squeeze(`${element.id} ${element.getAttribute('class') || ''}`);
+    const last = (address) => (address || '').split(/[?#]/)[0].replace(/\/+$/, '').split('/').pop();
+    let found;
+    if (is(element, 'INPUT') && PRESSED.has(element.type))
+      found = [given, element.value, element.alt, { submit: 'Submit', reset: 'Reset', image: 'Submit' }[element.type], element.name, hint()];
+    else if (/^(INPUT|SELECT|TEXTAREA)$/.test(tag(element)) || element.isContentEditable)
+      found = [given, [...(element.labels || [])].map(labelled).join(' '), element.title, element.placeholder, element.name];
+    else found = [given, inner(element), pictures(), element.title, element.name, last(element.getAttribute('href') || element.getAttribute('src')), hint()];
+    return cut(squeeze(found.find((one) => typeof one === 'string' && squeeze(one)) || ''));
   }
 
-  function state(element) {
-    const said = [];
-    const checked = element.checked ?? (element.getAttribute('aria-checked') === 'true');
-    if (/^(checkbox|radio|switch)$/.test(element.type || element.getAttribute('role') || '')) said.push(checked ? 'checked' : 'unchecked');
-    if (element.getAttribute('aria-selected') === 'true') said.push('selected');
-    if (element.hasAttribute('aria-expanded')) said.push(element.getAttribute('aria-expanded') === 'true' ? 'open' : 'closed');
-    if (element.disabled || element.getAttribute('aria-disabled') === 'true') said.push('disabled');
-    if (element === element.ownerDocument.activeElement) said.push('focused');
+  function labelled(label) {
+    if (!label.querySelector('select, textarea')) return inner(label);
+    const copy = label.cloneNode(true);
+    copy.querySelectorAll('select, textarea').forEach((one) => one.remove());
+    return copy.textContent;
+  }
+
+  function states(element, what) {
+    const said = [], aria = (name) => element.getAttribute(`aria-${name}`);
+    const box = is(element, 'LABEL') ? element.control : element;
+    if (/^(checkbox|radio|switch|menuitemcheckbox|menuitemradio)$/.test(what))
+      said.push((box.checked ?? aria('checked') === 'true') ? 'checked' : 'unchecked');
+    if (aria('selected') === 'true') said.push('selected');
+    if (aria('expanded')) said.push(aria('expanded') === 'true' ? 'open' : 'closed');
+    if (element.disabled || aria('disabled') === 'true') said.push('disabled');
     return said.length ? ` (${said.join(', ')})` : '';
   }
 
   function holds(element, what) {
     if (is(element, 'SELECT')) {
-      const all = [...element.options], chosen = all.filter((one) => one.selected).map((one) => squeeze(one.text));
-      const shown = all.slice(0, OPTIONS).map((one) => squeeze(one.text)).join(' | ');
-      const more = all.length > OPTIONS ? ` | and ${all.length - OPTIONS} more` : '';
-      return ` = "${chosen.join('", "')}"; options: ${shown}${more}`;
+      const all = [...element.options].map((one) => cut(squeeze(one.text)));
+      const held = [...element.selectedOptions].map((one) => `"${cut(squeeze(one.text))}"`).join(', ') || '""';
+      return ` = ${held}; options: ${all.slice(0, OPTIONS).join(' | ')}${all.length > OPTIONS ? ` | and ${all.length - OPTIONS} more` : ''}`;
     }
-    if (is(element, 'TEXTAREA')) return ` = "${element.value}"`;
-    if (is(element, 'INPUT') && !/^(checkbox|radio|button|file)$/.test(what)) return ` = "${what === 'password' ? '*'.repeat(element.value.length) : element.value}"`;
-    if (element.isContentEditable) return ` = "${inner(element)}"`;
-    return '';
+    if (what === 'password') return ` = "${'*'.repeat(Math.min(element.value.length, 20))}"`;
+    if (is(element, 'TEXTAREA') || is(element, 'INPUT') && !/^(checkbox|radio|button)$/.test(what)) return ` = "${cut(squeeze(element.value))}"`;
+    return element.isContentEditable ? ` = "${cut(inner(element))}"` : '';
   }
 
   function shape(element) {
     const box = element.getBoundingClientRect(), style = getComputedStyle(element);
-    const filled = style.fill === 'none' ? style.stroke : style.fill;
-    return `${tag(element).toLowerCase()} ${element.getAttribute('fill') || filled} at ${Math.round(box.x)},${Math.round(box.y)} ` +
-      `size ${Math.round(box.width)}x${Math.round(box.height)}`;
+    const filled = element.getAttribute('fill') || (style.fill === 'none' ? style.stroke : style.fill);
+    return squeeze(`${filled} at ${Math.round(box.x)},${Math.round(box.y)} size ${Math.round(box.width)}x${Math.round(box.height)}`);
   }
 
-  // The page as text.
+  // The page as text, in the format of envs/browser/format.py.
 
   function render(only) {
-    const lines = [], found = [];
-    let line = '', total = 0, seen = 0, cutOff = false;
+    const lines = [], found = [], lists = [];
+    let line = '', prefix = '', total = 0, seen = 0, stopped = false, cell = 0;
     const write = (text) => { line += text; };
     const end = () => {
-      const done = line.replace(/[ \t]+/g, ' ').trim();
-      if (done && !only) { lines.push(done); total += done.length; }
+      const done = line.replace(/\s+/g, ' ').trim();
       line = '';
-      if (total > MOST_CHARACTERS) cutOff = true;
+      if (!done) return;
+      if (!only) lines.push(prefix + done);
+      prefix = '';
+      total += done.length;
+      if (total > MOST_CHARACTERS) stopped = true;
     };
+    const begin = (text) => { end(); prefix = text; };
+    const rule = (text) => { end(); if (!only) lines.push(text); };
     const bracket = (element, what, name) => {
+      if (found.length >= MOST_NUMBERS) { write(name); return; }
       found.push(element);
-      const text = squeeze(`[${found.length}:${what} ${name}${holds(element, what)}${state(element)}`) + ']';
-      if (only) { lines.push(text); total += text.length; } else write(text);
+      const text = `${OPEN}${found.length}:${what}${name ? ' ' + name : ''}${holds(element, what)}${states(element, what)}${CLOSE}`;
+      if (only) lines.push(text); else write(text);
     };
-    const hasInside = (element, style) => {
+    const acts = (element, style) => {
       for (const one of element.querySelectorAll('*'))
-        if (kind(one, getComputedStyle(one), style.cursor) && one.getClientRects().length) return true;
+        if (shown(one) && kind(one, getComputedStyle(one), style.cursor)) return true;
       return false;
     };
 
-    function children(node, above, depth) {
-      const inside = node.shadowRoot || (is(node, 'SLOT') && node.assignedNodes().length ? { childNodes: node.assignedNodes() } : node);
-      for (const child of inside.childNodes) {
-        if (cutOff) return;
-        if (child.nodeType === 3 && !above.mute) write(above.pre ? child.data.split('\n').map((one) => one.replace(/[ \t]+/g, ' ')).join('\n') : child.data.replace(/\s+/g, ' '));
-        else if (child.nodeType === 1) walk(child, above, depth + 1);
+    function children(node, here, depth) {
+      const inside = node.shadowRoot?.childNodes || (is(node, 'SLOT') && node.assignedNodes().length ? node.assignedNodes() : node.childNodes);
+      for (const child of inside) {
+        if (stopped) return;
+        if (child.nodeType === 1) walk(child, here, depth + 1);
+        else if (child.nodeType === 3 && !here.mute) {
+          if (!here.pre) write(unmarked(child.data));
+          else unmarked(child.data).split('\n').forEach((part, at) => { if (at) raw(); line += part; });
+        }
       }
+    }
+
+    function raw() {
+      if (!only && line.trim()) lines.push(line.trimEnd());
+      total += line.length;
+      line = '';
     }
 
     function walk(element, above, depth) {
       const name = tag(element);
-      if (SKIPPED.has(name)) return;
-      if (++seen > MOST_ELEMENTS || depth > MOST_DEPTH) { cutOff = true; return; }
-      const style = getComputedStyle(element);
-      if (style.display === 'none') return;
-      if (style.opacity === '0' && name !== 'INPUT') return;  // An invisible box often lies over its picture.
-      if (style.overflowX !== 'visible' || style.overflowY !== 'visible') {
+      if (SKIPPED.has(name) || element.getAttribute('aria-hidden') === 'true') return;
+      if (++seen > MOST_ELEMENTS || depth > MOST_DEPTH) { stopped = true; return; }
+      const style = getComputedStyle(element), drawn = element instanceof SVGElement;
+      if (style.display === 'none' || style.opacity === '0' && name !== 'INPUT') return;  // An invisible box may lie over its picture.
+      if (style.overflowX !== 'visible' && !drawn) {
         const box = element.getBoundingClientRect();
         if (box.width < 1 || box.height < 1) return;
       }
-      const here = { cursor: style.cursor, pre: style.whiteSpace.startsWith('pre'), list: above.list };
-      const block = !/^(inline|contents|ruby|table-cell)/.test(style.display) && !(element instanceof SVGElement && name !== 'svg');
-      if (style.visibility !== 'visible') { children(element, { ...here, mute: true }, depth); return; }
-      if (block) end();
-      else if (style.display === 'table-cell' && line) write(' | ');
-      else if (style.display.startsWith('inline-') && line && !/\s$/.test(line)) write(' ');
-      if (name === 'BR') end();
-      else if (name === 'HR') { end(); write('---'); }
-      else if (/^H[1-6]$/.test(name)) write('#'.repeat(+name[1]) + ' ');
-      else if (name === 'LI') write('- ');
+      const here = { cursor: style.cursor, pre: above.pre, mute: style.visibility !== 'visible' };
+      if (name === 'LABEL' && element.control && shown(element.control)) here.mute = true;
+      if (above.mute && style.visibility === 'visible' && name !== 'LABEL' && above.label) here.mute = true;
+      here.label = name === 'LABEL' || above.label;
+      if (style.visibility !== 'visible') { children(element, here, depth); return; }
+      const inline = /^(inline|contents|ruby|none)/.test(style.display) || drawn && name !== 'SVG';
+      const inTable = /^table-cell/.test(style.display);
+      const strong = /^(H[1-6]|UL|OL|LI|TABLE|CAPTION|PRE|BLOCKQUOTE|TR)$/.test(name);
+      if (inTable) { if (line) write(' | '); cell++; }
+      else if (inline) { if (style.display !== 'inline' && /\S$/.test(line)) write(' '); }
+      else if (cell && !strong) write(' ');
+      else end();
+      if (name === 'UL' || name === 'OL') lists.push(name === 'OL' ? element.start : -Infinity);
+      if (name === 'LI') begin('  '.repeat(Math.max(Math.min(lists.length - 1, 10), 0)) + (lists.at(-1) > -Infinity ? `${lists[lists.length - 1]++}. ` : '- '));
+      else if (/^H[1-6]$/.test(name)) begin('#'.repeat(+name[1]) + ' ');
+      else if (name === 'PRE') { rule('```'); here.pre = true; }
+      else if (name === 'HR') rule('---');
+      else if (name === 'BR') { if (above.pre) raw(); else if (cell) write(' '); else end(); }
       const what = kind(element, style, above.cursor);
-      if (name === 'IFRAME' || name === 'FRAME') frame(element, depth);
+      if (/^I?FRAME$/.test(name)) frame(element, depth);
       else if (what) numberOne(element, what, style, here, depth);
-      else if (name === 'IMG') { const alt = squeeze(element.alt || element.title || ''); if (alt) write(`(image: ${cut(alt)})`); }
-      else if (SHAPES.has(element.localName) && element instanceof SVGElement) write(`(${shape(element)}) `);
-      else if (name === 'CANVAS') { write('(drawing)'); children(element, here, depth); }
+      else if (name === 'IMG') { const alt = squeeze(element.alt); if (alt) write(`(image: ${cut(alt)})`); }
+      else if (drawn && SHAPES.has(element.localName)) write(` (${element.localName} ${shape(element)}) `);
       else children(element, here, depth);
-      if (block) end();
+      if (name === 'UL' || name === 'OL') lists.pop();
+      if (name === 'PRE') { raw(); rule('```'); }
+      if (inTable) cell--;
+      else if (inline) { if (style.display !== 'inline') write(' '); }
+      else if (cell && !strong) write(' ');
+      else { end(); prefix = ''; }
     }
 
     function numberOne(element, what, style, here, depth) {
-      const weak = what === 'clickable' || !(element instanceof HTMLElement);
-      if (element instanceof SVGElement) {
-        const text = squeeze(element.textContent);
-        bracket(element, what, SHAPES.has(element.localName) ? shape(element).replace(/^\S+ /, '') : `${text || named(element)}`);
+      const drawn = element instanceof SVGElement;
+      if (drawn && (SHAPES.has(element.localName) || element.localName === 'path')) {
+        bracket(element, what, shape(element));
         write(' ');
-        if (!SHAPES.has(element.localName) && !text) children(element, here, depth);
-        return;
-      }
-      const compound = weak || !/^(INPUT|SELECT|TEXTAREA|BUTTON)$/.test(tag(element));
-      if (compound && hasInside(element, style)) {
-        // Its content stands behind the number, since it has numbers of its own.
+      } else if (!/^(INPUT|SELECT|TEXTAREA|BUTTON|LABEL)$/.test(tag(element)) && !element.isContentEditable && acts(element, style)) {
+        // Its content stands behind its number, since it has numbers of its own.
         bracket(element, what, squeeze(element.getAttribute('aria-label') || ''));
         write(' ');
         children(element, here, depth);
-        return;
+      } else {
+        bracket(element, what, named(element));
+        if (what === 'clickable' && inner(element).length > NAME) { write(' '); children(element, here, depth); }
       }
-      bracket(element, what, named(element));
-      if (weak && inner(element).length > NAME) { write(' '); children(element, here, depth); }
     }
 
     function frame(element, depth) {
@@ -176,14 +208,14 @@
       try { inside = element.contentDocument; } catch { /* of another origin */ }
       end();
       if (inside?.body) walk(inside.body, { cursor: '', pre: false }, depth + 1);
-      else write(`(a frame with ${element.src || 'another page'})`);
+      else write(`(a frame with ${cut(squeeze(element.src || 'another page'))})`);
       end();
     }
 
     if (document.body) walk(document.body, { cursor: '', pre: false }, 0);
     end();
     numbered = found;
-    return { url: location.href, title: squeeze(document.title), lines, elements: found.length, cut: cutOff };
+    return { url: location.href, title: squeeze(document.title), lines, elements: found.length, cut: stopped };
   }
 
   // Acting.
@@ -216,7 +248,7 @@
     const [element, error] = get(number);
     if (error) return error;
     if (is(element, 'SELECT')) return told(`number ${number} is a list; choose one of its options by name (select)`);
-    if (element.type === 'file') return told('files cannot be uploaded here');
+    if (is(element, 'INPUT') && element.type === 'file') return told('files cannot be uploaded here');
     here(element);
     element.scrollIntoView({ behavior: 'instant', block: 'nearest', inline: 'nearest' });
     const [left, top] = offset(element);

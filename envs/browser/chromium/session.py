@@ -16,9 +16,9 @@ from palaestra.envs.browser.chromium.engine import Engine, Running
 from palaestra.envs.browser.chromium.isolation import check_scheme, context_options
 from palaestra.envs.browser.chromium.serving import serve
 from palaestra.envs.browser.chromium.tab import Tab, script
+from palaestra.envs.browser.format import escaped, finished, without_marks
 from palaestra.envs.browser.network import AllowList, FilteringProxy, Way
 from palaestra.envs.browser.site import Site
-from palaestra.envs.core.window import wrapped_line
 from palaestra.errors import Broken, ToolError, UsageError
 
 T = TypeVar("T")
@@ -40,11 +40,13 @@ class ChromiumSession:
         self, loop: BackgroundLoop, engine: Engine, allow: AllowList, sites: Mapping[str, Site], view: str
     ) -> None:
         self._loop, self._engine, self._view = loop, engine, view
-        self._way = Way(allow, sites)
+        self._way = Way(allow)
         self._sites = sites
         self._proxy: FilteringProxy | None = None
         self._place: tuple[Running, Any] | None = None
         self._tab: Tab | None = None
+        self._at = ""
+        """The last address that was seen."""
         self._turn = asyncio.Lock()
         self._closed = self._expected = False
 
@@ -56,9 +58,9 @@ class ChromiumSession:
         async def work(tab: Tab) -> None:
             address = url.strip()
             if not urlsplit(address).scheme:
-                base = tab.page.url
-                is_host = "." in address.split("/")[0] and not base.startswith("http")
-                address = f"http://{address}" if is_host else urljoin(base, address)
+                if not self._at:
+                    raise ToolError(f"{address[:200]!r} is no whole address, and there is no page yet: http://...")
+                address = urljoin(self._at, address)
             check_scheme(address)
             await tab.go(address)
 
@@ -175,14 +177,17 @@ class ChromiumSession:
     async def _page(self, tab: Tab, until: float) -> Page:
         accessible = self._view == "accessibility"
         seen = await tab.view(until, accessible)
-        lines = [part for line in seen["lines"] for part in wrapped_line(line)]
+        lines = finished(seen["lines"])
         if accessible:
-            lines = [*(await tab.page.locator("body").aria_snapshot()).splitlines(), "", *lines]
+            tree = without_marks(await tab.page.locator("body").aria_snapshot())
+            lines = finished([*tree.splitlines(), *seen["lines"]])
         if seen["cut"]:
             tab.note("the page is very long and was cut")
+        if seen["url"].startswith("http"):
+            self._at = seen["url"]
         note = "; ".join(tab.notes)
         tab.notes.clear()
-        return Page(seen["url"], seen["title"], tuple(lines), seen["elements"], note)
+        return Page(seen["url"], escaped(seen["title"]), lines, seen["elements"], escaped(note))
 
     async def _within(self, seconds: float, work: Callable[[Tab], Awaitable[T]]) -> T:
         """Do work on the tab, in its turn and within its time."""
@@ -239,7 +244,6 @@ class ChromiumSession:
         if self._expected:
             self._expected = False
         elif self._tab is not None:
-            self._tab.note(f"a new window was closed: {page.url[:200]}")
             self._tab.begin(page.close())
 
     async def _leave(self) -> None:

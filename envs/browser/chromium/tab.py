@@ -72,6 +72,7 @@ class Tab:
         on("Page.frameStoppedLoading", self._stopped)
         on("Page.navigatedWithinDocument", self._stopped)
         on("Page.domContentEventFired", self._is_there)
+        on("Page.windowOpen", lambda event: self.note(f"a new window was not opened: {event['url'][:200]}"))
         self.page.on("crash", lambda page: self.end("the page crashed"))
         self.page.on("close", lambda page: self.end("the page was closed"))
         self.page.on("dialog", self._dialog)
