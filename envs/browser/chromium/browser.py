@@ -4,9 +4,9 @@ It runs on an event loop of its own thread, so that any loop and any thread may 
 its allow-list, through a proxy of each session's own; without one, sites of this process alone. Left out: snapshots.
 """
 
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
-import os
 
 from palaestra.endpoint.background import BackgroundLoop
 from palaestra.envs.browser.chromium.engine import Engine, find_chromium
@@ -35,14 +35,15 @@ class ChromiumBrowser:
     ) -> None:
         """The browser starts with its first session's first action.
 
-        `allow` lists the hosts that may be reached (`envs.browser.network.allow`). `view` is numbered, or accessibility:
-        the tree that screen readers get, and the numbers below it. `sandboxed` is Chromium's own sandbox around its
-        pages, without which it runs as root only. After so many episodes, or with so much memory, a new browser takes
-        the next episodes.
+        `allow` lists the hosts that may be reached (`envs.browser.network.allow`). `view` is numbered, or
+        accessibility: the tree that screen readers get, and the numbers below it. `sandboxed` is Chromium's own sandbox
+        around its pages; it has none as root. Of more episodes than `max_contexts` some wait. After `max_episodes`, or
+        with so much memory of its own, a new browser takes the next episodes.
         """
         if view not in VIEWS:
             raise UsageError(f"view is {view!r}; expected {' or '.join(map(repr, VIEWS))}")
-        for name, value in (("max_contexts", max_contexts), ("max_episodes", max_episodes), ("max_memory_mb", max_memory_mb)):
+        bounds = {"max_contexts": max_contexts, "max_episodes": max_episodes, "max_memory_mb": max_memory_mb}
+        for name, value in bounds.items():
             if value < 1:
                 raise UsageError(f"{name} is {value}; expected at least 1")
         self._allow, self._view = allow_list(allow), view

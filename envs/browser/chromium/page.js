@@ -88,7 +88,7 @@
       return ` = ${held}; options: ${all.slice(0, OPTIONS).join(' | ')}${all.length > OPTIONS ? ` | and ${all.length - OPTIONS} more` : ''}`;
     }
     if (what === 'password') return ` = "${'*'.repeat(Math.min(element.value.length, 20))}"`;
-    if (is(element, 'TEXTAREA') || is(element, 'INPUT') && !/^(checkbox|radio|button)$/.test(what)) return ` = "${cut(squeeze(element.value))}"`;
+    if (is(element, 'TEXTAREA') || is(element, 'INPUT') && !/^(checkbox|radio|button)$/.test(what)) return ` = "${cut(unmarked(element.value).replace(/\s+/g, ' '))}"`;
     return element.isContentEditable ? ` = "${cut(inner(element))}"` : '';
   }
 
@@ -199,6 +199,7 @@
         children(element, here, depth);
       } else {
         bracket(element, what, named(element));
+        if (is(element, 'TEXTAREA') && element.value.length > NAME) write(' ' + unmarked(element.value));  // The rest of it, to be read.
         if (what === 'clickable' && inner(element).length > NAME) { write(' '); children(element, here, depth); }
       }
     }
@@ -223,9 +224,9 @@
   const told = (error) => ({ error });
   const get = (number) => {
     const element = numbered[number - 1];
-    if (!element) return [null, told(`there is no number ${number}; the numbers are 1 to ${numbered.length}`)];
-    if (!element.isConnected || !element.getClientRects().length) return [null, told(`number ${number} is gone, for the page has changed; look at it again`)];
-    if (element.disabled) return [null, told(`number ${number} is disabled`)];
+    if (!element) return [null, told(numbered.length ? `there is no [${number}]; the numbers are 1 to ${numbered.length}` : `there is no [${number}]; the page has no numbers`)];
+    if (!element.isConnected || !element.getClientRects().length) return [null, told(`[${number}] is gone, for the page has changed; look at it again`)];
+    if (element.disabled) return [null, told(`[${number}] is disabled`)];
     return [element, null];
   };
 
@@ -247,7 +248,7 @@
   function aim(number) {
     const [element, error] = get(number);
     if (error) return error;
-    if (is(element, 'SELECT')) return told(`number ${number} is a list; choose one of its options by name (select)`);
+    if (is(element, 'SELECT')) return told(`[${number}] is a list; choose one of its options by name (select)`);
     if (is(element, 'INPUT') && element.type === 'file') return told('files cannot be uploaded here');
     here(element);
     element.scrollIntoView({ behavior: 'instant', block: 'nearest', inline: 'nearest' });
@@ -264,7 +265,7 @@
       }
     // Out of sight or without an area, such as a hidden box behind its picture: the page gets the click without a mouse.
     if (!over || element.getBoundingClientRect().width < 2 || getComputedStyle(element).opacity === '0') { element.click(); return {}; }
-    return told(`number ${number} is covered by something else: ${cut(named(over)) || tag(over).toLowerCase()}`);
+    return told(`[${number}] is covered by something else: ${cut(named(over)) || tag(over).toLowerCase()}`);
   }
 
   function send(element, ...names) {
@@ -274,7 +275,7 @@
   function fill(number, text) {
     const [element, error] = get(number);
     if (error) return error;
-    if (element.readOnly) return told(`number ${number} cannot be written to`);
+    if (element.readOnly) return told(`[${number}] cannot be written to`);
     const typed = is(element, 'TEXTAREA') || is(element, 'INPUT') && TYPED.has(element.type);
     if (typed || element.isContentEditable) {
       element.scrollIntoView({ behavior: 'instant', block: 'nearest', inline: 'nearest' });
@@ -285,7 +286,7 @@
       return {};
     }
     if (!is(element, 'INPUT') || PRESSED.has(element.type) || /^(checkbox|radio)$/.test(element.type))
-      return told(`number ${number} is no field for text`);
+      return told(`[${number}] is no field for text`);
     element.focus();
     element.value = text;
     if (element.value !== text) return told(`${text.slice(0, 40)} is no ${element.type}; it has the form ${
@@ -297,13 +298,13 @@
   function choose(number, wanted) {
     const [element, error] = get(number);
     if (error) return error;
-    if (!is(element, 'SELECT')) return told(`number ${number} is no list of options; click it to open it`);
+    if (!is(element, 'SELECT')) return told(`[${number}] is no list of options; click it to open it`);
     const all = [...element.options], same = (one) => squeeze(one).toLowerCase() === squeeze(wanted).toLowerCase();
     const option = all.find((one) => one.text === wanted) || all.find((one) => same(one.text)) || all.find((one) => one.value === wanted);
     if (!option) return told(`no option is ${wanted.slice(0, 80)}; the options: ${cut(all.map((one) => squeeze(one.text)).join(' | '))}`);
     if (option.disabled) return told('that option is disabled');
     element.focus();
-    option.selected = true;
+    option.selected = element.multiple ? !option.selected : true;
     send(element, 'input', 'change');
     return {};
   }
@@ -312,7 +313,7 @@
     const [element, error] = get(number);
     if (error) return error;
     const form = element.form || element.closest('form');
-    if (!form) return told(`number ${number} belongs to no form`);
+    if (!form) return told(`[${number}] belongs to no form`);
     here(element);
     const wrong = form.noValidate ? null : [...form.elements].find((one) => one.willValidate && !one.validity.valid);
     if (wrong) return told(`the form was not sent: ${named(wrong)}: ${wrong.validationMessage}`);
@@ -335,23 +336,29 @@
   const watch = new MutationObserver(() => { changed = performance.now(); });
   const soon = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
 
-  async function rest() {
+  async function rest(patience) {
     const begun = performance.now();
     await soon(0);
     await soon(0);
+    while (!changed && performance.now() - begun < patience) await soon(QUIET / 2);
     while (changed && performance.now() - changed < QUIET && performance.now() - begun < MOST) await soon(QUIET / 4);
   }
 
-  async function view(only) {
-    await rest();
+  async function view(only, patience) {
+    if (patience) watched();
+    await rest(patience);
     watch.disconnect();
     return render(only);
   }
 
   const actions = { aim, fill, choose, submit, scroll };
-  function act(name, ...given) {
+  function watched() {
     changed = 0;
     watch.observe(document, { subtree: true, childList: true, attributes: true, characterData: true });
+  }
+
+  function act(name, ...given) {
+    watched();
     return actions[name](...given);
   }
 

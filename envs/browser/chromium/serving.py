@@ -1,7 +1,7 @@
 """Sites of this process in Chromium: their hosts' requests are answered here, before the network, without a port.
 
-What is no address of the web is refused. Left out: other hosts (`envs.browser.network`), and frames that lie in a process of their own, since they are another
-site's: they have no page.
+What is no address of the web is refused. Left out: other hosts (`envs.browser.network`), and frames of another site,
+which lie in a process of their own: they stay empty.
 """
 
 import base64

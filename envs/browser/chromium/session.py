@@ -28,9 +28,16 @@ OPEN_SECONDS = 60.0
 """For a context, which at first means starting a browser; it does not count against the agent."""
 LOAD_SHARE, WORK_SHARE, RESCUE_SHARE = 0.7, 0.8, 0.1
 """Of an action's time: until a page that loads is shown as it is; until the page hangs; to stop what it hangs in."""
+PATIENCE_SECONDS = 0.2
 MAX_KEY = 40
 MAX_SHOT_BYTES = 4 * 2**20
-SETTING = {"viewport": {"width": 1024, "height": 768}, "locale": "en-US", "timezone_id": "UTC", "reduced_motion": "reduce"}
+SETTING = {
+    "viewport": {"width": 1024, "height": 768},
+    "locale": "en-US",
+    "timezone_id": "UTC",
+    "reduced_motion": "reduce",
+}
+"""The same on every machine."""
 
 
 class ChromiumSession:
@@ -120,7 +127,7 @@ class ChromiumSession:
         return await self._action(work, seconds)
 
     async def look(self, seconds: float = 30.0) -> Page:
-        """The page as it is now."""
+        """The page as it is now; where nothing changes, after a moment: who looks again waits for something."""
         return await self._action(None, seconds)
 
     def snapshot(self) -> NoReturn:
@@ -166,7 +173,7 @@ class ChromiumSession:
             try:
                 if work is not None:
                     await work(tab)
-                return await self._page(tab, until)
+                return await self._page(tab, until, 0.0 if work else PATIENCE_SECONDS)
             except ToolError as error:
                 if len(self._way.refusals) > refused:
                     raise ToolError(f"{error}: {self._way.refusals[-1]}") from None
@@ -174,9 +181,9 @@ class ChromiumSession:
 
         return await self._wait(self._within(seconds, both), seconds)
 
-    async def _page(self, tab: Tab, until: float) -> Page:
+    async def _page(self, tab: Tab, until: float, patience: float) -> Page:
         accessible = self._view == "accessibility"
-        seen = await tab.view(until, accessible)
+        seen = await tab.view(until, accessible, patience)
         lines = finished(seen["lines"])
         if accessible:
             tree = without_marks(await tab.page.locator("body").aria_snapshot())
@@ -187,7 +194,7 @@ class ChromiumSession:
             self._at = seen["url"]
         note = "; ".join(tab.notes)
         tab.notes.clear()
-        return Page(seen["url"], escaped(seen["title"]), lines, seen["elements"], escaped(note))
+        return Page(seen["url"], seen["title"], lines, seen["elements"], escaped(note))
 
     async def _within(self, seconds: float, work: Callable[[Tab], Awaitable[T]]) -> T:
         """Do work on the tab, in its turn and within its time."""

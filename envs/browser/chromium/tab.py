@@ -14,6 +14,7 @@ from importlib.resources import files
 from typing import Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
+from palaestra.envs.browser.format import escaped
 from palaestra.errors import Broken, ToolError
 
 T = TypeVar("T")
@@ -195,7 +196,7 @@ class Tab:
         words = json.dumps([name, *given])
         done: dict[str, Any] = await self.evaluate(f"palaestra.act(...{words})") or {}
         if "error" in done:
-            raise ToolError(str(done["error"]))
+            raise ToolError(escaped(str(done["error"])))
         return done
 
     async def click(self, x: float, y: float) -> None:
@@ -237,11 +238,12 @@ class Tab:
         self._there = None
         await self.send("Page.navigateToHistoryEntry", {"entryId": history["entries"][before]["id"]})
 
-    async def view(self, until: float, only_numbers: bool = False) -> dict[str, Any]:
-        """The page when it has come to rest, until that time of the loop."""
+    async def view(self, until: float, only_numbers: bool = False, patience: float = 0.0) -> dict[str, Any]:
+        """The page when it has come to rest, until that time of the loop; a change is waited for with `patience`."""
+        words = f"{json.dumps(only_numbers)}, {1000 * patience}"
         for _ in range(MAX_HOPS):
             await self._loaded(until)
-            seen: dict[str, Any] = await self.evaluate(f"palaestra.view({json.dumps(only_numbers)})")
+            seen: dict[str, Any] = await self.evaluate(f"palaestra.view({words})")
             if not self._leaving:
                 if self._unreachable:
                     raise ToolError(f"{self._unreachable[:200]} could not be reached; go back or open another address")
