@@ -2,8 +2,10 @@
 
 import json
 import re
+import threading
 from collections import Counter
 from functools import partial
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 import worlds
@@ -116,6 +118,34 @@ def test_a_published_question_is_asked_with_its_address_and_graded_by_the_words_
     assert judged(env, task, "Answer: " + "nine " * 500) < 0.1
     kit = env.toolkits[0]()
     assert (kit.sites(task), kit.home(task)) == ({}, "https://example.org/")
+
+
+class Hours(BaseHTTPRequestHandler):
+    """One page, said quietly."""
+
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+        self.wfile.write(b"<p>It opens at nine.")
+
+    def log_message(self, *said):
+        pass
+
+
+def test_a_published_question_is_played_on_hosts_that_are_allowed_and_on_no_others(tmp_path):
+    path = tmp_path / "walker.jsonl"
+    with HTTPServer(("127.0.0.1", 0), Hours) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        where = f"127.0.0.1:{server.server_port}"
+        path.write_text(json.dumps({**WALKED, "Root_Url": f"http://{where}/"}))
+        for allow, shown in ([where], "It opens at nine."), (["example.org"], "Error"):
+            env = TextEnv(WebNav(split="all", tasks=str(path), browser={"backend": "text", "allow": allow}))
+            env.reset(seed=0)
+            assert shown in env.step(env.call("open"))[0]
+            assert "Error" in env.step(env.call("open", url="http://127.0.0.1:1/"))[0]
+            env.close()
+        server.shutdown()
 
 
 @pytest.mark.parametrize("wrong", [{"Answer": None}, {"Root_Url": "file:///etc/passwd"}, {"Question": " "}], ids=str)
