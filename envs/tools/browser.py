@@ -9,6 +9,7 @@ begins, and what of its sites' state the reward may see (`final`). Left out: wha
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -26,6 +27,8 @@ from palaestra.envs.tools.budgets import BudgetedToolkit, Spent
 from palaestra.episode import Task
 from palaestra.errors import ToolError
 
+START_SECONDS = 60.0
+"""What our own deadline leaves beyond a call's time: so a page is never what passes it."""
 Action = Callable[[BrowserSession, float], Awaitable[Page]]
 
 
@@ -48,6 +51,12 @@ class ReadingBrowser(BudgetedToolkit):
         self.backend, self._options = BROWSERS.read(browser)
         self._session: BrowserSession | None = None
         self.served = {}
+        least = 2 * self.call_seconds + START_SECONDS
+        timed = {
+            name: replace(found, conditions=replace(found.conditions, seconds=max(found.timeout, least)))
+            for name, found in self.tools.items()
+        }
+        object.__setattr__(self, "tools", timed)  # in place of the class's
         if self.backend == "text" and not self._opened().waits:
             self.never_waits()
 
@@ -125,8 +134,7 @@ class ReadingBrowser(BudgetedToolkit):
         async def search(seconds: float) -> str:
             return find((await self._shown(seconds)).lines, text)
 
-        async with self._turn:
-            return await self.within_budget(search)
+        return await self._in_turn(search)
 
     @tool
     async def scroll(self, down: bool = True, line: int = 0) -> str:
@@ -158,8 +166,7 @@ class ReadingBrowser(BudgetedToolkit):
                 self._first = last + 1
             return self._told(page)
 
-        async with self._turn:
-            return await self.within_budget(move)
+        return await self._in_turn(move)
 
     # What tools of subclasses use as well.
 
@@ -174,8 +181,22 @@ class ReadingBrowser(BudgetedToolkit):
             self._first = min(self._first, max(len(self._page.lines), 1)) if same else 1
             return self._told(self._page)
 
-        async with self._turn:
+        return await self._in_turn(work)
+
+    async def _in_turn(self, work: Callable[[float], Awaitable[str]]) -> str:
+        """Do the work of a call when those before it are done. Waiting for them has its limit too."""
+        if self._turn.locked():  # Never where nothing waits, and no loop runs.
+            try:
+                async with asyncio.timeout(self.call_seconds):
+                    await self._turn.acquire()
+            except TimeoutError:
+                raise ToolError("the calls before this one took too long, so it was not run") from None
+        else:
+            await self._turn.acquire()
+        try:
             return await self.within_budget(work)
+        finally:
+            self._turn.release()
 
     async def _shown(self, seconds: float) -> Page:
         """The open page, which is the home at first."""

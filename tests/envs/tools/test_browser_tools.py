@@ -93,6 +93,7 @@ def test_what_never_waits_runs_in_place_and_what_may_wait_on_a_loop():
     assert {one.mode for one in CartBrowser().tools.values()} == {Mode.INLINE}
     waits = CartBrowser({"backend": "text", "allow": ["example.org"]})
     assert {one.mode for one in waits.tools.values()} == {Mode.ASYNC}
+    assert {one.timeout for one in waits.tools.values()} == {120.0}, "a slow page must not end an episode BROKEN"
 
 
 def test_a_long_page_is_seen_through_a_window(kit):
@@ -174,6 +175,32 @@ def test_calls_of_one_turn_follow_one_another_where_a_browser_waits(monkeypatch)
 
     assert [text.splitlines()[0] for text in asyncio.run(go())] == [f"http://example.org/{n}" for n in range(5)]
     assert tab.most == 1
+
+
+def test_a_call_waits_for_those_before_it_no_longer_than_its_time():
+    class Tab:
+        async def open(self, url, seconds):
+            await asyncio.sleep(0.2)
+            return Page(url, "", ("line",))
+
+        def close(self):
+            pass
+
+    class Hasty(WebBrowser):
+        call_seconds = 0.05
+
+    kit = Hasty({"backend": "text", "allow": ["example.org"]})
+    kit.start(Task("x"), None)
+    kit._session = Tab()
+
+    async def go():
+        both = (kit.open("http://example.org/1"), kit.open("http://example.org/2"))
+        return await asyncio.gather(*both, return_exceptions=True)
+
+    first, second = asyncio.run(go())
+    assert "line" in first
+    assert isinstance(second, ToolError)
+    assert kit.spent.calls == 1
 
 
 def test_a_backend_that_is_none_is_refused_when_the_environment_is_made():
