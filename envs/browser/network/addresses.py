@@ -10,6 +10,7 @@ import re
 import socket
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
 from palaestra.errors import ToolError
@@ -89,29 +90,30 @@ def system_lookup(name: str) -> list[str]:
 async def looked_up(name: str, lookup: Lookup, seconds: float) -> list[Address]:
     """All addresses of a name, on a thread of its own. TimeoutError when it takes too long, OSError when it fails."""
     loop = asyncio.get_running_loop()
-    outcome: asyncio.Future[Sequence[str]] = loop.create_future()
+    outcome: asyncio.Future[list[Address]] = loop.create_future()
     if not _looking.acquire(blocking=False):
         raise OSError(f"{MAX_LOOKUPS} names are being looked up already")
 
-    def settle(found: Sequence[str] | None, error: Exception | None) -> None:
+    def settle(found: list[Address], error: Exception | None) -> None:
         if outcome.done():  # Nobody waits any more.
             return
         if error is not None:
             outcome.set_exception(error)
         else:
-            outcome.set_result(found or ())
+            outcome.set_result(found)
 
     def work() -> None:
-        found, error = None, None
+        found: list[Address] = []
+        error = None
         try:
-            found = lookup(name)
+            found = list(dict.fromkeys(ip_address(one) for one in lookup(name)))
         except Exception as raised:
             error = raised if isinstance(raised, OSError) else OSError(str(raised))
         finally:
             _looking.release()
-        if not loop.is_closed():
+        with suppress(RuntimeError):  # The loop is closed: nobody waits any more.
             loop.call_soon_threadsafe(settle, found, error)
 
     threading.Thread(target=work, name="palaestra-lookup", daemon=True).start()
     async with asyncio.timeout(seconds):
-        return list(dict.fromkeys(ip_address(one) for one in await outcome))
+        return await outcome
