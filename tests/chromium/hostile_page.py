@@ -10,7 +10,7 @@ PAGE = """<!doctype html><title>hostile</title>
 <link rel="preload" as="fetch" crossorigin href="%(bad)s/preload">
 <link rel="modulepreload" href="%(bad)s/modulepreload">
 <link rel="preconnect" href="%(bad_tls)s">
-<link rel="dns-prefetch" href="http://leak-by-prefetch.invalid">
+<link rel="dns-prefetch" href="http://leak-by-name.invalid">
 <link rel="manifest" href="%(bad)s/manifest">
 <style>
   @font-face { font-family: far; src: url(%(bad)s/font) }
@@ -24,6 +24,7 @@ PAGE = """<!doctype html><title>hostile</title>
 <img src="%(mapped)s/mapped">
 <img src="%(named)s/named">
 <img src="%(local)s/localhost">
+<img src="http://leak-by-name.invalid/">
 <img src="/redirect?to=%(bad)s/redirected-img">
 <iframe src="%(bad)s/iframe"></iframe>
 <iframe src="/redirect?to=%(bad)s/redirected-iframe"></iframe>

@@ -169,7 +169,7 @@ def test_a_chromium_that_nothing_holds_back_is_led_out_by_every_way(tmp_path: Pa
             assert enough <= world.arrived, f"these lead nowhere: {sorted(enough - world.arrived)}"
             assert any(packet[4:8] == bytes.fromhex("2112a442") for packet in world.packets.seen), "no STUN was seen"
             assert any(packet[0] & 0xC0 == 0xC0 for packet in world.packets.seen), "no QUIC was seen"
-            assert any("leak-by-prefetch" in about for about in looked_up(log)), "no name was prefetched"
+            assert any("leak-by-name" in about for about in looked_up(log)), "no name was looked up"
 
     on_a_thread(go())
 
@@ -191,7 +191,8 @@ def test_nothing_leaves_a_chromium_behind_the_proxy(tmp_path: Path) -> None:
             met = {about["address"] for about in did["TCP_CONNECT_ATTEMPT"] if "address" in about}
             assert met == {address.removeprefix("http://")}
             assert all(PROBE in about.get("address", PROBE) for about in did.get("UDP_CONNECT", []))
-            assert not any("leak-by-prefetch" in about or "evil" in about for about in looked_up(log))
+            assert "UDP_BYTES_SENT" not in did
+            assert not any("leak-by-name" in about or "evil" in about for about in looked_up(log))
 
     on_a_thread(go())
 
