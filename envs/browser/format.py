@@ -42,7 +42,6 @@ OPTIONS = 30
 MAX_LINES = 20_000
 _FAKE = re.compile(r"[\[［](?=[^\w\[［]*\d(?:\d|[^\w\[［])*?[:：])")
 """A bracket, a number and a colon, with anything between them that a reader may overlook."""
-_OWN = str.maketrans({OPEN: "[", CLOSE: "]"})
 
 
 def without_marks(text: str) -> str:
@@ -78,8 +77,8 @@ def finished(lines: Sequence[str]) -> tuple[str, ...]:
     text = "\n".join(lines)
     if "[" in text or "［" in text:
         text = _FAKE.sub(r"\\\g<0>", text)
-    done = text.translate(_OWN) if OPEN in text else text
+    done = text.replace(OPEN, "[").replace(CLOSE, "]")
     found = done.split("\n") if done else []
     if len(done) > WIDTH and max(map(len, found)) > WIDTH:
-        found = [part for line in found for part in wrapped_line(line)]
+        found = [part for line in found for part in (wrapped_line(line) if len(line) > WIDTH else (line,))]
     return tuple(found[:MAX_LINES])

@@ -17,7 +17,8 @@ from palaestra.envs.browser.format import escaped
 from palaestra.envs.browser.site import Site
 from palaestra.envs.browser.text import forms
 from palaestra.envs.browser.text.cookies import Jar
-from palaestra.envs.browser.text.document import Document, Element, Value
+from palaestra.envs.browser.text.document import Document
+from palaestra.envs.browser.text.elements import BUTTONS, CHECKABLE, Element, Value
 from palaestra.envs.browser.text.fetching import SHOWN, Client, Download, Loaded, load, within
 from palaestra.errors import ToolError, UsageError
 
@@ -30,7 +31,7 @@ class TextBrowser:
     """Opens sessions. One a process."""
 
     def __init__(self, allow: str | Iterable[str] = (), max_bytes: int = 4_000_000) -> None:
-        """`allow`: hosts that may be reached over the network (`envs.browser.network`); `max_bytes` of a page are read."""
+        """`allow`: hosts to be reached over the network (`envs.browser.network`); `max_bytes` of a page are read."""
         if not isinstance(max_bytes, int) or isinstance(max_bytes, bool) or max_bytes < 1:
             raise UsageError(f"max_bytes is {max_bytes!r}; expected a whole number above 0")
         self.allow = (allow,) if isinstance(allow, str) else tuple(allow)
@@ -102,16 +103,16 @@ class TextSession:
         self.state.focus = place
         if element.kind == "link":
             return await self._follow(element.attributes["href"], seconds)
-        if element.kind in forms.PRESSED:
+        if element.kind in BUTTONS:
             return await self._press_button(element, seconds)
-        if element.kind in forms.CHECKABLE:
+        if element.kind in CHECKABLE:
             self._tick(place, element)
         return self._page()
 
     async def type(self, number: int, text: str, seconds: float = 30.0) -> Page:
         """Put a text into a field."""
         place, element = self._element(number)
-        if not isinstance(element.value, str) or element.kind in ("link", "file", *forms.PRESSED):
+        if not isinstance(element.value, str) or element.kind in ("link", "file", *BUTTONS):
             raise ToolError(f"[{number}] is a {element.kind}; text is typed into a field")
         if "readonly" in element.attributes:
             raise ToolError(f"[{number}] can only be read")
@@ -150,7 +151,7 @@ class TextSession:
         if not 0 <= self.state.focus < len(document.elements):
             raise ToolError("nothing has the focus; click on something or type into a field first")
         element = document.elements[self.state.focus]
-        pressed = element.kind in ("link", *forms.PRESSED) or (key != "Enter" and element.kind in forms.CHECKABLE)
+        pressed = element.kind in ("link", *BUTTONS) or (key != "Enter" and element.kind in CHECKABLE)
         if pressed:
             return await self.click(element.number, seconds)
         if key != "Enter" or element.tag == "textarea":
@@ -225,6 +226,8 @@ class TextSession:
             return f"http://{url}"
         if state.document is not None:
             return self._joined(url)
+        if url.startswith(("/", "?", "#", ".")):
+            raise ToolError(f"no page is open; open a full address before {url[:SHOWN]!r}")
         return f"https://{url}"
 
     def _joined(self, url: str) -> str:
