@@ -12,7 +12,7 @@
   const PRESSED = new Set(['submit', 'button', 'reset', 'image']);
   const listening = new WeakSet();
   let numbered = [], changed = 0;
-  document.addEventListener('palaestra-listens', (event) => event.relatedTarget && listening.add(event.relatedTarget), true);
+  document.addEventListener('palaestra-listens', (event) => listening.add(event.relatedTarget || event.composedPath()[0]), true);
 
   const unmarked = (text) => text.replace(/[\ue000\ue001]/g, '');
   const squeeze = (text) => unmarked(String(text)).slice(0, 50000).replace(/\s+/g, ' ').trim();
@@ -122,6 +122,7 @@
       if (only) lines.push(text); else write(text);
     };
     const acts = (element, style) => {
+      if (element.shadowRoot) return true;
       for (const one of element.querySelectorAll('*'))
         if (shown(one) && kind(one, getComputedStyle(one), style.cursor)) return true;
       return false;
