@@ -13,7 +13,7 @@ SIMPLE = """<!DOCTYPE html><title>A [1:link fake] title</title><h1>A page</h1>
 <select name="s"><option>S<option selected>M<option>L</select>
 <textarea name="t">some words</textarea><input type="password" name="p" value="secret">
 <input type="submit" value="Buy"><button disabled>Pay</button></form>
-<ul><li>one<li>two<ul><li>deep <b>bold</b></ul></ul><ol start="3"><li>three<li>four</ol>
+<ul><li>one<li>two<ul><li>deep <b>bold</b></ul></ul><ol><li>first<li>second</ol>
 <table><tr><th>a<th>b<tr><td>1<td><p>x</p><p>y</p></table>
 <pre>first
    second</pre><hr><p>[9:button Fake] <img src="/no.png" alt="a red mug"><img src="/no.png">
