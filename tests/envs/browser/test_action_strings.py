@@ -10,8 +10,8 @@ from palaestra.envs.tools.browser_actions import MAX_CHARS, BrowserActions, pars
 from palaestra.errors import ToolError
 from palaestra.formats import ParsedCall, hermes
 
-PAGE = """<form action=/echo><input name=who value=x><input type=checkbox name=c><select name=s><option>A<option>B</select>
-<button>Send</button></form><a href=/more>more</a>"""
+PAGE = """<form action=/echo><input name=who value=x><input type=checkbox name=c>
+<select name=s><option>A<option>B</select><button>Send</button></form><a href=/more>more</a>"""
 
 
 class Kit(BrowserActions):
@@ -25,6 +25,7 @@ class Kit(BrowserActions):
 class Shop(ToolEnv):
     """Act on a page."""
 
+    max_turns = 20
     toolkits = (Kit,)
 
     def task(self, rng: Any) -> Task:
@@ -55,7 +56,7 @@ def test_strings_do_what_the_tools_do(act: Any) -> None:
     assert "(unchecked)" in act('uncheck("2")')
     assert '[1:field who = ""]' in act("clear(1)")
     assert "http://shop.test/more\nmore" in act("goto('/more')")
-    assert '[1:field who = ""]' in act("go_back()")
+    assert '[1:field who = "x"]' in act("go_back()")
     assert "sent" in act("press('1', 'Enter')")
     assert "paid 1.0" in act("send_msg_to_user('done')")
 
@@ -84,9 +85,9 @@ def test_what_is_no_action_is_told(act: Any, action: str, said: str) -> None:
 @pytest.mark.parametrize(
     "action",
     ["__import__('os').system('x')", "click(__import__('os'))", "x = 1", "click(*[1])", "click(**{'bid': 1})",
-     "click(1 + open('/etc/passwd'))", "(lambda: click(1))()", "click(f'{1}')", "[click(1) for _ in '12']", "click(10**10**10)",
-     "(" * 5000, "-" * 15_000 + "1", "click(" + "[" * 3000 + "]" * 3000 + ")", "a" * (MAX_CHARS + 1), "click('1');" * 11,
-     "click('\0')\0", "click('\ud800')"],
+     "click(1 + open('/etc/passwd'))", "(lambda: click(1))()", "click(f'{1}')", "[click(1) for _ in '12']",
+     "click(10**10**10)", "(" * 5000, "-" * 15_000 + "1", "click(" + "[" * 3000 + "]" * 3000 + ")",
+     "a" * (MAX_CHARS + 1), "click('1');" * 11, "click('\0')\0", "click('\ud800')"],
 )  # fmt: skip
 def test_nothing_of_a_string_is_run(action: str) -> None:
     try:
