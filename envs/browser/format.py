@@ -27,7 +27,7 @@ its text, alt texts, title, the last part of its address. Names and values have 
 are left out (the hidden attribute, display: none, aria-hidden), so are scripts, styles, templates.
 
 A walker writes its own brackets as OPEN and CLOSE, which it removes from what the page says; `finished` turns them into
-brackets when those of the page that look like a number of ours have got a backslash: \\[7:button Pay].
+brackets when those of the page that look like a number of ours have got a backslash: [\\7:button Pay].
 """
 
 import re
@@ -69,14 +69,14 @@ def chosen(values: Sequence[str], options: Sequence[str]) -> str:
 
 def escaped(text: str) -> str:
     """What a page says, where nothing of it is a number of ours: a title, an error."""
-    return _FAKE.sub(r"\\\g<0>", without_marks(text))
+    return _FAKE.sub(r"\g<0>\\", without_marks(text))
 
 
 def finished(lines: Sequence[str]) -> tuple[str, ...]:
     """A walker's lines as an agent sees them: with our brackets, escaped, wrapped, at most MAX_LINES."""
     text = "\n".join(lines)
     if "[" in text or "［" in text:
-        text = _FAKE.sub(r"\\\g<0>", text)
+        text = _FAKE.sub(r"\g<0>\\", text)
     done = text.replace(OPEN, "[").replace(CLOSE, "]")
     found = done.split("\n") if done else []
     if len(done) > WIDTH and max(map(len, found)) > WIDTH:

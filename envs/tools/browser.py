@@ -101,7 +101,7 @@ class ReadingBrowser(BudgetedToolkit):
 
         async def follow(tab: BrowserSession, seconds: float) -> Page:
             page = await tab.look(seconds)
-            shown = re.compile(rf"(?<!\\)\[{number}:(\w+)")
+            shown = re.compile(rf"\[{number}:(\w+)")
             kind = next((found[1] for line in page.lines if (found := shown.search(line))), None)
             if kind not in ("link", None):
                 raise ToolError(f"[{number}] is a {kind}; only links can be clicked here")

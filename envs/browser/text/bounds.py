@@ -7,7 +7,7 @@ of 500 KB with 100,000 nested tags takes half a minute, and one tag with 100,000
 import re
 
 MAX_CHARS = 2_000_000
-MAX_TAGS = 60_000
+MAX_TAGS = 40_000
 MAX_DEPTH = 1_000
 MAX_ATTRIBUTES = 200
 SMALL = 65_536

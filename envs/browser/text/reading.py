@@ -16,7 +16,7 @@ MAX_ELEMENTS = 5_000
 """Links and controls that get a number."""
 _ATTRIBUTES = r'(?: [^\s>/]+?="[^"]*")*+'
 _TOKEN = re.compile(
-    rf"([^<]++)|<a({_ATTRIBUTES})>([^<]*+)</a>|<(?:(/?)([a-zA-Z][^\s>/]*)({_ATTRIBUTES})[^>]*>|!--.*?-->|[^>]*>)",
+    rf"([^<]++)|<a({_ATTRIBUTES})(?<!<a)>([^<]*+)</a>|<(?:(/?)([a-zA-Z][^\s>/]*)({_ATTRIBUTES})[^>]*>|!--.*?-->|[^>]*>)",
     re.DOTALL,
 )
 """A text; a link with nothing but text in it, since pages are full of those; or a tag."""
