@@ -16,10 +16,10 @@ MAX_ELEMENTS = 5_000
 """Links and controls that get a number."""
 _ATTRIBUTES = r'(?: [^\s>/]+?="[^"]*")*+'
 _TOKEN = re.compile(
-    rf"([^<]++)|<a({_ATTRIBUTES})(?<!<a)>([^<]*+)</a>|<(?:(/?)([a-zA-Z][^\s>/]*)({_ATTRIBUTES})[^>]*>|!--.*?-->|[^>]*>)",
+    rf"([^<]++)|<([a-zA-Z][^\s>/]*+)({_ATTRIBUTES})[^>]*>(?:([^<]*+)(<)/\2>)?+|</([^>]*)>|<(?:!--.*?-->|[^>]*>)",
     re.DOTALL,
 )
-"""A text; a link with nothing but text in it, since pages are full of those; or a tag."""
+"""A text; an element that holds a text and no other element, since most do; a start tag; an end tag."""
 _ATTRIBUTE = re.compile(r' ([^\s>/]+?)="([^"]*)"')
 _HIDDEN = re.compile(r' (?:hidden="|aria-hidden="true"|style="[^"]*display:\s*none)', re.IGNORECASE)
 _HREF = re.compile(r' href="([^"]*)"')
@@ -87,42 +87,49 @@ class Reader:
     def run(self) -> tuple[str, ...]:
         """The lines."""
         skipped, dead = 0, False  # Tags that are open inside of something hidden, itself included.
-        for text, link, inside, closing, tag, written in _TOKEN.findall(self.source):
+        for text, tag, written, inner, whole, end in _TOKEN.findall(self.source):
             if text:
-                if skipped:
-                    if not dead and self._open and self._open[-1].tag in ("option", "textarea"):
-                        self._parts.append(decoded(text))  # Hidden, and sent all the same.
-                elif (self._parts or self._pre or not text.isspace()) and (not self._muted or self._open):
-                    self._parts.append(decoded(text) if "&" in text else text)
-            elif link:
-                if not (skipped or self._plain_link(link, inside) or _HIDDEN.search(link)):
-                    self._start("a", link)
-                    self._parts.append(decoded(inside))
-                    self._end("a")
-            elif closing:
                 if not skipped:
-                    if tag in _KNOWN:
-                        self._end(tag)
-                    continue
-                if tag in _SENT and not dead:
+                    self._text(text)
+                elif not dead and self._open and self._open[-1].tag in ("option", "textarea"):
+                    self._parts.append(decoded(text))  # Hidden, and sent all the same.
+            elif tag:
+                known = tag in _KNOWN
+                if skipped or tag in _DEAD or _maybe_hidden(written):
+                    if not skipped:
+                        self._hidden, dead = True, tag in _DEAD
+                    if tag in _SENT and not dead:
+                        self._start(tag, written)
+                        if whole:
+                            self._parts.append(decoded(inner))
+                            self._end(tag)
+                    skipped += not whole and tag not in VOID
+                    self._hidden = bool(skipped)
+                    dead = dead and self._hidden
+                elif not whole:
+                    if known:
+                        self._start(tag, written)
+                elif not known:
+                    self._text(inner)
+                elif tag != "a" or not self._plain_link(written, inner):
+                    self._start(tag, written)
+                    self._text(inner)
                     self._end(tag)
+            elif not skipped:
+                if end in _KNOWN:
+                    self._end(end)
+            elif end:
+                if end in _SENT and not dead:
+                    self._end(end)
                 skipped -= 1
                 if not skipped:
                     dead = self._hidden = False
-            elif skipped:
-                skipped += tag not in VOID and tag != ""
-                if tag in _SENT and not dead:
-                    self._start(tag, written)
-            elif tag in _DEAD or (("hidden" in written or "none" in written) and _HIDDEN.search(written)):
-                self._hidden, dead = True, tag in _DEAD
-                if tag in _SENT:
-                    self._start(tag, written)
-                skipped = int(tag not in VOID)
-                self._hidden = bool(skipped)
-            elif tag in _KNOWN:
-                self._start(tag, written)
         self._flush()
         return finished(self._lines)
+
+    def _text(self, text: str) -> None:
+        if (self._parts or self._pre or not text.isspace()) and (not self._muted or self._open):
+            self._parts.append(decoded(text) if "&" in text else text)
 
     def _start(self, tag: str, written: str) -> None:
         if tag in _SOFT:
@@ -153,10 +160,10 @@ class Reader:
     def _plain_link(self, written: str, text: str) -> bool:
         """Show a link at once, unless there is anything to it."""
         href = _HREF.search(written)
-        if href is None or "&" in written or ":" in href[1][:16] or "aria-" in written or "hidden" in written:
+        if href is None or "&" in written or ":" in href[1][:16] or "aria-" in written:
             return False
         name = squeezed(decoded(text) if "&" in text else text)
-        if not name or "none" in written or len(self.numbered) >= MAX_ELEMENTS:
+        if not name or len(self.numbered) >= MAX_ELEMENTS:
             return False
         number = len(self.numbered) + 1
         self.numbered.append(len(self.elements))
@@ -361,6 +368,10 @@ class Reader:
 
 
 _TO_COME = Element(0, "", "", {})
+
+
+def _maybe_hidden(written: str) -> bool:
+    return ("hidden" in written or "none" in written) and _HIDDEN.search(written) is not None
 
 
 def attributes_of(written: str) -> dict[str, str]:
