@@ -11,17 +11,15 @@ from urllib.parse import urlsplit
 from palaestra.envs.browser.network.addresses import Refused
 
 FLAGS = (
-    "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
-    "--webrtc-ip-handling-policy=disable_non_proxied_udp",  # The same in newer versions.
+    "--webrtc-ip-handling-policy=disable_non_proxied_udp",
+    "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",  # Its name in older versions.
     "--disable-quic",
-    "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",  # The proxy looks names up; Chromium looks up none.
-    "--dns-prefetch-disable",
+    "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",  # The proxy looks names up; Chromium's errands fail.
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-domain-reliability",
     "--disable-sync",
     "--no-first-run",
-    "--no-pings",
 )
 """Arguments of the browser, beside those of the caller."""
 SCHEMES = ("http", "https", "about")
