@@ -1,8 +1,8 @@
 """The text browser: actions a second, memory of a session, and the time from a page to its text.
 
 Actions go through the tools of `WebBrowser` as an episode calls them, in one process on one thread, on sites in this
-process. `pages that others have seen` is a site of SITE_PAGES pages of up to 4 KB that sessions walk through at random,
-as the members of a group do; on `pages that nobody has seen` each answer differs, so that nothing is kept. All times are
+process. `pages that others have seen` is a site of SITE_PAGES pages of 4 KB that sessions walk through at random, as
+the members of a group do; on `pages that nobody has seen` each answer differs, so that nothing is kept. All times are
 CPU time. Left out: servers, whose time is their own.
 """
 
@@ -27,7 +27,8 @@ PAGE_BYTES, LARGE_BYTES = 4_000, 44_000
 ACTIONS_A_SECOND = 3_000
 SESSION_BYTES = 2**20
 LARGE_MS = 2.5
-WORDS = "the of and a to in is that page price order shop item note about which their water small first".split()  # noqa: SIM905
+_TEXT = "the of and a to in is that page price order shop item note about which their water small first"
+WORDS = _TEXT.split()
 
 
 def page(size: int, seed: int, extra: str = "") -> str:
@@ -37,16 +38,16 @@ def page(size: int, seed: int, extra: str = "") -> str:
     def prose(words: int) -> str:
         return " ".join(rng.choices(WORDS, k=words))
 
-    form = '<form action="/find" method="post"><label for="q">Find</label> <input id="q" name="q"><button>Go</button></form>'
+    form = '<form method="post"><label for="q">Find</label> <input id="q" name="q"><button>Go</button></form>'
     parts = [f"<!doctype html><html><head><title>Page {seed}</title></head><body><h1>Page {seed}</h1>{extra}{form}"]
     length = len(parts[0])
     while length < size - 900:
-        target_page = rng.randrange(SITE_PAGES)
+        other = rng.randrange(SITE_PAGES)
         part = (
             f'<section id="s{length}"><h2 class="title">{prose(4)}</h2><p class="text">{prose(30)} '
-            f'<a class="reference internal" href="/{target_page}">{prose(2)}</a> {prose(25)} <code class="docutils '
-            f'literal"><span class="pre">{prose(1)}</span></code> {prose(20)}.</p><ul class="simple"><li>{prose(6)}</li>'
-            f'<li><a href="/{rng.randrange(SITE_PAGES)}">{prose(3)}</a></li></ul></section>'
+            f'<a class="reference internal" href="/{other}">{prose(2)}</a> {prose(25)} <code class="docutils '
+            f'literal"><span class="pre">{prose(1)}</span></code> {prose(20)}.</p><ul class="simple">'
+            f'<li>{prose(6)}</li><li><a href="/{rng.randrange(SITE_PAGES)}">{prose(3)}</a></li></ul></section>'
         )
         parts.append(part)
         length += len(part)
