@@ -101,7 +101,7 @@
   // The page as text, in the format of envs/browser/format.py.
 
   function render(only) {
-    const lines = [], found = [], lists = [];
+    const lines = [], found = [], lists = [], plain = !/html|xml/.test(document.contentType);
     let line = '', prefix = '', total = 0, seen = 0, stopped = false, cell = 0;
     const write = (text) => { line += text; };
     const end = () => {
@@ -171,7 +171,7 @@
       if (name === 'UL' || name === 'OL') lists.push(name === 'OL' ? element.start : -Infinity);
       if (name === 'LI') begin('  '.repeat(Math.max(Math.min(lists.length - 1, 10), 0)) + (lists.at(-1) > -Infinity ? `${lists[lists.length - 1]++}. ` : '- '));
       else if (/^H[1-6]$/.test(name)) begin('#'.repeat(+name[1]) + ' ');
-      else if (name === 'PRE') { rule('```'); here.pre = true; }
+      else if (name === 'PRE') { if (!plain) rule('```'); here.pre = true; }
       else if (name === 'HR') rule('---');
       else if (name === 'BR') { if (above.pre) raw(); else if (cell) write(' '); else end(); }
       const what = kind(element, style, above.cursor);
@@ -181,7 +181,7 @@
       else if (drawn && SHAPES.has(element.localName)) write(` (${element.localName} ${shape(element)}) `);
       else children(element, here, depth);
       if (name === 'UL' || name === 'OL') lists.pop();
-      if (name === 'PRE') { raw(); rule('```'); }
+      if (name === 'PRE') { raw(); if (!plain) rule('```'); }
       if (inTable) cell--;
       else if (inline) { if (style.display !== 'inline') write(' '); }
       else if (cell && !strong) write(' ');
