@@ -5,8 +5,6 @@ The same page is shown to a Chromium that nothing holds back, where its ways do 
 
 import asyncio
 import json
-import os
-import shutil
 import socket
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -19,16 +17,20 @@ import pytest
 from hostile_page import ALLOWED, EXPECTED, PAGE, WORKER
 from web_servers import Server, server_tls, serving
 
-from palaestra.envs.browser.chromium.isolation import FLAGS, check_scheme, context_options
-from palaestra.envs.browser.network import FilteringProxy, Refused, Way, allow_list
+from palaestra.envs.browser.chromium import engine, session
+from palaestra.envs.browser.chromium.browser import ChromiumBrowser
+from palaestra.envs.browser.chromium.engine import find_chromium
+from palaestra.envs.browser.chromium.isolation import FLAGS, check_scheme
+from palaestra.envs.browser.chromium.session import ChromiumSession
+from palaestra.envs.browser.network import Refused
+from palaestra.errors import ToolError
 
-pytestmark = pytest.mark.chromium
+pytestmark = [pytest.mark.chromium, pytest.mark.usefixtures("chromium_path")]
 SECONDS = 15.0
 """In which an unguarded page's ways lead out; a guarded one gets them all."""
 PROBE = "2001:4860:4860::8888"
 """To see whether there is IPv6, Chromium opens a UDP socket towards this address and sends nothing."""
 TRIED = ("bad", "bad_tls", "mapped", "named", "local", "named_tls", "second")
-COMMON = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
 
 
 class Packets(asyncio.DatagramProtocol):
@@ -128,28 +130,25 @@ def on_a_thread(work: Awaitable[object]) -> None:
         pool.submit(asyncio.run, work).result(180)
 
 
-def program() -> str:
-    found = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-    if not found:
-        pytest.skip("there is no Chromium; `make test-chromium` sets one up")
-    pytest.importorskip("playwright")
-    return found
+def secure(world: World) -> str:
+    """Service workers, WebTransport and the like are for secure pages only: let this one pass for such a page."""
+    return f"--unsafely-treat-insecure-origin-as-secure=http://ok.test:{world.ok_server.port}"
 
 
-async def shown(world: World, flags: list[str], options: dict[str, object], log: Path, enough: frozenset[str]) -> None:
-    """Open the page with raw Playwright, until enough has arrived or the time is over."""
+async def unguarded(world: World, log: Path, enough: frozenset[str]) -> None:
+    """Open the page in a Chromium as Playwright starts it, until enough has arrived or the time is over."""
     from playwright.async_api import async_playwright
 
-    secure = f"--unsafely-treat-insecure-origin-as-secure=http://ok.test:{world.ok_server.port}"
+    flags = ["--no-sandbox", "--disable-dev-shm-usage", "--host-resolver-rules=MAP *.test 127.0.0.1", secure(world)]
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(
-            executable_path=program(), args=[*COMMON, *flags, secure, f"--log-net-log={log}"], timeout=60_000
+            executable_path=find_chromium(), args=[*flags, f"--log-net-log={log}"], timeout=60_000
         )
-        context = await browser.new_context(ignore_https_errors=True, **options)
+        context = await browser.new_context(ignore_https_errors=True)
         page = await context.new_page()
         await page.goto(world.url, wait_until="commit")
         await until(lambda: enough <= world.arrived, SECONDS)
-        await asyncio.sleep(1)  # For what nobody expects.
+        await asyncio.sleep(1)
         await browser.close()
 
 
@@ -163,9 +162,9 @@ async def until(condition: Callable[[], bool], seconds: float) -> None:
 def test_a_chromium_that_nothing_holds_back_is_led_out_by_every_way(tmp_path: Path) -> None:
     async def go() -> None:
         async with World() as world:
-            log, flags = tmp_path / "log.json", ["--host-resolver-rules=MAP *.test 127.0.0.1"]
+            log = tmp_path / "log.json"
             enough = EXPECTED | ALLOWED
-            await shown(world, flags, {}, log, enough)
+            await unguarded(world, log, enough)
             assert enough <= world.arrived, f"these lead nowhere: {sorted(enough - world.arrived)}"
             assert any(packet[4:8] == bytes.fromhex("2112a442") for packet in world.packets.seen), "no STUN was seen"
             assert any(packet[0] & 0xC0 == 0xC0 for packet in world.packets.seen), "no QUIC was seen"
@@ -174,27 +173,58 @@ def test_a_chromium_that_nothing_holds_back_is_led_out_by_every_way(tmp_path: Pa
     on_a_thread(go())
 
 
-def test_nothing_leaves_a_chromium_behind_the_proxy(tmp_path: Path) -> None:
+def test_nothing_leaves_the_browser_of_an_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def go() -> None:
         log = tmp_path / "log.json"
         async with World() as world:
-            proxy = FilteringProxy(Way(allow_list(world.allowed), refusals=deque(maxlen=1000)))
-            address = await proxy.start()
-            await shown(world, list(FLAGS), context_options(address), log, frozenset({"never"}))
-            await proxy.close()
+            monkeypatch.setattr(engine, "FLAGS", (*FLAGS, secure(world), f"--log-net-log={log}"))
+            monkeypatch.setitem(session.SETTING, "ignore_https_errors", True)
+            browser = ChromiumBrowser(allow=world.allowed)
+            tab = browser.session({})
+            way = tab._way
+            way.refusals = deque(maxlen=1000)
+            await tab.open(world.url)
+            proxy = tab._proxy
+            assert proxy is not None and proxy._server is not None
+            port = proxy._server.sockets[0].getsockname()[1]
+            await asyncio.sleep(SECONDS)
+            await nothing_is_opened(tab, world)
+            running = browser._engine._current
+            assert running is not None
+            await asyncio.wrap_future(browser._loop.submit(running.browser.close()))  # So that its log is whole.
+            await asyncio.to_thread(browser.close)
             assert world.arrived == ALLOWED
             assert world.packets.seen == []
             assert world.bad_server.connections == world.bad_tls_server.connections == 0
-            refused = {reason.split(" ")[0] for reason in proxy.way.refusals}
+            refused = {reason.split(" ")[0] for reason in way.refusals}
             assert refused >= {urlsplit(world.values[name]).netloc for name in TRIED}
             did = logged(log)
             met = {about["address"] for about in did["TCP_CONNECT_ATTEMPT"] if "address" in about}
-            assert met == {address.removeprefix("http://")}
-            assert all(PROBE in about.get("address", PROBE) for about in did.get("UDP_CONNECT", []))
+            assert met == {f"127.0.0.1:{port}"}
+            assert all(PROBE in str(about.get("address", PROBE)) for about in did.get("UDP_CONNECT", []))
             assert "UDP_BYTES_SENT" not in did
             assert not any("leak-by-name" in about or "evil" in about for about in looked_up(log))
 
     on_a_thread(go())
+
+
+async def told(tab: ChromiumSession, url: str) -> str:
+    """What an agent sees of an address, or why it sees nothing."""
+    try:
+        return "\n".join((await tab.open(url)).lines)
+    except ToolError as error:
+        return str(error)
+
+
+async def nothing_is_opened(tab: ChromiumSession, world: World) -> None:
+    """Neither what an agent asks for itself, nor anything where the proxy is gone."""
+    for url in (world.values["bad"], world.values["bad_tls"], f"{world.url}redirect?to={world.values['bad']}/agent"):
+        assert "may not be reached from here" in await told(tab, url)
+    assert "addresses begin with http" in await told(tab, "file:///etc/passwd")
+    assert tab._proxy is not None
+    await asyncio.wrap_future(tab._loop.submit(tab._proxy.close()))
+    with pytest.raises(ToolError):
+        await tab.open(f"{world.url}allowed-after-the-proxy")
 
 
 def logged(log: Path) -> dict[str, list[dict[str, object]]]:

@@ -174,13 +174,13 @@ class ChromiumSession:
     async def _action(self, work: Callable[[Tab], Awaitable[Any]] | None, seconds: float) -> Page:
         async def both(tab: Tab) -> Page:
             until = asyncio.get_running_loop().time() + LOAD_SHARE * seconds
-            refused = len(self._way.refusals)
+            refused = self._way.counts.refused
             try:
                 if work is not None:
                     await work(tab)
                 return await self._page(tab, until, 0.0 if work else PATIENCE_SECONDS)
             except ToolError as error:
-                if len(self._way.refusals) > refused:
+                if self._way.counts.refused > refused:
                     raise ToolError(f"{error}: {self._way.refusals[-1]}") from None
                 raise
 

@@ -33,3 +33,20 @@ class Element:
     def disabled(self) -> bool:
         """Neither acted on nor sent."""
         return "disabled" in self.attributes
+
+
+class Open:
+    """What takes all text up to its end tag: a link, a button, a title, an option, a textarea; a select its options."""
+
+    __slots__ = ("alts", "attributes", "number", "options", "outer", "place", "tag")
+
+    def __init__(self, tag: str, attributes: Mapping[str, str], number: int, place: int, outer: list[str]) -> None:
+        self.tag, self.attributes, self.number, self.place, self.outer = tag, attributes, number, place, outer
+        self.alts: list[str] = []
+        """Of its images, which name it where it has no text."""
+        self.options: list[tuple[str, Mapping[str, str]]] = []
+
+    def name(self, text: str, last: str) -> str:
+        """What a link or a button is called; `last` where nothing else says it."""
+        named = self.attributes.get("aria-label") or text.strip() or " ".join(self.alts)
+        return named or self.attributes.get("title") or last

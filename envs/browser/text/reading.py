@@ -1,35 +1,23 @@
 """Reads a page once from left to right and writes its numbered text (`envs.browser.format`).
 
-What it reads is not what a server sent but what lexbor wrote out after building the tree as a browser does: every tag
-is closed, every attribute quoted. So nothing here recurses, however deep a page is nested, and a page costs one Python
-step a tag. Left out: styles other than `display: none` on the element itself.
+What it reads is not what a server sent but what lexbor wrote out after building the tree as a browser does (`markup`).
+So nothing here recurses, however deep a page is nested, and a page costs one Python step a tag, or less. Left out:
+styles other than `display: none` on the element itself.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from palaestra.envs.browser.format import CLOSE, OPEN, bracket, chosen, finished, squeezed
 from palaestra.envs.browser.text.bounds import VOID
-from palaestra.envs.browser.text.elements import BUTTONS, FIELDS, TYPES, Element, Value
+from palaestra.envs.browser.text.elements import BUTTONS, FIELDS, TYPES, Element, Open, Value
+from palaestra.envs.browser.text.markup import TOKEN, attributes_of, decoded, is_hidden, labels_of
 
 MAX_ELEMENTS = 5_000
 """Links and controls that get a number."""
-_ATTRIBUTES = r'(?: [^\s>/]+?="[^"]*")*+'
-_TOKEN = re.compile(
-    rf"([^<]++)|<a({_ATTRIBUTES})(?<!<a)>([^<]*+)</a>|<(?:(/?)([a-zA-Z][^\s>/]*)({_ATTRIBUTES})[^>]*>|!--.*?-->|[^>]*>)",
-    re.DOTALL,
-)
-"""A text; a link with nothing but text in it, since pages are full of those; or a tag."""
-_ATTRIBUTE = re.compile(r' ([^\s>/]+?)="([^"]*)"')
-_HIDDEN = re.compile(r' (?:hidden="|aria-hidden="true"|style="[^"]*display:\s*none)', re.IGNORECASE)
 _HREF = re.compile(r' href="([^"]*)"')
 _SCHEME = re.compile(r"\s*(?!https?:)[a-z][a-z0-9+.-]*:", re.IGNORECASE)
 _REFRESH = re.compile(r"\s*(\d+)[^;,]*[;,]\s*(?:url\s*=\s*)?['\"]?([^'\"]+)", re.IGNORECASE)
-_LABEL = re.compile(rf"<label({_ATTRIBUTES})[^>]*>(.*?)</label>", re.DOTALL)
-_IDS = re.compile(r'<(?:input|select|textarea|button)[^<>]*? id="([^"]*)"')
-_CONTROL = re.compile(r'<(?:input(?![^<>]* type="hidden")|select|textarea)[ >]')
-_NO_NAME = re.compile(r"<select[ >].*?</select>|<textarea[ >].*?</textarea>|<[^>]*>", re.DOTALL)
-
 _DEAD = frozenset({"template", "noscript", "svg", "object", "math"})
 """Not shown, and controls in them are none."""
 _SENT = frozenset({"input", "select", "option", "textarea", "button", "form"})
@@ -43,18 +31,6 @@ _SOFT = frozenset(_BLOCKS.split())
 _HEADINGS = {f"h{level}": f"{'#' * level} " for level in range(1, 7)}
 _STRONG = frozenset({*_HEADINGS, "ul", "ol", "li", "table", "caption", "pre", "blockquote", "tr", "td", "th"})
 _KNOWN = _SOFT | _STRONG | _SENT | {"a", "img", "hr", "label", "title", "base", "meta"}
-
-
-class _Open:
-    """What takes all text up to its end tag: a link, a button, a title, an option, a textarea; a select its options."""
-
-    __slots__ = ("alts", "attributes", "number", "options", "outer", "place", "tag")
-
-    def __init__(self, tag: str, attributes: Mapping[str, str], number: int, place: int, outer: list[str]) -> None:
-        self.tag, self.attributes, self.number, self.place, self.outer = tag, attributes, number, place, outer
-        self.alts: list[str] = []
-        """Of its images, which name it where it has no text."""
-        self.options: list[tuple[str, Mapping[str, str]]] = []
 
 
 class Reader:
@@ -73,56 +49,63 @@ class Reader:
         self._parts: list[str] = []
         """Of the line that is being written."""
         self._prefix = ""
-        self._open: list[_Open] = []
+        self._open: list[Open] = []
         self._lists: list[int] = []
         """Of each list around us: the number of its next item, or -1."""
         self._tables: list[int] = []
         """Of each table around us: cells of the row so far."""
         self._form = -1
         self._in_cell = self._pre = self._muted = self._hidden = False
-        self._names, self._labels = _labels(source) if "<label" in source else ({}, iter(()))
+        self._names, self._labels = labels_of(source) if "<label" in source else ({}, iter(()))
         self._label = ""
         """Of the label around us, for the first control in it."""
 
     def run(self) -> tuple[str, ...]:
         """The lines."""
         skipped, dead = 0, False  # Tags that are open inside of something hidden, itself included.
-        for text, link, inside, closing, tag, written in _TOKEN.findall(self.source):
+        for text, tag, written, inner, whole, end in TOKEN.findall(self.source):
             if text:
-                if skipped:
-                    if not dead and self._open and self._open[-1].tag in ("option", "textarea"):
-                        self._parts.append(decoded(text))  # Hidden, and sent all the same.
-                elif (self._parts or self._pre or not text.isspace()) and (not self._muted or self._open):
-                    self._parts.append(decoded(text) if "&" in text else text)
-            elif link:
-                if not (skipped or self._plain_link(link, inside) or _HIDDEN.search(link)):
-                    self._start("a", link)
-                    self._parts.append(decoded(inside))
-                    self._end("a")
-            elif closing:
                 if not skipped:
-                    if tag in _KNOWN:
-                        self._end(tag)
-                    continue
-                if tag in _SENT and not dead:
+                    self._text(text)
+                elif not dead and self._open and self._open[-1].tag in ("option", "textarea"):
+                    self._parts.append(decoded(text))  # Hidden, and sent all the same.
+            elif tag:
+                known = tag in _KNOWN
+                if skipped or tag in _DEAD or is_hidden(written):
+                    if not skipped:
+                        self._hidden, dead = True, tag in _DEAD
+                    if tag in _SENT and not dead:
+                        self._start(tag, written)
+                        if whole:
+                            self._parts.append(decoded(inner))
+                            self._end(tag)
+                    skipped += not whole and tag not in VOID
+                    self._hidden = bool(skipped)
+                    dead = dead and self._hidden
+                elif not whole:
+                    if known:
+                        self._start(tag, written)
+                elif not known:
+                    self._text(inner)
+                elif tag != "a" or not self._plain_link(written, inner):
+                    self._start(tag, written)
+                    self._text(inner)
                     self._end(tag)
+            elif not skipped:
+                if end in _KNOWN:
+                    self._end(end)
+            elif end:
+                if end in _SENT and not dead:
+                    self._end(end)
                 skipped -= 1
                 if not skipped:
                     dead = self._hidden = False
-            elif skipped:
-                skipped += tag not in VOID and tag != ""
-                if tag in _SENT and not dead:
-                    self._start(tag, written)
-            elif tag in _DEAD or (("hidden" in written or "none" in written) and _HIDDEN.search(written)):
-                self._hidden, dead = True, tag in _DEAD
-                if tag in _SENT:
-                    self._start(tag, written)
-                skipped = int(tag not in VOID)
-                self._hidden = bool(skipped)
-            elif tag in _KNOWN:
-                self._start(tag, written)
         self._flush()
         return finished(self._lines)
+
+    def _text(self, text: str) -> None:
+        if (self._parts or self._pre or not text.isspace()) and (not self._muted or self._open):
+            self._parts.append(decoded(text) if "&" in text else text)
 
     def _start(self, tag: str, written: str) -> None:
         if tag in _SOFT:
@@ -143,7 +126,7 @@ class Reader:
             self._input(attributes_of(written))
         elif tag == "option":
             if self._open and self._open[-1].tag == "select":
-                self._open.append(_Open(tag, attributes_of(written), 0, 0, self._parts))
+                self._open.append(Open(tag, attributes_of(written), 0, 0, self._parts))
                 self._parts = []
         elif tag in _SENT:
             self._take(tag, attributes_of(written))
@@ -153,10 +136,10 @@ class Reader:
     def _plain_link(self, written: str, text: str) -> bool:
         """Show a link at once, unless there is anything to it."""
         href = _HREF.search(written)
-        if href is None or "&" in written or ":" in href[1][:16] or "aria-" in written or "hidden" in written:
+        if href is None or "&" in written or ":" in href[1][:16] or "aria-" in written:
             return False
         name = squeezed(decoded(text) if "&" in text else text)
-        if not name or "none" in written or len(self.numbered) >= MAX_ELEMENTS:
+        if not name or len(self.numbered) >= MAX_ELEMENTS:
             return False
         number = len(self.numbered) + 1
         self.numbered.append(len(self.elements))
@@ -179,7 +162,7 @@ class Reader:
         elif tag == "label":
             self._muted, self._label = next(self._labels, (False, ""))
         elif tag == "title":
-            self._open.append(_Open(tag, attributes, 0, 0, self._parts))
+            self._open.append(Open(tag, attributes, 0, 0, self._parts))
             self._parts = []
         elif tag == "base":
             self.base = self.base or attributes.get("href", "")
@@ -275,7 +258,7 @@ class Reader:
     def _take(self, tag: str, attributes: Mapping[str, str]) -> None:
         """Take all text up to the end tag, for an element that comes then; its number and place are kept."""
         number = self._number()
-        self._open.append(_Open(tag, attributes, number, len(self.elements) - 1, self._parts))
+        self._open.append(Open(tag, attributes, number, len(self.elements) - 1, self._parts))
         self._parts = []
 
     def _number(self, hidden: bool = False) -> int:
@@ -286,7 +269,7 @@ class Reader:
         self.numbered.append(len(self.elements) - 1)
         return len(self.numbered)
 
-    def _finish(self, one: _Open) -> None:
+    def _finish(self, one: Open) -> None:
         """The end of what took the text."""
         text, self._parts = "".join(self._parts), one.outer
         tag, attributes, value = one.tag, one.attributes, self.values.get(one.place)
@@ -296,10 +279,10 @@ class Reader:
             self._open[-1].options.append((squeezed(text), attributes))
         elif tag == "a":
             last = attributes["href"].rstrip("/").rpartition("/")[2]
-            self._put(Element(one.number, tag, "link", attributes), one.place, _inner_name(one, text, last))
+            self._put(Element(one.number, tag, "link", attributes), one.place, one.name(text, last))
         elif tag == "button":
             kind = attributes.get("type", "submit").lower()
-            name = _inner_name(one, text, attributes.get("name", ""))
+            name = one.name(text, attributes.get("name", ""))
             kind, held = kind if kind in BUTTONS else "submit", attributes.get("value", "")
             self._put(Element(one.number, tag, kind, attributes, held, self._form), one.place, name)
         elif tag == "textarea":
@@ -361,39 +344,3 @@ class Reader:
 
 
 _TO_COME = Element(0, "", "", {})
-
-
-def attributes_of(written: str) -> dict[str, str]:
-    """The attributes of a tag, decoded."""
-    if not written:
-        return {}
-    found = dict(_ATTRIBUTE.findall(written))
-    return {name: decoded(value) for name, value in found.items()} if "&" in written else found
-
-
-def decoded(text: str) -> str:
-    """The five entities that lexbor writes."""
-    text = text.replace("&nbsp;", " ").replace("&lt;", "<").replace("&gt;", ">").replace("&quot;", '"')
-    return text.replace("&amp;", "&")
-
-
-def _inner_name(one: _Open, text: str, last: str) -> str:
-    """What a link or a button is called."""
-    attributes = one.attributes
-    return attributes.get("aria-label") or text.strip() or " ".join(one.alts) or attributes.get("title") or last
-
-
-def _labels(source: str) -> tuple[dict[str, str], Iterator[tuple[bool, str]]]:
-    """Names of controls by their id; and of each label in turn whether it names a control, and the one inside it."""
-    known = set(_IDS.findall(source))
-    names: dict[str, str] = {}
-    labels: list[tuple[bool, str]] = []
-    for label in _LABEL.finditer(source):
-        key = attributes_of(label[1]).get("for")
-        binds = bool(_CONTROL.search(label[2])) if key is None else key in known
-        name = squeezed(decoded(_NO_NAME.sub(" ", label[2]))) if binds else ""
-        if key is not None and binds:
-            names.setdefault(key, name)
-        labels.append((binds, name if key is None else ""))
-        labels += [(False, "")] * label[2].count("<label")  # Labels inside of it.
-    return names, iter(labels)

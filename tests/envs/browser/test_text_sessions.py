@@ -85,7 +85,7 @@ def test_what_an_agent_enters_is_shown_and_sent(tab, site):
     do(tab.open("a.test"))
     do(tab.type(1, "x & y\nz"))
     do(tab.click(6))
-    do(tab.click(8))
+    do(tab.click(9))
     do(tab.select(10, "s"))
     do(tab.select(11, "1"))
     do(tab.select(11, "2"))
