@@ -103,7 +103,7 @@ class TaskPage(WebBrowser):
         done, reward = self._verdict
         return {"done": done, "reward": reward}
 
-    async def _act(self, action: Action, opens: bool = False) -> str:
+    async def _act(self, action: Action, on_page: bool = True) -> str:
         async def judged(tab: Any, seconds: float) -> Page:
             if self._verdict[0]:
                 raise ToolError("the task is over")
@@ -111,7 +111,7 @@ class TaskPage(WebBrowser):
             await self._judge(seconds)
             return page
 
-        text = await super()._act(judged, opens)
+        text = await super()._act(judged, on_page)
         return Done(text, answer="the page is done") if self._verdict[0] else text
 
     async def _shown(self, seconds: float) -> Page:

@@ -11,12 +11,21 @@ from pathlib import Path
 
 from palaestra.errors import MissingExtra, UsageError
 
-TEXT_SOLVABLE = tuple(
-    """
-    click-test click-test-2
-    """.split()
-)
-"""A script that sees nothing but the page's numbered text, and acts by numbers alone, solves each on every seed that
+_TEXT_SOLVABLE = """
+    ascending-numbers buy-ticket choose-date choose-date-easy choose-date-medium choose-date-nodelay choose-list
+    click-button click-button-sequence click-checkboxes click-checkboxes-large click-checkboxes-transfer
+    click-collapsible click-collapsible-2 click-collapsible-2-nodelay click-collapsible-nodelay click-dialog
+    click-dialog-2 click-link click-option click-scroll-list click-tab click-tab-2 click-tab-2-easy click-tab-2-hard
+    click-tab-2-medium click-test click-test-2 click-test-transfer click-widget copy-paste copy-paste-2 email-inbox
+    email-inbox-delete email-inbox-forward email-inbox-important email-inbox-noscroll email-inbox-reply
+    email-inbox-star-reply enter-date enter-password enter-text enter-text-2 enter-text-dynamic enter-time
+    find-greatest find-word focus-text focus-text-2 form-sequence-2 generate-number grid-coordinate guess-number
+    identify-shape login-user login-user-popup multi-orderings navigate-tree odd-or-even phone-book read-table
+    read-table-2 scroll-text search-engine simple-algebra simple-arithmetic text-transform unicode-test
+    use-autocomplete use-autocomplete-nodelay use-spinner
+"""
+TEXT_SOLVABLE = tuple(_TEXT_SOLVABLE.split())
+"""A script that sees nothing but the page's numbered text, and acts by numbers alone, solves each on every page that
 was tried. The others need pixels, dragging or a moment in time, or no such script was written."""
 
 

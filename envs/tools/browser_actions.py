@@ -127,7 +127,7 @@ class BrowserActions(_OneTool, WebBrowser):
 
     def _bracket(self, bid: Any) -> str:
         """How an element stands on the page."""
-        shown = re.compile(rf"(?<!\\)\[{number(bid)}:[^\[]*")
+        shown = re.compile(rf"\[{number(bid)}:[^\[]*")
         lines = " ".join(self._page.lines) if self._page is not None else ""
         found = shown.search(lines)
         return found[0] if found else ""

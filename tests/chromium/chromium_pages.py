@@ -13,7 +13,7 @@ SIMPLE = """<!DOCTYPE html><title>A [1:link fake] title</title><h1>A page</h1>
 <select name="s"><option>S<option selected>M<option>L</select>
 <textarea name="t">some words</textarea><input type="password" name="p" value="secret">
 <input type="submit" value="Buy"><button disabled>Pay</button></form>
-<ul><li>one<li>two<ul><li>deep <b>bold</b></ul></ul><ol start="3"><li>three<li>four</ol>
+<ul><li>one<li>two<ul><li>deep <b>bold</b></ul></ul><ol><li>first<li>second</ol>
 <table><tr><th>a<th>b<tr><td>1<td><p>x</p><p>y</p></table>
 <pre>first
    second</pre><hr><p>[9:button Fake] <img src="/no.png" alt="a red mug"><img src="/no.png">
@@ -41,18 +41,19 @@ BOMBS = {
     "dialogs": "a<script>while (true) alert(1);</script>",
     "dialogs on leaving": "<a href=/>a</a><script>onbeforeunload = () => true</script>",
     "leads on": "a<script>location.href = '/?' + Math.random()</script>",
-    "always changing": "<button>a</button><p id=p><script>setInterval(() => { p.textContent = Math.random() }, 1)</script>",
+    "always changing": "<button>a</button><p id=p><script>"
+    "setInterval(() => { p.textContent = Math.random() }, 1)</script>",
     "ten megabytes": "<button>a</button>" + "<p>" + "lorem ipsum " * 800_000,
     "a hundred thousand elements": "<button>a</button>" + "<i>" * 100_000,
-    "deep by script": "<script>let e = document.body ??= document.createElement('body'); for (let n = 0; n < 50000; n++) "
-    "e = e.appendChild(document.createElement('i')); e.textContent = 'x'</script>",
+    "deep by script": "<script>let e = document.body ??= document.createElement('body'); "
+    "for (let n = 0; n < 50000; n++) e = e.appendChild(document.createElement('i')); e.textContent = 'x'</script>",
     "grows": "<script>const all = []; setInterval(() => { all.push(new Array(1e6).fill(1.1)); }, 0)</script>a",
     "many frames": "<button>a</button><script>for (let n = 0; n < 300; n++) document.body.append("
     "document.createElement('iframe'))</script>",
     "breaks what is built in": "<button>a</button><script>Array.prototype.push = Element.prototype.getAttribute = "
     "document.querySelectorAll = window.getComputedStyle = () => { throw 1 }; Object.defineProperty(Node.prototype, "
     "'childNodes', { get() { throw 1 } })</script>",
-    "clobbers": "<form><input name=tagName><input name=getAttribute><input name=childNodes><input name=shadowRoot></form>",
+    "clobbers": "<form><input name=tagName><input name=getAttribute><input name=childNodes><input name=shadowRoot>",
     "marks": "\ue0007:button fake\ue001 ［7:button fake] [\u200b7:button fake]",
     "never answers": "<script src='http://10.255.255.1/x.js'></script><button>a</button>",
     "not text": "<meta charset=utf-16><button>\ud7ff\x00\x01</button>",

@@ -385,15 +385,6 @@ def guess(seen: Seen) -> Script:
             high = middle - 1
 
 
-def walk_menu(seen: Seen) -> Script:
-    for name in seen.goal.removeprefix("Select ").split(">"):
-        for _ in range(5):
-            if seen.has(name):
-                break
-            seen = yield ("look",)
-        seen = yield seen.named(name).click
-
-
 def odd_or_even(seen: Seen) -> Script:
     for at, line in enumerate(seen.lines):
         if re.fullmatch(r"-?\d+", line):
@@ -461,18 +452,6 @@ def buy(seen: Seen) -> Script:
     yield ("click", (min if least else max)(offers, key=lambda offer: offer[key])[2])
 
 
-def play_tic_tac_toe(seen: Seen) -> Script:
-    lines = [(0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6)]
-    for _ in range(9):
-        cells = {int(one.name.split("-")[1][0]): one for one in seen.elements if one.name.startswith("ttt-")}
-        mark = {at: one.name.partition("mark-")[2][:1] for at, one in cells.items()}
-        free = [at for at in cells if not mark[at]]
-        ends = [at for who in "xo" for line in lines for at in line
-                if at in free and [mark[one] for one in line].count(who) == 2]  # fmt: skip
-        order = [*ends, *(at for at in (4, 0, 2, 6, 8, 1, 3, 5, 7) if at in free)]
-        seen = yield cells[order[0]].click
-
-
 def climb(seen: Seen) -> Script:
     seen = yield seen.named("1", "text").click
     for _ in range(4):  # The numbers are covered now, and the covers stand in their order.
@@ -504,7 +483,6 @@ ORACLES: dict[str, Callable[[Seen], Script]] = {
     "click-button-sequence": press_two,
     "click-widget": pick_widget,
     "click-scroll-list": choose,
-    "click-menu": walk_menu,
     "enter-text": write_quoted,
     "enter-text-2": write_quoted,
     "enter-text-dynamic": write_quoted,
@@ -547,11 +525,9 @@ ORACLES: dict[str, Callable[[Seen], Script]] = {
     "guess-number": guess,
     "odd-or-even": odd_or_even,
     "find-greatest": pick_greatest,
-    "multi-layouts": search_films,
     "multi-orderings": search_films,
     "form-sequence-2": radio_and_text,
     "generate-number": generate,
     "buy-ticket": buy,
-    "tic-tac-toe": play_tic_tac_toe,
     "ascending-numbers": climb,
 }

@@ -50,6 +50,24 @@ def played(browser: Any, pages: Any, play: Callable[[ChromiumSession], Awaitable
     return asyncio.run(run())
 
 
+async def outcome(action: Awaitable[Page]) -> str:
+    """What an agent is told."""
+    try:
+        return " ".join((await action).lines)
+    except ToolError as told:
+        return str(told)
+
+
+async def until_it_fails(session: ChromiumSession, kind: type[Exception]) -> str:
+    """What is told when looking at the page fails, as it must soon."""
+    try:
+        for _ in range(50):
+            await session.look()
+    except kind as told:
+        return str(told)
+    raise AssertionError("it goes on")
+
+
 def number_of(page: Page, words: str) -> int:
     """The number of the first element that says so."""
     text = "\n".join(page.lines)
@@ -72,14 +90,19 @@ def test_what_scripts_make_is_acted_on_by_number(browser: ChromiumBrowser) -> No
             page = await session.click(number_of(page, words))
             assert after in "\n".join(page.lines), words
         page = await session.type(number_of(page, "field Name"), 'a "b" [9:x]')
-        assert '[9:x]' not in "\n".join(page.lines).replace("\\[9:x]", "")
+        assert "[9:x]" not in "\n".join(page.lines)
         assert "keys 1" in "\n".join(page.lines)
         page = await session.type(number_of(page, "date"), "2025-02-03")
         page = await session.select(number_of(page, "select"), "l")
         page = await session.click(number_of(page, "checkbox"))
         page = await session.press("Tab")
         page = await session.submit(number_of(page, "select"))
-        assert json.loads(page.lines[0]) == {"name": 'a "b" [9:x]', "size": "L", "day": "2025-02-03", "agree": "on"}
+        assert json.loads("".join(page.lines).replace("[\\", "[")) == {
+            "name": 'a "b" [9:x]',
+            "size": "L",
+            "day": "2025-02-03",
+            "agree": "on",
+        }
         assert (await session.back()).url == HOME
 
     played(browser, Shop(RICH), play)
@@ -128,7 +151,7 @@ def test_nothing_is_shared_between_sessions(browser: ChromiumBrowser) -> None:
         (lambda s: s.open("file:///etc/passwd"), "http"),
         (lambda s: s.open("javascript:alert(1)"), "http"),
         (lambda s: s.open("chrome://settings"), "http"),
-        (lambda s: s.open("http://127.0.0.1:1/"), "may not be reached"),
+        (lambda s: s.open("http://127.0.0.1:8080/"), "may not be reached"),
         (lambda s: s.open("https://example.com/"), "may not be reached"),
     ],
 )
@@ -140,22 +163,21 @@ def test_what_cannot_be_done_is_told_and_the_tab_goes_on(browser: ChromiumBrowse
     async def play(session: ChromiumSession) -> str:
         await session.open(HOME)
         await asyncio.sleep(0.2)
-        with pytest.raises(ToolError) as told:
-            page = await act(session)
-            raise ToolError(page.lines[0])
+        told = await outcome(act(session))
         assert "plain" in (await session.open(HOME)).lines[0]
-        return str(told.value)
+        return told
 
     assert said in played(browser, {"/": pages}, play)
 
 
 def test_dialogs_windows_and_downloads_are_told(browser: ChromiumBrowser) -> None:
-    page = """<button onclick="alert('a [3:b] c')">say</button><button onclick="open('/other')">window</button>
+    page = """<button onclick="alert('a [3:b] c')">say</button><button onclick="window.open('/other')">window</button>
     <a href=/other target=_blank>blank</a><a href="/file" download>load</a>"""
 
     async def play(session: ChromiumSession) -> None:
         await session.open(HOME)
-        assert "\\[3:b]" in (await session.click(1)).note
+        assert "[3:b]" not in (told := (await session.click(1)).note)
+        assert "the page said" in told
         assert f"{HOME}other" in (await session.click(2)).note
         assert (await session.click(3)).url == f"{HOME}other"
         await session.back()
@@ -172,13 +194,10 @@ def test_a_hostile_page_ends_within_the_deadline_and_the_tab_goes_on(browser: Ch
     async def play(session: ChromiumSession) -> None:
         await session.open(f"{HOME}calm")
         begun = time.monotonic()
-        try:
-            page = await session.open(HOME, 4)
-            if page.elements:
-                page = await session.click(1, 4)
-            assert sum(map(len, page.lines)) < 3_000_000
-        except ToolError as told:
-            assert len(str(told)) < 2000
+        told = await outcome(session.open(HOME, 4))
+        if "[1:" in told:
+            told += await outcome(session.click(1, 4))
+        assert len(told) < 3_000_000
         assert time.monotonic() - begun < 9
         calm = await session.open(f"{HOME}calm")
         assert calm.lines == ("calm [1:link home]",)
@@ -192,10 +211,7 @@ def test_a_page_that_crashes_is_told_and_a_browser_that_ends_is_broken(browser: 
         tab = session._tab
         assert tab is not None
         browser._loop.submit(tab.send("Page.crash"))
-        with pytest.raises(ToolError, match="crash"):
-            for _ in range(50):
-                await session.look()
-                await asyncio.sleep(0.02)
+        assert "crash" in await until_it_fails(session, ToolError)
         assert (await session.open(HOME)).lines == ("fine",)
 
     played(browser, {"/": "fine"}, play)
@@ -207,10 +223,7 @@ def test_a_page_that_crashes_is_told_and_a_browser_that_ends_is_broken(browser: 
         running = session._place[0]
         told = await own._loop.outcome(running.protocol.send("SystemInfo.getProcessInfo"), 10, blocking=False)
         os.kill(next(one["id"] for one in told["processInfo"] if one["type"] == "browser"), signal.SIGKILL)
-        with pytest.raises(Broken):
-            for _ in range(50):
-                await session.look()
-                await asyncio.sleep(0.02)
+        await until_it_fails(session, Broken)
 
     played(own, {"/": "fine"}, ends)
     assert played(own, {"/": "again"}, lambda session: session.open(HOME)).lines == ("again",)
@@ -260,12 +273,13 @@ def test_pictures_and_the_accessibility_tree_come_on_demand(browser: ChromiumBro
 
 def test_nothing_is_left_of_a_process_that_is_killed(tmp_path: Path) -> None:
     program = f"""
-import asyncio, os, sys
+import asyncio
 from palaestra.envs.browser.chromium.browser import ChromiumBrowser
 from palaestra.envs.browser.site import Pages
+PAGE = "<script>setTimeout(() => {{ while (true); }}, 1500)</script>x"
 async def main():
     browser = ChromiumBrowser()
-    session = browser.session({{"{HOST}": Pages({{"/": "<script>setTimeout(() => {{while (true);}}, 100)</script>x"}})}})
+    session = browser.session({{"{HOST}": Pages({{"/": PAGE}})}})
     await session.open("{HOME}")
     print("open", flush=True)
     await asyncio.sleep(100)
@@ -277,6 +291,7 @@ asyncio.run(main())
     assert child.stdout.readline() == "open\n"
     below = descendants(child.pid)
     assert any("type=renderer" in command for command in below.values()), below
+    time.sleep(1.6)  # Its page is in an endless loop now.
     child.kill()
     child.wait()
     child.stdout.close()

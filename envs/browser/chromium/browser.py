@@ -7,6 +7,7 @@ its allow-list, through a proxy of each session's own; without one, sites of thi
 import os
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
+from weakref import WeakSet
 
 from palaestra.endpoint.background import BackgroundLoop
 from palaestra.envs.browser.chromium.engine import Engine, find_chromium
@@ -48,12 +49,15 @@ class ChromiumBrowser:
                 raise UsageError(f"{name} is {value}; expected at least 1")
         self._allow, self._view = allow_list(allow), view
         self._loop = BackgroundLoop("chromium")
+        self._sessions: WeakSet[ChromiumSession] = WeakSet()
         sandboxed = os.geteuid() != 0 if sandboxed is None else sandboxed
         self._engine = Engine(find_chromium(executable), sandboxed, max_contexts, max_episodes, max_memory_mb * 2**20)
 
     def session(self, sites: Mapping[str, Site]) -> ChromiumSession:
         """A new tab; its context opens with its first action."""
-        return ChromiumSession(self._loop, self._engine, self._allow, sites, self._view)
+        session = ChromiumSession(self._loop, self._engine, self._allow, sites, self._view)
+        self._sessions.add(session)
+        return session
 
     def restore(self, state: Any) -> NoReturn:
         """Refused, as snapshots are."""
@@ -61,4 +65,9 @@ class ChromiumBrowser:
 
     def close(self) -> None:
         """End Chromium and all sessions. May come twice."""
-        self._loop.close(self._engine.close())
+        self._loop.close(self._end())
+
+    async def _end(self) -> None:
+        for session in list(self._sessions):
+            await session.unplug()
+        await self._engine.close()

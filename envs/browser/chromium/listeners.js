@@ -5,9 +5,11 @@
   const add = EventTarget.prototype.addEventListener;
   const send = EventTarget.prototype.dispatchEvent;
   EventTarget.prototype.addEventListener = function (type, ...rest) {
-    if (this instanceof Element && listens.test(type))
+    if (this instanceof Element && listens.test(type)) {
       // The worlds of a document share no objects, but an event carries an element from one to the other.
-      send.call(document, new MouseEvent('palaestra-listens', { relatedTarget: this }));
+      const [at, relatedTarget] = this.isConnected ? [this, null] : [document, this];
+      send.call(at, new MouseEvent('palaestra-listens', { relatedTarget, composed: true }));
+    }
     return add.call(this, type, ...rest);
   };
 })();

@@ -12,7 +12,7 @@
   const PRESSED = new Set(['submit', 'button', 'reset', 'image']);
   const listening = new WeakSet();
   let numbered = [], changed = 0;
-  document.addEventListener('palaestra-listens', (event) => event.relatedTarget && listening.add(event.relatedTarget), true);
+  document.addEventListener('palaestra-listens', (event) => listening.add(event.relatedTarget || event.composedPath()[0]), true);
 
   const unmarked = (text) => text.replace(/[\ue000\ue001]/g, '');
   const squeeze = (text) => unmarked(String(text)).slice(0, 50000).replace(/\s+/g, ' ').trim();
@@ -101,7 +101,7 @@
   // The page as text, in the format of envs/browser/format.py.
 
   function render(only) {
-    const lines = [], found = [], lists = [];
+    const lines = [], found = [], lists = [], plain = !/html|xml/.test(document.contentType);
     let line = '', prefix = '', total = 0, seen = 0, stopped = false, cell = 0;
     const write = (text) => { line += text; };
     const end = () => {
@@ -122,6 +122,7 @@
       if (only) lines.push(text); else write(text);
     };
     const acts = (element, style) => {
+      if (element.shadowRoot) return true;
       for (const one of element.querySelectorAll('*'))
         if (shown(one) && kind(one, getComputedStyle(one), style.cursor)) return true;
       return false;
@@ -170,7 +171,7 @@
       if (name === 'UL' || name === 'OL') lists.push(name === 'OL' ? element.start : -Infinity);
       if (name === 'LI') begin('  '.repeat(Math.max(Math.min(lists.length - 1, 10), 0)) + (lists.at(-1) > -Infinity ? `${lists[lists.length - 1]++}. ` : '- '));
       else if (/^H[1-6]$/.test(name)) begin('#'.repeat(+name[1]) + ' ');
-      else if (name === 'PRE') { rule('```'); here.pre = true; }
+      else if (name === 'PRE') { if (!plain) rule('```'); here.pre = true; }
       else if (name === 'HR') rule('---');
       else if (name === 'BR') { if (above.pre) raw(); else if (cell) write(' '); else end(); }
       const what = kind(element, style, above.cursor);
@@ -180,7 +181,7 @@
       else if (drawn && SHAPES.has(element.localName)) write(` (${element.localName} ${shape(element)}) `);
       else children(element, here, depth);
       if (name === 'UL' || name === 'OL') lists.pop();
-      if (name === 'PRE') { raw(); rule('```'); }
+      if (name === 'PRE') { raw(); if (!plain) rule('```'); }
       if (inTable) cell--;
       else if (inline) { if (style.display !== 'inline') write(' '); }
       else if (cell && !strong) write(' ');

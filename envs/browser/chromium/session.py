@@ -161,6 +161,11 @@ class ChromiumSession:
         """For an environment's author: what JavaScript gives in the page, as plain data. The page may lie."""
         return await self._wait(self._within(seconds, lambda tab: tab.evaluate(expression, page_world=True)), seconds)
 
+    async def unplug(self) -> None:
+        """Close its way to the network, on the browser's loop."""
+        if self._proxy is not None:
+            await self._proxy.close()
+
     # Inside.
 
     async def _wait(self, work: Coroutine[Any, Any, T], seconds: float) -> T:
@@ -169,13 +174,13 @@ class ChromiumSession:
     async def _action(self, work: Callable[[Tab], Awaitable[Any]] | None, seconds: float) -> Page:
         async def both(tab: Tab) -> Page:
             until = asyncio.get_running_loop().time() + LOAD_SHARE * seconds
-            refused = len(self._way.refusals)
+            refused = self._way.counts.refused
             try:
                 if work is not None:
                     await work(tab)
                 return await self._page(tab, until, 0.0 if work else PATIENCE_SECONDS)
             except ToolError as error:
-                if len(self._way.refusals) > refused:
+                if self._way.counts.refused > refused:
                     raise ToolError(f"{error}: {self._way.refusals[-1]}") from None
                 raise
 
@@ -259,5 +264,4 @@ class ChromiumSession:
                 self._tab.end("the tab is closed", broken=True)
             if self._place is not None:
                 await self._engine.leave(*self._place)
-            if self._proxy is not None:
-                await self._proxy.close()
+            await self.unplug()

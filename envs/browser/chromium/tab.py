@@ -26,6 +26,8 @@ MAX_HOPS = 20
 LOAD_SECONDS = 5.0
 """For pictures and the like, once the page itself is there."""
 CLOSE_SECONDS = 5.0
+CLOSED_SECONDS = 0.2
+"""In which the news comes that it was the whole browser that ended."""
 NOTES = 20
 GONE = ("Cannot find context", "context was destroyed", "navigated or closed", "No frame", "uniqueContextId")
 """What Chromium says when a document has made way for another one."""
@@ -75,7 +77,7 @@ class Tab:
         on("Page.domContentEventFired", self._is_there)
         on("Page.windowOpen", lambda event: self.note(f"a new window was not opened: {event['url'][:200]}"))
         self.page.on("crash", lambda page: self.end("the page crashed"))
-        self.page.on("close", lambda page: self.end("the page was closed"))
+        self.page.on("close", lambda page: self.begin(self._closed()))
         self.page.on("dialog", self._dialog)
         self.page.on("download", lambda download: self.note(f"a download was refused: {download.url[:200]}"))
         world = {"source": script("page.js"), "worldName": WORLD, "runImmediately": True}
@@ -129,6 +131,10 @@ class Tab:
             self._leaving = self._loading = False
             self._changed.set()
 
+    async def _closed(self) -> None:
+        await asyncio.sleep(CLOSED_SECONDS)
+        self.end("the page was closed")
+
     def _dialog(self, dialog: Any) -> None:
         self._dialogs += 1
         if dialog.type != "beforeunload":
@@ -152,7 +158,9 @@ class Tab:
         except (ToolError, Broken):
             raise
         except Exception as error:
-            await asyncio.sleep(0)  # The news of a crash may be behind its consequence.
+            if "has been closed" in str(error):  # The news of an end may be behind its consequence.
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(asyncio.shield(self._over), 2 * CLOSED_SECONDS)
             self.refuse(error)
         finally:
             if not task.done():
