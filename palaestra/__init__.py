@@ -72,5 +72,8 @@ register("palaestra/Science-v0", f"{_SUITE}.science:Science", demonstrator=f"{_S
 register("palaestra/Reasoning-v0", f"{_SUITE}.reasoning:Reasoning", demonstrator=f"{_SUITE}.reasoning:demonstrate")
 register("palaestra/DataTable-v0", f"{_SUITE}.data_table:DataTable", demonstrator=f"{_SUITE}.data_table:demonstrate")
 register("palaestra/Service-v0", f"{_SUITE}.service:Service", demonstrator=f"{_SUITE}.service_clerk:demonstrate")
+register("palaestra/WebNav-v0", f"{_SUITE}.web_nav:WebNav", demonstrator=f"{_SUITE}.web_nav:demonstrate")
+register("palaestra/WebShop-v0", f"{_SUITE}.web_shop:WebShop", demonstrator=f"{_SUITE}.web_shop:demonstrate")
+register("palaestra/MiniWoB-v0", f"{_SUITE}.miniwob:MiniWoB")
 for _name, _class in (("solver_critic", "SolverCritic"), ("debate", "Debate"), ("negotiation", "Negotiation")):
     register_game(f"palaestra/{_name}_v0", f"{_SUITE}.{_name}:{_class}", demonstrator=f"{_SUITE}.{_name}:demonstrate")

@@ -12,7 +12,7 @@ from palaestra.envs.checks.check import CHECKS, check
 from palaestra.envs.checks.findings import measure
 from palaestra.envs.checks.trials import Subject
 
-SUITE = ("Arithmetic", "CodeMath", "CodeContest", "DataTable", "Reasoning", "Science", "TwoHop")
+SUITE = ("Arithmetic", "CodeMath", "CodeContest", "DataTable", "Reasoning", "Science", "TwoHop", "WebNav", "WebShop")
 
 
 @pytest.mark.parametrize("name", SUITE)

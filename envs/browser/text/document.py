@@ -1,0 +1,83 @@
+"""A page that was read: its text, its controls and its forms. It never changes, so sessions share it.
+
+What is asked for again is not parsed again: pages of up to CACHED_CHARS are kept, a few of them. Left out: reading
+(`reading`) and sending forms (`forms`).
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from palaestra.envs.browser.format import finished, without_marks
+from palaestra.envs.browser.text.bounds import MAX_CHARS, bounded
+from palaestra.envs.browser.text.elements import Element, Value
+from palaestra.envs.browser.text.reading import MAX_ELEMENTS, Reader
+from palaestra.errors import MissingExtra
+
+CACHED_CHARS = 100_000
+CACHED_PAGES = 128
+_RAW = re.compile(r"<(script|style|iframe|noembed|noframes|xmp|plaintext)[ >].*?</\1>", re.DOTALL)
+"""Elements whose content is written out as it is, tags and all."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Document:
+    """A page."""
+
+    source: str
+    """As lexbor wrote it out."""
+    title: str
+    lines: tuple[str, ...]
+    elements: tuple[Element, ...] = ()
+    """All, in the order of the page."""
+    numbered: tuple[int, ...] = ()
+    """Where in `elements` each number stands."""
+    forms: tuple[Mapping[str, str], ...] = ()
+    """Attributes of each form."""
+    base: str = ""
+    refresh: tuple[float, str] | None = None
+    """Seconds, and where it leads then."""
+    note: str = ""
+
+    def holding(self, values: Mapping[int, Value]) -> "Document":
+        """The same page, with these values of elements by their place."""
+        return _read(self.source, values, self.note)
+
+    def __deepcopy__(self, memo: object) -> "Document":
+        return self
+
+
+def document_of(text: str) -> Document:
+    """A page from its HTML."""
+    return _kept(text) if len(text) <= CACHED_CHARS else _parsed(text)
+
+
+def plain_document(text: str) -> Document:
+    """A page from text or data."""
+    note = f"only the first {MAX_CHARS} of {len(text)} characters are shown" if len(text) > MAX_CHARS else ""
+    lines = without_marks(text[:MAX_CHARS]).splitlines()
+    return Document("", "", finished([line.rstrip() for line in lines]), note=note)
+
+
+def _parsed(text: str) -> Document:
+    try:
+        from selectolax.lexbor import LexborHTMLParser
+    except ImportError as error:
+        raise MissingExtra("selectolax", "browser", "the text browser") from error
+    text, note = bounded(text)
+    # 1: without events, as lexbor calls them; they take quadratic time over the options of a select.
+    written = LexborHTMLParser(text.encode("utf-8", "replace"), options=1).html or ""
+    return _read(_RAW.sub("", without_marks(written)), {}, note)
+
+
+_kept = lru_cache(maxsize=CACHED_PAGES)(_parsed)
+
+
+def _read(source: str, values: Mapping[int, Value], note: str) -> Document:
+    reader = Reader(source, values)
+    lines = reader.run()
+    if len(reader.numbered) >= MAX_ELEMENTS:
+        note = note or f"only the first {MAX_ELEMENTS} links and controls are numbered"
+    elements, numbered, forms = tuple(reader.elements), tuple(reader.numbered), tuple(reader.forms)
+    return Document(source, reader.title, lines, elements, numbered, forms, reader.base, reader.refresh, note)

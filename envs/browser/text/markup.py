@@ -1,0 +1,57 @@
+"""What lexbor writes out of a page, as tokens: every tag is closed, every attribute quoted, five entities are used.
+
+Left out: what they mean (`reading`).
+"""
+
+import re
+from collections.abc import Iterator
+
+from palaestra.envs.browser.format import squeezed
+
+_ATTRIBUTES = r'(?: [^\s>/]+?="[^"]*")*+'
+TOKEN = re.compile(
+    rf"([^<]++)|<([a-zA-Z][^\s>/]*+)({_ATTRIBUTES})[^>]*>(?:([^<]*+)(<)/\2>)?+|</([^>]*)>|<(?:!--.*?-->|[^>]*>)",
+    re.DOTALL,
+)
+"""A text; an element that holds a text and no other element, since most do; a start tag; an end tag."""
+_ATTRIBUTE = re.compile(r' ([^\s>/]+?)="([^"]*)"')
+_HIDDEN = re.compile(r' (?:hidden="|aria-hidden="true"|style="[^"]*display:\s*none)', re.IGNORECASE)
+_LABEL = re.compile(rf"<label({_ATTRIBUTES})[^>]*>(.*?)</label>", re.DOTALL)
+_IDS = re.compile(r'<(?:input|select|textarea|button)[^<>]*? id="([^"]*)"')
+_CONTROL = re.compile(r'<(?:input(?![^<>]* type="hidden")|select|textarea)[ >]')
+_NO_NAME = re.compile(r"<select[ >].*?</select>|<textarea[ >].*?</textarea>|<[^>]*>", re.DOTALL)
+
+
+def attributes_of(written: str) -> dict[str, str]:
+    """The attributes of a tag, decoded."""
+    if not written:
+        return {}
+    found = dict(_ATTRIBUTE.findall(written))
+    return {name: decoded(value) for name, value in found.items()} if "&" in written else found
+
+
+def decoded(text: str) -> str:
+    """The five entities that lexbor writes."""
+    text = text.replace("&nbsp;", " ").replace("&lt;", "<").replace("&gt;", ">").replace("&quot;", '"')
+    return text.replace("&amp;", "&")
+
+
+def is_hidden(written: str) -> bool:
+    """Whether these attributes say that an element is not shown."""
+    return ("hidden" in written or "none" in written) and _HIDDEN.search(written) is not None
+
+
+def labels_of(source: str) -> tuple[dict[str, str], Iterator[tuple[bool, str]]]:
+    """Names of controls by their id; and of each label in turn whether it names a control, and the one inside it."""
+    known = set(_IDS.findall(source))
+    names: dict[str, str] = {}
+    labels: list[tuple[bool, str]] = []
+    for label in _LABEL.finditer(source):
+        key = attributes_of(label[1]).get("for")
+        binds = bool(_CONTROL.search(label[2])) if key is None else key in known
+        name = squeezed(decoded(_NO_NAME.sub(" ", label[2]))) if binds else ""
+        if key is not None and binds:
+            names.setdefault(key, name)
+        labels.append((binds, name if key is None else ""))
+        labels += [(False, "")] * label[2].count("<label")  # Labels inside of it.
+    return names, iter(labels)

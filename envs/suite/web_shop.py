@@ -1,0 +1,188 @@
+"""Buy what is asked for in a web shop: search, choose options, fill forms. What counts is what its orders hold.
+
+A task:      Buy a kettle: waterproof, foldable; red, large; for at most $45.00. Take 2. Ship to ...
+An episode:  <tool_call>{"name": "type", "arguments": {"number": 3, "text": "kettle waterproof foldable"}}</tool_call>
+             ... submit the form, click on a result, choose, add to the cart, check out ...
+             Done.
+
+`success` is one order of that thing alone, with everything as asked. `match` is WebShop's reward of what was bought
+(`web_shop_goods.fit`), 0 where more or less than one line was ordered; its weight is small, so that a good part of a
+wrong purchase is no aim. The shop is drawn from the task (`web_shop_site`); `products=FILE` and `tasks=FILE` play
+WebShop's own catalogue and goals, whose goals have no address and no quantity.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from palaestra.envs import RewardPart, Task, ToolEnv
+from palaestra.envs.browser.site import Site
+from palaestra.envs.core.backends import Where
+from palaestra.envs.data.rows import require_file
+from palaestra.envs.suite.two_hop import NAMES
+from palaestra.envs.suite.web_shop_files import holds_goals, read_catalogue, read_goals
+from palaestra.envs.suite.web_shop_goods import draw_catalogue, fit, money
+from palaestra.envs.suite.web_shop_site import ADDRESS, Shop
+from palaestra.envs.suite.web_walks import Walk, asked, follow, next_turn, number_of
+from palaestra.envs.tools.browser import WebBrowser, in_browser
+from palaestra.episode import Attempt, Message
+from palaestra.errors import UnknownTask, UsageError
+
+HOST = "shop.test"
+PROMPT = (
+    "Buy a {kind}: {attributes}; {options}; for at most {most}. Take {quantity}. "
+    "Ship to {name}, {street}, {city}."
+)  # fmt: skip
+_ASKED = re.compile(
+    r"Buy an? (?P<kind>[\w ]+): (?P<attributes>[\w, ]+); (?P<options>[\w, ]+); for at most \$(?P<most>[\d.]+)\. "
+    r"Take (?P<quantity>\d+)\. Ship to (?P<name>[^,]+), (?P<street>[^,]+), (?P<city>[^,.]+)\."
+)
+
+
+class ShopBrowser(WebBrowser):
+    """A browser on the task's shop."""
+
+    def sites(self, task: Task) -> Mapping[str, Site]:
+        """A shop of this episode's own."""
+        products = task.data.get("products")
+        return {HOST: Shop(read_catalogue(products) if products else draw_catalogue(int(task.data["world"])))}
+
+    def home(self, task: Task) -> str:
+        """Where the search is."""
+        return f"http://{HOST}/"
+
+    def final(self) -> Mapping[str, Any]:
+        """What was ordered, by whatever customer."""
+        shop = self.served[HOST]
+        assert isinstance(shop, Shop)
+        return {"orders": shop.orders}
+
+
+class WebShop(ToolEnv):
+    """Buy a product in a web shop."""
+
+    system = "Use the browser to buy what is asked for, exactly that and nothing else. Then say Done."
+    max_turns = 48
+    parts = {"success": RewardPart(weight=0.8), "match": RewardPart(weight=0.2)}  # noqa: RUF012
+    ceiling = 0.2  # For the right thing to a wrong address.
+
+    def __init__(
+        self,
+        split: str = "train",
+        tasks: str | None = None,
+        products: str | None = None,
+        browser: Where = "text",
+    ) -> None:
+        """`products` is a file with the columns of WebShop's catalogue, and `tasks` one with those of its goals, or of
+        tasks. `browser` is "text" or "chromium".
+        """
+        super().__init__(split, tasks)
+        if products is not None and tasks is None:
+            raise UsageError("products names a catalogue, and there are no goals for it; expected tasks=FILE, too")
+        self.products = None if products is None else require_file(products)
+        self.toolkits = in_browser(browser, ShopBrowser)
+
+    def task(self, rng: np.random.Generator) -> Task:
+        """A shop, and a wish that one of its products fits."""
+        world = int(rng.integers(2**31))
+        products = [*draw_catalogue(world).products.values()]
+        product = products[rng.integers(len(products))]
+        attributes = [product.attributes[at] for at in rng.permutation(len(product.attributes))[:2]]
+        options = [values[rng.integers(len(values))] for values in product.options.values()]
+        most, quantity = -(-product.price // 500) * 500, int(rng.integers(1, 4))
+        first, last, street, city = (NAMES[at] for at in rng.integers(len(NAMES), size=4))
+        address = dict(zip(ADDRESS, (f"{first} {last}", f"{street} {rng.integers(1, 99)}", city), strict=True))
+        prompt = PROMPT.format(
+            kind=product.query, attributes=", ".join(attributes), options=", ".join(options), most=money(most),
+            quantity=quantity, **address,
+        )  # fmt: skip
+        goal = {
+            "title": product.query, "query": product.query, "category": "", "attributes": attributes,
+            "options": options, "most": most, "quantity": quantity, "address": address,
+        }  # fmt: skip
+        return Task(prompt=prompt, data={"world": world, "goal": goal})
+
+    def read_tasks(self, path: str, split: str) -> Sequence[Task] | None:
+        """Also WebShop's goals, for the catalogue that `products` names."""
+        if not holds_goals(path):
+            return None
+        if self.products is None:
+            raise UsageError(f"{path} holds goals of WebShop; expected products=FILE, the catalogue they are about")
+        return read_goals(path, split, self.products)
+
+    def reward(self, attempt: Attempt) -> Mapping[str, float]:
+        """What the orders are worth."""
+        goal, orders = attempt.task.data["goal"], attempt.final["orders"]
+        lines = [line for order in orders for line in order["lines"]]
+        if len(lines) != 1 or lines[0]["quantity"] != goal.get("quantity", 1):
+            return {"success": 0.0}
+        match = fit(lines[0], goal)
+        there = goal.get("address") in (None, orders[0]["address"])
+        return {"success": float(match == 1.0 and there), "match": match}
+
+    def explain(self, attempt: Attempt) -> str:
+        """What was ordered."""
+        lines = [
+            f"{line['quantity']} {line['title']} ({', '.join(line['chosen'].values())}) at {money(line['price'])} to "
+            + ", ".join(order["address"].values())
+            for order in attempt.final["orders"]
+            for line in order["lines"]
+        ]
+        return "ordered: " + ("; ".join(lines) or "nothing")
+
+
+_RESULT = re.compile(r"\[(\d+):link ([^\]]+)\] \| \$([\d.]+)")
+_LIST = re.compile(r"\[(\d+):select [^\]]*; options: ([^\]]*)\]")
+
+
+def _shopping(wanted: Mapping[str, str]) -> Walk:
+    """Search, look at what is cheap enough, buy the first that fits."""
+    attributes, options = wanted["attributes"].split(", "), wanted["options"].split(", ")
+    home = yield "find", {"text": "Search"}
+    yield "type", {"number": number_of(home, "field", "Search"), "text": f"{wanted['kind']} {' '.join(attributes)}"}
+    results = yield "click", {"number": number_of(home, "button", "Go")}
+    while True:
+        for number, title, price in _RESULT.findall(results):
+            if title.endswith(wanted["kind"]) and float(price) <= float(wanted["most"]):
+                page = yield "click", {"number": int(number)}
+                if set(attributes) <= set(re.findall(r"^- (.+)$", page, re.MULTILINE)):
+                    choices = [_choice(page, value) for value in options]
+                    if None not in choices:
+                        return (yield from _buy(page, [one for one in choices if one], wanted))
+                yield "back", {}
+        results = yield from follow("Next page")
+
+
+def _choice(page: str, value: str) -> tuple[str, Mapping[str, object]] | None:
+    """The call that chooses an option on a product's page; None where it is not offered."""
+    if f":radio {value} (" in page:
+        return "click", {"number": number_of(page, "radio", value)}
+    for number, offered in _LIST.findall(page):
+        if value in offered.split(" | "):
+            return "select", {"number": int(number), "option": value}
+    return None
+
+
+def _buy(page: str, choices: Sequence[tuple[str, Mapping[str, object]]], wanted: Mapping[str, str]) -> Walk:
+    """From a product's page to an order."""
+    for name, arguments in choices:
+        yield name, arguments
+    yield "type", {"number": number_of(page, "field", "Quantity"), "text": wanted["quantity"]}
+    yield "click", {"number": number_of(page, "button", "Add to cart")}
+    form = yield from follow("Checkout")
+    for name in ADDRESS:
+        yield "type", {"number": number_of(form, "field", name.capitalize()), "text": wanted[name]}
+    yield "click", {"number": number_of(form, "button", "Place order")}
+    return "Done."
+
+
+def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate: float = 1.0) -> str:
+    """Play by rule: search, choose, order. With probability 1 - tool_rate, say that it is done."""
+    prompt = asked(messages)
+    wanted = _ASKED.fullmatch(prompt)
+    if wanted is None:
+        raise UnknownTask(prompt)
+    goes_on = messages[-1]["role"] == "tool" or rng.random() < tool_rate
+    return (next_turn(_shopping(wanted.groupdict()), messages) if goes_on else None) or "Done."

@@ -1,0 +1,112 @@
+"""WebShop's published files: its catalogue, and the goals that people wrote for it.
+
+    catalogue   items_shuffle.json and its cuts: asin, name, query, product_category, pricing ("$9.99" or "$9 to $12"),
+                small_description, full_description, customization_options ({"size": [{"value": "large"}, ...]});
+                `attributes`, which stand in items_ins_v2.json, may be a column of it
+    goals       the entries of items_human_ins.json, a row each: asin, instruction, instruction_attributes,
+                instruction_options; or of the released code's goals: instruction_text, attributes, goal_options,
+                price_upper
+
+Of a price range the higher end is the price; where there is none it is $100, as in the released code. Left out: files
+that do not fit into memory, images, reviews.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from palaestra.envs.core.tasks import split_of
+from palaestra.envs.data.problem_files import published
+from palaestra.envs.data.rows import Row, describe, named, read_rows
+from palaestra.envs.data.task_files import first_of
+from palaestra.envs.suite.web_shop_goods import Catalogue, Product
+from palaestra.episode import Task
+from palaestra.errors import TaskFileError
+
+INSTRUCTIONS = ("instruction_text", "instruction")
+_ATTRIBUTES = ("instruction_attributes", "attributes")
+_OPTIONS = ("instruction_options", "goal_options", "options")
+_ANY_PRICE = 10_000
+_NO_BOUND = 1_000_000
+"""The released code's price_upper of a goal without one, in dollars."""
+
+
+def holds_goals(path: str) -> bool:
+    """Whether a file holds goals, by its first row."""
+    first = next(read_rows(path)[1], None)
+    return first is not None and any(name in first.columns for name in INSTRUCTIONS)
+
+
+@lru_cache(maxsize=4)
+def read_catalogue(path: str) -> Catalogue:
+    """The products of a file. A TaskFileError names the first row that is wrong."""
+    unit, rows = read_rows(path)
+    return Catalogue(_products(path, unit, rows))
+
+
+def _products(path: str, unit: str, rows: Iterator[Row]) -> Iterator[Product]:
+    for row in rows:
+        try:
+            if row.fault:
+                raise ValueError(row.fault)
+            yield _product(row.columns)
+        except ValueError as error:
+            raise TaskFileError(path, f"{unit} {row.number} {error}") from None
+
+
+def _product(cells: Mapping[str, Any]) -> Product:
+    key, title = cells.get("asin"), cells.get("name")
+    if not isinstance(key, str) or not key or not isinstance(title, str) or not title:
+        raise ValueError(f"has the columns {named(cells)}; expected a text in 'asin' and in 'name'")
+    prices = re.findall(r"\d[\d,]*(?:\.\d+)?", str(cells.get("pricing") or ""))
+    choices = cells.get("customization_options") or {}
+    if not isinstance(choices, Mapping) or not all(map(_are_choices, choices.values())):
+        raise ValueError(
+            f"has {describe(choices)} in 'customization_options'; expected lists of entries with a 'value'"
+        )
+    return Product(
+        key, title, str(cells.get("query") or "").lower().strip(),
+        round(float(prices[-1].replace(",", "")) * 100) if prices else _ANY_PRICE,
+        _texts(cells.get("attributes") or []), _texts(cells.get("small_description") or []),
+        {name.lower(): _texts([one["value"] for one in values]) for name, values in choices.items() if values},
+        str(cells.get("product_category") or ""), str(cells.get("full_description") or ""),
+    )  # fmt: skip
+
+
+def _are_choices(values: object) -> bool:
+    entries = values or []
+    return isinstance(entries, list) and all(isinstance(one, Mapping) and "value" in one for one in entries)
+
+
+def _texts(found: object) -> tuple[str, ...]:
+    """Texts from a list, the values of an object, or one text."""
+    values = [found] if isinstance(found, str) else list(found.values()) if isinstance(found, Mapping) else found
+    if not isinstance(values, Sequence) or not all(isinstance(one, str) for one in values):
+        raise ValueError(f"has {describe(found)}; expected a list of texts")
+    return tuple(one.strip() for one in values)
+
+
+def read_goals(path: str, split: str, products: str) -> list[Task]:
+    """The goals of a split, or of `all`, as tasks about the catalogue in the file `products`."""
+    catalogue = read_catalogue(products)
+
+    def read(row: Row) -> tuple[str, Task]:
+        cells = row.columns
+        text, product = first_of(cells, INSTRUCTIONS)[1], catalogue.products.get(str(cells.get("asin")))
+        if not isinstance(text, str) or not text.strip():
+            raise ValueError(f"has no instruction; expected one of the columns {named(INSTRUCTIONS)}")
+        if product is None:
+            raise ValueError(f"asks for {cells.get('asin')!r:.40}, which the catalogue does not hold")
+        bound = cells.get("price_upper")
+        if bound is not None and not isinstance(bound, int | float):
+            raise ValueError(f"has {describe(bound)} in 'price_upper'; expected a number")
+        goal = {
+            "title": product.title, "query": product.query, "category": product.category,
+            "attributes": list(_texts(first_of(cells, _ATTRIBUTES)[1] or [])),
+            "options": list(_texts(first_of(cells, _OPTIONS)[1] or [])),
+            "most": None if bound is None or bound >= _NO_BOUND else round(bound * 100),
+        }  # fmt: skip
+        return split_of(text), Task(text.strip(), id=str(row.number), data={"goal": goal, "products": products})
+
+    return published(path, split, read, lambda task: task)

@@ -1,0 +1,245 @@
+"""The shop that tasks of `web_shop` are about: search, filters, product pages with options, a cart, a checkout.
+
+    /                           search, departments
+    /search?q=red+kettle        results in pages, with filters for the department and the price
+    /product/P7                 what it is, its options, a form for the cart
+    /cart, /checkout            the cart of this customer, and the form for the address
+    /orders/1003                an order, for the customer who placed it
+
+Prices come from the catalogue: whatever else a form holds is not read. A cart belongs to a cookie. Orders are what a
+reward looks at. Left out: the goods (`web_shop_goods`), accounts, payment, stock.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from html import escape
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from palaestra.envs.browser.site import SiteRequest, SiteResponse
+from palaestra.envs.suite.web_shop_goods import Catalogue, Product, money
+
+COOKIE = "customer"
+ADDRESS = ("name", "street", "city")
+SHOWN = 8
+"""Results on a page."""
+MAX_QUANTITY = 9
+MAX_LINES = 20
+"""Of a cart, and orders of an episode."""
+MAX_CUSTOMERS = 20
+MAX_TEXT = 80
+"""Characters of a field of the address."""
+FIRST_ORDER = 1003
+"""Those before it were other customers'."""
+
+
+@dataclass
+class Line:
+    """One line of a cart."""
+
+    product: Product
+    options: Mapping[str, str]
+    quantity: int
+
+    @property
+    def cost(self) -> int:
+        return self.product.price * self.quantity
+
+
+class Refused(Exception):
+    """What a customer cannot do; shown on the page."""
+
+
+@dataclass
+class Shop:
+    """One episode's shop: its customers' carts, and the orders that were placed."""
+
+    catalogue: Catalogue
+    carts: dict[str, list[Line]] = field(default_factory=dict)
+    orders: list[dict[str, Any]] = field(default_factory=list)
+    """Plain data: the customer's cookie, the lines with their products, the address."""
+
+    def respond(self, request: SiteRequest) -> SiteResponse:
+        """The page of an address, or what became of a form."""
+        customer = request.cookies.get(COOKIE, "")
+        try:
+            match request.method, *request.path.strip("/").split("/"):
+                case "GET", "":
+                    return _page("Home", _SEARCH + self._departments())
+                case "GET", "search":
+                    return self._results(request.query)
+                case "GET", "product", key if key in self.catalogue.products:
+                    return self._product(self.catalogue.products[key])
+                case "GET", "cart":
+                    return self._cart(customer)
+                case "POST", "cart":
+                    return self._add(customer, request.form)
+                case "POST", "cart", "remove":
+                    return self._remove(customer, request.form.get("line", ""))
+                case "GET", "checkout":
+                    return _page("Checkout", _CHECKOUT)
+                case "POST", "checkout":
+                    return self._order(customer, request.form)
+                case "GET", "orders", number:
+                    return self._show(customer, number)
+        except Refused as refusal:
+            return _page("Not done", f"<p>{escape(str(refusal))}</p>", 400)
+        return _page("404 Not Found", "<p>There is no such page.</p>", 404)
+
+    # Looking.
+
+    def _departments(self) -> str:
+        links = (f"<li><a href='/search?kind={quote(one)}'>{escape(one)}</a></li>" for one in self.catalogue.kinds[:30])
+        return f"<h2>Departments</h2><ul>{''.join(links)}</ul>"
+
+    def _results(self, asked: Mapping[str, str]) -> SiteResponse:
+        query, kind, most = asked.get("q", ""), asked.get("kind", ""), _cents(asked.get("most", ""))
+        found = [
+            one
+            for one in self.catalogue.search(query)
+            if kind in ("", one.query) and (most is None or one.price <= most)
+        ]
+        page = _count(asked.get("page", "1")) or 1
+        rows = "".join(
+            f"<tr><td><a href='/product/{quote(one.key)}'>{escape(one.title)}</a></td><td>{money(one.price)}</td></tr>"
+            for one in found[SHOWN * (page - 1) : SHOWN * page]
+        )
+        more = ""
+        if len(found) > SHOWN * page:
+            there = urlencode(
+                {**{name: asked[name] for name in ("q", "kind", "most") if name in asked}, "page": page + 1}
+            )
+            more = f"<p><a href='/search?{escape(there)}'>Next page</a></p>"
+        table = f"<table><tr><th>product</th><th>price</th></tr>{rows}</table>" if rows else "<p>Nothing was found.</p>"
+        kinds = "".join(
+            f"<option value='{escape(one)}'{' selected' if one == kind else ''}>{escape(one)}</option>"
+            for one in self.catalogue.kinds[:30]
+        )
+        filters = (
+            f"<form action='/search'><input type='hidden' name='q' value='{escape(query)}'>"
+            f"<p><label>Department <select name='kind'><option value=''>all</option>{kinds}</select></label></p>"
+            f"<p><label>Highest price <input name='most' value='{escape(asked.get('most', ''))}'></label></p>"
+            "<button>Filter</button></form>"
+        )
+        return _page(f"Results for {query}" if query else kind or "All products", f"{filters}{table}{more}")
+
+    def _product(self, product: Product) -> SiteResponse:
+        bullets = "".join(f"<li>{escape(one)}</li>" for one in product.bullets)
+        return _page(
+            product.title,
+            f"<p>Price: {money(product.price)}</p><ul>{bullets}</ul><p>{escape(product.description)}</p>"
+            f"<form method='post' action='/cart'><input type='hidden' name='product' value='{escape(product.key)}'>"
+            f"<input type='hidden' name='price' value='{product.price}'>"
+            + "".join(_chooser(name, values) for name, values in product.options.items())
+            + "<p><label>Quantity <input name='quantity' value='1'></label></p><button>Add to cart</button></form>",
+        )
+
+    # Buying.
+
+    def _add(self, customer: str, form: Mapping[str, str]) -> SiteResponse:
+        product = self.catalogue.products.get(form.get("product", ""))
+        if product is None:
+            raise Refused("There is no such product.")
+        chosen = {name: form.get(f"option {name}", "") for name in product.options}
+        for name, value in chosen.items():
+            if value not in product.options[name]:
+                raise Refused(f"Choose one {name} of: {', '.join(product.options[name])}.")
+        quantity = _count(form.get("quantity", ""))
+        if not 1 <= quantity <= MAX_QUANTITY:
+            raise Refused(f"The quantity is a number from 1 to {MAX_QUANTITY}.")
+        headers = {"Location": "/cart"}
+        if customer not in self.carts:
+            if len(self.carts) >= MAX_CUSTOMERS:
+                raise Refused("The shop is full.")
+            customer = blake2b(f"{self.catalogue.number}/{len(self.carts)}".encode(), digest_size=8).hexdigest()
+            self.carts[customer] = []
+            headers["Set-Cookie"] = f"{COOKIE}={customer}; Path=/; HttpOnly"
+        if len(self.carts[customer]) >= MAX_LINES:
+            raise Refused(f"A cart holds {MAX_LINES} lines.")
+        self.carts[customer].append(Line(product, chosen, quantity))
+        return SiteResponse(status=303, headers=headers)
+
+    def _remove(self, customer: str, line: str) -> SiteResponse:
+        cart, number = self.carts.get(customer, []), _count(line)
+        if not 1 <= number <= len(cart):
+            raise Refused("There is no such line.")
+        del cart[number - 1]
+        return SiteResponse.redirect("/cart")
+
+    def _cart(self, customer: str) -> SiteResponse:
+        cart = self.carts.get(customer, [])
+        if not cart:
+            return _page("Cart", "<p>The cart is empty.</p>")
+        forms = "".join(
+            f"<form method='post' action='/cart/remove'>{escape(line.product.title)}: {_lines(line)}"
+            f"<input type='hidden' name='line' value='{number}'> <button>Remove</button></form>"
+            for number, line in enumerate(cart, 1)
+        )
+        total = f"<p>Total: {money(sum(line.cost for line in cart))}</p>"
+        return _page("Cart", f"{forms}{total}<p><a href='/checkout'>Checkout</a></p>")
+
+    def _order(self, customer: str, form: Mapping[str, str]) -> SiteResponse:
+        cart = self.carts.get(customer)
+        address = {name: " ".join(form.get(name, "").split()) for name in ADDRESS}
+        if not cart:
+            raise Refused("The cart is empty.")
+        if not all(0 < len(text) <= MAX_TEXT for text in address.values()):
+            raise Refused(f"The address needs all of: {', '.join(ADDRESS)}; each at most {MAX_TEXT} characters.")
+        if len(self.orders) >= MAX_LINES:
+            raise Refused("That is too many orders for one day.")
+        lines = [{**line.product.plain(), "chosen": dict(line.options), "quantity": line.quantity} for line in cart]
+        self.orders.append({"customer": customer, "lines": lines, "address": address})
+        self.carts[customer] = []
+        return SiteResponse.redirect(f"/orders/{FIRST_ORDER + len(self.orders) - 1}")
+
+    def _show(self, customer: str, number: str) -> SiteResponse:
+        at = _count(number) - FIRST_ORDER
+        if not (0 <= at < len(self.orders) and self.orders[at]["customer"] == customer):
+            return _page("404 Not Found", "<p>You have no such order.</p>", 404)
+        items = "".join(f"<li>{line['quantity']} of {escape(line['title'])}</li>" for line in self.orders[at]["lines"])
+        to = escape(", ".join(self.orders[at]["address"].values()))
+        return _page(f"Order {number}", f"<p>Thank you. We ship to {to}:</p><ul>{items}</ul>")
+
+
+_SEARCH = "<form action='/search'><label>Search <input name='q'></label> <button>Go</button></form>"
+_CHECKOUT = (
+    "<form method='post' action='/checkout'>"
+    + "".join(f"<p><label>{name.capitalize()} <input name='{name}'></label></p>" for name in ADDRESS)
+    + "<button>Place order</button></form>"
+)
+
+
+def _page(title: str, body: str, status: int = 200) -> SiteResponse:
+    menu = "<nav><a href='/'>Home</a> <a href='/cart'>Cart</a></nav>"
+    title = escape(title)
+    return SiteResponse(f"<!doctype html><title>{title}</title>{menu}<h1>{title}</h1>{body}", status)
+
+
+def _chooser(name: str, values: Sequence[str]) -> str:
+    """Radio buttons for a few values, a list for more."""
+    field = f"name='option {escape(name)}'"
+    if len(values) <= 3:
+        buttons = (f"<label><input type='radio' {field} value='{escape(one)}'> {escape(one)}</label>" for one in values)
+        return f"<p>{escape(name)}: {' '.join(buttons)}</p>"
+    options = "".join(f"<option>{escape(one)}</option>" for one in values)
+    return f"<p><label>{escape(name)} <select {field}><option value=''>choose</option>{options}</select></label></p>"
+
+
+def _lines(line: Line) -> str:
+    chosen = "".join(f"{escape(value)}, " for value in line.options.values())
+    return f"{chosen}{line.quantity} at {money(line.product.price)}"
+
+
+def _count(text: str) -> int:
+    """A number; 0 for what is none."""
+    text = text.strip()
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 7 else 0
+
+
+def _cents(text: str) -> int | None:
+    """What a price filter says; None for nothing, or no price."""
+    try:
+        return round(float(text) * 100)
+    except (ValueError, OverflowError):
+        return None
