@@ -23,7 +23,7 @@ demo: setup  ## a tiny agent learns to use its tool: make demo ENV=arithmetic SE
 test: setup  ## the tests, under five minutes
 	@$(PY) -m pytest -m "not prove and not chromium and not docker and not vllm" -q -n 2 --dist loadfile
 
-test-chromium: setup  ## the viewer in a headless Chromium, which is installed if there is none
+test-chromium: setup  ## the viewer, the real browser and MiniWoB in a headless Chromium, which is installed if there is none
 	@CHROMIUM="$$($(PY) scripts/chromium.py)" && export CHROMIUM && $(PY) -m pytest -m chromium -q tests/chromium
 
 test-docker: setup  ## the docker sandbox on an engine of its own, which is installed if there is none
@@ -33,7 +33,7 @@ test-vllm: setup  ## the engine on real vLLM servers, in an environment of their
 	@PALAESTRA_VLLM="$$($(PY) scripts/vllm.py)" && export PALAESTRA_VLLM && $(PY) -m pytest -m vllm -q tests/vllm
 
 prove: setup  ## the long proofs: learning, killing, hostile programs
-	@$(PY) -m pytest -m "prove and not docker and not vllm" -q -n 2 --dist loadfile
+	@$(PY) -m pytest -m "prove and not chromium and not docker and not vllm" -q -n 2 --dist loadfile
 
 check: setup  ## lint, format and types
 	@$(PY) -m ruff check

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 CONNECT_SECONDS = 10.0
 """For looking up and connecting, where a request says nothing of it."""
+FIRST_SECONDS = 2.0
+"""For one address, where there is another one to try."""
 MAX_CONNECTIONS = 256
 MAX_IDLE = 32
 """Connections that are kept for the next request."""
@@ -40,7 +42,9 @@ async def first_connected(
     begun = time.monotonic()
     addresses = await allow.addresses(host, port, seconds, lookup)
     for left, address in zip(range(len(addresses), 0, -1), addresses, strict=True):
-        share = (seconds - (time.monotonic() - begun)) / left  # A dead address leaves time for the others.
+        share = seconds - (time.monotonic() - begun)
+        if left > 1:  # A dead address leaves time for the others.
+            share = min(share / left, FIRST_SECONDS)
         try:
             return await connect(str(address), max(share, 0.001))
         except Exception:

@@ -7,7 +7,7 @@ import time
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from palaestra.envs.browser.network import Refused, allow_list
@@ -95,6 +95,7 @@ def test_no_spelling_of_an_inner_address_is_public(host: str) -> None:
         WEB.addresses(host, 80, 5.0, never).send(None)  # Before it waits for anything.
 
 
+@settings(max_examples=30)
 @given(inside)
 @example(ip_address("fd00:ec2::254"))
 @example(ip_address("::ffff:8.8.8.8"))
