@@ -64,10 +64,9 @@ class ChromiumSession:
 
         async def work(tab: Tab) -> None:
             address = url.strip()
-            if not urlsplit(address).scheme:
-                if not self._at:
-                    raise ToolError(f"{address[:200]!r} is no whole address, and there is no page yet: http://...")
-                address = urljoin(self._at, address)
+            if address.partition("/")[0].lower() in self._sites or not (self._at or urlsplit(address).scheme):
+                address = f"http://{address}"
+            address = urljoin(self._at, address)
             check_scheme(address)
             await tab.go(address)
 
@@ -193,6 +192,8 @@ class ChromiumSession:
         if accessible:
             tree = without_marks(await tab.page.locator("body").aria_snapshot())
             lines = finished([*tree.splitlines(), *seen["lines"]])
+        if seen["status"] >= 400:
+            tab.note(f"status {seen['status']}")
         if seen["cut"]:
             tab.note("the page is very long and was cut")
         if seen["url"].startswith("http"):

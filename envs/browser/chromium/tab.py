@@ -1,6 +1,6 @@
 """One page of Chromium, over its debugging protocol: reading it, the mouse and the keyboard, waiting for it.
 
-What reads and finds elements is page.js, in a world apart from the page's scripts. Whatever a page does (it hangs,
+What reads and finds elements is page.js and acting.js, in a world apart from the page's scripts. Whatever a page does
 crashes, never loads) is a ToolError; `Broken` comes where the browser itself is gone. Left out: what an agent may ask
 (`session`), sites of this process (`serving`), processes and contexts (`engine`).
 """
@@ -80,7 +80,7 @@ class Tab:
         self.page.on("close", lambda page: self.begin(self._closed()))
         self.page.on("dialog", self._dialog)
         self.page.on("download", lambda download: self.note(f"a download was refused: {download.url[:200]}"))
-        world = {"source": script("page.js"), "worldName": WORLD, "runImmediately": True}
+        world = {"source": script("page.js") + script("acting.js"), "worldName": WORLD, "runImmediately": True}
         wants = [self.send("Page.enable"), self.send("Page.addScriptToEvaluateOnNewDocument", world)]
         self._frame = (await asyncio.gather(*wants, self.send("Page.getFrameTree")))[2]["frameTree"]["frame"]["id"]
 
@@ -200,7 +200,7 @@ class Tab:
         raise ToolError("the page keeps leaving for another one")
 
     async def act(self, name: str, *given: Any) -> dict[str, Any]:
-        """An action of page.js; a ToolError where it cannot be done."""
+        """An action of acting.js; a ToolError where it cannot be done."""
         words = json.dumps([name, *given])
         done: dict[str, Any] = await self.evaluate(f"palaestra.act(...{words})") or {}
         if "error" in done:
