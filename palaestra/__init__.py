@@ -71,5 +71,7 @@ register("palaestra/HumanEval-v0", f"{_SUITE}.human_eval:HumanEval")
 register("palaestra/Science-v0", f"{_SUITE}.science:Science", demonstrator=f"{_SUITE}.science:demonstrate")
 register("palaestra/Reasoning-v0", f"{_SUITE}.reasoning:Reasoning", demonstrator=f"{_SUITE}.reasoning:demonstrate")
 register("palaestra/DataTable-v0", f"{_SUITE}.data_table:DataTable", demonstrator=f"{_SUITE}.data_table:demonstrate")
+register("palaestra/SearchQA-v0", f"{_SUITE}.search_qa:SearchQA", demonstrator=f"{_SUITE}.search_qa:demonstrate")
+register("palaestra/Research-v0", f"{_SUITE}.research:Research", demonstrator=f"{_SUITE}.research:demonstrate")
 for _name, _class in (("solver_critic", "SolverCritic"), ("debate", "Debate"), ("negotiation", "Negotiation")):
     register_game(f"palaestra/{_name}_v0", f"{_SUITE}.{_name}:{_class}", demonstrator=f"{_SUITE}.{_name}:demonstrate")

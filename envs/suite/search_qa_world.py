@@ -62,10 +62,10 @@ YEARS = {
 """The kinds that have a year: how it is said, how two are compared, and what to search for."""
 SHARES: Mapping[str, Mapping[str, float]] = {
     "full": {"person": 0.42, "city": 0.16, "work": 0.22, "organisation": 0.1, "event": 0.1},
-    "plain": {"person": 0.7, "city": 0.3},
+    "plain": {"person": 0.8, "city": 0.2},
 }
 """How many of a world's entities are of each kind."""
-SIZES = {"full": 2000, "plain": 400}
+SIZES = {"full": 2000, "plain": 240}
 MIN_SIZE, MAX_SIZE = 40, 20_000
 ALIAS_SHARE, NAMESAKE_SHARE, ERROR_SHARE = 0.3, 0.12, 0.2
 FIRST_YEAR, LAST_YEAR = 1400, 1900
@@ -233,6 +233,12 @@ def _words(rng: np.random.Generator, plain: bool) -> Iterator[str]:
             yield word
 
 
+def made_up(rng: np.random.Generator) -> str:
+    """A name such as somebody might have."""
+    words = _words(rng, plain=True)
+    return f"{next(words)} {next(words)}"
+
+
 def _named(kind: str, count: int, words: Iterator[str], rng: np.random.Generator, full: bool) -> list[Entity]:
     """So many entities of a kind, with names of their own."""
     count = max(count, 4)
@@ -259,7 +265,7 @@ def _named(kind: str, count: int, words: Iterator[str], rng: np.random.Generator
 
 def _people(count: int, words: Iterator[str], rng: np.random.Generator, full: bool) -> list[str]:
     """Names of people: surnames are shared, and some are those of somebody older."""
-    few = max(8, int(count**0.5 * 1.5))
+    few = max(8, int(count**0.5 * (1.5 if full else 1.1)))
     names = _paired([next(words) for _ in range(few)], [next(words) for _ in range(few)], count, rng)
     spare = int(count * NAMESAKE_SHARE) if full else 0
     names[count - spare :] = [f"{name} the Younger" for name in names[:spare]]
