@@ -76,7 +76,7 @@ def _task(file: str, row: Row, folder: str) -> Task:
         prompt, answer = (_decrypted(cells, column) for column in ("prompt", "answer"))
     elif "root_url" in cells or "Root_Url" in cells:
         data["benchmark"] = "WebWalkerQA"
-        column, root = first_of(cells, ("root_url", "Root_Url"))
+        root = first_of(cells, ("root_url", "Root_Url"))[1]
         prompt, answer = (_text(cells, first_of(cells, names)[0] or names[0]) for names in _EITHER)
         prompt = f"{prompt}\n\nThe answer is on the site {root} or on a page that it leads to."
     elif "answer_type" in cells:

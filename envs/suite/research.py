@@ -43,7 +43,6 @@ from palaestra.episode import Attempt, Message
 from palaestra.errors import UnknownTask, UsageError
 from palaestra.formats import ParsedCall, hermes
 
-
 CALL_SECONDS = 60.0
 """Our own deadline of a search, which is later than any that it keeps itself."""
 

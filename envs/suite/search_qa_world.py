@@ -55,6 +55,8 @@ RELATIONS = (
     Relation("winner", "event", "person", "{s} was decided by {o}.", "the person who decided {s}",
              "Who decided {s}?", "decided by"),
 )  # fmt: skip
+PLAIN = ("birthplace", "mayor", "river")
+"""The relations of a plain world."""
 YEARS = {
     "person": ("The birth year of {s} is {o}.", "Who was born earlier, {a} or {b}?", "birth year"),
     "work": ("The year that saw {s} finished is {o}.", "Which was finished earlier, {a} or {b}?", "year finished"),
@@ -130,7 +132,7 @@ class World:
 
     def relations(self, kind: str) -> list[Relation]:
         """What is said of a kind here."""
-        return [one for one in RELATIONS if one.of == kind and one.to in (*self.entities, "river")]
+        return [one for one in RELATIONS if one.of == kind and (self.kind == "full" or one.name in PLAIN)]
 
     def documents(self) -> Iterator[Document]:
         """The passages, in an order of their own."""
