@@ -1,11 +1,34 @@
 """`open_index`: an engine, or a client of one, by its backend's name."""
 
+from pathlib import Path
 from typing import Any
 
 from palaestra.envs.core.backends import Backends, Where
 from palaestra.envs.search.index import Index
+from palaestra.envs.search.remembered import Remembered
 
-INDEXES: Backends[Index] = Backends(
+
+class _Indexes(Backends[Index]):
+    """A folder's path alone is an embedded index, and an address a server of the kind of Search-R1."""
+
+    def read(self, where: Where) -> tuple[str, dict[str, Any]]:
+        if isinstance(where, str) and where.startswith(("http://", "https://")):
+            return "retrieve", {"url": where}
+        if isinstance(where, str) and where not in self.table and ("/" in where or Path(where).is_dir()):
+            return "embedded", {"path": where}
+        return super().read(where)
+
+    def remembered(self, where: Where) -> Remembered:
+        """The process's one, with its memory."""
+        name, options = self.read(where)
+        index = self.shared(name, **options)
+        with self._lock:
+            return _remembered.setdefault(id(index), Remembered(index))
+
+
+_remembered: dict[int, Remembered] = {}
+"""By the index, which is shared and so never goes."""
+INDEXES = _Indexes(
     "search",
     "open_index",
     {

@@ -1,0 +1,138 @@
+"""The documents of an index on disk: written one after another, read by number or id from memory-mapped files.
+
+`documents` holds the texts, `offsets` where each begins, `ids` a hash of each id, `order` the hashes' order. 24 bytes
+beside each text, whatever its size; any number of processes share the pages. Left out: how one is found (`embedded`,
+`dense`), and which of several with one id is kept (`building`).
+"""
+
+import mmap
+from collections.abc import Sequence
+from hashlib import blake2b
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from palaestra.envs.search.index import Document
+from palaestra.errors import Broken, ToolError, UsageError
+
+Hashes = NDArray[np.uint64]
+_BREAK = "\x1f"
+"""Between the parts of a document. Ids, titles and addresses hold none; a text may."""
+
+
+def id_hash(id: str) -> int:
+    """What an id is looked up by."""
+    return int.from_bytes(blake2b(id.encode("utf-8", "replace"), digest_size=8).digest(), "little")
+
+
+def no_document(id: str) -> ToolError:
+    """What an agent is told that asks for one that is not there."""
+    return ToolError(f"there is no document {id[:80]!r}; expected one that search has found")
+
+
+class Listed:
+    """Documents in memory."""
+
+    def __init__(self, documents: Sequence[Document]) -> None:
+        self._documents = documents
+        self._numbers = {document.id: number for number, document in enumerate(documents)}
+        if len(self._numbers) < len(documents):
+            raise UsageError(f"{len(documents) - len(self._numbers)} documents have the id of another one")
+
+    def __len__(self) -> int:
+        return len(self._documents)
+
+    def __getitem__(self, number: int) -> Document:
+        return self._documents[number]
+
+    def of_id(self, id: str) -> Document:
+        """The one of that id."""
+        if id not in self._numbers:
+            raise no_document(id)
+        return self._documents[self._numbers[id]]
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class Stored:
+    """Documents on disk, which are complete."""
+
+    def __init__(self, folder: Path) -> None:
+        self._data = _mapped(folder / "documents")
+        self._offsets = memoryview(_mapped(folder / "offsets")).cast("Q")  # Faster than an array, one at a time.
+        self._ids = np.frombuffer(_mapped(folder / "ids"), np.uint64)
+        self._order = np.frombuffer(_mapped(folder / "order"), np.int64)
+        sound = len(self._offsets) == len(self._ids) + 1 == len(self._order) + 1
+        if not sound or int(self._offsets[-1]) != len(self._data):
+            raise UsageError(f"the index {folder} is damaged: its files do not fit one another; build it again")
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __getitem__(self, number: int) -> Document:
+        try:
+            id, title, url, text = (
+                self._data[self._offsets[number] : self._offsets[number + 1]].decode().split(_BREAK, 3)
+            )
+        except ValueError as error:
+            raise Broken(f"document {number} of the index cannot be read ({error}); build it again") from None
+        return Document(id, title, text, url)
+
+    def of_id(self, id: str) -> Document:
+        """The one of that id."""
+        wanted = np.uint64(id_hash(id))
+        at = int(np.searchsorted(self._ids, wanted, sorter=self._order))
+        if at < len(self._ids) and self._ids[number := int(self._order[at])] == wanted:
+            found = self[number]
+            if found.id == id:
+                return found
+        raise no_document(id)
+
+    def close(self) -> None:
+        """The maps end with their last reader."""
+
+
+class Writing:
+    """Documents that are being written. What was written before and is not `kept` is cut off."""
+
+    def __init__(self, folder: Path, kept: int) -> None:
+        self._files = {name: (folder / name).open("ab") for name in ("documents", "offsets", "ids")}
+        self._folder = folder
+        offsets = np.fromfile(folder / "offsets", np.uint64)
+        self._end = int(offsets[kept]) if len(offsets) else 0
+        for name, size in (
+            ("documents", self._end),
+            ("offsets", 8 * (kept + 1) * bool(len(offsets))),
+            ("ids", 8 * kept),
+        ):
+            self._files[name].truncate(size)
+        if not len(offsets):
+            self._files["offsets"].write(bytes(8))
+        self.hashes: Hashes = np.fromfile(folder / "ids", np.uint64)
+
+    def add(self, document: Document, hashed: int) -> None:
+        """One more. Its id, title and address hold no control characters."""
+        text = _BREAK.join((document.id, document.title, document.url, document.text)).encode()
+        self._end += len(text)
+        self._files["documents"].write(text)
+        self._files["offsets"].write(self._end.to_bytes(8, "little"))
+        self._files["ids"].write(hashed.to_bytes(8, "little"))
+
+    def flush(self) -> None:
+        """All of it lies in the files."""
+        for file in self._files.values():
+            file.flush()
+
+    def finish(self) -> None:
+        """No more come."""
+        for file in self._files.values():
+            file.close()
+        hashes = np.fromfile(self._folder / "ids", np.uint64)
+        np.argsort(hashes, kind="stable").astype(np.int64).tofile(self._folder / "order")
+
+
+def _mapped(path: Path) -> mmap.mmap | bytes:
+    with path.open("rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if path.stat().st_size else b""

@@ -1,0 +1,150 @@
+"""The embedded engine: BM25 by tantivy, in this process, on memory-mapped files. No server, no model.
+
+`palaestra index build` makes the files; `EmbeddedIndex.of` holds a generated world in memory. A query is words and
+nothing else: quotes, colons, brackets, AND and NOT in it mean nothing, so none of them is wrong. Stop words are left
+out of queries, words are stemmed as English ones, a word of the title counts twice. Left out: building on disk
+(`building`), meaning (`dense`).
+"""
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from palaestra.envs.search.documents import Listed, Stored
+from palaestra.envs.search.folder import open_folder
+from palaestra.envs.search.index import Document, Hit
+from palaestra.envs.search.words import content_words, passage, spaced
+from palaestra.errors import Broken, MissingExtra, UsageError
+
+PASSAGE_CHARS = 1000
+"""Of a document that are in a hit."""
+_ANALYZER = "palaestra"
+_LEAST_HEAP = 15_000_000
+"""Bytes of memory that tantivy's writer asks for at least."""
+_numbers = itertools.count(1)
+
+
+class EmbeddedIndex:
+    """An index that `palaestra index build` made. Any number of processes may read it."""
+
+    waits = False
+    version: str
+
+    def __init__(self, path: str | Path) -> None:
+        folder = open_folder(path, "embedded")
+        tantivy = library()
+        try:
+            index = tantivy.Index.open(str(folder.path / "tantivy"))
+            documents = Stored(folder.path)
+            self._begin(index, documents, folder.version)
+        except (OSError, ValueError) as error:
+            raise UsageError(f"the index {path} is damaged ({error}); build it again") from None
+        if self._searcher.num_docs != len(documents):
+            raise UsageError(f"the index {path} is damaged: some of its documents are missing; build it again")
+
+    @classmethod
+    def of(cls, documents: Sequence[Document]) -> Self:
+        """An index of these documents, in memory."""
+        listed = Listed(documents)
+        index = library().Index(schema())
+        writer = writer_of(index, _LEAST_HEAP)
+        for number, document in enumerate(documents):
+            add(writer, number, document)
+        writer.commit()
+        writer.wait_merging_threads()
+        index.reload()
+        made = cls.__new__(cls)
+        made._begin(index, listed, f"memory-{next(_numbers)}")
+        return made
+
+    def _begin(self, index: Any, documents: Listed | Stored, version: str) -> None:
+        self.version = version
+        self.documents = documents
+        self._tantivy, self._analyzer = library(), analyzer()
+        self._searcher, self._schema = index.searcher(), index.schema
+
+    def __len__(self) -> int:
+        return len(self.documents)
+
+    async def search_many(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        """The best hits of each query."""
+        return [self.search(query, k) for query in queries]
+
+    def search(self, query: str, k: int) -> list[Hit]:
+        """The same for one query, without awaiting anything."""
+        words = content_words(query)
+        documents = self.documents
+        hits = []
+        for number, score in self.ranked(words, k):
+            found = documents[number]
+            hits.append(Hit(found.id, found.title, passage(found.text, words, PASSAGE_CHARS), score, found.url))
+        return hits
+
+    def ranked(self, words: Sequence[str], k: int) -> list[tuple[int, float]]:
+        """The numbers of the best documents with their scores."""
+        query, should = self._tantivy.Query, self._tantivy.Occur.Should
+        terms = dict.fromkeys(self._analyzer.analyze(" ".join(words)))
+        parts = [(should, query.term_query(self._schema, "words", term, "freq")) for term in terms]
+        if not parts or k < 1:
+            return []
+        try:
+            found = self._searcher.search(query.boolean_query(parts), k, count=False).hits
+            numbers: Any = self._searcher.fast_field_values("number", [place for _, place in found])
+        except BaseException as error:
+            if isinstance(error, Exception) or type(error).__name__ == "PanicException":  # Of tantivy's own.
+                raise Broken(f"the index failed ({error}); build it again") from None
+            raise
+        return [(number, score) for number, (score, _) in zip(numbers, found, strict=True)]
+
+    async def get(self, id: str) -> Document:
+        """A document by its id."""
+        return self.documents.of_id(id)
+
+    def close(self) -> None:
+        """Files stay open until the last reader has gone."""
+        self.documents.close()
+
+
+# What building shares.
+
+
+def library() -> Any:
+    """tantivy, or what to install."""
+    try:
+        import tantivy
+    except ImportError as error:
+        raise MissingExtra("tantivy", "search", "the embedded search engine") from error
+    return tantivy
+
+
+def schema() -> Any:
+    """What tantivy keeps: the words, and each document's number."""
+    builder = library().SchemaBuilder()
+    builder.add_text_field("words", tokenizer_name=_ANALYZER, index_option="freq")
+    builder.add_unsigned_field("number", fast=True)
+    return builder.build()
+
+
+def analyzer() -> Any:
+    """From a text to terms."""
+    tantivy = library()
+    made = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.simple())
+    for one in (tantivy.Filter.remove_long(60), tantivy.Filter.lowercase(), tantivy.Filter.ascii_fold()):
+        made = made.filter(one)
+    return made.filter(tantivy.Filter.stemmer("english")).build()
+
+
+def writer_of(index: Any, heap: int) -> Any:
+    """A writer of one thread: the order of documents, and so of equal scores, is that in which they came."""
+    index.register_tokenizer(_ANALYZER, analyzer())
+    return index.writer(heap, 1)
+
+
+def add(writer: Any, number: int, document: Document) -> None:
+    """Index a document under its number."""
+    made = library().Document()
+    made.add_unsigned("number", number)
+    for value in (document.title, document.title, document.text):
+        made.add_text("words", spaced(value))
+    writer.add_document(made)

@@ -1,0 +1,84 @@
+"""The folder of an index on disk: what it says of itself, and whether it can be used.
+
+Left out: the documents in it (`documents`), the engines' own files, and how it is made (`building`).
+"""
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from palaestra.errors import UsageError
+
+FORMAT = 1
+"""Of the folder. Another one is refused, and the index built again."""
+MANIFEST = "palaestra-index.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """An index that is complete."""
+
+    path: Path
+    version: str
+    """Another one for each that is built."""
+    documents: int
+    sizes: dict[str, int]
+    """Of its files, in bytes."""
+    corpus: str
+    skipped: int
+    """Rows that could not be read."""
+    dense: dict[str, Any] | None = None
+    """How its vectors were made, if it has any."""
+    format: int = FORMAT
+
+
+def open_folder(path: str | Path, engine: str) -> Folder:
+    """What an index says of itself; a UsageError that says what to do where it cannot be used."""
+    folder = Path(path).expanduser()
+    build = f"palaestra index build CORPUS --to {path}"
+    if not (folder / MANIFEST).is_file():
+        if (folder / "progress.json").is_file():
+            raise UsageError(f"the index {path} is half written; the same `{build}` again goes on where it ended")
+        found = "has no index" if folder.exists() else "does not exist"
+        raise UsageError(f"{path} {found}; make one with `{build}`")
+    try:
+        said = json.loads((folder / MANIFEST).read_text("utf-8"))
+        if said["format"] != FORMAT:
+            raise UsageError(
+                f"the index {path} has the format {said['format']!r}, and this palaestra reads {FORMAT}; delete it and "
+                f"build it again: `{build}`"
+            )
+        found_folder = Folder(folder, **said)
+        wrong = [name for name, size in found_folder.sizes.items() if _size(folder / name) != size]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        if isinstance(error, UsageError):
+            raise
+        raise UsageError(f"the index {path} is damaged ({MANIFEST}: {error}); delete it and build it again") from None
+    if wrong:
+        raise UsageError(f"the index {path} is damaged: {wrong[0]} has another size; delete it and build it again")
+    if engine == "dense" and found_folder.dense is None:
+        raise UsageError(f"the index {path} has no vectors; build it with a model: `{build} --dense MODEL`")
+    return found_folder
+
+
+def close_folder(folder: Folder) -> None:
+    """Write down that it is complete, with the sizes of its files."""
+    sizes = {str(file.relative_to(folder.path)): _size(file) for file in files_of(folder.path)}
+    said = {name: value for name, value in asdict(folder).items() if name != "path"} | {"sizes": sizes}
+    half = folder.path / f"{MANIFEST}.half"
+    half.write_text(json.dumps(said, indent=1), "utf-8")
+    os.replace(half, folder.path / MANIFEST)
+
+
+def files_of(path: Path) -> list[Path]:
+    """The files of an index, without what tells of its making."""
+    ignored = (MANIFEST, f"{MANIFEST}.half", "progress.json")
+    return sorted(
+        file for file in path.rglob("*") if file.is_file() and file.name not in ignored and file.suffix != ".lock"
+    )
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.is_file() else -1

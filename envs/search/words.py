@@ -1,0 +1,91 @@
+"""The words of a query that matter, and the part of a text that is shown for them.
+
+English stop words alone; left out: stemming (an engine's own), and languages that write no blanks between words, of
+which each letter counts as a word.
+"""
+
+import re
+
+MOST_WORDS = 64
+"""Different words of a query that are searched for; the rest is left out."""
+_STOP_WORDS = (
+    "a about above after again all also am an and any are as at be because been before being below between "
+    "both but by can could did do does doing don down during each either else ever few for from further had "
+    "has have having he her here hers him his how however i if in into is it its itself just let may me might "
+    "more most must my neither no nor not now of off on once only or other our ours out over own please s same "
+    "shall she should since so some such t than that the their theirs them then there these they this those "
+    "through to too under until up upon us very was we were what when where whether which while who whom whose "
+    "why will with within without would you your yours tell "
+)
+_STOPS = frozenset(_STOP_WORDS.split())
+_WORD = re.compile(r"[^\W_]+")
+_IDEOGRAPH = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\U00020000-\U0003ffff]")
+_SCANNED = 200_000
+"""Characters of a text in which the best part is looked for."""
+_PLACES = 64
+"""Places of one word that are compared."""
+
+
+def spaced(text: str) -> str:
+    """Chinese, Japanese and Korean letters as words of their own, and nothing that is no Unicode text."""
+    if text.isascii():
+        return text
+    return _IDEOGRAPH.sub(r" \g<0> ", text.encode("utf-8", "replace").decode())
+
+
+def content_words(query: str) -> list[str]:
+    """Its different words in small letters, without stop words; all of them where it has no others."""
+    words = list(dict.fromkeys(_WORD.findall(spaced(query).lower())))
+    return ([word for word in words if word not in _STOPS] or words)[:MOST_WORDS]
+
+
+def passage(text: str, words: list[str], chars: int) -> str:
+    """The part of a text, at most `chars` long, that holds most of the words; its beginning where it has none."""
+    if len(text) <= chars:
+        return text
+    places = _places(text[:_SCANNED].lower(), words)
+    best, begin, first = 0, 0, 0
+    inside: dict[str, int] = {}
+    for place, word in places:
+        inside[word] = inside.get(word, 0) + 1
+        while place + len(word) - places[first][0] > chars * 3 // 4:
+            gone = places[first][1]
+            inside[gone] -= 1
+            if not inside[gone]:
+                del inside[gone]
+            first += 1
+        if len(inside) > best:
+            best, begin = len(inside), places[first][0]
+    return _cut(text, min(_sentence(text, begin, chars // 4), len(text) - chars), chars)
+
+
+def _sentence(text: str, place: int, before: int) -> int:
+    """Where the sentence or the line begins that holds a place, not further before it."""
+    least = max(0, place - before)
+    found = max(text.rfind("\n", least, place), text.rfind(". ", least, place) + 1)
+    return found if found > 0 else least
+
+
+def _places(lowered: str, words: list[str]) -> list[tuple[int, str]]:
+    """Where words begin with one of these, without their last letters, which differ from form to form."""
+    found = []
+    for word in words:
+        stem = word if len(word) < 6 else word[:-2]
+        place, count = lowered.find(stem), 0
+        while place >= 0 and count < _PLACES:
+            if not place or not lowered[place - 1].isalnum() or not stem.isascii():
+                found.append((place, word))
+                count += 1
+            place = lowered.find(stem, place + len(stem))
+    found.sort()
+    return found
+
+
+def _cut(text: str, begin: int, chars: int) -> str:
+    """So many characters from there, whole words where there are blanks; dots where something is left out."""
+    end = min(begin + chars, len(text))
+    if begin and (blank := text.find(" ", begin, begin + 40)) >= 0:
+        begin = blank + 1
+    if end < len(text) and (blank := text.rfind(" ", end - 40, end)) > begin:
+        end = blank
+    return f"{'... ' * (begin > 0)}{text[begin:end].strip()}{' ...' * (end < len(text))}"

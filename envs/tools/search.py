@@ -1,0 +1,229 @@
+"""The tools `search`, `open` and `find` on an index: find documents, read one through a window, look for words in it.
+
+Results are short and numbered: "[3] Title", then the part that fits the query. A number stays that document's for the
+whole episode, and `open` takes it, or a document's id. Left out: the engines (`envs.search`), and pages of the web
+(`browser`).
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+
+from palaestra.envs.core.backends import Where
+from palaestra.envs.core.tool import tool
+from palaestra.envs.core.toolkit import Toolkit
+from palaestra.envs.core.window import find, view, wrapped
+from palaestra.envs.search.index import Hit, Index
+from palaestra.envs.search.opening import INDEXES
+from palaestra.envs.search.remembered import Remembered
+from palaestra.envs.search.words import content_words, passage
+from palaestra.envs.tools.budgets import BudgetedToolkit, Spent
+from palaestra.episode import Task
+from palaestra.errors import Broken, ToolError, UsageError
+
+T = TypeVar("T")
+_LATER_SECONDS = 60.0
+"""Our own deadline of a call, which is later than any that a call keeps itself."""
+_TITLE_CHARS = 120
+
+
+def with_search(search: Where | Index, *toolkits: Callable[..., Toolkit]) -> tuple[Callable[[], Toolkit], ...]:
+    """These toolkits on that index, for an environment's `self.toolkits`. They share what it has answered."""
+    if isinstance(search, str | Mapping):
+        INDEXES.read(search)
+    elif not isinstance(search, Remembered):
+        search = Remembered(search)
+    return tuple(partial(kit, search) for kit in toolkits)
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """The document that is open."""
+
+    id: str
+    heading: str
+    lines: tuple[str, ...]
+
+    def __deepcopy__(self, memo: object) -> "_Page":
+        return self
+
+
+class Search(BudgetedToolkit):
+    """Searches an index. `class Mine(Search): max_calls = 4` changes a setting."""
+
+    most_results: int = 10
+    """Of one search, whatever the agent asks for."""
+    snippet_chars: int = 400
+    """Shown of each result."""
+    window_tokens: int = 1024
+    """Shown of an open document at once."""
+    query_chars: int = 2000
+    """A longer query is refused."""
+    document_chars: int = 400_000
+    """Of a document that can be read."""
+
+    _found: dict[str, Hit]
+    """The documents that the episode was shown, by id, in the order of their numbers."""
+    _numbers: dict[str, int]
+    _opened: list[str]
+    _page: _Page | None
+
+    def __init__(self, search: Where | Index) -> None:
+        """A backend of `palaestra.envs.search.opening`, or an index of your own."""
+        if isinstance(search, str | Mapping):
+            self.index: Index = INDEXES.remembered(search)
+        else:
+            self.index = search
+        if not self.index.waits:
+            self.never_waits()
+
+    def start(self, task: Task, rng: np.random.Generator) -> None:
+        """Nothing is found yet."""
+        self._begin({}, [], None, Spent())
+
+    def final(self) -> Mapping[str, Any]:
+        """The ids of the documents that were found, by their numbers, and of those that were opened."""
+        return {"search": {"found": list(self._found), "opened": list(self._opened)}}
+
+    def snapshot(self) -> Any:
+        """What was found and opened, and the budgets."""
+        return tuple(self._found.items()), tuple(self._opened), self._page, self.spent
+
+    def restore(self, state: Any) -> None:
+        """Go on from there."""
+        found, opened, page, spent = state
+        self._begin(dict(found), list(opened), page, spent)
+
+    @tool(timeout=_LATER_SECONDS)
+    async def search(self, query: str, topn: int = 5) -> str:
+        """Search for documents. Results are numbered; read one with open.
+
+        Args:
+            query: the words to search for.
+            topn: how many results.
+        """
+        return await self.run_search(query, topn)
+
+    @tool(timeout=_LATER_SECONDS)
+    async def open(self, id: str, line: int = 1, lines: int | None = None) -> str:
+        """Read a document that search has found.
+
+        Args:
+            id: its number in the results, or its id.
+            line: the line to begin at.
+            lines: how many lines; as many as fit if not given.
+        """
+        return await self.run_open(id, line, lines)
+
+    @tool(timeout=_LATER_SECONDS)
+    async def find(self, pattern: str) -> str:
+        """Find the lines of the open document that hold some words.
+
+        Args:
+            pattern: the words, as they stand there; in any case.
+        """
+        return await self.run_find(pattern)
+
+    # What the tools do; for a subclass whose tools have other names or words.
+
+    async def run_search(self, query: str, topn: int = 5) -> str:
+        """The results as they are shown."""
+        asked = " ".join(query.split())
+        if not asked:
+            raise ToolError("the query is empty; expected some words")
+        if len(asked) > self.query_chars:
+            raise ToolError(f"the query has {len(asked)} characters; at most {self.query_chars} are searched for")
+        number = max(1, min(topn, self.most_results))
+        hits = (await self._within(lambda: self.index.search_many([asked], number)))[0]
+        if not hits:
+            return f"nothing was found for {asked[:80]!r}; try other words"
+        words = content_words(asked)
+        return "\n\n".join(self._shown(hit, words) for hit in hits)
+
+    async def run_open(self, id: str, line: int = 1, lines: int | None = None) -> str:
+        """The window on a document."""
+        id = self._id(id)
+        page = self._page
+        if page is None or page.id != id:
+            page = await self._within(lambda: self._read(id))
+        else:
+            self.admit()
+        shown = view(page.lines, line, self.window_tokens, None if lines is None else line + lines - 1)
+        self._page = page
+        if id not in self._opened:
+            self._opened.append(id)
+        return f"{page.heading}\n{shown}"
+
+    async def run_find(self, pattern: str) -> str:
+        """The lines with that text, numbered."""
+        if self._page is None:
+            raise ToolError("no document is open; open one of the results first")
+        self.admit()
+        return f"{self._page.heading}\n{find(self._page.lines, pattern)}"
+
+    # Inside.
+
+    def _begin(self, found: dict[str, Hit], opened: list[str], page: _Page | None, spent: Spent) -> None:
+        self._found, self._opened, self._page, self.spent = found, opened, page, spent
+        self._numbers = {id: number for number, id in enumerate(found, 1)}
+
+    async def _within(self, work: Callable[[], Awaitable[T]]) -> T:
+        """A question to the index, within the budgets."""
+        return await self.within_budget(partial(self._ask, work))
+
+    async def _ask(self, work: Callable[[], Awaitable[T]], seconds: float) -> T:
+        try:
+            if not self.index.waits:
+                return await work()
+            async with asyncio.timeout(seconds) as deadline:
+                return await work()
+        except UsageError as error:  # It speaks of settings, which no agent can choose.
+            raise Broken(f"the search of {type(self).__name__} cannot be used: {error}") from error
+        except TimeoutError:
+            if not deadline.expired() or seconds < self.call_seconds:
+                raise ToolError(f"no answer came within the {seconds:.1f} s that were left; answer now") from None
+            raise Broken(f"the search gave no answer within {seconds:g} s") from None
+
+    async def _read(self, id: str) -> _Page:
+        """A document as lines; as much of it as the search has shown, where the engine cannot give it."""
+        hit = self._found.get(id)
+        try:
+            found: Any = await self.index.get(id)
+        except ToolError:
+            if hit is None:
+                raise
+            found = hit
+        number = f"[{self._numbers[id]}] " if hit else ""
+        heading = f"{number}{_line(found.title, _TITLE_CHARS)}{f' ({found.url})' if found.url else ''}"
+        lines = wrapped(found.text[: self.document_chars])
+        if len(found.text) > self.document_chars:
+            lines.append(f"(the document goes on: {len(found.text)} characters in all)")
+        return _Page(id, heading, tuple(lines))
+
+    def _id(self, given: str) -> str:
+        """The id that a number of the results stands for, or the id itself."""
+        given = given.strip()
+        number = given.strip("[]#")
+        if number.isdecimal() and 0 < int(number[:9]) <= len(self._found):
+            return list(self._found)[int(number) - 1]
+        return given
+
+    def _shown(self, hit: Hit, words: list[str]) -> str:
+        number = self._numbers.get(hit.id)
+        if number is None:
+            number = self._numbers[hit.id] = len(self._numbers) + 1
+            self._found[hit.id] = hit
+        link = f" ({hit.url})" if hit.url else ""
+        return (
+            f"[{number}] {_line(hit.title, _TITLE_CHARS)}{link}\n{_line(passage(hit.text, words, self.snippet_chars))}"
+        )
+
+
+def _line(text: str, chars: int = 10_000) -> str:
+    """On one line."""
+    text = " ".join(text.split())
+    return text if len(text) <= chars else f"{text[: chars - 4]} ..."
