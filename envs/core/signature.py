@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partialmethod
-from typing import Any, get_type_hints
+from typing import Any, Protocol, get_type_hints
 
 from docstring_parser import parse
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
@@ -21,6 +21,17 @@ from palaestra.errors import EnvironmentDefect
 
 _PLAIN = (str, int, float, bool)
 _WRAPPERS = (staticmethod, classmethod, property, cached_property, partialmethod, type(cache(len)))
+
+
+class ArgumentReader(Protocol):
+    """What checks the arguments of a tool: a `Signature`, or what knows a schema that somebody else wrote."""
+
+    @property
+    def plain(self) -> tuple[tuple[str, type], ...] | None:
+        """The parameters with their types, where each is required and of a plain type; else None."""
+
+    def read(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The arguments as the tool wants them; a ValidationError or a ToolError where they do not fit."""
 
 
 @dataclass(frozen=True, slots=True)

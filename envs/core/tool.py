@@ -16,7 +16,7 @@ from pydantic import ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass as checked
 
 from palaestra.envs.core.result import Done, as_json, as_received
-from palaestra.envs.core.signature import Signature, check_process, inner_function, read_docstring, read_signature
+from palaestra.envs.core.signature import ArgumentReader, check_process, inner_function, read_docstring, read_signature
 from palaestra.envs.running.limits import limit_of
 from palaestra.envs.running.work import Conditions, Mode
 from palaestra.errors import EnvironmentDefect, ToolError
@@ -119,7 +119,7 @@ class Tool:
     """Where it runs, and for how long."""
     schema: Mapping[str, Any]
     """In the OpenAI form."""
-    signature: Signature
+    signature: ArgumentReader
     terminal: bool = False
 
     @property
@@ -149,7 +149,9 @@ class Tool:
             wrong = "; ".join(
                 ".".join(map(str, item["loc"])) + ": " + " ".join(item["msg"].split()) for item in found[:5]
             )
-            raise ToolError(f"wrong arguments for {self.name}: {wrong}. {self.usage()}") from None
+        except ToolError as error:
+            wrong = str(error)
+        raise ToolError(f"wrong arguments for {self.name}: {wrong}. {self.usage()}")
 
     def received(self, arguments: Mapping[str, Any], values: Mapping[str, Any]) -> Mapping[str, Any]:
         """What the method receives as plain data: `arguments` itself where their check changed nothing."""

@@ -33,34 +33,41 @@ KEPT_ANSWERS = 4096
 class LimitedProcesses:
     """The processes of one kind of question."""
 
-    def __init__(self, kind: type, seconds: float, megabytes: int) -> None:
+    def __init__(self, kind: type, seconds: float, megabytes: int, kept: int = KEPT_ANSWERS) -> None:
         """`kind.load(setting)` readies a process for a setting, without counting; `kind.answer(setting, question)`
-        has so many seconds, and so many megabytes of address space."""
-        self.kind, self.seconds, self.megabytes = kind, seconds, megabytes
+        has so many seconds, and so many megabytes of address space. So many answers are kept."""
+        self.kind, self.seconds, self.megabytes, self.kept = kind, seconds, megabytes, kept
         self._kept: OrderedDict[tuple[str, str], str | None] = OrderedDict()
         self._workers: dict[int, _Worker] = {}
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
         close_at_exit(self)
 
-    async def ask(self, setting: str, question: str, patience: float = math.inf) -> str | None:
+    async def ask(
+        self, setting: str, question: str, patience: float = math.inf, *, seconds: float = math.inf, key: str = ""
+    ) -> str | None:
         """The answer, or None where it took too much or stood in line for longer than `patience` seconds.
 
-        Both texts are ASCII, such as JSON.
+        All texts are ASCII, such as JSON. `seconds` may be fewer than the usual ones. The answer is kept under `key`
+        in place of a long question.
         """
-        key = (setting, question)
+        kept_as, seconds = (setting, key or question), min(seconds, self.seconds)
         with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                return self._kept[key]
+            if kept_as in self._kept:
+                self._kept.move_to_end(kept_as)
+                return self._kept[kept_as]
         until = time.monotonic() + patience
         try:
-            answer = await asyncio.wrap_future(self._threads().submit(self._answered, setting, question, until))
+            answer = await asyncio.wrap_future(
+                self._threads().submit(self._answered, setting, question, until, seconds)
+            )
         except _TooLate:  # Nothing was found out, so nothing is kept.
             return None
+        if answer is None and seconds < self.seconds:  # Another time it may have longer.
+            return None
         with self._lock:
-            self._kept[key] = answer
-            while len(self._kept) > KEPT_ANSWERS:
+            self._kept[kept_as] = answer
+            while len(self._kept) > self.kept:
                 self._kept.popitem(last=False)
         return answer
 
@@ -88,7 +95,7 @@ class LimitedProcesses:
                 self._pool = ThreadPoolExecutor(PROCESSES, f"palaestra-{self.kind.__name__}")
             return self._pool
 
-    def _answered(self, setting: str, question: str, until: float) -> str | None:
+    def _answered(self, setting: str, question: str, until: float, seconds: float) -> str | None:
         """In a thread: ask its process. One that died while it was idle is started again, once."""
         if time.monotonic() > until:
             raise _TooLate
@@ -100,7 +107,7 @@ class LimitedProcesses:
                     worker = self._workers[mine] = _Worker(self.kind, self.megabytes)
                 if setting not in worker.ready:
                     worker.load(setting)
-                answer = worker.answer(setting, question, self.seconds)
+                answer = worker.answer(setting, question, seconds)
                 if answer is None:
                     self._workers.pop(mine).end()
                 return answer

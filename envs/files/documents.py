@@ -1,0 +1,132 @@
+"""PDF and the office formats as lines of text, page by page, row by row: nothing is read that nobody will see.
+
+Left out: pictures, layout, comments, formulas (a sheet shows the values that were computed last), and the bound on time
+and memory (`reading`).
+"""
+
+from collections.abc import Iterable, Iterator
+from io import BytesIO
+from typing import Any
+
+from palaestra.envs.files.limits import ReadLimits, Unreadable
+
+
+def pdf_lines(data: bytes, limits: ReadLimits) -> Iterator[str]:
+    """The pages of a PDF, each under its number."""
+    from pypdf import PdfReader
+
+    reader = PdfReader(BytesIO(data), strict=False)
+    if reader.is_encrypted and not reader.decrypt(""):
+        raise Unreadable("is encrypted, and no password is known")
+    for number, page in enumerate(limits.most(_pdf_pages(reader), "pages"), 1):
+        if isinstance(page, str):
+            yield page
+            return
+        yield f"[page {number}]"
+        try:
+            text = page.extract_text()
+        except Exception as error:  # One page that is broken; the others may be whole.
+            yield f"(this page cannot be read: {type(error).__name__})"
+        else:
+            yield from text.splitlines() or ["(no text: a picture, perhaps)"]
+
+
+def _pdf_pages(reader: Any) -> Iterator[Any]:
+    """The pages, one after the other: the library looks at all of them before it gives the first."""
+    from pypdf import PageObject
+
+    inherited = ("/Resources", "/MediaBox", "/CropBox", "/Rotate")
+    waiting: list[tuple[Any, dict[Any, Any]]] = [(reader.trailer["/Root"].raw_get("/Pages"), {})]
+    seen = set()
+    while waiting:
+        reference, above = waiting.pop()
+        node = reference.get_object()
+        if id(node) in seen or not isinstance(node, dict):  # A tree that is none.
+            continue
+        seen.add(id(node))
+        if "/Kids" in node:
+            above = above | {name: node[name] for name in inherited if name in node}
+            waiting += [(kid, above) for kid in reversed(node["/Kids"])]
+            continue
+        page = PageObject(reader, reference)
+        page.update(above | dict(node))  # type: ignore[no-untyped-call]
+        yield page
+
+
+def docx_lines(data: bytes, limits: ReadLimits) -> Iterator[str]:
+    """Paragraphs and tables of a Word document, in their order."""
+    from docx import Document
+    from docx.table import Table
+
+    rows = limits.rows
+    for block in Document(BytesIO(data)).iter_inner_content():
+        if isinstance(block, Table):
+            # By its XML: the library's own cells take time by their square.
+            for row in block._tbl.tr_lst:
+                if not rows:
+                    yield limits.cut("rows")
+                    return
+                rows -= 1
+                cells = ("".join(letters.text or "" for letters in cell.iter(_WORD + "t")) for cell in row.tc_lst)
+                yield row_line(cells, limits)
+            continue
+        style = (block.style.name or "") if block.style is not None else ""
+        level = style.removeprefix("Heading ")
+        heading = "#" * int(level) + " " if style.startswith("Heading ") and level.isdigit() else ""
+        if block.text:
+            yield heading + ("- " if style.startswith("List") else "") + block.text
+
+
+_WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
+
+
+def pptx_lines(data: bytes, limits: ReadLimits) -> Iterator[str]:
+    """The slides of a presentation, each under its number, with the speaker's notes."""
+    from pptx import Presentation
+
+    for number, slide in enumerate(limits.most(Presentation(BytesIO(data)).slides, "pages"), 1):
+        if isinstance(slide, str):
+            yield slide
+            return
+        yield f"[slide {number}]"
+        yield from _shape_lines(slide.shapes, limits)
+        if slide.has_notes_slide and slide.notes_slide.notes_text_frame is not None:
+            yield f"(notes) {slide.notes_slide.notes_text_frame.text}"
+
+
+def _shape_lines(shapes: Iterable[Any], limits: ReadLimits) -> Iterator[str]:
+    for shape in shapes:
+        if hasattr(shape, "shapes"):
+            yield from _shape_lines(shape.shapes, limits)
+        elif shape.has_text_frame:
+            yield from shape.text_frame.text.splitlines()
+        elif getattr(shape, "has_table", False):
+            for row in limits.most(shape.table.rows, "rows"):
+                yield row if isinstance(row, str) else row_line((cell.text for cell in row.cells), limits)
+
+
+def xlsx_lines(data: bytes, limits: ReadLimits) -> Iterator[str]:
+    """The rows of every sheet that hold something, each with its number. What a sheet claims of its size is ignored."""
+    from openpyxl import load_workbook
+
+    book = load_workbook(BytesIO(data), read_only=True, data_only=True, keep_links=False)
+    left = limits.rows
+    for sheet in book.worksheets:
+        yield f"[sheet {sheet.title}]"
+        sheet.reset_dimensions()
+        for number, row in enumerate(sheet.iter_rows(values_only=True), 1):
+            if not any(cell is not None for cell in row):
+                continue
+            if not left:
+                yield limits.cut("rows")
+                return
+            left -= 1
+            yield f"{number}: {row_line(row, limits)}"
+
+
+def row_line(cells: Iterable[Any], limits: ReadLimits) -> str:
+    """The cells of a row on one line, without the empty ones at its end."""
+    shown = ["" if cell is None else " ".join(str(cell).split()) for cell in limits.most(cells, "cells")]
+    while shown and not shown[-1]:
+        shown.pop()
+    return " | ".join(shown)

@@ -1,0 +1,104 @@
+"""Text files as lines: any encoding, JSON and XML broken into lines, HTML as what a reader sees of it.
+
+XML is never parsed, so what its entities stand for is never made. Left out: the bound on time and memory (`reading`).
+"""
+
+import codecs
+import json
+import re
+from collections.abc import Iterator
+
+from palaestra.envs.files.limits import Unreadable
+
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+_DECLARED = re.compile(rb"""(?:charset|encoding)\s*=\s*["']?([A-Za-z0-9_.:-]{2,40})""")
+_LOOKED_AT = 4096
+_LONG_LINE = 500
+_WIDE = 0.3
+"""Such a share of zeros on every second place tells two bytes a letter."""
+_BLOCKS = frozenset(
+    ("address", "article", "blockquote", "br", "dd", "div", "dl", "dt", "footer", "h1", "h2", "h3", "h4", "h5", "h6",
+     "header", "hr", "li", "main", "nav", "ol", "p", "pre", "section", "table", "tbody", "thead", "title", "tr", "ul")
+)  # fmt: skip
+_UNSEEN = ("script", "style", "template", "noscript")
+
+
+def text_lines(data: bytes) -> Iterator[str]:
+    """The text of a file, by what it holds; what its bytes may mean otherwise is said first."""
+    text, note = decoded(data)
+    if note:
+        yield note
+    start = text[:_LOOKED_AT].lstrip().lower()
+    if start.startswith(("<!doctype html", "<html")) or ("<html" in start and start.startswith("<")):
+        yield from _html(data if note == "" else text.encode())
+    elif start.startswith("<") and _has_long_line(text):
+        yield from re.sub(r">\s*<", ">\n<", text).splitlines()
+    elif start.startswith(("{", "[")) and _has_long_line(text):
+        yield from _json(text).splitlines()
+    else:
+        yield from text.splitlines()
+
+
+def decoded(data: bytes) -> tuple[str, str]:
+    """The letters, and what is to be said of their encoding."""
+    for mark, name in _MARKS:
+        if data.startswith(mark):
+            return data.decode(name, "replace"), ""
+    head = data[:_LOOKED_AT]
+    if b"\0" in head:
+        half = max(len(head) // 2, 1)
+        for name, zeros in (("utf-16-le", head[1::2].count(0)), ("utf-16-be", head[::2].count(0))):
+            if zeros > _WIDE * half and zeros > 2 * (head.count(0) - zeros):
+                return data.decode(name, "replace"), f"(read as {name}, which nothing in it says)"
+        raise Unreadable("holds bytes that are no text")
+    try:
+        return data.decode("utf-8"), ""
+    except UnicodeDecodeError:
+        pass
+    for found in _DECLARED.findall(head[:1024]):
+        try:
+            return data.decode(found.decode()), f"(read as {found.decode()}, as it says)"
+        except (LookupError, ValueError):
+            continue
+    return data.decode("cp1252", "replace"), "(not UTF-8; read as cp1252, so some letters may be wrong)"
+
+
+def _has_long_line(text: str) -> bool:
+    return any(len(line) > _LONG_LINE for line in text.splitlines())
+
+
+def _json(text: str) -> str:
+    """A document of few lines as many; as it is where it is none."""
+    try:
+        return json.dumps(json.loads(text), indent=1, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _html(data: bytes) -> Iterator[str]:
+    """The text of a page, a line for each block; cells of a row beside each other."""
+    from selectolax.lexbor import LexborHTMLParser
+
+    tree = LexborHTMLParser(data)
+    tree.strip_tags(list(_UNSEEN))
+    line: list[str] = []
+    for node in tree.root.traverse(include_text=True) if tree.root is not None else ():
+        if node.tag == "-text":
+            line.append(node.text_content or "")
+        elif node.tag in _BLOCKS:
+            if told := " ".join("".join(line).split()):
+                yield told
+            line = [f"{'#' * int(node.tag[1])} "] if node.tag in ("h1", "h2", "h3", "h4", "h5", "h6") else []
+            line += ["- "] * (node.tag == "li")
+        elif node.tag in ("td", "th"):
+            line += [" | "] * bool(line)
+        elif node.tag == "img" and (words := node.attributes.get("alt")):
+            line.append(f"[image: {words}]")
+    if told := " ".join("".join(line).split()):
+        yield told

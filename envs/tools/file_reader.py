@@ -1,0 +1,70 @@
+"""The `file_reader` tool: documents, tables and archives as text, shown through a window of so many tokens.
+
+PDF, docx, pptx, xlsx, csv, json, jsonl, xml, html, programs and any other text, by what a file holds, not by its name;
+members of zips by paths such as data.zip/table.csv. Left out: pictures and sound (`media`), and writing.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from palaestra.envs.core import window
+from palaestra.envs.core.tool import tool
+from palaestra.envs.files.limits import ReadLimits
+from palaestra.envs.files.reading import lines_of, require_readers
+from palaestra.envs.tools.task_files import TaskFiles
+from palaestra.episode import Task
+from palaestra.errors import ToolError
+
+WAIT_SECONDS = 300.0
+"""What a call may take when other episodes read as well."""
+
+
+class FileReader(TaskFiles):
+    """Reads files; a subclass says which, by `folder(task)` or `files(task)`."""
+
+    read_limits: ReadLimits = ReadLimits()
+    window_tokens: int = 1024
+    """Tokens of a file that are shown at once."""
+
+    def start(self, task: Task, rng: np.random.Generator) -> None:
+        """Ask which files the episode has, and look for the libraries that read them."""
+        require_readers()
+        super().start(task, rng)
+
+    @tool(timeout=WAIT_SECONDS)
+    async def file_reader(
+        self, path: str, first_line: Annotated[int, Field(ge=1)] = 1, last_line: int | None = None
+    ) -> str:
+        """Read a file as text: pdf, docx, pptx, xlsx, csv, json, xml, html, any plain text; or the members of a zip.
+
+        Args:
+            path: Path of the file, such as data/table.csv, or data.zip/table.csv inside a zip.
+            first_line: Line to begin at; long files are shown in parts.
+            last_line: Line to end at.
+        """
+        return window.view(await self._lines(path), first_line, self.window_tokens, last_line)
+
+    @tool(timeout=WAIT_SECONDS)
+    async def find_in_file(self, path: str, pattern: str) -> str:
+        """Find the lines of a file that hold some words, in any case."""
+        return window.find(await self._lines(path), pattern)
+
+    @tool(timeout=WAIT_SECONDS)
+    async def list_files(self) -> str:
+        """List the files that can be read, with their sizes."""
+        lines = await asyncio.to_thread(self._place.listing)
+        return window.view(lines, 1, self.window_tokens) if lines else "(there are no files)"
+
+    async def _lines(self, path: str) -> Sequence[str]:
+        async def read(seconds: float) -> Sequence[str]:
+            try:
+                found = await asyncio.to_thread(self._place.read, path, self.read_limits.file_bytes)
+            except OSError as error:  # Of the folder itself, for what agents name is a ToolError.
+                raise ToolError(f"{path[:200]} cannot be read: {error.strerror}") from None
+            return await lines_of(found, self.read_limits, seconds)
+
+        return await self.within_budget(read)
