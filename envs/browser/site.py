@@ -49,7 +49,7 @@ class SiteResponse:
     status: int = 200
     type: str = "text/html; charset=utf-8"
     headers: Mapping[str, str] = field(default_factory=dict)
-    """Location, Set-Cookie and the like."""
+    """Location, Set-Cookie and the like; several cookies stand on lines of one Set-Cookie."""
 
     @classmethod
     def redirect(cls, url: str) -> "SiteResponse":

@@ -1,0 +1,85 @@
+"""The numbered text in which both browsers show a page, and what keeps a page from faking the numbers.
+
+What both walkers write, so that a simple page reads the same in both:
+
+    # Title                                 a heading: as many # as its level
+    - item                                  an item of a list, two blanks deeper for each list around it; "1. item"
+    a | b | c                               a row of a table; what stands in a cell stands in the row
+    ```                                     preformatted text, between two such lines
+    ---                                     a rule
+    (image: a red mug)                      an image by its alt text; one without is not shown
+    [1:link Home]                           a link with an address of http or https (others are plain text)
+    [2:button Buy]                          button, input of type submit, button, reset, image
+    [3:field Name = "abc"]                  input of the types text, search, email, url, tel
+    [4:password Code = "***"]               other inputs by their type: password, number, date, range, file ...
+    [5:textarea Comment = "abc"]
+    [6:checkbox I agree (checked)]          or (unchecked); radio the same
+    [7:select Size = "M"; options: S | M | L | and 4 more]       OPTIONS are shown; several choices: "M", "L"
+    [8:button Pay (disabled)]               also (unchecked, disabled)
+
+Numbers count from 1 in the order of the page. White space is squeezed, lines without text are left out, blocks begin
+new lines. Inside a link or a button a block is a blank; so it is inside a cell, but for lists, tables, headings and
+preformatted text. Before a link that follows another element stands a blank, around controls too.
+
+A control is named by the first of: aria-label, its label, title, placeholder, name; a label that names a control is not
+shown beside it. A button: aria-label, its text or value, alt texts of images in it, title, name. A link: aria-label,
+its text, alt texts, title, the last part of its address. Names and values have at most NAME characters. Hidden elements
+are left out (the hidden attribute, display: none, aria-hidden), so are scripts, styles, templates.
+
+A walker writes its own brackets as OPEN and CLOSE, which it removes from what the page says; `finished` turns them into
+brackets when those of the page that look like a number of ours have got a backslash: \\[7:button Pay].
+"""
+
+import re
+from collections.abc import Sequence
+
+from palaestra.envs.core.window import WIDTH, wrapped_line
+
+OPEN, CLOSE = "\ue000", "\ue001"
+"""Characters of the private use area: no page needs them."""
+NAME = 200
+OPTIONS = 30
+MAX_LINES = 20_000
+_FAKE = re.compile(r"[\[［](?=[^\w\[［]*\d(?:\d|[^\w\[［])*?[:：])")
+"""A bracket, a number and a colon, with anything between them that a reader may overlook."""
+_OWN = str.maketrans({OPEN: "[", CLOSE: "]"})
+
+
+def without_marks(text: str) -> str:
+    """A page's text without OPEN and CLOSE."""
+    return text.replace(OPEN, "").replace(CLOSE, "") if OPEN in text or CLOSE in text else text
+
+
+def squeezed(text: str) -> str:
+    """On one line, with single blanks, cut to NAME characters."""
+    text = " ".join(text[: 8 * NAME].split())
+    return text if len(text) <= NAME else f"{text[: NAME - 3]}..."
+
+
+def bracket(number: int, kind: str, name: str, rest: str = "") -> str:
+    """An element with its number."""
+    return f"{OPEN}{number}:{kind} {name}{rest}{CLOSE}" if name else f"{OPEN}{number}:{kind}{rest}{CLOSE}"
+
+
+def chosen(values: Sequence[str], options: Sequence[str]) -> str:
+    """What a list holds and offers."""
+    more = f" | and {len(options) - OPTIONS} more" if len(options) > OPTIONS else ""
+    held = ", ".join(f'"{squeezed(value)}"' for value in values) or '""'
+    return f" = {held}; options: {' | '.join(map(squeezed, options[:OPTIONS]))}{more}"
+
+
+def escaped(text: str) -> str:
+    """What a page says, where nothing of it is a number of ours: a title, an error."""
+    return _FAKE.sub(r"\\\g<0>", without_marks(text))
+
+
+def finished(lines: Sequence[str]) -> tuple[str, ...]:
+    """A walker's lines as an agent sees them: with our brackets, escaped, wrapped, at most MAX_LINES."""
+    text = "\n".join(lines)
+    if "[" in text or "［" in text:
+        text = _FAKE.sub(r"\\\g<0>", text)
+    done = text.translate(_OWN) if OPEN in text else text
+    found = done.split("\n") if done else []
+    if len(done) > WIDTH and max(map(len, found)) > WIDTH:
+        found = [part for line in found for part in wrapped_line(line)]
+    return tuple(found[:MAX_LINES])

@@ -1,0 +1,310 @@
+"""The text browser: pages without JavaScript, thousands of sessions in one process.
+
+Without `allow` it reaches the sites of its sessions alone, and never waits. A session's state is small and plain: where
+it is, what it has typed, its cookies, the addresses before; so it can be branched. Left out: files to send, and
+whatever needs scripts, styles or pixels.
+"""
+
+import asyncio
+import weakref
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from typing import Any
+from urllib.parse import urldefrag, urljoin
+
+from palaestra.envs.browser.browser import Page
+from palaestra.envs.browser.format import escaped
+from palaestra.envs.browser.site import Site
+from palaestra.envs.browser.text import forms
+from palaestra.envs.browser.text.cookies import Jar
+from palaestra.envs.browser.text.document import Document, Element, Value
+from palaestra.envs.browser.text.fetching import SHOWN, Client, Download, Loaded, load, within
+from palaestra.errors import ToolError, UsageError
+
+MAX_HISTORY = 30
+MAX_TYPED = 100_000
+NOTHING = "nothing happens: without scripts it does nothing"
+
+
+class TextBrowser:
+    """Opens sessions. One a process."""
+
+    def __init__(self, allow: str | Iterable[str] = (), max_bytes: int = 4_000_000) -> None:
+        """`allow`: hosts that may be reached over the network (`envs.browser.network`); `max_bytes` of a page are read."""
+        if not isinstance(max_bytes, int) or isinstance(max_bytes, bool) or max_bytes < 1:
+            raise UsageError(f"max_bytes is {max_bytes!r}; expected a whole number above 0")
+        self.allow = (allow,) if isinstance(allow, str) else tuple(allow)
+        self._transports: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        self.client = Client(self._transport if self.allow else None, max_bytes)
+        self.waits = self.client.waits
+
+    def session(self, sites: Mapping[str, Site]) -> "TextSession":
+        """A new tab."""
+        return TextSession(self.client, sites)
+
+    def restore(self, state: Any) -> "TextSession":
+        """A tab that goes on from a snapshot."""
+        session = TextSession(self.client, {})
+        session.state = state
+        return session
+
+    def close(self) -> None:
+        """Close its connections."""
+        for loop, transport in list(self._transports.items()):
+            if loop.is_running():
+                asyncio.run_coroutine_threadsafe(transport.aclose(), loop)
+        self._transports.clear()
+
+    def _transport(self) -> Any:
+        """That of the running loop: a connection belongs to the loop that opened it."""
+        loop = asyncio.get_running_loop()
+        found = self._transports.get(loop)
+        if found is None:
+            found = self._transports[loop] = self._new_transport()
+        return found
+
+    def _new_transport(self) -> Any:
+        from palaestra.envs.browser.network.allow import allow_list
+        from palaestra.envs.browser.network.transport import checked_transport
+
+        return checked_transport(allow_list(self.allow))
+
+
+class State:
+    """All that a session has done. Copied deeply with the episode."""
+
+    def __init__(self, sites: Mapping[str, Site]) -> None:
+        self.sites = sites
+        self.jar = Jar()
+        self.url = ""
+        self.document: Document | None = None
+        self.method, self.body = "GET", b""
+        self.values: dict[int, Value] = {}
+        """What controls hold by their place, where that is not what the page says."""
+        self.focus = -1
+        self.history: list[tuple[str, Document | None]] = []
+        """Addresses before this one; with its document where it was the answer to a form, which is not sent again."""
+
+
+class TextSession:
+    """One agent's tab."""
+
+    def __init__(self, client: Client, sites: Mapping[str, Site]) -> None:
+        self.client, self.state = client, State(sites)
+
+    async def open(self, url: str, seconds: float = 30.0) -> Page:
+        """Go to an address."""
+        return await self._go(self._absolute(url), "GET", b"", seconds)
+
+    async def click(self, number: int, seconds: float = 30.0) -> Page:
+        """Follow a link, press a button, tick a box; a field gets the focus."""
+        place, element = self._element(number)
+        self.state.focus = place
+        if element.kind == "link":
+            return await self._follow(element.attributes["href"], seconds)
+        if element.kind in forms.PRESSED:
+            return await self._press_button(element, seconds)
+        if element.kind in forms.CHECKABLE:
+            self._tick(place, element)
+        return self._page()
+
+    async def type(self, number: int, text: str, seconds: float = 30.0) -> Page:
+        """Put a text into a field."""
+        place, element = self._element(number)
+        if not isinstance(element.value, str) or element.kind in ("link", "file", *forms.PRESSED):
+            raise ToolError(f"[{number}] is a {element.kind}; text is typed into a field")
+        if "readonly" in element.attributes:
+            raise ToolError(f"[{number}] can only be read")
+        most = element.attributes.get("maxlength", "")
+        limit = min(int(most[:6]), MAX_TYPED) if most.isascii() and most.isdigit() else MAX_TYPED
+        if element.tag == "input":
+            text = text.replace("\r", "").replace("\n", "")
+        self.state.focus = place
+        return self._hold({place: text[:limit]})
+
+    async def select(self, number: int, option: str, seconds: float = 30.0) -> Page:
+        """Choose an option by its text; of several that may be chosen, one more or one less."""
+        place, element = self._element(number)
+        if element.kind != "select" or not isinstance(element.value, tuple):
+            raise ToolError(f"[{number}] is a {element.kind}; options are those of a select")
+        wanted = " ".join(option.split()).casefold()
+        names = [text.casefold() for text, _, _ in element.options]
+        found = next((n for n, name in enumerate(names) if name == wanted), None)
+        if found is None:
+            found = next((n for n, (_, value, _) in enumerate(element.options) if value == option), None)
+        if found is None:
+            close = get_close_matches(wanted, names, n=3)
+            shown = [text for text, _, _ in element.options if text.casefold() in close or not close][:5]
+            raise ToolError(f"[{number}] has no option {option[:80]!r}; it has {', '.join(map(escaped, shown))}")
+        if element.options[found][2]:
+            raise ToolError(f"that option of [{number}] is disabled")
+        several = "multiple" in element.attributes
+        self.state.focus = place
+        return self._hold({place: tuple(sorted({found} ^ set(element.value))) if several else (found,)})
+
+    async def press(self, key: str, seconds: float = 30.0) -> Page:
+        """Enter and Space, on what has the focus."""
+        document = self._document()
+        if key not in ("Enter", "Space", " "):
+            raise ToolError(f"the key {key[:20]!r} does nothing here; Enter and Space do")
+        if not 0 <= self.state.focus < len(document.elements):
+            raise ToolError("nothing has the focus; click on something or type into a field first")
+        element = document.elements[self.state.focus]
+        pressed = element.kind in ("link", *forms.PRESSED) or (key != "Enter" and element.kind in forms.CHECKABLE)
+        if pressed:
+            return await self.click(element.number, seconds)
+        if key != "Enter" or element.tag == "textarea":
+            value = element.value + ("\n" if key == "Enter" else " ")  # type: ignore[operator]
+            return self._hold({self.state.focus: value}) if isinstance(element.value, str) else self._page()
+        return await self.submit(element.number, seconds)
+
+    async def submit(self, number: int, seconds: float = 30.0) -> Page:
+        """Send the form of an element, by this button or its first one."""
+        document = self._document()
+        _, element = self._element(number)
+        form = forms.form_of(document, element)
+        if form < 0:
+            raise ToolError(f"[{number}] is in no form")
+        button = element if element.kind in ("submit", "image") else forms.default_button(document, form)
+        return await self._send(form, button, seconds)
+
+    async def back(self, seconds: float = 30.0) -> Page:
+        """The page before: asked for again, unless it was the answer to a form."""
+        state = self.state
+        if not state.history:
+            raise ToolError("there is no page before this one")
+        url, document = state.history[-1]
+        if document is None:
+            page = await self._go(url, "GET", b"", seconds, remember=False)
+        else:
+            self._show(Loaded(url, document, "POST"))
+            page = self._page()
+        state.history.pop()
+        return page
+
+    async def scroll(self, down: bool = True, seconds: float = 30.0) -> Page:
+        """All of a page is there from the beginning."""
+        return self._page()
+
+    async def look(self, seconds: float = 30.0) -> Page:
+        """The page as it is."""
+        return self._page()
+
+    def snapshot(self) -> State:
+        """The state itself: who takes it copies it."""
+        return self.state
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    # What actions share.
+
+    def _document(self) -> Document:
+        if self.state.document is None:
+            raise ToolError("no page is open; open an address first")
+        return self.state.document
+
+    def _element(self, number: int) -> tuple[int, Element]:
+        """An element and its place, by its number."""
+        document = self._document()
+        if not 1 <= number <= len(document.numbered):
+            raise ToolError(f"there is no [{number}] on this page; its numbers are 1 to {len(document.numbered)}")
+        place = document.numbered[number - 1]
+        element = document.elements[place]
+        if element.disabled:
+            raise ToolError(f"[{number}] is disabled")
+        return place, element
+
+    def _absolute(self, url: str) -> str:
+        """An address as written by an agent: full, of a host without its scheme, or relative to the page."""
+        url, state = url.strip(), self.state
+        if "://" in url[:12]:
+            return url
+        host = url.partition("/")[0].lower()
+        if host in state.sites:
+            return f"http://{url}"
+        if state.document is not None:
+            return self._joined(url)
+        return f"https://{url}"
+
+    def _joined(self, url: str) -> str:
+        """An address on the page."""
+        base = self._document().base
+        try:
+            return urljoin(urljoin(self.state.url, base) if base else self.state.url, url.strip())
+        except ValueError:
+            raise ToolError(f"{url[:SHOWN]!r} is no address") from None
+
+    async def _follow(self, href: str, seconds: float) -> Page:
+        url = self._joined(href)
+        if "#" in href and urldefrag(url)[0] == urldefrag(self.state.url)[0]:
+            self.state.url = url  # A place on this page.
+            return self._page()
+        return await self._go(url, "GET", b"", seconds)
+
+    async def _press_button(self, element: Element, seconds: float) -> Page:
+        form = forms.form_of(self._document(), element)
+        if element.kind == "reset" and form >= 0:
+            mine = {id(one) for one in forms.members(self._document(), form)}
+            places = [n for n, one in enumerate(self._document().elements) if id(one) in mine]
+            self.state.values = {n: value for n, value in self.state.values.items() if n not in places}
+            return self._hold({})
+        if element.kind not in ("submit", "image") or form < 0:
+            return self._page(NOTHING)
+        return await self._send(form, element, seconds)
+
+    async def _send(self, form: int, button: Element | None, seconds: float) -> Page:
+        document = self._document()
+        lacking = None if button and "formnovalidate" in button.attributes else forms.missing(document, form)
+        if lacking is not None:
+            return self._page(f"[{lacking.number}] {forms.REQUIRED}")
+        action, method, body = forms.request_of(document, form, button)
+        url = self._joined(action) if method == "GET" or action else self.state.url
+        return await self._go(url, method, body, seconds)
+
+    def _tick(self, place: int, element: Element) -> None:
+        """Check or uncheck; a radio unchecks those of its name."""
+        document, name = self._document(), element.attributes.get("name")
+        changed: dict[int, Value] = {place: not element.value}
+        if element.kind == "radio":
+            form = forms.form_of(document, element)
+            for at, other in enumerate(document.elements):
+                mine = other.kind == "radio" and name and other.attributes.get("name") == name
+                if mine and forms.form_of(document, other) == form:
+                    changed[at] = False
+            changed[place] = True
+        self._hold(changed)
+
+    def _hold(self, changed: Mapping[int, Value]) -> Page:
+        """Let controls hold something else."""
+        self.state.values |= changed
+        self.state.document = self._document().holding(self.state.values)
+        return self._page()
+
+    async def _go(self, url: str, method: str, body: bytes, seconds: float, remember: bool = True) -> Page:
+        state = self.state
+        try:
+            loaded = await within(
+                seconds,
+                self.client.waits,
+                load(self.client, state.sites, state.jar, url, method, body, seconds),
+            )
+        except Download as refused:
+            return self._page(str(refused))
+        if remember and state.document is not None:
+            state.history.append((state.url, state.document if state.method == "POST" else None))
+            del state.history[:-MAX_HISTORY]
+        self._show(loaded)
+        return self._page(loaded.note)
+
+    def _show(self, loaded: Loaded) -> None:
+        state = self.state
+        state.url, state.document, state.method = loaded.url, loaded.document, loaded.method
+        state.values, state.focus = {}, -1
+
+    def _page(self, note: str = "") -> Page:
+        document = self.state.document
+        if document is None:
+            return Page("", "", (), note=note)
+        note = "; ".join(filter(None, (note, document.note)))
+        return Page(self.state.url, document.title, document.lines, len(document.numbered), note)

@@ -1,0 +1,84 @@
+"""Cookies of one session: kept by host and path, sent where they belong, never beyond.
+
+Left out: the list of public suffixes (a cookie may not be for a name without a dot, but may be for `co.uk`), SameSite.
+"""
+
+import time
+from email.utils import parsedate_to_datetime
+from typing import NamedTuple
+from urllib.parse import SplitResult
+
+MAX_COOKIES = 100
+MAX_CHARS = 4096
+
+
+class Cookie(NamedTuple):
+    """What is sent back, and when."""
+
+    value: str
+    host_only: bool
+    secure: bool
+    expires: float | None
+
+
+class Jar:
+    """A session's cookies."""
+
+    def __init__(self) -> None:
+        self.kept: dict[tuple[str, str, str], Cookie] = {}
+        """By domain, path and name."""
+
+    def of(self, url: SplitResult) -> dict[str, str]:
+        """What is sent to this address, by name; of a name that is kept twice that of the longer path."""
+        if not self.kept:
+            return {}
+        host, path, now = url.hostname or "", url.path or "/", time.time()
+        found = []
+        for (domain, under, name), cookie in self.kept.items():
+            if cookie.expires is not None and cookie.expires <= now:
+                continue
+            here = host == domain or (not cookie.host_only and host.endswith(f".{domain}"))
+            if here and _below(path, under) and (not cookie.secure or url.scheme == "https"):
+                found.append((len(under), name, cookie.value))
+        return {name: value for _, name, value in sorted(found, key=lambda one: one[0])}
+
+    def take(self, url: SplitResult, header: str) -> None:
+        """Keep what a Set-Cookie header says; nothing where it may not say that."""
+        first, *rest = header.split(";")
+        name, equals, value = first.partition("=")
+        name, value = name.strip(), value.strip()
+        if not equals or not name or len(header) > MAX_CHARS:
+            return
+        said = {key.strip().lower(): of.strip() for key, _, of in (part.partition("=") for part in rest)}
+        host = url.hostname or ""
+        domain = said.get("domain", "").lstrip(".").lower()
+        if domain and domain != host and not (host.endswith(f".{domain}") and "." in domain and not _is_address(host)):
+            return
+        path = said.get("path", "")
+        path = path if path.startswith("/") else (url.path.rpartition("/")[0] or "/")
+        key = (domain or host, path, name)
+        expires = _expires(said)
+        self.kept.pop(key, None)
+        if expires is None or expires > time.time():
+            self.kept[key] = Cookie(value, not domain, "secure" in said, expires)
+            while len(self.kept) > MAX_COOKIES:
+                del self.kept[next(iter(self.kept))]
+
+
+def _below(path: str, under: str) -> bool:
+    return path == under or path.startswith(under if under.endswith("/") else f"{under}/")
+
+
+def _is_address(host: str) -> bool:
+    return ":" in host or host.replace(".", "").isdigit()
+
+
+def _expires(said: dict[str, str]) -> float | None:
+    try:
+        if "max-age" in said:
+            return time.time() + max(int(said["max-age"][:12]), 0)
+        if "expires" in said:
+            return parsedate_to_datetime(said["expires"]).timestamp()
+    except (ValueError, OverflowError):
+        pass
+    return None

@@ -1,0 +1,214 @@
+"""One request of a session, and the redirects behind it: to a site in this process or over the network.
+
+What an agent can cause is a ToolError: an address that is none, a dead host, a page that comes too slowly, redirects
+without end. What is no text is refused: the page stays, and a note says what it was. Left out: which hosts may be
+reached (`envs.browser.network`), and what a page becomes (`document`).
+"""
+
+import asyncio
+import codecs
+import logging
+import re
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import SplitResult, urljoin, urlsplit
+
+from palaestra.envs.browser.format import escaped
+from palaestra.envs.browser.site import Site, SiteRequest, SiteResponse
+from palaestra.envs.browser.text.cookies import Jar
+from palaestra.envs.browser.text.document import Document, document_of, plain_document
+from palaestra.errors import Broken, ToolError
+
+if TYPE_CHECKING:
+    import httpx
+
+log = logging.getLogger("palaestra.envs")
+MAX_REDIRECTS = 20
+MAX_URL = 8_192
+SHOWN = 200
+FOLLOWED_SECONDS = 1.0
+"""A page that leads on sooner than this is left at once."""
+_CHARSET = re.compile(r"charset\s*=\s*[\"']?\s*([a-zA-Z0-9_:.+-]{2,40})", re.IGNORECASE)
+_ENCODINGS = re.compile(
+    r"utf-(8|16)|ascii|iso8859-\d+|cp125\d|cp(866|874|932|949)|koi8-[ru]|mac-roman|gb(k|2312|18030)|big5|euc_(jp|kr)|shift_jis|"
+    r"iso2022_jp"
+)
+"""Those of the web, by Python's names: others, such as punycode, are no texts of a page."""
+_MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
+_HTML = ("text/html", "application/xhtml+xml", "")
+_TEXTS = ("application/json", "application/xml", "application/x-ndjson", "application/javascript", "application/yaml")
+_HEADERS = {"User-Agent": "palaestra", "Accept": "text/html, text/*, application/json", "Accept-Encoding": "gzip"}
+
+
+class Download(ToolError):
+    """It is no page, and was not loaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What a request came to."""
+
+    url: str
+    document: Document
+    method: str = "GET"
+    body: bytes = b""
+    note: str = ""
+
+
+def split(url: str) -> SplitResult:
+    """The parts of a full address, or a ToolError."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise ToolError(f"{url[:SHOWN]!r} is no address: {error}") from None
+    if parts.scheme not in ("http", "https"):
+        raise ToolError(f"{url[:SHOWN]!r} cannot be opened: addresses begin with http:// or https://")
+    if not parts.hostname or len(url) > MAX_URL or port == 0:
+        raise ToolError(f"{url[:SHOWN]!r} is no address")
+    return parts
+
+
+async def load(
+    client: "Client", sites: Mapping[str, Site], jar: Jar, url: str, method: str, body: bytes, seconds: float
+) -> Loaded:
+    """Ask, and follow where it leads."""
+    for _ in range(MAX_REDIRECTS + 1):
+        parts = split(url)
+        site = sites.get(parts.netloc.lower()) or sites.get(parts.hostname or "")
+        if site is None and not client.waits:
+            raise ToolError(f"there is no host {parts.netloc[:SHOWN]!r} here; {_hosts(sites)}")
+        response = (
+            await client.respond(url, parts, method, body, jar, seconds)
+            if site is None
+            else _respond(site, SiteRequest(url.partition("#")[0], method, body, jar.of(parts)), parts, jar)
+        )
+        headers = {name.lower(): value for name, value in response.headers.items()} if response.headers else {}
+        for cookie in headers.get("set-cookie", "").splitlines():
+            jar.take(parts, cookie)
+        if response.status in (301, 302, 303, 307, 308) and "location" in headers:
+            url = _joined(url, headers["location"])
+            if response.status == 303 or (response.status in (301, 302) and method == "POST"):
+                method, body = "GET", b""
+            continue
+        document = _document(response, url, headers)
+        if document.refresh is not None and document.refresh[0] <= FOLLOWED_SECONDS:
+            url, method, body = _joined(url, document.refresh[1]), "GET", b""
+            continue
+        note = f"status {response.status}" if response.status >= 400 else ""
+        return Loaded(url, document, method, body, note)
+    raise ToolError(f"it leads on and on: more than {MAX_REDIRECTS} redirects, the last one to {escaped(url[:SHOWN])}")
+
+
+def _hosts(sites: Mapping[str, Site]) -> str:
+    return f"hosts: {', '.join(list(sites)[:8])}" if sites else "no host can be reached"
+
+
+def _joined(base: str, url: str) -> str:
+    try:
+        return urljoin(base, url.strip())
+    except ValueError:
+        raise ToolError(f"the page leads to {escaped(url[:SHOWN])!r}, which is no address") from None
+
+
+def _respond(site: Site, request: SiteRequest, parts: SplitResult, jar: Jar) -> SiteResponse:
+    """A site's answer; its exceptions are an answer too."""
+    try:
+        return site.respond(request)
+    except Broken:
+        raise
+    except Exception as error:
+        log.warning("the site %s raised on %s", type(site).__name__, request.url, exc_info=error)
+        return SiteResponse(f"500 {type(error).__name__}", 500, "text/plain")
+
+
+def _document(response: SiteResponse, url: str, headers: Mapping[str, str]) -> Document:
+    kind, _, rest = response.type.partition(";")
+    kind = kind.strip().lower()
+    html = kind in _HTML
+    if not (html or kind.startswith("text/") or kind in _TEXTS or kind.endswith(("+json", "+xml"))):
+        size = headers.get("content-length") or str(len(response.body))
+        raise Download(f"{escaped(url[:SHOWN])} is no page ({kind[:60]}, {size[:12]} bytes) and was not loaded")
+    body = response.body
+    text = body if isinstance(body, str) else decoded(body, rest, html)
+    return document_of(text) if html else plain_document(text)
+
+
+def decoded(body: bytes, declared: str, html: bool) -> str:
+    """A body as text: by its mark, what the header says, what the page says, else UTF-8, else Windows's Latin."""
+    for mark, name in _MARKS:
+        if body.startswith(mark):
+            return body.decode(name, "replace").removeprefix("\ufeff")
+    found = _CHARSET.search(declared) or (_CHARSET.search(body[:1024].decode("latin-1")) if html else None)
+    if found:
+        try:
+            name = codecs.lookup(found[1]).name
+        except LookupError:
+            name = ""
+        if _ENCODINGS.fullmatch(name):
+            # A page cannot say in ASCII that it is UTF-16; browsers take such a one for UTF-8, and latin-1 for cp1252.
+            name = {"iso8859-1": "cp1252", "ascii": "cp1252", "utf-16": "utf-8"}.get(name, name)
+            return body.decode(name, "replace")
+    try:
+        return body.decode()
+    except UnicodeDecodeError:
+        return body.decode("cp1252", "replace") if not found else body.decode("utf-8", "replace")
+
+
+class Client:
+    """What asks hosts on a network."""
+
+    def __init__(self, make: Any, max_bytes: int) -> None:
+        """`make` gives the transport of the running loop; None where no network is reached."""
+        self._make, self.max_bytes = make, max_bytes
+        self.waits = make is not None
+
+    async def respond(
+        self, url: str, parts: SplitResult, method: str, body: bytes, jar: Jar, seconds: float
+    ) -> SiteResponse:
+        """One request and its answer."""
+        import httpx
+
+        headers = dict(_HEADERS)
+        if cookies := jar.of(parts):
+            headers["Cookie"] = "; ".join(f"{name}={value}" for name, value in cookies.items())
+        if method == "POST":
+            headers["Content-Type"] = "application/x-www-form-urlencoded"
+        try:
+            request = httpx.Request(method, url, headers=headers, content=body if method == "POST" else None)
+            request.extensions = {"timeout": httpx.Timeout(seconds).as_dict()}
+            response = await self._make().handle_async_request(request)
+            try:
+                return await self._read(response)
+            finally:
+                await response.aclose()
+        except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, UnicodeError, zlib.error, OSError) as error:
+            reason = str(error) or type(error).__name__
+            raise ToolError(f"{escaped(url[:SHOWN])} could not be loaded: {reason[:SHOWN]}") from None
+
+    async def _read(self, response: "httpx.Response") -> SiteResponse:
+        headers = {name.lower(): value for name, value in response.headers.items() if name.lower() != "set-cookie"}
+        headers["set-cookie"] = "\n".join(response.headers.get_list("set-cookie"))
+        kind = headers.get("content-type", "")
+        if not kind.startswith(("text/", "application/")) and kind:
+            return SiteResponse(b"", response.status_code, kind, headers)
+        unzip = zlib.decompressobj(47) if headers.get("content-encoding") in ("gzip", "x-gzip", "deflate") else None
+        body = bytearray()
+        async for part in response.stream:  # type: ignore[union-attr]
+            body += part if unzip is None else unzip.decompress(part, self.max_bytes - len(body) + 1)
+            if len(body) > self.max_bytes:
+                break
+        return SiteResponse(bytes(body[: self.max_bytes]), response.status_code, kind, headers)
+
+
+async def within(seconds: float, waits: bool, work: Any) -> Any:
+    """Wait for it until its deadline; what never waits needs none."""
+    if not waits:
+        return await work
+    try:
+        async with asyncio.timeout(seconds):
+            return await work
+    except TimeoutError:
+        raise ToolError(f"the page did not come within {seconds:g} s") from None

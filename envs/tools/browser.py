@@ -1,0 +1,266 @@
+"""The browser as tools: a window on the page's numbered text, and acting on it by number.
+
+`ReadingBrowser` opens, follows links, searches and scrolls; `WebBrowser` also fills in and sends forms. Both run on
+every backend of `envs.browser`, text or Chromium. A subclass says which sites an episode has in this process, where it
+begins, and what of its sites' state the reward may see (`final`). Left out: what a browser may reach (`browser`'s
+`allow`), and the text of a page (`envs.browser.format`).
+"""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from palaestra.envs.browser.browser import Browser, BrowserSession, Page
+from palaestra.envs.browser.format import escaped
+from palaestra.envs.browser.opening import BROWSERS
+from palaestra.envs.browser.site import Site
+from palaestra.envs.core.backends import Where
+from palaestra.envs.core.tool import tool
+from palaestra.envs.core.toolkit import Toolkit
+from palaestra.envs.core.window import find, view, window_begin, window_end
+from palaestra.envs.tools.budgets import BudgetedToolkit, Spent
+from palaestra.episode import Task
+from palaestra.errors import ToolError
+
+Action = Callable[[BrowserSession, float], Awaitable[Page]]
+
+
+def in_browser(where: Where, *toolkits: Callable[..., Toolkit]) -> tuple[Callable[[], Toolkit], ...]:
+    """These toolkits on that backend, for an environment's `self.toolkits`."""
+    BROWSERS.read(where)
+    return tuple(partial(kit, where) for kit in toolkits)
+
+
+class ReadingBrowser(BudgetedToolkit):
+    """Opens pages and follows links. Settings are class attributes: a subclass changes them."""
+
+    window_tokens: int = 1024
+    """About how much of a page is shown at a time."""
+
+    served: Mapping[str, Site]
+    """The sites of the running episode, by host: what `final` reads."""
+
+    def __init__(self, browser: Where = "text") -> None:
+        self.backend, self._options = BROWSERS.read(browser)
+        self._session: BrowserSession | None = None
+        self.served = {}
+        if self.backend == "text" and not self._opened().waits:
+            self.never_waits()
+
+    def sites(self, task: Task) -> Mapping[str, Site]:
+        """Sites of an episode in this process, by host. One with a state is made anew for each episode."""
+        return {}
+
+    def home(self, task: Task) -> str:
+        """The address that is open when the episode begins, or "" for none."""
+        return ""
+
+    def start(self, task: Task, rng: np.random.Generator) -> None:
+        """A new tab. Its first page is asked for by the first call."""
+        self._stop()
+        self.served, self._home, self.spent = self.sites(task), self.home(task), Spent()
+        self._begin(self._opened().session(self.served), None, 1)
+
+    def close(self) -> None:
+        """Close the tab."""
+        self._stop()
+
+    def snapshot(self) -> Any:
+        """Sites, tab and window."""
+        assert self._session is not None
+        return self.served, self._home, self.spent, self._session.snapshot(), self._page, self._first
+
+    def restore(self, state: Any) -> None:
+        """Go on from there."""
+        self._stop()
+        self.served, self._home, self.spent, tab, page, first = state
+        self._begin(self._opened().restore(tab), page, first)
+
+    @tool
+    async def open(self, url: str = "") -> str:
+        """Open an address and read the page. Without an address: read the open page again, from its top.
+
+        Args:
+            url: a full address, or one relative to the open page
+        """
+        if not url.strip():
+            return await self._act(lambda tab, seconds: tab.look(seconds))
+        return await self._act(lambda tab, seconds: tab.open(url, seconds), opens=True)
+
+    @tool
+    async def click(self, number: int) -> str:
+        """Click on a numbered link.
+
+        Args:
+            number: the number in the brackets, 3 for [3:link Home]
+        """
+
+        async def follow(tab: BrowserSession, seconds: float) -> Page:
+            page = await tab.look(seconds)
+            shown = re.compile(rf"(?<!\\)\[{number}:(\w+)")
+            kind = next((found[1] for line in page.lines if (found := shown.search(line))), None)
+            if kind not in ("link", None):
+                raise ToolError(f"[{number}] is a {kind}; only links can be clicked here")
+            return await tab.click(number, seconds)
+
+        return await self._act(follow)
+
+    @tool
+    async def back(self) -> str:
+        """Go back to the page before."""
+        return await self._act(lambda tab, seconds: tab.back(seconds))
+
+    @tool
+    async def find(self, text: str) -> str:
+        """Find a text on the whole page: the lines that hold it, with their line numbers.
+
+        Args:
+            text: words as they stand on the page, in any case
+        """
+
+        async def search(seconds: float) -> str:
+            return find((await self._shown(seconds)).lines, text)
+
+        async with self._turn:
+            return await self.within_budget(search)
+
+    @tool
+    async def scroll(self, down: bool = True, line: int = 0) -> str:
+        """Show the next part of a long page.
+
+        Args:
+            down: false shows the part before
+            line: show the part that begins at this line number instead
+        """
+
+        async def move(seconds: float) -> str:
+            page = await self._shown(seconds)
+            lines = len(page.lines)
+            last = window_end(page.lines, self._first, self.window_tokens)
+            if line:
+                if not 1 <= line <= lines:
+                    raise ToolError(f"there is no line {line}; the lines are 1 to {lines}")
+                self._first = line
+            elif not down:
+                if self._first == 1:
+                    raise ToolError("this is the top of the page")
+                self._first = window_begin(page.lines, self._first - 1, self.window_tokens)
+            elif last >= lines:
+                self._page = page = await self._tab.scroll(True, seconds)
+                if len(page.lines) <= last:
+                    raise ToolError("this is the end of the page")
+                self._first = last + 1
+            else:
+                self._first = last + 1
+            return self._told(page)
+
+        async with self._turn:
+            return await self.within_budget(move)
+
+    # What tools of subclasses use as well.
+
+    async def _act(self, action: Action, opens: bool = False) -> str:
+        """Act, and show the page. Calls follow one another, since each finds the page that the last one left."""
+
+        async def work(seconds: float) -> str:
+            if not opens:
+                await self._shown(seconds)
+            before, self._page = self._page, await action(self._tab, seconds)
+            same = before is not None and before.url == self._page.url and before.title == self._page.title
+            self._first = min(self._first, max(len(self._page.lines), 1)) if same else 1
+            return self._told(self._page)
+
+        async with self._turn:
+            return await self.within_budget(work)
+
+    async def _shown(self, seconds: float) -> Page:
+        """The open page, which is the home at first."""
+        if self._page is None:
+            if not self._home:
+                raise ToolError("no page is open; open an address first")
+            self._page = await self._tab.open(self._home, seconds)
+        return self._page
+
+    def _told(self, page: Page) -> str:
+        """What the agent reads: title, address, note, and a window of the page."""
+        title = f"{escaped(page.title)}\n" if page.title else ""
+        note = f"({page.note})\n" if page.note else ""
+        return f"{title}{page.url}\n{note}{view(page.lines, self._first, self.window_tokens)}"
+
+    @property
+    def _tab(self) -> BrowserSession:
+        assert self._session is not None
+        return self._session
+
+    def _begin(self, session: BrowserSession, page: Page | None, first: int) -> None:
+        self._session, self._page, self._first = session, page, first
+        self._turn = asyncio.Lock()
+
+    def _stop(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+    def _opened(self) -> Browser:
+        return BROWSERS.shared(self.backend, **self._options)
+
+    _home: str = ""
+    _page: Page | None = None
+    _first: int = 1
+    """The line that the window begins with."""
+    _turn: asyncio.Lock
+
+
+class WebBrowser(ReadingBrowser):
+    """Acts on pages as well."""
+
+    @tool
+    async def click(self, number: int) -> str:
+        """Click on a numbered link, button, checkbox or other element.
+
+        Args:
+            number: the number in the brackets, 3 for [3:button Buy]
+        """
+        return await self._act(lambda tab, seconds: tab.click(number, seconds))
+
+    @tool
+    async def type(self, number: int, text: str) -> str:
+        """Type a text into a numbered field, in place of what it holds.
+
+        Args:
+            number: the number in the brackets, 3 for [3:field Name]
+            text: what the field shall hold
+        """
+        return await self._act(lambda tab, seconds: tab.type(number, text, seconds))
+
+    @tool
+    async def select(self, number: int, option: str) -> str:
+        """Choose an option of a numbered select.
+
+        Args:
+            number: the number in the brackets, 3 for [3:select Size]
+            option: the option's text as shown
+        """
+        return await self._act(lambda tab, seconds: tab.select(number, option, seconds))
+
+    @tool
+    async def submit(self, number: int) -> str:
+        """Send the form that a numbered element belongs to.
+
+        Args:
+            number: the number of a field or button of the form
+        """
+        return await self._act(lambda tab, seconds: tab.submit(number, seconds))
+
+    @tool
+    async def press(self, key: str) -> str:
+        """Press a key in the element that was clicked or typed into last.
+
+        Args:
+            key: its name, such as Enter
+        """
+        return await self._act(lambda tab, seconds: tab.press(key, seconds))
