@@ -2,11 +2,12 @@
 
 `palaestra index build` makes the files; `EmbeddedIndex.of` holds a generated world in memory. A query is words and
 nothing else: quotes, colons, brackets, AND and NOT in it mean nothing, so none of them is wrong. Stop words are left
-out of queries, words are stemmed as English ones, a word of the title counts twice. Left out: building on disk
-(`building`), meaning (`dense`).
+out of queries, words are stemmed as English ones, a word in the title or in a heading (a line that begins with #)
+counts more. Left out: building on disk (`building`), meaning (`dense`).
 """
 
 import itertools
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -22,6 +23,8 @@ PASSAGE_CHARS = 1000
 _ANALYZER = "palaestra"
 _LEAST_HEAP = 15_000_000
 """Bytes of memory that tantivy's writer asks for at least."""
+_HEADING = re.compile(r"^#{1,6} +(\S.*)", re.MULTILINE)
+_FIELDS = ("words", "headings")
 _numbers = itertools.count(1)
 
 
@@ -85,7 +88,7 @@ class EmbeddedIndex:
         """The numbers of the best documents with their scores."""
         query, should = self._tantivy.Query, self._tantivy.Occur.Should
         terms = dict.fromkeys(self._analyzer.analyze(" ".join(words)))
-        parts = [(should, query.term_query(self._schema, "words", term, "freq")) for term in terms]
+        parts = [(should, query.term_query(self._schema, field, term, "freq")) for field in _FIELDS for term in terms]
         if not parts or k < 1:
             return []
         try:
@@ -121,7 +124,8 @@ def library() -> Any:
 def schema() -> Any:
     """What tantivy keeps: the words, and each document's number."""
     builder = library().SchemaBuilder()
-    builder.add_text_field("words", tokenizer_name=_ANALYZER, index_option="freq")
+    for field in _FIELDS:
+        builder.add_text_field(field, tokenizer_name=_ANALYZER, index_option="freq")
     builder.add_unsigned_field("number", fast=True)
     return builder.build()
 
@@ -145,6 +149,10 @@ def add(writer: Any, number: int, document: Document) -> None:
     """Index a document under its number."""
     made = library().Document()
     made.add_unsigned("number", number)
-    for value in (document.title, document.title, document.text):
-        made.add_text("words", spaced(value))
+    title, text = spaced(document.title), spaced(document.text)
+    made.add_text("words", text)
+    made.add_text("words", title)
+    made.add_text("headings", title)
+    if "#" in text:
+        made.add_text("headings", "\n".join(_HEADING.findall(text)))
     writer.add_document(made)

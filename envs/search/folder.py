@@ -14,6 +14,8 @@ from palaestra.errors import UsageError
 FORMAT = 1
 """Of the folder. Another one is refused, and the index built again."""
 MANIFEST = "palaestra-index.json"
+PROGRESS = "progress.json"
+"""Only while an index is being built."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ def open_folder(path: str | Path, engine: str) -> Folder:
     folder = Path(path).expanduser()
     build = f"palaestra index build CORPUS --to {path}"
     if not (folder / MANIFEST).is_file():
-        if (folder / "progress.json").is_file():
+        if (folder / PROGRESS).is_file():
             raise UsageError(f"the index {path} is half written; the same `{build}` again goes on where it ended")
         found = "has no index" if folder.exists() else "does not exist"
         raise UsageError(f"{path} {found}; make one with `{build}`")
@@ -74,7 +76,7 @@ def close_folder(folder: Folder) -> None:
 
 def files_of(path: Path) -> list[Path]:
     """The files of an index, without what tells of its making."""
-    ignored = (MANIFEST, f"{MANIFEST}.half", "progress.json")
+    ignored = (MANIFEST, f"{MANIFEST}.half", PROGRESS, f"{PROGRESS}.half")
     return sorted(
         file for file in path.rglob("*") if file.is_file() and file.name not in ignored and file.suffix != ".lock"
     )

@@ -1,0 +1,211 @@
+"""What a search costs through the tool, and whether it finds: part of `make bench-web`.
+
+Passages are made of words drawn by Zipf's law, queries of rare words of one passage each, no two alike, with nothing
+remembered. Each step runs in a process of its own, whose CPU time and memory are told beside the wall time. Known items:
+the headings of Debian's python3-doc, each of which must bring its page among the first ten.
+
+Left out: peers' engines (the search page names the measurements that chose this one).
+"""
+
+import json
+import resource
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from peers.findings import target
+
+from palaestra.envs.core.calls import Prepared, prepare
+from palaestra.envs.search.building import build
+from palaestra.envs.search.embedded import EmbeddedIndex
+from palaestra.envs.search.remembered import Remembered
+from palaestra.envs.tools.search import Search
+from palaestra.episode import Call, Status, Task
+from palaestra.formats import ParsedCall
+
+WORDS, EXPONENT, LENGTH = 300_000, 1.05, 100
+"""The vocabulary, how steep it falls, and words of a passage."""
+COMMON = 100
+"""The commonest words, of which no query has one."""
+QUERIES = 4000
+DOCUMENTATION = "python3-doc"
+P50_MS, P99_MS, PER_SECOND = 0.4, 8.0, 2500
+"""At 100,000 passages."""
+P50_MS_MILLION = 1.5
+FOUND = 0.9
+"""Least share of headings whose page is among the first ten."""
+
+
+def measure(sizes: tuple[int, ...] = (100_000, 1_000_000), queries: int = QUERIES) -> dict[str, Any]:
+    """Figures by the number of passages, and those of known items."""
+    found: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for size in sizes:
+            corpus, index = Path(folder) / f"{size}.jsonl", Path(folder) / f"{size}"
+            asked = _apart(_write, corpus, size, queries)["queries"]
+            made = _apart(_build, corpus, index)
+            corpus.unlink()
+            made["disk_mb"] = sum(file.stat().st_size for file in index.rglob("*") if file.is_file()) / 1e6
+            found[f"{size:,}"] = {"build": made, "ask": _apart(_ask, index, asked)}
+        found["known items"] = _apart(known_items, Path(folder))
+    return found
+
+
+def targets(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """What was found and what was wanted."""
+    small, large = (found.get(size, {}).get("ask", {}) for size in ("100,000", "1,000,000"))
+    yield target("search, 100,000 passages: p50 ms", small.get("p50_ms"), most=P50_MS)
+    yield target("search, 100,000 passages: p99 ms", small.get("p99_ms"), most=P99_MS)
+    yield target("search, 100,000 passages: queries a second", small.get("per_second"), least=PER_SECOND)
+    yield target("search, 1,000,000 passages: p50 ms", large.get("p50_ms"), most=P50_MS_MILLION)
+    yield target("known items: pages among the first ten", found["known items"].get("found"), least=FOUND)
+
+
+def table(found: dict[str, Any]) -> Iterator[str]:
+    """The figures as lines."""
+    yield f"  {'':<22}{'p50 ms':>8}{'p99 ms':>8}{'CPU ms':>8}{'q/s':>8}{'MB':>7}  build: {'s':>5}{'CPU s':>7}{'MB':>7}{'disk MB':>9}"
+    for size, row in found.items():
+        if "ask" in row:
+            ask, made = row["ask"], row["build"]
+            cells = (ask["p50_ms"], ask["p99_ms"], ask["cpu_ms"])
+            yield (
+                f"  {f'{size} passages':<22}"
+                + "".join(f"{cell:>8.3f}" for cell in cells)
+                + f"{ask['per_second']:>8,.0f}"
+                f"{ask['peak_mb']:>7.0f}         {made['seconds']:>5.0f}{made['cpu_s']:>7.0f}{made['peak_mb']:>7.0f}"
+                f"{made['disk_mb']:>9.0f}"
+            )
+    yield f"  known items: {found['known items']}"
+
+
+def _apart(work: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
+    """What a fresh process finds, with its memory."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        found: dict[str, Any] = pool.submit(_weighed, work, arguments).result()
+        return found
+
+
+def _weighed(work: Callable[..., dict[str, Any]], arguments: tuple[Any, ...]) -> dict[str, Any]:
+    begun, cpu = time.perf_counter(), time.process_time()
+    found = work(*arguments)
+    spent = {"seconds": time.perf_counter() - begun, "cpu_s": time.process_time() - cpu}
+    return spent | found | {"peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+
+
+def word(number: int) -> str:
+    """A word that can be spoken, another one for each number."""
+    letters, number = "", number + 37
+    while number:
+        number, syllable = divmod(number, 85)
+        letters += "bcdfghjklmnprstvz"[syllable // 5] + "aeiou"[syllable % 5]
+    return letters
+
+
+def _write(corpus: Path, size: int, queries: int) -> dict[str, Any]:
+    """Passages in a file, and queries for some of them."""
+    rng = np.random.default_rng(0)
+    words = np.array([word(number) for number in range(WORDS)], object)
+    share = 1 / np.arange(1, WORDS + 1) ** EXPONENT
+    bounds = np.cumsum(share / share.sum())
+    asked: dict[str, str] = {}
+    wanted = set(rng.choice(size, min(queries, size), replace=False).tolist())
+    with corpus.open("w") as file:
+        for first in range(0, size, 10_000):
+            rows = np.searchsorted(bounds, rng.random((min(10_000, size - first), LENGTH))).clip(0, WORDS - 1)
+            for number, row in enumerate(rows, first):
+                file.write(json.dumps({"id": f"p{number}", "title": f"Passage {number}", "text": " ".join(words[row])}))
+                file.write("\n")
+                rare = row[row >= COMMON]
+                if number in wanted and len(rare) >= 5:
+                    asked[" ".join(words[rng.choice(rare, 5, replace=False)])] = f"Passage {number}"
+    return {"queries": asked}
+
+
+def _build(corpus: Path, index: Path) -> dict[str, Any]:
+    return {"documents": build(corpus, index).documents}
+
+
+def _ask(index: Path, asked: dict[str, str]) -> dict[str, Any]:
+    """Each query once, as a call of the tool: its arguments are checked, it is run in place, its result is shown."""
+    kit = Search(Remembered(EmbeddedIndex(index), entries=0))
+    for query in list(asked)[:100]:
+        called(kit, query, 10)  # What is read for the first time comes from the disk.
+    seconds, found, cpu, begun = [], 0, time.process_time(), time.perf_counter()
+    for query, title in asked.items():
+        start = time.perf_counter()
+        shown = called(kit, query, 10)
+        seconds.append(time.perf_counter() - start)
+        found += title in shown
+    wall, cpu = time.perf_counter() - begun, time.process_time() - cpu
+    p50, p99 = np.percentile(seconds, [50, 99]) * 1000
+    return {
+        "p50_ms": p50,
+        "p99_ms": p99,
+        "cpu_ms": cpu / len(asked) * 1000,
+        "per_second": len(asked) / wall,
+        "per_cpu_second": len(asked) / cpu,
+        "passage_found": found / len(asked),
+    }
+
+
+def called(kit: Search, query: str, topn: int) -> str:
+    """A call in an episode of its own."""
+    kit.start(Task(""), np.random.default_rng(0))
+    call: Call | Prepared = prepare(ParsedCall("search", {"query": query, "topn": topn}), kit.tools, {}, kit)
+    assert isinstance(call, Call) and call.status is Status.OK, call
+    return call.text
+
+
+# Known items
+
+
+def known_items(folder: Path) -> dict[str, Any]:
+    """The headings of a package of documentation, searched for by their words; why not, where it cannot be had."""
+    if reason := fetch(folder):
+        return {"missing": reason}
+    root = max(folder.rglob("html"), key=lambda one: len(list(one.glob("**/*.html"))))
+    build(root, folder / "known")
+    kit = Search(Remembered(EmbeddedIndex(folder / "known"), entries=0))
+    pages = headings_of(root)
+    met = 0
+    for heading, gold in pages.items():
+        called(kit, heading, 10)
+        met += not gold.isdisjoint(kit.final()["search"]["found"])
+    return {"found": met / len(pages), "headings": len(pages), "pages": len(set().union(*pages.values()))}
+
+
+def headings_of(root: Path) -> dict[str, set[str]]:
+    """Every heading in the body of a page, with the pages that have it."""
+    from selectolax.lexbor import LexborHTMLParser
+
+    found: dict[str, set[str]] = {}
+    for page in sorted(root.rglob("*.html")):
+        tree = LexborHTMLParser(page.read_bytes())
+        for node in tree.css(", ".join(f"div.body h{level}" for level in range(1, 5))):
+            if heading := " ".join(node.text().removesuffix("¶").split()):
+                found.setdefault(heading, set()).add(page.relative_to(root).as_posix())
+    return found
+
+
+def fetch(folder: Path) -> str:
+    """Unpack the documentation into the folder; why that is impossible here, or ""."""
+    try:
+        needed = _run(["apt-cache", "depends", "--important", DOCUMENTATION], folder)
+        packages = [DOCUMENTATION, *(line.split()[-1] for line in needed.splitlines() if "Depends:" in line)]
+        _run(["apt-get", "download", *packages], folder)
+        for package in folder.glob("*.deb"):
+            _run(["dpkg-deb", "-x", str(package), str(folder / "documentation")], folder)
+    except (OSError, subprocess.SubprocessError) as error:
+        said = getattr(error, "stderr", None) or str(error).encode()
+        return f"{DOCUMENTATION} could not be fetched with apt-get: {said.decode('utf-8', 'replace').strip()[-200:]}"
+    return ""
+
+
+def _run(command: list[str], folder: Path) -> str:
+    return subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=300).stdout.decode()

@@ -1,0 +1,183 @@
+"""Make an index on disk from a corpus. A build that was killed goes on where it last wrote down how far it was.
+
+Documents are written in batches: first their texts, then tantivy's part of them, whose count says what is kept. Memory
+stays bounded: one batch, tantivy's heap, and 8 bytes for each id. Of several documents with one id the first is kept.
+Left out: changing an index that is complete; build another one.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+
+from palaestra.envs.search.corpus import Columns, Fault, read_corpus
+from palaestra.envs.search.documents import Writing, id_hash
+from palaestra.envs.search.embedded import add, library, schema, writer_of
+from palaestra.envs.search.folder import FORMAT, MANIFEST, PROGRESS, Folder, close_folder
+from palaestra.envs.search.index import Document
+from palaestra.errors import UsageError
+
+BATCH_DOCUMENTS = 100_000
+BATCH_CHARS = 100_000_000
+HEAP_BYTES = 256 * 2**20
+"""Of tantivy's writer."""
+_HOPELESS = 1000
+"""Rows without one document after which the corpus is not read further."""
+_TOLD_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Stand:
+    """How far a build is."""
+
+    documents: int = 0
+    rows: int = 0
+    """Of the corpus, those among them that could not be read."""
+    skipped: int = 0
+
+
+def build(
+    corpus: str | Path,
+    to: str | Path,
+    *,
+    columns: Columns = Columns(),  # noqa: B008  (frozen)
+    told: Callable[[Stand, float], None] = lambda stand, seconds: None,
+    fault: Callable[[str], None] = lambda text: None,
+) -> Folder:
+    """Index a corpus. `told` hears of the progress every few seconds, `fault` of rows that are left out."""
+    folder, source = Path(to).expanduser(), Path(corpus).expanduser()
+    settings = {"format": FORMAT, "corpus": str(source.absolute()), "columns": asdict(columns)}
+    rows = read_corpus(source, columns)
+    if not source.exists():
+        next(rows)  # It raises what is wrong.
+    stands = _begun(folder, settings)
+    tantivy = library()
+    (folder / "tantivy").mkdir(parents=True, exist_ok=True)
+    try:
+        index = tantivy.Index(schema(), str(folder / "tantivy"))
+        writer = writer_of(index, HEAP_BYTES)
+        kept = index.searcher().num_docs
+    except (ValueError, OSError) as error:
+        raise UsageError(f"{to} cannot be written ({error}); is another build at work on it?") from None
+    stand = next((one for one in reversed(stands) if one.documents == kept), None)
+    if stand is None:
+        raise UsageError(f"the half-written index {to} is damaged; delete it and build it again")
+    _Building(folder, settings, index, writer, stand, told, fault).run(rows)
+    done = _stands(folder)[-1]
+    made = Folder(folder, uuid4().hex, done.documents, {}, settings["corpus"], done.skipped)  # type: ignore[arg-type]
+    close_folder(made)
+    os.remove(folder / PROGRESS)
+    return made
+
+
+def _begun(folder: Path, settings: dict[str, Any]) -> list[Stand]:
+    """Where an earlier build of the same stands; else the beginning, in a folder that is there for it alone."""
+    if (folder / MANIFEST).exists():
+        raise UsageError(f"{folder} has an index already; delete it to build it again, or take another folder")
+    if (folder / PROGRESS).exists():
+        try:
+            earlier = json.loads((folder / PROGRESS).read_text("utf-8"))
+            same = {name: earlier[name] for name in settings} == settings
+            stands = _stands(folder)
+        except (OSError, ValueError, TypeError, KeyError):
+            raise UsageError(f"{folder / PROGRESS} cannot be read; delete {folder} and build it again") from None
+        if not same:
+            raise UsageError(
+                f"{folder} is half written, from {earlier['corpus']} with other settings; delete it, or take another "
+                "folder"
+            )
+        return stands
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder} is there and is no index; take a new folder")
+    return [Stand()]
+
+
+def _stands(folder: Path) -> list[Stand]:
+    return [Stand(**one) for one in json.loads((folder / PROGRESS).read_text("utf-8"))["stands"]]
+
+
+class _Building:
+    """One build, from where it stands to its end."""
+
+    def __init__(
+        self, folder: Path, settings: dict[str, Any], index: Any, writer: Any, stand: Stand,
+        told: Callable[[Stand, float], None], fault: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self.folder, self.settings, self.index, self.writer = folder, settings, index, writer
+        self.told, self.fault = told, fault
+        self.saved = stand
+        self.documents, self.rows, self.skipped, self.chars = stand.documents, stand.rows, stand.skipped, 0
+        self.texts = Writing(folder, stand.documents)
+        self.known = np.sort(self.texts.hashes)
+        self.new: set[int] = set()
+        """Hashes of the batch."""
+        self._note([stand])
+
+    def run(self, rows: Iterator[Document | Fault]) -> None:
+        """All rows that are left."""
+        begun = heard = time.monotonic()
+        first = ""
+        for row in islice(rows, self.saved.rows, None):
+            self.rows += 1
+            reason = str(row) if isinstance(row, Fault) else self._add(row)
+            if reason:
+                first = first or reason
+                self.skipped += 1
+                self.fault(reason)
+                if not self.documents and self.rows >= _HOPELESS:
+                    break
+            if len(self.new) >= BATCH_DOCUMENTS or self.chars >= BATCH_CHARS:
+                self._save()
+            if (now := time.monotonic()) - heard > _TOLD_SECONDS:
+                heard = now
+                self.told(self._stand(), now - begun)
+        if not self.documents:
+            raise UsageError(f"no document could be read from {self.settings['corpus']}: {first or 'it is empty'}")
+        self._save()
+        self.writer.wait_merging_threads()
+        self.texts.finish()
+        self.told(self._stand(), time.monotonic() - begun)
+
+    def _add(self, document: Document) -> str:
+        """Write a document; what is wrong where it cannot be taken."""
+        hashed = id_hash(document.id)
+        wanted = np.uint64(hashed)
+        at = int(np.searchsorted(self.known, wanted))
+        if hashed in self.new or (at < len(self.known) and self.known[at] == wanted):
+            return f"row {self.rows} has the id {document.id[:80]!r} of an earlier one"
+        self.new.add(hashed)
+        self.texts.add(document, hashed)
+        add(self.writer, self.documents, document)
+        self.documents += 1
+        self.chars += len(document.text)
+        return ""
+
+    def _stand(self) -> Stand:
+        return Stand(self.documents, self.rows, self.skipped)
+
+    def _save(self) -> None:
+        """From here a later build goes on. Whether tantivy's part was kept too, its count tells."""
+        self.texts.flush()
+        stand = self._stand()
+        self._note([self.saved, stand])
+        try:
+            self.writer.commit()
+        except (ValueError, OSError) as error:
+            raise UsageError(
+                f"the index could not be written ({error}); once that is mended, the same command goes on"
+            ) from None
+        self.saved, self.chars = stand, 0
+        self.known = np.sort(np.concatenate([self.known, np.fromiter(self.new, np.uint64, len(self.new))]))
+        self.new = set()
+
+    def _note(self, stands: list[Stand]) -> None:
+        half = self.folder / f"{PROGRESS}.half"
+        half.write_text(json.dumps(self.settings | {"stands": [asdict(one) for one in stands]}), "utf-8")
+        os.replace(half, self.folder / PROGRESS)

@@ -1,0 +1,191 @@
+"""The documents of a corpus: rows of JSONL, JSON, CSV or parquet files, and files of HTML or text, alone or in folders.
+
+The columns are found by their usual names, or named. Whatever cannot be read is a `Fault` with its place, so that a
+build can count it and go on. Left out: compressed files, PDF, and splitting long documents.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from palaestra.envs.data.rows import Row, describe, named, read_rows
+from palaestra.envs.search.index import Document
+from palaestra.errors import MissingExtra, TaskFileError, UsageError
+
+ROWS = (".jsonl", ".json", ".csv", ".parquet", ".pq")
+PAGES = (".html", ".htm", ".xhtml")
+TEXTS = (".txt", ".md", ".rst", ".text", ".markdown")
+FILE_BYTES = 32 * 2**20
+"""Largest file that is one document."""
+NAMES: Mapping[str, tuple[str, ...]] = {
+    "text": ("text", "contents", "content", "passage", "body", "document"),
+    "title": ("title", "name", "heading"),
+    "id": ("id", "_id", "docid", "doc_id", "document_id", "pid", "passage_id"),
+    "url": ("url", "link", "source_url"),
+}
+"""Columns, the first that a row has."""
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
+_BLANK_LINES = re.compile(r"[ \t\r\f\v]*\n\s*")
+_HIDDEN = ["script", "style", "noscript", "template", "svg", "nav", "head", "iframe"]
+_HEADINGS = frozenset(("h1", "h2", "h3", "h4", "h5", "h6"))
+_BLOCK_TAGS = (
+    "address article aside blockquote br dd details div dl dt figcaption figure footer header hr li main ol p pre "
+    "section summary table tr ul"
+)
+_BLOCKS = frozenset(_BLOCK_TAGS.split())
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A row or a file that is no document."""
+
+    place: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.place} {self.reason}"
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns hold what; the usual names where none is given."""
+
+    text: str = ""
+    title: str = ""
+    id: str = ""
+    url: str = ""
+
+    def of(self, part: str, row: Mapping[str, Any]) -> Any:
+        """The value of a part in a row."""
+        given = getattr(self, part)
+        for name in (given,) if given else NAMES[part]:
+            if row.get(name) is not None:
+                return row[name]
+        return None
+
+
+def read_corpus(path: Path, columns: Columns) -> Iterator[Document | Fault]:
+    """Every document or fault, always in one order."""
+    if not path.exists():
+        raise UsageError(f"the corpus {path} does not exist; expected a file, or a folder of files")
+    files = _files(path) if path.is_dir() else iter([path])
+    found = False
+    for file in files:
+        found = True
+        place = file.relative_to(path).as_posix() if path.is_dir() else file.name
+        if file.suffix.lower() in PAGES + TEXTS:
+            yield _file(file, place)
+        else:
+            yield from _rows(file, f"{place}, " if path.is_dir() else "", columns)
+    if not found:
+        kinds = " ".join(ROWS + PAGES + TEXTS)
+        raise UsageError(f"the folder {path} has no file that can be read; expected {kinds}")
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """What can be read below a folder, in the order of the names; hidden ones are left out."""
+    for here, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if name[0] != ".")
+        for name in sorted(names):
+            if name[0] != "." and os.path.splitext(name)[1].lower() in ROWS + PAGES + TEXTS:
+                yield Path(here, name)
+
+
+# Rows
+
+
+def _rows(file: Path, where: str, columns: Columns) -> Iterator[Document | Fault]:
+    try:
+        called, rows = read_rows(file)
+        for row in rows:
+            place = f"{where}{called} {row.number}"
+            found = row.fault or _document(row, f"{where}{row.number}" if where else str(row.number), columns)
+            yield Fault(place, found) if isinstance(found, str) else found
+    except TaskFileError as error:
+        if not where:
+            raise
+        yield Fault(where.rstrip(", "), str(error).partition(": ")[2])
+
+
+def _document(row: Row, number: str, columns: Columns) -> Document | str:
+    """The document of a row, or what is wrong with it."""
+    text = columns.of("text", row.columns)
+    title, id = columns.of("title", row.columns), columns.of("id", row.columns)
+    if text is None:
+        wanted = repr(columns.text) if columns.text else f"any of {', '.join(NAMES['text'])}"
+        return f"has no text: the columns are {named(row.columns)}; expected {wanted} (--text COLUMN names another)"
+    if not isinstance(text, str):
+        return f"has {describe(text)} for a text"
+    if not text.strip():
+        return "has an empty text"
+    if title is None and "contents" in row.columns and text.startswith('"') and "\n" in text:
+        title, _, text = text.partition("\n")  # The form of Search-R1: the title in quotes is the first line.
+        title = title.strip('"')
+    id = number if isinstance(id, bool | list | dict | None) or id == "" else id
+    return clean(str(id), title if isinstance(title, str) else "", text, columns.of("url", row.columns) or "")
+
+
+def clean(id: str, title: str, text: str, url: Any = "") -> Document:
+    """A document whose parts are sound: Unicode texts, ids and titles of one line, some title."""
+    parts = [_one_line(part)[:2000] for part in (id, title or text[:200], url if isinstance(url, str) else "")]
+    if not title:
+        parts[1] = f"{parts[1][:70].rsplit(' ', 1)[0]} ..." if len(parts[1]) > 70 else parts[1]
+    return Document(parts[0], parts[1], _sound(text), parts[2])
+
+
+def _sound(text: str) -> str:
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def _one_line(text: str) -> str:
+    return _CONTROL.sub(" ", _sound(text)).strip()
+
+
+# Files
+
+
+def _file(file: Path, place: str) -> Document | Fault:
+    """A file as one document, by its path in the corpus."""
+    try:
+        size = file.stat().st_size
+        if size > FILE_BYTES:
+            return Fault(place, f"has {size:,} bytes; at most {FILE_BYTES:,} are read as one document")
+        data = file.read_bytes()
+    except OSError as error:
+        return Fault(place, f"cannot be read: {error.strerror}")
+    if file.suffix.lower() in PAGES:
+        title, text = page_text(data)
+    else:
+        text = data.decode("utf-8", "replace")
+        title = file.stem
+    if not text.strip():
+        return Fault(place, "has no text")
+    return clean(place, title or file.stem, text)
+
+
+def page_text(data: bytes) -> tuple[str, str]:
+    """The title of an HTML page, and its text: a line for each block, headings as in Markdown."""
+    try:
+        from selectolax.lexbor import LexborHTMLParser
+    except ImportError as error:
+        raise MissingExtra("selectolax", "search", "reading HTML") from error
+    tree = LexborHTMLParser(data)
+    heading = tree.css_first("title") or tree.css_first("h1")
+    title = " ".join(heading.text().split()) if heading else ""
+    tree.strip_tags(_HIDDEN)
+    if tree.body is None:
+        return title, ""
+    parts: list[str] = []
+    for node in tree.body.traverse(include_text=True):
+        if node.tag == "-text":
+            parts.append(node.text_content or "")
+        elif node.tag in _HEADINGS:
+            parts.append(f"\n{'#' * int(node.tag[1])} ")
+        elif node.tag in _BLOCKS:
+            parts.append("\n")
+        elif node.tag in ("td", "th"):
+            parts.append(" | ")
+    return title, _BLANK_LINES.sub("\n", "".join(parts).replace("¶\n", "\n")).strip()

@@ -1,0 +1,118 @@
+"""`palaestra index build | show | search`: an index on disk, made of a corpus, looked at and asked by hand.
+
+Left out: how it is made (`palaestra.envs.search.building`), and answering other machines (`palaestra serve search`).
+"""
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from palaestra.envs.search.building import Stand, build
+from palaestra.envs.search.corpus import Columns
+from palaestra.envs.search.folder import Folder, open_folder
+from palaestra.envs.search.opening import open_index
+from palaestra.envs.search.words import content_words, passage
+from palaestra.errors import UsageError
+
+_SHOWN_FAULTS = 5
+
+
+@dataclass(frozen=True)
+class Build:
+    """Make an index of a corpus. The same command again goes on with one that was interrupted."""
+
+    corpus: Annotated[Path, tyro.conf.Positional]
+    """A .jsonl, .json, .csv or .parquet file, or a folder of those or of HTML and text files."""
+    to: Path
+    """The folder of the index, which must not exist yet."""
+    columns: tyro.conf.OmitArgPrefixes[Columns] = field(default_factory=Columns)
+    dense: str | None = None
+    """Folder or hub name of an embedding model: search by meaning, beside words."""
+    query_prefix: str = ""
+    """What the model wants before a query: "query: " for e5."""
+    passage_prefix: str = ""
+    """What the model wants before a passage: "passage: " for e5."""
+    device: str = "cpu"
+    """Where the model computes."""
+
+
+@dataclass(frozen=True)
+class Show:
+    """What an index is made of."""
+
+    path: Annotated[Path, tyro.conf.Positional]
+    """Its folder."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """Ask an index by hand."""
+
+    path: Annotated[str, tyro.conf.Positional]
+    """Its folder, or the address of a server."""
+    query: Annotated[str, tyro.conf.Positional]
+    topn: int = 5
+    """How many results."""
+    engine: Literal["embedded", "dense", "hybrid"] = "embedded"
+    """By words, by meaning, or by both."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """One of the three."""
+    kinds: dict[str, type[Build] | type[Show] | type[Search]] = {"build": Build, "show": Show, "search": Search}
+    options = tyro.extras.subcommand_cli_from_dict(kinds, args=list(arguments), prog="palaestra index")
+    if isinstance(options, Build):
+        _build(options)
+    elif isinstance(options, Show):
+        _show(open_folder(options.path, "embedded"))
+    else:
+        _search(options)
+    return 0
+
+
+def _build(options: Build) -> None:
+    faults = 0
+
+    def fault(reason: str) -> None:
+        nonlocal faults
+        faults += 1
+        if faults <= _SHOWN_FAULTS:
+            print(f"left out: {reason}", file=sys.stderr)
+
+    def told(stand: Stand, seconds: float) -> None:
+        rate = f", {stand.rows / seconds:,.0f} rows/s" if seconds > 1 else ""
+        print(f"{stand.documents:,} documents, {stand.skipped:,} left out, {seconds:.0f} s{rate}", file=sys.stderr)
+
+    folder = build(options.corpus, options.to, columns=options.columns, told=told, fault=fault)
+    if faults > _SHOWN_FAULTS:
+        print(f"and {faults - _SHOWN_FAULTS:,} more rows were left out", file=sys.stderr)
+    _show(folder)
+
+
+def _show(folder: Folder) -> None:
+    size = sum(file.stat().st_size for file in folder.path.rglob("*") if file.is_file())
+    print(f"{folder.path}: {folder.documents:,} documents, {size / 1e6:,.1f} MB")
+    print(f"corpus: {folder.corpus}, {folder.skipped:,} rows left out")
+    if folder.dense is not None:
+        print(f"vectors: {folder.dense['dimensions']} dimensions, by {folder.dense['model']}")
+    print(f"version: {folder.version}")
+
+
+def _search(options: Search) -> None:
+    where = {"backend": options.engine, "path": options.path}
+    index = open_index(options.path if options.path.startswith("http") else where)
+    words = content_words(options.query)
+    try:
+        hits = asyncio.run(index.search_many([options.query], options.topn))[0]
+        if not hits:
+            raise UsageError("nothing was found; try other words")
+        for hit in hits:
+            shown = " ".join(passage(hit.text, words, 300).split())
+            print(f"{hit.id}  {hit.title}  ({hit.score:.2f})\n    {shown}")
+    finally:
+        index.close()
