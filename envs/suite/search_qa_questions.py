@@ -143,11 +143,12 @@ class Plan:
             if self.compare == "same":
                 return "yes" if found[0] == found[1] else "no"
             return self.subjects[0] if str(found[0]) < str(found[1]) else self.subjects[1]
-        subject: str | None = self.subjects[0]
+        subject = self.subjects[0]
         for lookup, text in zip(self.lookups, texts, strict=False):
-            subject = lookup.found(subject, text)
-            if subject is None:
+            fact = lookup.found(subject, text)
+            if fact is None:
                 return None
+            subject = fact
         return (subject, self.lookups[len(texts)]) if len(texts) < len(self.lookups) else subject
 
 

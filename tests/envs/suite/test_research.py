@@ -147,3 +147,13 @@ def test_xbench_in_plain_text_is_read_as_it_is(saved):
 def test_a_folder_that_is_not_there_is_said_at_once():
     with pytest.raises(UsageError, match="expected the folder"):
         Research(files="/no/such/folder")
+
+
+def test_a_browser_is_added_by_an_option_and_no_two_tools_share_a_name():
+    env = TextEnv(Research("eval", browser="text"))
+    env.reset(seed=0)
+    names = [schema["function"]["name"] for schema in env.schemas]
+    assert {"search", "read_document", "python", "file_reader", "open", "click", "find"} <= set(names)
+    env.close()
+    with pytest.raises(UsageError, match="text, chromium"):
+        Research(browser="netscape")
