@@ -53,7 +53,7 @@ class SearchQA(ToolEnv):
         self,
         split: str = "train",
         tasks: str | None = None,
-        kinds: str | Sequence[str] = KINDS,
+        kinds: str | Sequence[str] = "single,bridge,comparison",
         hops: int = 2,
         metric: str = "em",
         world: str = "full",
@@ -150,7 +150,8 @@ def expected_answers(task: Task) -> list[str]:
 
 
 def _kinds(kinds: str | Sequence[str]) -> tuple[str, ...]:
-    found = tuple(kinds.replace(",", " ").split() if isinstance(kinds, str) else kinds)
+    given = kinds.replace(",", " ").split() if isinstance(kinds, str) else kinds
+    found = tuple(given) if isinstance(given, list | tuple) else ()
     if not found or any(one not in KINDS for one in found):
         raise UsageError(f"kinds is {kinds!r}; expected some of {', '.join(KINDS)}, such as kinds=single,bridge")
     return tuple(dict.fromkeys(found))

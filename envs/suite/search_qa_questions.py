@@ -57,7 +57,7 @@ def draw_question(world: World, kind: str, hops: int, rng: np.random.Generator) 
 
 def _chain(world: World, length: int, rng: np.random.Generator) -> tuple[Entity, list[Relation], Entity] | None:
     """Somebody, so many relations, and where they lead; None where it ends early or comes back."""
-    subject = last = _any(_any(list(world.entities.values()), rng), rng)
+    subject = last = _any(world.everything, rng)
     met, path = {subject.name}, []
     for _ in range(length):
         relations = world.relations(last.kind)

@@ -8,7 +8,7 @@ model of two layers can learn to look things up. Left out: the questions (`searc
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -130,6 +130,11 @@ class World:
     errors: Mapping[str, tuple[str, str]]
     """Of some entities, by name, a relation and the wrong object that a passage quotes."""
 
+    @cached_property
+    def everything(self) -> tuple[Entity, ...]:
+        """All entities."""
+        return tuple(_all(self.entities))
+
     def relations(self, kind: str) -> list[Relation]:
         """What is said of a kind here."""
         return [one for one in RELATIONS if one.of == kind and (self.kind == "full" or one.name in PLAIN)]
@@ -140,12 +145,12 @@ class World:
             yield Document(f"p{number}", title, text)
 
     def _plain(self) -> Iterator[tuple[str, str]]:
-        for entity in _all(self.entities):
+        for entity in self.everything:
             for relation in self.relations(entity.kind):
                 yield entity.name, said(relation.sentence, entity.name, entity.facts[relation.name].name)
 
     def _full(self) -> Iterator[tuple[str, str]]:
-        for number, entity in enumerate(_all(self.entities)):
+        for number, entity in enumerate(self.everything):
             name = entity.name
             lines = [said(one.sentence, name, entity.facts[one.name].name) for one in self.relations(entity.kind)]
             if entity.kind in YEARS:
@@ -206,7 +211,7 @@ def draw_world(kind: str = "full", size: int = SIZES["full"], seed: int = 0) -> 
 
 def check_world(kind: str, size: int | None, seed: int) -> tuple[str, int, int]:
     """What names a world, or a UsageError."""
-    if kind not in SHARES:
+    if kind not in tuple(SHARES):
         raise UsageError(f"world is {kind!r}; expected {' or '.join(map(repr, SHARES))}")
     size = SIZES[kind] if size is None else size
     if type(size) is not int or not MIN_SIZE <= size <= MAX_SIZE:
