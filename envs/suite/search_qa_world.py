@@ -67,7 +67,7 @@ SHARES: Mapping[str, Mapping[str, float]] = {
     "plain": {"person": 0.8, "city": 0.2},
 }
 """How many of a world's entities are of each kind."""
-SIZES = {"full": 2000, "plain": 240}
+SIZES = {"full": 2000, "plain": 1000}
 MIN_SIZE, MAX_SIZE = 40, 20_000
 ALIAS_SHARE, NAMESAKE_SHARE, ERROR_SHARE = 0.3, 0.12, 0.2
 FIRST_YEAR, LAST_YEAR = 1400, 1900
@@ -110,7 +110,7 @@ class Entity:
     name: str
     kind: str
     aliases: tuple[str, ...] = ()
-    facts: dict[str, "Entity"] = field(default_factory=dict)
+    facts: dict[str, "Entity"] = field(default_factory=dict, repr=False, compare=False)
     """By the relation's name."""
     year: int = 0
 
@@ -191,7 +191,7 @@ def draw_world(kind: str = "full", size: int = SIZES["full"], seed: int = 0) -> 
     for sort, share in SHARES[kind].items():
         named[sort] = _named(sort, int(size * share), words, rng, kind == "full")
     world = World(kind, named, {})
-    rivers = [Entity(next(words), "river") for _ in range(max(2, len(named["city"]) // 2))]
+    rivers = [Entity(name, "river") for name in _places(max(4, len(named["city"]) // 2), words, rng, kind == "full")]
     for entity in _all(named):
         for relation in world.relations(entity.kind):
             others = rivers if relation.to == "river" else named[relation.to]
@@ -250,7 +250,7 @@ def _named(kind: str, count: int, words: Iterator[str], rng: np.random.Generator
     """So many entities of a kind, with names of their own."""
     count = max(count, 4)
     if kind == "city":
-        return [Entity(next(words), kind) for _ in range(count)]
+        return [Entity(name, kind) for name in _places(count, words, rng, full)]
     if kind == "person":
         found = _people(count, words, rng, full)
     else:
@@ -272,11 +272,21 @@ def _named(kind: str, count: int, words: Iterator[str], rng: np.random.Generator
 
 def _people(count: int, words: Iterator[str], rng: np.random.Generator, full: bool) -> list[str]:
     """Names of people: surnames are shared, and some are those of somebody older."""
-    few = max(8, int(count**0.5 * (1.5 if full else 1.1)))
-    names = _paired([next(words) for _ in range(few)], [next(words) for _ in range(few)], count, rng)
+    names = _from_few(count, 1.5 if full else 1.1, words, rng)
     spare = int(count * NAMESAKE_SHARE) if full else 0
     names[count - spare :] = [f"{name} the Younger" for name in names[:spare]]
     return names
+
+
+def _places(count: int, words: Iterator[str], rng: np.random.Generator, full: bool) -> list[str]:
+    """Names of cities or rivers: words of their own, or pairs of few words, of which a small model knows each."""
+    return [next(words) for _ in range(count)] if full else _from_few(count, 1.1, words, rng)
+
+
+def _from_few(count: int, spread: float, words: Iterator[str], rng: np.random.Generator) -> list[str]:
+    """So many pairs of words, of which there are few."""
+    few = max(4, int(count**0.5 * spread) + 1)
+    return _paired([next(words) for _ in range(few)], [next(words) for _ in range(few)], count, rng)
 
 
 def _paired(firsts: Sequence[str], seconds: Sequence[str], count: int, rng: np.random.Generator) -> list[str]:

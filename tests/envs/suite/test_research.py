@@ -125,7 +125,7 @@ def test_multiple_choice_is_one_letter():
     ({"Question": "q", "Final answer": "?"}, "validation set"),
     ({"Question": "q", "Final answer": ""}, "empty text in 'Final answer'"),
     ({"Question": "q", "Final answer": "1", "file_name": "gone.pdf"}, r"'gone\.pdf'.*files=FOLDER"),
-    ({"Question": "q", "Final answer": "1", "file_name": "../problems.jsonl"}, "which is not in"),
+    ({"Question": "q", "Final answer": "1", "file_name": "./problems.jsonl"}, "which is not in"),
     ({"question": "Q\nA. x\nB. y", "answer": "C", "answer_type": "multipleChoice"}, "one of its options, A, B"),
     ({"question": "q", "answer": "1", "answer_type": "exactMatch", "image": "http://x/y.png"}, "data:image"),
     ({"question": "q", "answer": "1", "answer_type": "exactMatch", "image": "data:image/png;base64,%"}, "no base64"),
