@@ -1,8 +1,8 @@
 """What a search costs through the tool, and whether it finds: part of `make bench-web`.
 
 Passages are made of words drawn by Zipf's law, queries of rare words of one passage each, no two alike, with nothing
-remembered. Each step runs in a process of its own, whose CPU time and memory are told beside the wall time. Known items:
-the headings of Debian's python3-doc, each of which must bring its page among the first ten.
+remembered. Each step runs in a process of its own, whose CPU time and memory are told beside the wall time. Known
+items are the headings of Debian's python3-doc: each must bring its page among the first ten.
 
 Left out: peers' engines (the search page names the measurements that chose this one).
 """
@@ -38,6 +38,7 @@ DOCUMENTATION = "python3-doc"
 P50_MS, P99_MS, PER_SECOND = 0.4, 8.0, 2500
 """At 100,000 passages."""
 P50_MS_MILLION = 1.5
+_TASK, _RNG = Task(""), np.random.default_rng(0)
 FOUND = 0.9
 """Least share of headings whose page is among the first ten."""
 
@@ -69,19 +70,17 @@ def targets(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def table(found: dict[str, Any]) -> Iterator[str]:
     """The figures as lines."""
-    yield f"  {'':<22}{'p50 ms':>8}{'p99 ms':>8}{'CPU ms':>8}{'q/s':>8}{'MB':>7}  build: {'s':>5}{'CPU s':>7}{'MB':>7}{'disk MB':>9}"
+    ask = ("p50_ms", "p99_ms", "cpu_ms", "per_second", "per_cpu_second", "peak_mb")
+    made = ("seconds", "cpu_s", "peak_mb", "disk_mb")
     for size, row in found.items():
         if "ask" in row:
-            ask, made = row["ask"], row["build"]
-            cells = (ask["p50_ms"], ask["p99_ms"], ask["cpu_ms"])
-            yield (
-                f"  {f'{size} passages':<22}"
-                + "".join(f"{cell:>8.3f}" for cell in cells)
-                + f"{ask['per_second']:>8,.0f}"
-                f"{ask['peak_mb']:>7.0f}         {made['seconds']:>5.0f}{made['cpu_s']:>7.0f}{made['peak_mb']:>7.0f}"
-                f"{made['disk_mb']:>9.0f}"
-            )
-    yield f"  known items: {found['known items']}"
+            yield f"  {size} passages: " + ", ".join(f"{name} {row['ask'][name]:,.4g}" for name in ask)
+            yield "    built in " + ", ".join(f"{name} {row['build'][name]:,.4g}" for name in made)
+    yield (
+        "  known items: "
+        + ", ".join(f"{name} {value:.4g}" for name, value in found["known items"].items() if name != "missing")
+        + found["known items"].get("missing", "")
+    )
 
 
 def _apart(work: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
@@ -143,7 +142,7 @@ def _ask(index: Path, asked: dict[str, str]) -> dict[str, Any]:
         seconds.append(time.perf_counter() - start)
         found += title in shown
     wall, cpu = time.perf_counter() - begun, time.process_time() - cpu
-    p50, p99 = np.percentile(seconds, [50, 99]) * 1000
+    p50, p99 = (np.percentile(seconds, [50, 99]) * 1000).tolist()
     return {
         "p50_ms": p50,
         "p99_ms": p99,
@@ -156,7 +155,7 @@ def _ask(index: Path, asked: dict[str, str]) -> dict[str, Any]:
 
 def called(kit: Search, query: str, topn: int) -> str:
     """A call in an episode of its own."""
-    kit.start(Task(""), np.random.default_rng(0))
+    kit.start(_TASK, _RNG)
     call: Call | Prepared = prepare(ParsedCall("search", {"query": query, "topn": topn}), kit.tools, {}, kit)
     assert isinstance(call, Call) and call.status is Status.OK, call
     return call.text

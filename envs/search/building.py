@@ -7,6 +7,7 @@ Left out: changing an index that is complete; build another one.
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -122,6 +123,13 @@ class _Building:
 
     def run(self, rows: Iterator[Document | Fault]) -> None:
         """All rows that are left."""
+        try:
+            self._run(rows)
+        finally:
+            self.texts.close()
+            self.writer = None  # It holds a lock until it goes.
+
+    def _run(self, rows: Iterator[Document | Fault]) -> None:
         begun = heard = time.monotonic()
         first = ""
         for row in islice(rows, self.saved.rows, None):
@@ -139,6 +147,7 @@ class _Building:
                 heard = now
                 self.told(self._stand(), now - begun)
         if not self.documents:
+            shutil.rmtree(self.folder)
             raise UsageError(f"no document could be read from {self.settings['corpus']}: {first or 'it is empty'}")
         self._save()
         self.writer.wait_merging_threads()

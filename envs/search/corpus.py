@@ -20,6 +20,7 @@ PAGES = (".html", ".htm", ".xhtml")
 TEXTS = (".txt", ".md", ".rst", ".text", ".markdown")
 FILE_BYTES = 32 * 2**20
 """Largest file that is one document."""
+_TITLE_CHARS = 500
 NAMES: Mapping[str, tuple[str, ...]] = {
     "text": ("text", "contents", "content", "passage", "body", "document"),
     "title": ("title", "name", "heading"),
@@ -29,6 +30,10 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 """Columns, the first that a row has."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
 _BLANK_LINES = re.compile(r"[ \t\r\f\v]*\n\s*")
+_TAG = re.compile(r"<[^<>]*>")
+_NESTED = re.compile(rb"<(/?)(?!(?:p|li|td|th|tr|dd|dt|br|hr|img|input|meta|link|option)[\s/>])[a-zA-Z]", re.I)
+"""Tags that may stand in one another; the others end by themselves."""
+_DEPTH = 4000
 _HIDDEN = ["script", "style", "noscript", "template", "svg", "nav", "head", "iframe"]
 _HEADINGS = frozenset(("h1", "h2", "h3", "h4", "h5", "h6"))
 _BLOCK_TAGS = (
@@ -121,11 +126,16 @@ def _document(row: Row, number: str, columns: Columns) -> Document | str:
         return f"has {describe(text)} for a text"
     if not text.strip():
         return "has an empty text"
-    if title is None and "contents" in row.columns and text.startswith('"') and "\n" in text:
-        title, _, text = text.partition("\n")  # The form of Search-R1: the title in quotes is the first line.
-        title = title.strip('"')
+    if title is None and text.startswith('"') and "\n" in text[:_TITLE_CHARS]:
+        title, text = titled(text)
     id = number if isinstance(id, bool | list | dict | None) or id == "" else id
     return clean(str(id), title if isinstance(title, str) else "", text, columns.of("url", row.columns) or "")
+
+
+def titled(contents: str) -> tuple[str, str]:
+    """Title and text of what Search-R1 calls contents: the title, in quotes, is the first line."""
+    title, _, text = contents.partition("\n")
+    return title.strip('"'), text
 
 
 def clean(id: str, title: str, text: str, url: Any = "") -> Document:
@@ -166,12 +176,25 @@ def _file(file: Path, place: str) -> Document | Fault:
     return clean(place, title or file.stem, text)
 
 
+def _too_deep(data: bytes) -> bool:
+    """The parser's time grows with the square of the depth: 100,000 open tags would take minutes."""
+    depth = 0
+    if data.count(b"<") > _DEPTH:
+        for found in _NESTED.finditer(data):
+            depth = max(0, depth - 1 if found[1] else depth + 1)
+            if depth > _DEPTH:
+                return True
+    return False
+
+
 def page_text(data: bytes) -> tuple[str, str]:
     """The title of an HTML page, and its text: a line for each block, headings as in Markdown."""
     try:
         from selectolax.lexbor import LexborHTMLParser
     except ImportError as error:
         raise MissingExtra("selectolax", "search", "reading HTML") from error
+    if _too_deep(data):
+        return "", _TAG.sub(" ", data.decode("utf-8", "replace"))
     tree = LexborHTMLParser(data)
     heading = tree.css_first("title") or tree.css_first("h1")
     title = " ".join(heading.text().split()) if heading else ""

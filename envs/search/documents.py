@@ -125,10 +125,14 @@ class Writing:
         for file in self._files.values():
             file.flush()
 
-    def finish(self) -> None:
-        """No more come."""
+    def close(self) -> None:
+        """End the files."""
         for file in self._files.values():
             file.close()
+
+    def finish(self) -> None:
+        """No more come."""
+        self.close()
         hashes = np.fromfile(self._folder / "ids", np.uint64)
         np.argsort(hashes, kind="stable").astype(np.int64).tofile(self._folder / "order")
 

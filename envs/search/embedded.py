@@ -87,11 +87,11 @@ class EmbeddedIndex:
     def ranked(self, words: Sequence[str], k: int) -> list[tuple[int, float]]:
         """The numbers of the best documents with their scores."""
         query, should = self._tantivy.Query, self._tantivy.Occur.Should
-        terms = dict.fromkeys(self._analyzer.analyze(" ".join(words)))
-        parts = [(should, query.term_query(self._schema, field, term, "freq")) for field in _FIELDS for term in terms]
-        if not parts or k < 1:
+        if not words or k < 1:
             return []
         try:
+            terms = dict.fromkeys(self._analyzer.analyze(" ".join(words)))
+            parts = [(should, query.term_query(self._schema, at, term, "freq")) for at in _FIELDS for term in terms]
             found = self._searcher.search(query.boolean_query(parts), k, count=False).hits
             numbers: Any = self._searcher.fast_field_values("number", [place for _, place in found])
         except BaseException as error:

@@ -31,7 +31,8 @@ class Remembered:
         """Questions that the index was asked."""
         self._entries, self._chars = entries, 0
         self._kept: OrderedDict[Key, list[Hit]] = OrderedDict()
-        self._guard = threading.Lock()
+        self._guard, self._checking = threading.Lock(), threading.Lock()
+        self._checked = False
         self._asked: dict[Key, asyncio.Future[list[Hit]]] = {}
         self._trips: set[asyncio.Task[None]] = set()
         self._batch: int = getattr(index, "batch", 1)
@@ -43,10 +44,17 @@ class Remembered:
         """That of the index."""
         return self.index.version
 
+    def check(self) -> None:
+        """Once: is the server of a client there? May wait; a UsageError where it cannot be used."""
+        with self._checking:
+            if not self._checked:
+                getattr(self.index, "check", lambda: None)()
+                self._checked = True
+
     async def search_many(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """The best hits of each query, from memory where they are there."""
         keys = [(self.index.version, query, k) for query in queries]
-        found = {key: self._recall(key) for key in keys}
+        found = {key: self._recall(key) for key in dict.fromkeys(keys)}
         missing = [key for key, hits in found.items() if hits is None]
         if missing and self.waits:
             found.update(zip(missing, await asyncio.gather(*map(self._ask, missing)), strict=True))

@@ -5,16 +5,18 @@ Left out: how it is made (`palaestra.envs.search.building`), and answering other
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
 from palaestra.envs.search.building import Stand, build
 from palaestra.envs.search.corpus import Columns
-from palaestra.envs.search.folder import Folder, open_folder
+from palaestra.envs.search.dense import add_vectors
+from palaestra.envs.search.embedding import Embedder
+from palaestra.envs.search.folder import MANIFEST, Folder, open_folder
 from palaestra.envs.search.opening import open_index
 from palaestra.envs.search.words import content_words, passage
 from palaestra.errors import UsageError
@@ -64,8 +66,8 @@ class Search:
 
 def run(arguments: Sequence[str]) -> int:
     """One of the three."""
-    kinds: dict[str, type[Build] | type[Show] | type[Search]] = {"build": Build, "show": Show, "search": Search}
-    options = tyro.extras.subcommand_cli_from_dict(kinds, args=list(arguments), prog="palaestra index")
+    kinds: dict[str, Callable[..., Any]] = {"build": Build, "show": Show, "search": Search}
+    options: Any = tyro.extras.subcommand_cli_from_dict(kinds, args=list(arguments), prog="palaestra index")
     if isinstance(options, Build):
         _build(options)
     elif isinstance(options, Show):
@@ -88,7 +90,21 @@ def _build(options: Build) -> None:
         rate = f", {stand.rows / seconds:,.0f} rows/s" if seconds > 1 else ""
         print(f"{stand.documents:,} documents, {stand.skipped:,} left out, {seconds:.0f} s{rate}", file=sys.stderr)
 
-    folder = build(options.corpus, options.to, columns=options.columns, told=told, fault=fault)
+    def embedded(done: int, of: int) -> None:
+        print(f"{done:,} of {of:,} documents embedded", file=sys.stderr)
+
+    if options.dense and (options.to / MANIFEST).exists():  # An earlier build ended while it embedded.
+        folder = open_folder(options.to, "embedded")
+    else:
+        folder = build(options.corpus, options.to, columns=options.columns, told=told, fault=fault)
+    if options.dense:
+        embedder = Embedder(
+            options.dense,
+            query_prefix=options.query_prefix,
+            passage_prefix=options.passage_prefix,
+            device=options.device,
+        )
+        folder = add_vectors(options.to, embedder, embedded)
     if faults > _SHOWN_FAULTS:
         print(f"and {faults - _SHOWN_FAULTS:,} more rows were left out", file=sys.stderr)
     _show(folder)
@@ -108,6 +124,7 @@ def _search(options: Search) -> None:
     index = open_index(options.path if options.path.startswith("http") else where)
     words = content_words(options.query)
     try:
+        getattr(index, "check", lambda: None)()
         hits = asyncio.run(index.search_many([options.query], options.topn))[0]
         if not hits:
             raise UsageError("nothing was found; try other words")

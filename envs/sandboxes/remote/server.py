@@ -98,7 +98,7 @@ class _Front:
             return _error(415, "usage", f"expected a content type of {CONTENT_TYPE}")
         try:
             async with asyncio.timeout(READ_SECONDS):
-                data = await self._read(request)
+                data = await read_body(request, self._most_bytes)
         except TimeoutError:
             return _error(408, "broken", f"the request did not come within {READ_SECONDS:g} s")
         if data is None:
@@ -145,22 +145,29 @@ class _Front:
 
     def _refused(self, request: "Request") -> "Response | None":
         """Whoever has no token is told so, whatever the request was."""
-        if self._token:
-            scheme, _, given = request.headers.get("authorization", "").partition(" ")
-            if not hmac.compare_digest(given.strip().encode(), self._token) or scheme.lower() != "bearer":
-                return _error(401, "usage", "a wrong token, or none")
-        elif not is_this_machine(urlsplit(f"//{request.headers.get('host', '')}").hostname or ""):
-            return _error(403, "usage", "without a token only names of this machine are answered")
-        return None
+        refusal = refused(request, self._token)
+        return _error(refusal[0], "usage", refusal[1]) if refusal else None
 
-    async def _read(self, request: "Request") -> bytes | None:
-        """The body; None where it is too large."""
-        data = bytearray()
-        async for part in request.stream():
-            data += part
-            if len(data) > self._most_bytes:
-                return None
-        return bytes(data)
+
+def refused(request: "Request", token: bytes) -> tuple[int, str] | None:
+    """The status and the reason for whoever has no token, or comes by a strange name where none is needed."""
+    if token:
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        if not hmac.compare_digest(given.strip().encode(), token) or scheme.lower() != "bearer":
+            return 401, "a wrong token, or none"
+    elif not is_this_machine(urlsplit(f"//{request.headers.get('host', '')}").hostname or ""):
+        return 403, "without a token only names of this machine are answered"
+    return None
+
+
+async def read_body(request: "Request", most: int) -> bytes | None:
+    """The body; None where it is larger."""
+    data = bytearray()
+    async for part in request.stream():
+        data += part
+        if len(data) > most:
+            return None
+    return bytes(data)
 
 
 async def _disconnected(request: "Request") -> None:
@@ -184,16 +191,16 @@ def is_this_machine(host: str) -> bool:
     return host in ("localhost", "::1") or (host.startswith("127.") and host.replace(".", "").isdigit())
 
 
-def find_token(variable: str, host: str) -> str:
+def find_token(variable: str, host: str, usual: str = TOKEN_ENV) -> str:
     """The token in an environment variable; "" only where nobody but this machine reaches the server."""
     token = os.environ.get(variable, "").strip() if variable else ""
-    if not token and is_this_machine(host) and variable in ("", TOKEN_ENV):
+    if not token and is_this_machine(host) and variable in ("", usual):
         return ""
     if len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
         raise UsageError(
             f"{variable or 'the variable that token-env names'} holds no token of {SHORTEST_TOKEN} or more characters, "
             f"which a server at {host} needs; set it on both ends, "
-            'for example with: export PALAESTRA_SANDBOX_TOKEN="$(openssl rand -hex 16)"'
+            f'for example with: export {usual}="$(openssl rand -hex 16)"'
         )
     return token
 
@@ -211,11 +218,32 @@ def serve(
 ) -> None:
     """Answer until SIGINT or SIGTERM. `ready` is told the address; port 0 takes a free one."""
     service = service or ServiceLimits()
-    app = application(sandbox, service, token, is_this_machine(host))
+    listen(
+        application(sandbox, service, token, is_this_machine(host)),
+        host,
+        port,
+        connections=service.most_sessions + service.most_running + service.most_waiting + 64,
+        certificate=certificate,
+        key=key,
+        ready=ready,
+    )
+
+
+def listen(
+    app: "Starlette",
+    host: str,
+    port: int,
+    *,
+    connections: int,
+    certificate: Path | None = None,
+    key: Path | None = None,
+    ready: Callable[[str], None] = lambda url: None,
+) -> None:
+    """Serve an application until SIGINT or SIGTERM."""
     try:
         import uvicorn
     except ImportError as error:
-        raise MissingExtra("uvicorn", "serve", "serving a sandbox") from error
+        raise MissingExtra("uvicorn", "serve", "serving") from error
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listening = socket.create_server((host, port), family=family, backlog=512)
@@ -230,7 +258,7 @@ def serve(
             server_header=False,
             ws="none",
             lifespan="on",
-            limit_concurrency=service.most_sessions + service.most_running + service.most_waiting + 64,
+            limit_concurrency=connections,
             timeout_keep_alive=75,
             timeout_graceful_shutdown=_STOPPING,
             ssl_certfile=certificate,

@@ -1,0 +1,165 @@
+"""Search by meaning: vectors of a local model, compared by faiss.
+
+All vectors are compared up to FLAT_VECTORS; beyond, they lie in lists of which the nearest are looked through, a byte a
+number. Questions that come together are embedded together, in a thread. Left out: training models, and other metrics.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from palaestra.envs.search.documents import Stored
+from palaestra.envs.search.embedding import Embedder, Vectors
+from palaestra.envs.search.folder import Folder, close_folder, open_folder
+from palaestra.envs.search.index import Document, Hit
+from palaestra.envs.search.words import content_words, passage
+from palaestra.errors import MissingExtra, UsageError
+
+FLAT_VECTORS = 100_000
+PASSAGE_CHARS = 1000
+"""Of a document that are in a hit."""
+_SAMPLE = 64
+"""Vectors for each list, from which the lists are learned."""
+_ROWS = 1024
+"""Documents that are embedded before their vectors are written down."""
+
+
+class DenseIndex:
+    """An index that `palaestra index build --dense MODEL` made."""
+
+    waits = True
+    batch = 64
+
+    def __init__(self, path: str | Path, *, model: str = "", device: str = "cpu", probes: int = 32) -> None:
+        """`model` stands in place of the name that was built with, where that lies elsewhere here.
+
+        `probes` lists are looked through where there are lists: more find better and take longer.
+        """
+        folder = open_folder(path, "dense")
+        said = dict(folder.dense or {})
+        self.version = f"{folder.version} {probes}"
+        self.dimensions = said.pop("dimensions")
+        self.embedder = Embedder(**(said | {"device": device} | ({"model": model} if model else {})))
+        self.documents = Stored(folder.path)
+        faiss = library()
+        try:
+            self._vectors = faiss.read_index(str(folder.path / "vectors.faiss"), faiss.IO_FLAG_MMAP)
+        except RuntimeError as error:
+            raise UsageError(f"the index {path} is damaged ({str(error)[:200]}); build it again") from None
+        if self._vectors.ntotal != len(self.documents) or self._vectors.d != self.dimensions:
+            raise UsageError(f"the index {path} is damaged: its vectors do not fit its documents; build it again")
+        if hasattr(self._vectors, "nprobe"):
+            self._vectors.nprobe = probes
+
+    def check(self) -> None:
+        """Load the model, and see whether it is the one that the index was built with."""
+        self._search(["test"], 1)
+
+    async def search_many(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        """The nearest documents of each query."""
+        return await asyncio.to_thread(self._search, list(queries), k)
+
+    def _search(self, queries: list[str], k: int) -> list[list[Hit]]:
+        if not queries or k < 1:
+            return [[] for _ in queries]
+        vectors = self.embedder.queries(queries)
+        if vectors.shape[1] != self.dimensions:
+            raise UsageError(
+                f"the model {self.embedder.model!r} makes vectors of {vectors.shape[1]} numbers, and the index has "
+                f"{self.dimensions}; it was built with another one"
+            )
+        scores, numbers = self._vectors.search(vectors, min(k, len(self.documents)))
+        return [
+            [self._hit(int(number), float(score), query) for number, score in zip(*row, strict=True) if number >= 0]
+            for query, row in zip(queries, zip(numbers, scores, strict=True), strict=True)
+        ]
+
+    def _hit(self, number: int, score: float, query: str) -> Hit:
+        found = self.documents[number]
+        return Hit(found.id, found.title, passage(found.text, content_words(query), PASSAGE_CHARS), score, found.url)
+
+    async def get(self, id: str) -> Document:
+        """A document by its id."""
+        return self.documents.of_id(id)
+
+    def close(self) -> None:
+        """Files stay open until the last reader has gone."""
+
+
+def library() -> Any:
+    """faiss, or what to install."""
+    try:
+        import faiss
+    except ImportError as error:
+        raise MissingExtra("faiss-cpu", "dense", "dense retrieval") from error
+    return faiss
+
+
+def add_vectors(
+    path: Path, embedder: Embedder, told: Callable[[int, int], None] = lambda done, of: None, flat: int = FLAT_VECTORS
+) -> Folder:
+    """Give an index of words its vectors; what an interrupted run has embedded is kept.
+
+    `told` hears how many of how many documents are embedded. More vectors than `flat` are put in lists.
+    """
+    folder = open_folder(path, "embedded")
+    if folder.dense is not None:
+        raise UsageError(
+            f"the index {path} has vectors already, by {folder.dense['model']}; delete it to build it again"
+        )
+    library()
+    documents, raw = Stored(folder.path), path / "vectors.raw"
+    dimensions = embedder.passages(["size"]).shape[1]
+    made = {"model": embedder.model, "query_prefix": embedder.query_prefix, "passage_prefix": embedder.passage_prefix}
+    by = path / "vectors.by"
+    settings = repr([*sorted(made.items()), embedder.tokens])
+    if not by.exists() or by.read_text() != settings:  # Vectors of another model are of no use.
+        raw.unlink(missing_ok=True)
+        by.write_text(settings)
+    with raw.open("ab") as file:
+        done = raw.stat().st_size // (4 * dimensions)
+        file.truncate(done * 4 * dimensions)
+        while done < len(documents):
+            texts = [_text(documents[number], embedder) for number in range(done, min(done + _ROWS, len(documents)))]
+            file.write(embedder.passages(texts).tobytes())
+            file.flush()
+            done += len(texts)
+            told(done, len(documents))
+    vectors = np.memmap(raw, np.float32, "r").reshape(-1, dimensions)
+    _write(vectors, path / "vectors.faiss", flat)
+    raw.unlink()
+    by.unlink()
+    folder = replace(folder, dense=made | {"tokens": embedder.tokens, "dimensions": dimensions})
+    close_folder(folder)
+    return folder
+
+
+def _text(document: Document, embedder: Embedder) -> str:
+    """What of a document is embedded; no token is longer than some letters, so the rest is never read."""
+    return f"{document.title}\n{document.text[: 20 * embedder.tokens]}"
+
+
+def _write(vectors: Vectors, path: Path, flat: int) -> None:
+    """The vectors as faiss has them, in bounded memory."""
+    faiss, (count, dimensions) = library(), vectors.shape
+    if count <= flat:
+        index = faiss.IndexFlatIP(dimensions)
+    else:
+        lists = max(1, int(4 * sqrt(count)))
+        sample = np.sort(np.random.default_rng(0).choice(count, min(count, _SAMPLE * lists), replace=False))
+        coarse = faiss.IndexFlatIP(dimensions)
+        index = faiss.IndexIVFScalarQuantizer(
+            coarse, dimensions, lists, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT
+        )
+        index.train(np.ascontiguousarray(vectors[sample]))
+    for first in range(0, count, 65_536):
+        index.add(np.ascontiguousarray(vectors[first : first + 65_536]))
+    half = path.with_suffix(".half")
+    faiss.write_index(index, str(half))
+    os.replace(half, path)

@@ -1,0 +1,238 @@
+"""A search engine behind HTTP and JSON, of whatever kind: a mapping says how it is asked and what its answers mean.
+
+The first question is asked when the first episode begins: an address that nobody answers, a key that is refused or an
+answer without results is a `UsageError` then. Later the same trouble is tried again for `patience` seconds, and is
+`Broken` when they are over. The key comes from an environment variable and is shown nowhere. Left out: remembering
+answers (`remembered`), and what the mappings are (`mappings`).
+"""
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode
+
+from palaestra.endpoint.background import BackgroundLoop
+from palaestra.endpoint.config import Secret, address_of
+from palaestra.endpoint.http import Again, HttpClient, Response
+from palaestra.envs.search.embedding import Embedder
+from palaestra.envs.search.index import Document, Hit
+from palaestra.envs.search.mappings import Form, at, filled, form_of, names_in
+from palaestra.errors import Broken, ToolError, UsageError
+
+if TYPE_CHECKING:
+    import httpx
+
+ANSWER_BYTES = 16 * 2**20
+TEXT_CHARS = 20_000
+"""Of a result; the rest is cut off."""
+OPENING = 10.0
+"""Seconds in which a server must answer the first question."""
+_FIRST_WAIT = 0.25
+_GRACE = 5.0
+_AGAIN = (408, 425, 429, 500, 502, 503, 504)
+_REFUSED = (400, 413, 414, 422)
+"""What servers answer to a query that they do not take."""
+
+
+class _Key(Secret):
+    """A key in a header of the server's own."""
+
+    __slots__ = ("_header",)
+
+    def __init__(self, variable: str, header: str) -> None:
+        super().__init__(variable)
+        self._header = header
+
+    def header(self) -> dict[str, str]:
+        if self._header == "Authorization" or not self:
+            return super().header()
+        return {self._header: self._value}
+
+
+class HttpSearch:
+    """A client. One thread for its connections, whoever asks and from whichever event loop."""
+
+    waits = True
+
+    def __init__(
+        self,
+        url: str,
+        mapping: str | Form | Mapping[str, Any],
+        *,
+        key_env: str = "",
+        seconds: float = 10.0,
+        patience: float = 20.0,
+        at_once: int = 32,
+        embedding: Mapping[str, Any] | None = None,
+        version: str = "",
+        transport: "httpx.AsyncBaseTransport | None" = None,
+    ) -> None:
+        """`seconds` is what one try may take, `at_once` how many requests may run.
+
+        `embedding` holds the options of an `Embedder`, for servers that take vectors. `version` is what a cache is
+        keyed by: change it when the server's documents change. `transport` replaces the network.
+        """
+        for name, value in (("seconds", seconds), ("patience", patience), ("at_once", at_once)):
+            if not 0 < value < float("inf"):
+                raise UsageError(f"{name} is {value}; expected a number above 0")
+        self.form: Form = form_of(mapping)
+        needs_vector = "{vector}" in names_in((self.form.body, self.form.each))
+        if needs_vector and embedding is None:
+            raise UsageError("this server takes vectors; say which model makes them: embedding={'model': NAME}")
+        self.embedder = Embedder(**embedding) if needs_vector and embedding is not None else None
+        self.address = address_of(url, "url", "http://localhost:8888")
+        self.version = f"{self.address} {version}"
+        self.seconds, self.patience = seconds, patience
+        kind = "application/x-ndjson" if self.form.body is None else "application/json"
+        self._http = HttpClient(
+            self.address, _Key(key_env, self.form.key_header), content_type=kind, purpose="a search server",
+            transport=transport,
+        )  # fmt: skip
+        self._background = BackgroundLoop("search")
+        self._room: asyncio.Semaphore | None = None
+        self._at_once = int(at_once)
+
+    @property
+    def batch(self) -> int:
+        """Queries that one trip takes."""
+        return self.form.batch
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.address})"
+
+    def check(self) -> None:
+        """Ask something, to see whether the server is there, takes the key, and answers what the mapping says."""
+        patience = min(OPENING, self.patience)
+        try:
+            self._background.submit(self._found(["test"], 1, patience)).result(patience + self.seconds + _GRACE)
+        except (Broken, ToolError, TimeoutError) as error:
+            raise UsageError(f"the search server cannot be used: {error}") from None
+
+    async def search_many(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        """The best hits of each query; in as few trips as the server's kind allows."""
+        found: list[list[Hit]] = await self._outcome(self._all(list(queries), k), self.patience + self.seconds)
+        return found
+
+    async def get(self, id: str) -> Document:
+        """A document, where the server gives any."""
+        if not self.form.get:
+            raise ToolError("this search engine gives no whole documents")
+        found: Document = await self._outcome(self._document(id), self.patience + self.seconds)
+        return found
+
+    def close(self) -> None:
+        """End the connections and their thread."""
+        self._background.close(self._http.aclose())
+
+    # On the thread of the loop.
+
+    async def _outcome(self, work: Any, seconds: float) -> Any:
+        return await self._background.outcome(work, seconds + _GRACE, False)
+
+    async def _all(self, queries: list[str], k: int) -> list[list[Hit]]:
+        size = self.batch
+        trips = [self._found(queries[at : at + size], k, self.patience) for at in range(0, len(queries), size)]
+        return [hits for trip in await asyncio.gather(*trips) for hits in trip]
+
+    async def _found(self, queries: list[str], k: int, patience: float) -> list[list[Hit]]:
+        """One trip."""
+        form = self.form
+        values = [{"{query}": query, "{k}": min(k, form.most)} for query in queries]
+        if self.embedder is not None:
+            vectors = await asyncio.to_thread(self.embedder.queries, queries)
+            values = [one | {"{vector}": vector} for one, vector in zip(values, vectors.tolist(), strict=True)]
+        answer = await self._asked(*self._request(values), patience)
+        answers = at(answer, form.answers) if form.each is not None else [answer]
+        if not isinstance(answers, list) or len(answers) != len(queries):
+            raise self._strange(f"no list of {len(queries)} answers at {form.answers!r}")
+        return [self._hits(one, query, k) for one, query in zip(answers, queries, strict=True)]
+
+    def _request(self, values: list[dict[str, Any]]) -> tuple[str, bytes | None]:
+        """The path and the body of a trip."""
+        form = self.form
+        if form.each is not None:
+            each = [filled(form.each, one) for one in values]
+            if form.body is None:
+                return form.path, "".join(f"{json.dumps(line)}\n" for lines in each for line in lines).encode()
+            return form.path, json.dumps(filled(form.body, values[0] | {"{each}": each})).encode()
+        body = filled(form.body, values[0])
+        if form.method == "GET":
+            return f"{form.path}?{urlencode(body, errors='replace')}", None
+        return form.path, json.dumps(body).encode()
+
+    async def _document(self, id: str) -> Document:
+        path = self.form.get.replace("{id}", quote(id, safe="", errors="replace"))
+        answer = at(await self._asked(path, None, self.patience, missing=id), self.form.got)
+        hits = self._hits_of([answer], id)
+        if not hits:
+            raise ToolError(f"there is no document {id[:80]!r}")
+        return Document(id, hits[0].title, hits[0].text, hits[0].url)
+
+    async def _asked(self, path: str, body: bytes | None, patience: float, missing: str = "") -> Any:
+        """The JSON of an answer; tried again while that may help."""
+        if self._room is None:
+            self._room = asyncio.Semaphore(self._at_once)
+
+        async def attempt() -> Any:
+            try:
+                async with asyncio.timeout(self.seconds):
+                    return self._read(await self._http.send(path, body, ANSWER_BYTES), missing)
+            except TimeoutError:
+                raise Again(f"no answer within {self.seconds:g} s") from None
+
+        async with self._room:
+            return await self._http.retried(attempt, patience, _FIRST_WAIT, seconds=self.seconds)
+
+    def _read(self, response: Response, missing: str) -> Any:
+        """What an answer says, or the error that it comes to."""
+        status = response.status
+        beginning = " ".join(response.body[:300].decode("utf-8", "replace").split())
+        said = f"it answered {status}: {self._http.shown(beginning) or 'nothing'}"
+        if status in (401, 403):
+            raise UsageError(f"{self.address} refused the key (or its absence; key_env names its variable); {said}")
+        if missing and status == 404:
+            raise ToolError(f"there is no document {missing[:80]!r}")
+        if status in _AGAIN:
+            raise Again(said, response.wait)
+        if status in _REFUSED:
+            raise ToolError(f"the search engine refused the query; {said}")
+        if status != 200:
+            raise UsageError(f"{self.address} is no such search server; {said}")
+        try:
+            return json.loads(response.body)
+        except (ValueError, RecursionError):
+            raise Again(f"{said}, which is no JSON") from None
+
+    def _hits(self, answer: Any, query: str, k: int) -> list[Hit]:
+        results = at(answer, self.form.results)
+        if results is None and isinstance(answer, Mapping) and not answer.get("error"):
+            results = []  # Servers leave an empty list out.
+        if not isinstance(results, list):
+            raise self._strange(f"no list of results at {self.form.results!r}")
+        return self._hits_of(results[:k], query)
+
+    def _hits_of(self, results: list[Any], query: str) -> list[Hit]:
+        """What can be read of these; what lacks a text is left out."""
+        found: dict[str, Hit] = {}
+        for place, result in enumerate(results):
+            parts = {name: _text(at(result, path)) for name, path in self.form.hit.items() if name != "score"}
+            text = parts.get("text", "")
+            title = " ".join((parts.get("title") or text[:80]).split())
+            if not title:
+                continue
+            id = parts.get("id") or parts.get("url") or f"{query[:40]} {place + 1}"
+            score = at(result, self.form.hit.get("score", "score"))
+            number = float(score) if isinstance(score, int | float) and abs(score) < 1e30 else 1 / (1 + place)
+            found.setdefault(id, Hit(id, title, text or title, number, parts.get("url", "")))
+        return list(found.values())
+
+    def _strange(self, what: str) -> Broken:
+        return Broken(f"{self.address} answered something else than its mapping says: {what}")
+
+
+def _text(value: Any) -> str:
+    """A value as sound text, "" for what is none."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return ""
+    return str(value)[:TEXT_CHARS].encode("utf-8", "replace").decode().replace("\0", "")

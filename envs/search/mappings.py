@@ -1,0 +1,146 @@
+"""How servers of search are asked and what their answers mean: a mapping a kind, as plain data. `http` reads them.
+
+A user's own mapping is a dict of the same form. In what is sent, "{query}", "{k}", "{vector}" and "{id}" stand for
+values, wherever a whole text is one of them; paths into answers are names joined by dots, several of which are tried in
+turn. Left out: filters, languages and the like; copy a mapping and add what the server takes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from typing import Any
+
+from palaestra.errors import UsageError
+
+Path = str | tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How one kind of server is asked."""
+
+    path: str = ""
+    """Behind the address."""
+    method: str = "POST"
+    """A GET sends `body` as parameters."""
+    body: Any = None
+    """What is sent; where several queries go in one trip, "{each}" in it is the list of what stands for each."""
+    each: Any = None
+    """What stands for one query where several go in one trip: a value, or a list of lines where `body` is None."""
+    answers: str = ""
+    """Path to the list of answers, one for each query, where several go in one trip."""
+    results: str = ""
+    """Path to the list of results, from an answer."""
+    hit: Mapping[str, Path] = field(default_factory=dict)
+    """Paths to id, title, text, url and score, from a result."""
+    get: str = ""
+    """Path behind the address at which a document lies by its "{id}"; none where the server gives no documents."""
+    got: str = ""
+    """Path to the document in that answer, which has the form of a result."""
+    key_header: str = "Authorization"
+    """The header in which the key is sent; Authorization sends it as a Bearer token."""
+    most: int = 100
+    """Results that may be asked for."""
+
+    @property
+    def batch(self) -> int:
+        """Queries that go in one trip."""
+        return 1 if self.each is None else 64
+
+
+MAPPINGS: Mapping[str, Form] = {
+    "searxng": Form(
+        "/search", "GET", {"q": "{query}", "format": "json"}, results="results",
+        hit={"id": "url", "title": "title", "text": "content", "url": "url", "score": "score"},
+    ),
+    "serper": Form(
+        "/search", body={"q": "{query}", "num": "{k}"}, results="organic",
+        hit={"id": "link", "title": "title", "text": "snippet", "url": "link"}, key_header="X-API-KEY",
+    ),
+    "tavily": Form(
+        "/search", body={"query": "{query}", "max_results": "{k}"}, results="results",
+        hit={"id": "url", "title": "title", "text": "content", "url": "url", "score": "score"}, most=20,
+    ),
+    "brave": Form(
+        "/res/v1/web/search", "GET", {"q": "{query}", "count": "{k}"}, results="web.results",
+        hit={"id": "url", "title": "title", "text": "description", "url": "url"}, key_header="X-Subscription-Token",
+        most=20,
+    ),
+    "elasticsearch": Form(
+        "/_msearch",
+        each=[{}, {"size": "{k}", "query": {"multi_match": {"query": "{query}", "fields": ["title^2", "text"]}}}],
+        answers="responses", results="hits.hits",
+        hit={"id": "_id", "title": "_source.title", "text": ("_source.text", "_source.contents"), "url": "_source.url",
+             "score": "_score"},
+        get="/_doc/{id}",
+    ),
+    "qdrant": Form(
+        "/points/query/batch", body={"searches": "{each}"},
+        each={"query": "{vector}", "limit": "{k}", "with_payload": True},
+        answers="result", results="points",
+        hit={"id": "id", "title": "payload.title", "text": ("payload.text", "payload.contents"), "url": "payload.url",
+             "score": "score"},
+        get="/points/{id}", got="result", key_header="api-key",
+    ),
+}  # fmt: skip
+"""Elasticsearch (or OpenSearch) is given with its index in the address, Qdrant with its collection."""
+
+
+def form_of(mapping: "str | Form | Mapping[str, Any]") -> Form:
+    """A mapping by its name, or a user's own."""
+    if isinstance(mapping, Form):
+        return mapping
+    if isinstance(mapping, str):
+        if mapping in MAPPINGS:
+            return MAPPINGS[mapping]
+        raise UsageError(f"no mapping is named {mapping!r}; expected {', '.join(MAPPINGS)}, or a dict of your own")
+    known = {one.name for one in fields(Form)}
+    for name in mapping:
+        if name not in known:
+            close = get_close_matches(str(name), known, n=1)
+            hint = f"did you mean {close[0]!r}? " if close else ""
+            raise UsageError(f"a mapping has no {name!r}; {hint}known: {', '.join(sorted(known))}")
+    form = Form(**mapping)
+    if not isinstance(form.hit, Mapping) or not form.hit.get("text") or set(form.hit) - set(_PARTS):
+        raise UsageError(
+            f"hit of a mapping is {form.hit!r}; expected paths to text, and to any of id, title, url, score"
+        )
+    if form.method not in ("GET", "POST") or (form.body is None and form.each is None):
+        raise UsageError("a mapping needs the method GET or POST, and a body (or each) that holds '{query}'")
+    if (form.each is None) != (not form.answers):
+        raise UsageError("a mapping for several queries in one trip has both each and answers, another one neither")
+    return form
+
+
+_PARTS = ("id", "title", "text", "url", "score")
+
+
+def filled(template: Any, values: Mapping[str, Any]) -> Any:
+    """The template with the values in place of their names."""
+    if isinstance(template, str):
+        return values.get(template, template)
+    if isinstance(template, Mapping):
+        return {name: filled(one, values) for name, one in template.items()}
+    if isinstance(template, list | tuple):
+        return [filled(one, values) for one in template]
+    return template
+
+
+def names_in(template: Any) -> set[str]:
+    """The texts in a template, among them the names that stand for values."""
+    if isinstance(template, str):
+        return {template}
+    if isinstance(template, Mapping):
+        return set().union(*map(names_in, template.values()))
+    return set().union(*map(names_in, template)) if isinstance(template, list | tuple) else set()
+
+
+def at(value: Any, path: Path) -> Any:
+    """What lies there; None where nothing does."""
+    for one in (path,) if isinstance(path, str) else path:
+        found = value
+        for name in one.split(".") if one else ():
+            found = found.get(name) if isinstance(found, Mapping) else None
+        if found is not None:
+            return found
+    return None

@@ -1,0 +1,71 @@
+"""The client of Search-R1's kind of server: POST /retrieve, several queries in one trip.
+
+`palaestra serve search` is one. Servers that take a single `query` are asked that way, once they have refused
+`queries`. Left out: bodies other than JSON.
+"""
+
+import os
+from dataclasses import replace
+from typing import Any
+
+from palaestra.envs.search.corpus import titled
+from palaestra.envs.search.http import HttpSearch
+from palaestra.envs.search.index import Hit
+from palaestra.envs.search.mappings import Form
+from palaestra.errors import ToolError
+
+TOKEN_ENV = "PALAESTRA_SEARCH_TOKEN"
+"""Environment variable that holds the token of `palaestra serve search`, on both ends."""
+_MANY = Form(
+    "/retrieve",
+    body={"queries": "{each}", "topk": "{k}", "return_scores": True},
+    each="{query}",
+    answers="result",
+    hit={
+        "id": ("document.id", "id", "document._id"),
+        "title": ("document.title", "title"),
+        "text": ("document.contents", "contents", "document.text", "text"),
+        "url": ("document.url", "url"),
+        "score": "score",
+    },
+    get="/document?id={id}",
+)
+_ONE = replace(
+    _MANY, body={"query": "{query}", "topk": "{k}", "return_scores": True}, each=None, answers="", results="result"
+)
+
+
+class RetrieveClient(HttpSearch):
+    """Asks a server with `/retrieve`."""
+
+    def __init__(self, url: str, *, key_env: str = "", **options: Any) -> None:
+        key_env = key_env or (TOKEN_ENV if os.environ.get(TOKEN_ENV) else "")
+        super().__init__(url.rstrip("/").removesuffix("/retrieve"), _MANY, key_env=key_env, **options)
+        self._settled = False
+
+    async def _found(self, queries: list[str], k: int, patience: float) -> list[list[Hit]]:
+        if not self._settled:
+            try:
+                found = await super()._found(queries, k, patience)
+                self._settled = True
+                return found
+            except ToolError:
+                self.form, self._settled = _ONE, True
+        if self.form is _MANY:
+            return await super()._found(queries, k, patience)
+        found = []
+        for query in queries:
+            found += await super()._found([query], k, patience)
+        return found
+
+    def _hits_of(self, results: list[Any], query: str) -> list[Hit]:
+        """Of a single query the results may lie in a list of one. The title is the first line of the contents."""
+        if len(results) == 1 and isinstance(results[0], list):
+            results = results[0]
+        hits = super()._hits_of(results, query)
+        return [_titled(hit) if hit.text.startswith('"') else hit for hit in hits]
+
+
+def _titled(hit: Hit) -> Hit:
+    title, text = titled(hit.text)
+    return replace(hit, title=title, text=text)

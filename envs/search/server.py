@@ -1,0 +1,120 @@
+"""An index for other machines and other trainers, in Search-R1's wire format: POST /retrieve.
+
+`queries` (or one `query`), `topk` and `return_scores` come in, lists of documents go out, whose `contents` begin with
+the title in quotes; GET /document?id= gives a whole one. Who may use it, and how bodies are bounded, is as in
+`palaestra serve sandbox`. Left out: anything that changes the index.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from palaestra.envs.sandboxes.remote.server import READ_SECONDS, listen, read_body, refused
+from palaestra.envs.search.index import Hit, Index
+from palaestra.errors import MissingExtra, PalaestraError, ToolError
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+BODY_BYTES = 4 * 2**20
+MOST_QUERIES = 1024
+MOST_HITS = 100
+_CONNECTIONS = 1024
+
+
+def application(index: Index, token: str = "") -> "Starlette":
+    """The ASGI application. Without a token it answers to names of this machine alone."""
+    try:
+        from starlette.applications import Starlette
+        from starlette.routing import Route
+    except ImportError as error:
+        raise MissingExtra("starlette", "serve", "serving an index") from error
+    front = _Front(index, token.encode())
+    routes = [
+        Route("/retrieve", front.guarded(front.retrieve), methods=["POST"]),
+        Route("/document", front.guarded(front.document), methods=["GET"]),
+    ]
+    return Starlette(routes=routes)
+
+
+def serve(index: Index, host: str, port: int, token: str, ready: Callable[[str], None]) -> None:
+    """Answer until SIGINT or SIGTERM."""
+    listen(application(index, token), host, port, connections=_CONNECTIONS, ready=ready)
+
+
+class _Front:
+    """What HTTP asks of the index."""
+
+    def __init__(self, index: Index, token: bytes) -> None:
+        self.index, self._token = index, token
+
+    def guarded(self, answer: "Callable[[Request], Awaitable[Any]]") -> "Callable[[Request], Awaitable[Response]]":
+        """An answer for whoever may ask; what is wrong with a request is told in `detail`."""
+        from starlette.responses import JSONResponse
+
+        async def respond(request: "Request") -> "Response":
+            status, said = refused(request, self._token) or (200, "")
+            try:
+                if not said:
+                    return JSONResponse(await answer(request))
+            except _Wrong as error:
+                status, said = error.status, str(error)
+            except ToolError as error:
+                status, said = 404, str(error)
+            except PalaestraError as error:
+                status, said = 500, str(error)
+            return JSONResponse({"detail": said}, status)
+
+        return respond
+
+    async def retrieve(self, request: "Request") -> dict[str, Any]:
+        """The documents of each query."""
+        if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+            raise _Wrong(415, "expected a content type of application/json")
+        try:
+            async with asyncio.timeout(READ_SECONDS):
+                body = await read_body(request, BODY_BYTES)
+        except TimeoutError:
+            raise _Wrong(408, f"the request did not come within {READ_SECONDS:g} s") from None
+        if body is None:
+            raise _Wrong(413, f"the request has more than {BODY_BYTES:,} bytes")
+        try:
+            asked = json.loads(body)
+        except (ValueError, RecursionError):
+            asked = None
+        if not isinstance(asked, dict):
+            raise _Wrong(422, 'expected a JSON object such as {"queries": ["..."], "topk": 3, "return_scores": true}')
+        single = "queries" not in asked and isinstance(asked.get("query"), str)
+        queries = [asked["query"]] if single else asked.get("queries")
+        count = asked.get("topk") or 3
+        if not isinstance(queries, list) or not all(isinstance(one, str) for one in queries):
+            raise _Wrong(422, "queries is no list of texts")
+        if len(queries) > MOST_QUERIES or not isinstance(count, int) or not 1 <= count <= MOST_HITS:
+            raise _Wrong(422, f"at most {MOST_QUERIES} queries go in one request, and topk is from 1 to {MOST_HITS}")
+        found = await self.index.search_many([_sound(one) for one in queries], count)
+        return {"result": [[_shown(hit, bool(asked.get("return_scores"))) for hit in hits] for hits in found]}
+
+    async def document(self, request: "Request") -> dict[str, Any]:
+        """A whole document."""
+        found = await self.index.get(request.query_params.get("id", ""))
+        return {"id": found.id, "contents": f'"{found.title}"\n{found.text}', "url": found.url}
+
+
+class _Wrong(Exception):
+    """A request that cannot be answered."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+def _shown(hit: Hit, scored: bool) -> dict[str, Any]:
+    document = {"id": hit.id, "contents": f'"{hit.title}"\n{hit.text}', "url": hit.url}
+    return {"document": document, "score": hit.score} if scored else document
+
+
+def _sound(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
