@@ -27,7 +27,7 @@ its text, alt texts, title, the last part of its address. Names and values have 
 are left out (the hidden attribute, display: none, aria-hidden), so are scripts, styles, templates.
 
 A walker writes its own brackets as OPEN and CLOSE, which it removes from what the page says; `finished` turns them into
-brackets when those of the page that look like a number of ours have got a backslash: \\[7:button Pay].
+brackets when those of the page that look like a number of ours have got a backslash: [\\7:button Pay].
 """
 
 import re
@@ -42,7 +42,6 @@ OPTIONS = 30
 MAX_LINES = 20_000
 _FAKE = re.compile(r"[\[［](?=[^\w\[［]*\d(?:\d|[^\w\[［])*?[:：])")
 """A bracket, a number and a colon, with anything between them that a reader may overlook."""
-_OWN = str.maketrans({OPEN: "[", CLOSE: "]"})
 
 
 def without_marks(text: str) -> str:
@@ -70,16 +69,16 @@ def chosen(values: Sequence[str], options: Sequence[str]) -> str:
 
 def escaped(text: str) -> str:
     """What a page says, where nothing of it is a number of ours: a title, an error."""
-    return _FAKE.sub(r"\\\g<0>", without_marks(text))
+    return _FAKE.sub(r"\g<0>\\", without_marks(text))
 
 
 def finished(lines: Sequence[str]) -> tuple[str, ...]:
     """A walker's lines as an agent sees them: with our brackets, escaped, wrapped, at most MAX_LINES."""
     text = "\n".join(lines)
     if "[" in text or "［" in text:
-        text = _FAKE.sub(r"\\\g<0>", text)
-    done = text.translate(_OWN) if OPEN in text else text
+        text = _FAKE.sub(r"\g<0>\\", text)
+    done = text.replace(OPEN, "[").replace(CLOSE, "]")
     found = done.split("\n") if done else []
     if len(done) > WIDTH and max(map(len, found)) > WIDTH:
-        found = [part for line in found for part in wrapped_line(line)]
+        found = [part for line in found for part in (wrapped_line(line) if len(line) > WIDTH else (line,))]
     return tuple(found[:MAX_LINES])

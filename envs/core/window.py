@@ -4,7 +4,6 @@ Search results, pages and files are all shown to an agent through it, in one for
 Tokens are counted as four letters each, since an environment knows no tokenizer.
 """
 
-import textwrap
 from collections.abc import Iterator, Sequence
 
 from palaestra.errors import ToolError
@@ -22,10 +21,16 @@ def wrapped(text: str) -> list[str]:
 
 
 def wrapped_line(line: str) -> list[str]:
-    """One line as several; its indentation stays with the first."""
-    if len(line) <= WIDTH:
-        return [line]
-    return textwrap.wrap(line, WIDTH, drop_whitespace=False, break_on_hyphens=False) or [""]
+    """One line as several, broken at blanks where there are any; its indentation stays with the first."""
+    parts, at = [], 0
+    while len(line) - at > WIDTH:
+        cut = line.rfind(" ", at + 1, at + WIDTH + 1)
+        end = cut if cut > at else at + WIDTH
+        parts.append(line[at:end])
+        at = end + (cut > at)
+    if at < len(line) or not parts:
+        parts.append(line[at:])
+    return parts
 
 
 def view(lines: Sequence[str], first: int = 1, tokens: int = 1024, last: int | None = None) -> str:

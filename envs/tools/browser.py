@@ -89,7 +89,7 @@ class ReadingBrowser(BudgetedToolkit):
         """
         if not url.strip():
             return await self._act(lambda tab, seconds: tab.look(seconds))
-        return await self._act(lambda tab, seconds: tab.open(url, seconds), opens=True)
+        return await self._act(lambda tab, seconds: tab.open(url, seconds), bool(self._home) and "://" not in url)
 
     @tool
     async def click(self, number: int) -> str:
@@ -101,7 +101,7 @@ class ReadingBrowser(BudgetedToolkit):
 
         async def follow(tab: BrowserSession, seconds: float) -> Page:
             page = await tab.look(seconds)
-            shown = re.compile(rf"(?<!\\)\[{number}:(\w+)")
+            shown = re.compile(rf"\[{number}:(\w+)")
             kind = next((found[1] for line in page.lines if (found := shown.search(line))), None)
             if kind not in ("link", None):
                 raise ToolError(f"[{number}] is a {kind}; only links can be clicked here")
@@ -163,11 +163,11 @@ class ReadingBrowser(BudgetedToolkit):
 
     # What tools of subclasses use as well.
 
-    async def _act(self, action: Action, opens: bool = False) -> str:
+    async def _act(self, action: Action, on_page: bool = True) -> str:
         """Act, and show the page. Calls follow one another, since each finds the page that the last one left."""
 
         async def work(seconds: float) -> str:
-            if not opens:
+            if on_page:
                 await self._shown(seconds)
             before, self._page = self._page, await action(self._tab, seconds)
             same = before is not None and before.url == self._page.url and before.title == self._page.title

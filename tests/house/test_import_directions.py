@@ -61,7 +61,7 @@ RULES = (
         "palaestra.envs",
         ("palaestra.envs", *FRONT),
         frozenset({"numpy", "gymnasium", "pydantic", "docstring_parser", "pettingzoo"}),
-        frozenset({"rich", "pyarrow", "docker", "httpx", "starlette", "uvicorn", "ray", "mcp"}) | GRADING | WEB,
+        frozenset({"rich", "pyarrow", "docker", "httpx", "httpcore", "h11", "starlette", "uvicorn", "ray", "mcp"}) | GRADING | WEB,
     ),
     Rule(
         "palaestra.agents",

@@ -14,10 +14,12 @@ from urllib.parse import urldefrag, urljoin
 
 from palaestra.envs.browser.browser import Page
 from palaestra.envs.browser.format import escaped
+from palaestra.envs.browser.network import allow_list, checked_transport
 from palaestra.envs.browser.site import Site
 from palaestra.envs.browser.text import forms
 from palaestra.envs.browser.text.cookies import Jar
-from palaestra.envs.browser.text.document import Document, Element, Value
+from palaestra.envs.browser.text.document import Document
+from palaestra.envs.browser.text.elements import BUTTONS, CHECKABLE, Element, Value
 from palaestra.envs.browser.text.fetching import SHOWN, Client, Download, Loaded, load, within
 from palaestra.errors import ToolError, UsageError
 
@@ -30,12 +32,12 @@ class TextBrowser:
     """Opens sessions. One a process."""
 
     def __init__(self, allow: str | Iterable[str] = (), max_bytes: int = 4_000_000) -> None:
-        """`allow`: hosts that may be reached over the network (`envs.browser.network`); `max_bytes` of a page are read."""
+        """`allow`: hosts to be reached over the network (`envs.browser.network`); `max_bytes` of a page are read."""
         if not isinstance(max_bytes, int) or isinstance(max_bytes, bool) or max_bytes < 1:
             raise UsageError(f"max_bytes is {max_bytes!r}; expected a whole number above 0")
-        self.allow = (allow,) if isinstance(allow, str) else tuple(allow)
+        self._allow = allow_list(allow)
         self._transports: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-        self.client = Client(self._transport if self.allow else None, max_bytes)
+        self.client = Client(self._transport if self._allow.entries else None, max_bytes)
         self.waits = self.client.waits
 
     def session(self, sites: Mapping[str, Site]) -> "TextSession":
@@ -51,7 +53,7 @@ class TextBrowser:
     def close(self) -> None:
         """Close its connections."""
         for loop, transport in list(self._transports.items()):
-            if loop.is_running():
+            if loop.is_running():  # On another thread, as all but tests have it.
                 asyncio.run_coroutine_threadsafe(transport.aclose(), loop)
         self._transports.clear()
 
@@ -60,14 +62,8 @@ class TextBrowser:
         loop = asyncio.get_running_loop()
         found = self._transports.get(loop)
         if found is None:
-            found = self._transports[loop] = self._new_transport()
+            found = self._transports[loop] = checked_transport(self._allow)
         return found
-
-    def _new_transport(self) -> Any:
-        from palaestra.envs.browser.network.allow import allow_list
-        from palaestra.envs.browser.network.transport import checked_transport
-
-        return checked_transport(allow_list(self.allow))
 
 
 class State:
@@ -102,16 +98,16 @@ class TextSession:
         self.state.focus = place
         if element.kind == "link":
             return await self._follow(element.attributes["href"], seconds)
-        if element.kind in forms.PRESSED:
+        if element.kind in BUTTONS:
             return await self._press_button(element, seconds)
-        if element.kind in forms.CHECKABLE:
+        if element.kind in CHECKABLE:
             self._tick(place, element)
         return self._page()
 
     async def type(self, number: int, text: str, seconds: float = 30.0) -> Page:
         """Put a text into a field."""
         place, element = self._element(number)
-        if not isinstance(element.value, str) or element.kind in ("link", "file", *forms.PRESSED):
+        if not isinstance(element.value, str) or element.kind in ("link", "file", *BUTTONS):
             raise ToolError(f"[{number}] is a {element.kind}; text is typed into a field")
         if "readonly" in element.attributes:
             raise ToolError(f"[{number}] can only be read")
@@ -150,13 +146,12 @@ class TextSession:
         if not 0 <= self.state.focus < len(document.elements):
             raise ToolError("nothing has the focus; click on something or type into a field first")
         element = document.elements[self.state.focus]
-        pressed = element.kind in ("link", *forms.PRESSED) or (key != "Enter" and element.kind in forms.CHECKABLE)
+        pressed = element.kind in ("link", *BUTTONS) or (key != "Enter" and element.kind in CHECKABLE)
         if pressed:
             return await self.click(element.number, seconds)
-        if key != "Enter" or element.tag == "textarea":
-            value = element.value + ("\n" if key == "Enter" else " ")  # type: ignore[operator]
-            return self._hold({self.state.focus: value}) if isinstance(element.value, str) else self._page()
-        return await self.submit(element.number, seconds)
+        if isinstance(element.value, str) and (key != "Enter" or element.tag == "textarea"):
+            return self._hold({self.state.focus: element.value + ("\n" if key == "Enter" else " ")})
+        return await self.submit(element.number, seconds) if element.tag == "input" else self._page()
 
     async def submit(self, number: int, seconds: float = 30.0) -> Page:
         """Send the form of an element, by this button or its first one."""
@@ -225,6 +220,8 @@ class TextSession:
             return f"http://{url}"
         if state.document is not None:
             return self._joined(url)
+        if url.startswith(("/", "?", "#", ".")):
+            raise ToolError(f"no page is open; open a full address before {url[:SHOWN]!r}")
         return f"https://{url}"
 
     def _joined(self, url: str) -> str:
@@ -306,5 +303,6 @@ class TextSession:
         document = self.state.document
         if document is None:
             return Page("", "", (), note=note)
-        note = "; ".join(filter(None, (note, document.note)))
+        later = "" if document.refresh is None else "leads on to {1} after {0:g} s".format(*document.refresh)
+        note = "; ".join(filter(None, (note, escaped(later[:SHOWN]), document.note)))
         return Page(self.state.url, document.title, document.lines, len(document.numbered), note)

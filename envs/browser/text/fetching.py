@@ -10,9 +10,9 @@ import codecs
 import logging
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urljoin, urlsplit
 
 from palaestra.envs.browser.format import escaped
@@ -32,8 +32,8 @@ FOLLOWED_SECONDS = 1.0
 """A page that leads on sooner than this is left at once."""
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?\s*([a-zA-Z0-9_:.+-]{2,40})", re.IGNORECASE)
 _ENCODINGS = re.compile(
-    r"utf-(8|16)|ascii|iso8859-\d+|cp125\d|cp(866|874|932|949)|koi8-[ru]|mac-roman|gb(k|2312|18030)|big5|euc_(jp|kr)|shift_jis|"
-    r"iso2022_jp"
+    r"utf-(8|16)|ascii|iso8859-\d+|cp125\d|cp(866|874|932|949)|koi8-[ru]|mac-roman|gb(k|2312|18030)|big5|euc_(jp|kr)|"
+    r"shift_jis|iso2022_jp"
 )
 """Those of the web, by Python's names: others, such as punycode, are no texts of a page."""
 _MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
@@ -83,7 +83,7 @@ async def load(
         response = (
             await client.respond(url, parts, method, body, jar, seconds)
             if site is None
-            else _respond(site, SiteRequest(url.partition("#")[0], method, body, jar.of(parts)), parts, jar)
+            else _respond(site, SiteRequest(url.partition("#")[0], method, body, jar.of(parts)))
         )
         headers = {name.lower(): value for name, value in response.headers.items()} if response.headers else {}
         for cookie in headers.get("set-cookie", "").splitlines():
@@ -113,7 +113,7 @@ def _joined(base: str, url: str) -> str:
         raise ToolError(f"the page leads to {escaped(url[:SHOWN])!r}, which is no address") from None
 
 
-def _respond(site: Site, request: SiteRequest, parts: SplitResult, jar: Jar) -> SiteResponse:
+def _respond(site: Site, request: SiteRequest) -> SiteResponse:
     """A site's answer; its exceptions are an answer too."""
     try:
         return site.respond(request)
@@ -127,13 +127,17 @@ def _respond(site: Site, request: SiteRequest, parts: SplitResult, jar: Jar) -> 
 def _document(response: SiteResponse, url: str, headers: Mapping[str, str]) -> Document:
     kind, _, rest = response.type.partition(";")
     kind = kind.strip().lower()
-    html = kind in _HTML
-    if not (html or kind.startswith("text/") or kind in _TEXTS or kind.endswith(("+json", "+xml"))):
-        size = headers.get("content-length") or str(len(response.body))
-        raise Download(f"{escaped(url[:SHOWN])} is no page ({kind[:60]}, {size[:12]} bytes) and was not loaded")
-    body = response.body
+    if not _readable(kind):
+        size = headers.get("content-length") or (len(response.body) if response.body else "unknown")
+        told = escaped(f"{url[:SHOWN]} is no page ({kind[:60]}, {str(size)[:12]} bytes)")
+        raise Download(f"{told} and was not loaded")
+    body, html = response.body, kind in _HTML
     text = body if isinstance(body, str) else decoded(body, rest, html)
     return document_of(text) if html else plain_document(text)
+
+
+def _readable(kind: str) -> bool:
+    return kind in _HTML or kind.startswith("text/") or kind in _TEXTS or kind.endswith(("+json", "+xml"))
 
 
 def decoded(body: bytes, declared: str, html: bool) -> str:
@@ -160,7 +164,7 @@ def decoded(body: bytes, declared: str, html: bool) -> str:
 class Client:
     """What asks hosts on a network."""
 
-    def __init__(self, make: Any, max_bytes: int) -> None:
+    def __init__(self, make: "Callable[[], httpx.AsyncBaseTransport] | None", max_bytes: int) -> None:
         """`make` gives the transport of the running loop; None where no network is reached."""
         self._make, self.max_bytes = make, max_bytes
         self.waits = make is not None
@@ -179,6 +183,7 @@ class Client:
         try:
             request = httpx.Request(method, url, headers=headers, content=body if method == "POST" else None)
             request.extensions = {"timeout": httpx.Timeout(seconds).as_dict()}
+            assert self._make is not None
             response = await self._make().handle_async_request(request)
             try:
                 return await self._read(response)
@@ -192,18 +197,19 @@ class Client:
         headers = {name.lower(): value for name, value in response.headers.items() if name.lower() != "set-cookie"}
         headers["set-cookie"] = "\n".join(response.headers.get_list("set-cookie"))
         kind = headers.get("content-type", "")
-        if not kind.startswith(("text/", "application/")) and kind:
-            return SiteResponse(b"", response.status_code, kind, headers)
+        if not _readable(kind.partition(";")[0].strip().lower()):
+            return SiteResponse(b"", response.status_code, kind, headers)  # Its body stays where it is.
         unzip = zlib.decompressobj(47) if headers.get("content-encoding") in ("gzip", "x-gzip", "deflate") else None
         body = bytearray()
-        async for part in response.stream:  # type: ignore[union-attr]
-            body += part if unzip is None else unzip.decompress(part, self.max_bytes - len(body) + 1)
+        assert isinstance(response.stream, AsyncIterable)
+        async for part in response.stream:
+            body += part if unzip is None else unzip.decompress(part, self.max_bytes + 1 - len(body))
             if len(body) > self.max_bytes:
                 break
         return SiteResponse(bytes(body[: self.max_bytes]), response.status_code, kind, headers)
 
 
-async def within(seconds: float, waits: bool, work: Any) -> Any:
+async def within(seconds: float, waits: bool, work: Awaitable[Loaded]) -> Loaded:
     """Wait for it until its deadline; what never waits needs none."""
     if not waits:
         return await work

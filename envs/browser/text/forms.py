@@ -6,10 +6,9 @@ Left out: files, and `multipart/form-data`: what has no file is sent urlencoded,
 from collections.abc import Mapping
 from urllib.parse import urlencode, urlsplit
 
-from palaestra.envs.browser.text.document import Document, Element
+from palaestra.envs.browser.text.document import Document
+from palaestra.envs.browser.text.elements import BUTTONS, CHECKABLE, Element
 
-CHECKABLE = ("checkbox", "radio")
-PRESSED = ("submit", "button", "reset", "image")
 REQUIRED = "is required: fill it in, then send the form"
 
 
@@ -60,7 +59,7 @@ def entries(document: Document, form: int, button: Element | None) -> list[tuple
             if one is button:
                 dot = f"{name}." if name else ""
                 found += [(f"{dot}x", "0"), (f"{dot}y", "0")]
-        elif not name or (one.kind in PRESSED and one is not button):
+        elif not name or (one.kind in BUTTONS and one is not button):
             continue
         elif one.kind in CHECKABLE:
             if one.value:

@@ -1,0 +1,213 @@
+"""One connection of a browser to its proxy: a request with its answer, or a tunnel.
+
+h11 reads and writes every message anew, so no second reading of it can find another request in it. A connection carries
+one request and closes. Left out: what goes on in a tunnel, which is the browser's and the server's (the browser checks
+the certificate there); WebSockets without `CONNECT`, which Chromium does not use.
+"""
+
+import asyncio
+import html
+import itertools
+import re
+from typing import TYPE_CHECKING, Any
+
+from palaestra.envs.browser.network.addresses import Refused
+from palaestra.envs.browser.network.allow import split_port
+from palaestra.envs.browser.network.way import CHUNK, Answer, Cut, Way
+
+if TYPE_CHECKING:
+    import h11
+
+_ABSOLUTE = re.compile(r"http://([^/?#]+)([/?].*)?", re.IGNORECASE | re.DOTALL)
+_HOP = {b"connection", b"keep-alive", b"te", b"trailer", b"upgrade", b"http2-settings", b"expect", b"host"}
+"""Headers of one connection, which are not passed on; nor is what begins with `proxy-`."""
+_MAX_EARLY = 10
+"""Answers of status 1xx before the real one."""
+_SMALL, _SMALL_PARTS = 16, 1000
+"""A body of more parts than the second may not have parts of fewer bytes than the first: each costs our time."""
+
+
+class Exchange:
+    """Serves one connection."""
+
+    def __init__(self, way: Way, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        import h11
+
+        self.way, self.limits = way, way.limits
+        self._reader, self._writer = reader, writer
+        self._client = h11.Connection(h11.SERVER, max_incomplete_event_size=self.limits.head_bytes)
+
+    async def run(self) -> None:
+        """Serve it."""
+        import h11
+
+        counts = self.way.counts
+        try:
+            async with asyncio.timeout(self.limits.head_seconds):
+                request = await self._heard(self._client, self._reader)
+            if not isinstance(request, h11.Request):
+                return  # Nothing came.
+            await (self._tunnel(request) if request.method == b"CONNECT" else self._forward(request))
+        except Refused as refused:
+            counts.refused += 1
+            self.way.refusals.append(str(refused))
+            await self._say(403, str(refused))
+        except Answer as answer:
+            counts.failed += 1
+            await self._say(answer.status, str(answer))
+        except h11.RemoteProtocolError as error:
+            counts.failed += 1
+            await self._say(400, f"this is not HTTP as it should be: {error}")
+
+    async def _tunnel(self, request: "h11.Request") -> None:
+        """Pass bytes both ways, until both sides have ended or nothing moves."""
+        import h11
+
+        host, port = _place(request.target.decode("latin-1"), None)
+        if not isinstance(await self._heard(self._client, self._reader), h11.EndOfMessage):
+            raise Answer(400, "a CONNECT has no body")
+        reader, writer = await self.way.connect(host, port)
+        try:
+            self.way.counts.allowed += 1
+            await self._tell(h11.Response(status_code=200, headers=[], reason=b"Connection established"))
+            writer.transport.set_write_buffer_limits(0)
+            early, _ = self._client.trailing_data
+            async with asyncio.timeout(self.limits.idle_seconds) as quiet:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(self._pump(self._reader, writer, quiet, early))
+                    group.create_task(self._pump(reader, self._writer, quiet, b""))
+        except BaseExceptionGroup as group_error:
+            raise Cut from group_error
+        finally:
+            writer.transport.abort()
+
+    async def _pump(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, quiet: asyncio.Timeout, data: bytes
+    ) -> None:
+        clock = asyncio.get_running_loop().time
+        while data or (data := await reader.read(CHUNK)):
+            self.way.count_bytes(len(data))
+            writer.write(data)
+            await writer.drain()
+            quiet.reschedule(clock() + self.limits.idle_seconds)
+            data = b""
+        writer.write_eof()
+
+    async def _forward(self, request: "h11.Request") -> None:
+        """One request over plain http."""
+        import h11
+
+        match = _ABSOLUTE.fullmatch(request.target.decode("latin-1"))
+        if match is None:
+            raise Refused("only http:// and https:// addresses are opened")
+        host, port = _place(match[1], 80)
+        path = match[2] or "/"
+        path = path if path.startswith("/") else f"/{path}"
+        names = [name for name, _ in request.headers]
+        if names.count(b"content-length") + names.count(b"transfer-encoding") > 1:
+            raise Answer(400, "the request states its length twice")
+        reader, writer = await self.way.connect(host, port)
+        try:
+            self.way.counts.allowed += 1
+            server = h11.Connection(h11.CLIENT, max_incomplete_event_size=self.limits.head_bytes)
+            head = [(b"Host", match[1].encode("latin-1")), *_end_to_end(request.headers), (b"Connection", b"close")]
+            writer.write(
+                server.send(h11.Request(method=request.method, target=path.encode("latin-1"), headers=head)) or b""
+            )
+            async for part in self._body(self._client, self._reader, self.limits.request_bytes):
+                await self._send(writer, server.send(h11.Data(data=part)))
+            await self._send(writer, server.send(h11.EndOfMessage()))
+            await self._answer(server, reader)
+        finally:
+            writer.transport.abort()
+
+    async def _answer(self, server: "h11.Connection", reader: asyncio.StreamReader) -> None:
+        """Pass an answer on as it comes."""
+        import h11
+
+        try:
+            async with asyncio.timeout(self.limits.idle_seconds):
+                for _ in range(_MAX_EARLY):
+                    if not isinstance(response := await self._heard(server, reader), h11.InformationalResponse):
+                        break
+            if not isinstance(response, h11.Response):
+                raise Answer(502, "the server gave no answer")
+        except TimeoutError:
+            raise Answer(504, f"the server gave no answer within {self.limits.idle_seconds:g} s") from None
+        except h11.RemoteProtocolError as error:
+            raise Answer(502, f"the server's answer is not HTTP as it should be: {error}") from None
+        most = self.limits.response_bytes
+        if any(name == b"content-length" and int(value) > most for name, value in response.headers):
+            raise Answer(502, f"the answer is larger than {most} bytes")
+        head = [*_end_to_end(response.headers), (b"Connection", b"close")]
+        await self._tell(h11.Response(status_code=response.status_code, headers=head, reason=response.reason))
+        try:
+            async for part in self._body(server, reader, most):
+                await self._tell(h11.Data(data=part))
+        except (Answer, h11.RemoteProtocolError):  # The head is out already: what the client has must look cut.
+            raise Cut from None
+        await self._tell(h11.EndOfMessage())
+
+    async def _say(self, status: int, reason: str) -> None:
+        """A page of the proxy's own, where the client still waits for one."""
+        import h11
+
+        if self._client.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            raise Cut
+        page = f"<!doctype html><title>{status}</title><h1>{status}: not opened</h1><p>{html.escape(reason)}</p>"
+        head = {"Content-Type": "text/html; charset=utf-8", "Content-Length": str(len(data := page.encode()))}
+        head |= {"Connection": "close", "Cache-Control": "no-store"}
+        await self._tell(h11.Response(status_code=status, headers=list(head.items())))
+        await self._tell(h11.Data(data=data))
+        await self._tell(h11.EndOfMessage())
+
+    async def _body(self, connection: "h11.Connection", reader: asyncio.StreamReader, most: int) -> Any:
+        """The parts of a body, bounded in size and in the time between them."""
+        import h11
+
+        size = 0
+        for count in itertools.count():
+            async with asyncio.timeout(self.limits.idle_seconds):
+                event = await self._heard(connection, reader)
+                await asyncio.sleep(0)  # Data that is here already would hold up all other connections.
+            if not isinstance(event, h11.Data):
+                return
+            size += len(event.data)
+            self.way.count_bytes(len(event.data))
+            if size > most or count > _SMALL_PARTS + size // _SMALL:
+                raise Answer(413, f"the body is larger than {most} bytes, or comes in too small parts")
+            yield bytes(event.data)
+
+    async def _heard(self, connection: "h11.Connection", reader: asyncio.StreamReader) -> Any:
+        """The next event of a side."""
+        import h11
+
+        while (event := connection.next_event()) is h11.NEED_DATA:
+            connection.receive_data(await reader.read(CHUNK))
+        return event
+
+    async def _tell(self, event: Any) -> None:
+        await self._send(self._writer, self._client.send(event))
+
+    async def _send(self, writer: asyncio.StreamWriter, data: bytes | None) -> None:
+        async with asyncio.timeout(self.limits.idle_seconds):
+            writer.write(data or b"")
+            await writer.drain()
+
+
+def _place(authority: str, default: int | None) -> tuple[str, int]:
+    """Host and port of an address's authority."""
+    if "@" in authority:
+        raise Refused("an address with a user's name or password before the host is not opened")
+    try:
+        host, (port,) = split_port(authority, () if default is None else (default,))
+    except ValueError:
+        raise Refused(f"{authority[:100]!r} is no host with a port") from None
+    return host.lower(), port
+
+
+def _end_to_end(headers: Any) -> list[tuple[bytes, bytes]]:
+    """Headers without those of one connection, and without those that the sender names as such."""
+    named = {part.strip().lower() for name, value in headers if name == b"connection" for part in value.split(b",")}
+    own = _HOP | (named - {b"content-length", b"transfer-encoding"})
+    return [(name, value) for name, value in headers if name not in own and not name.startswith(b"proxy-")]

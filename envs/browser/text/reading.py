@@ -1,0 +1,410 @@
+"""Reads a page once from left to right and writes its numbered text (`envs.browser.format`).
+
+What it reads is not what a server sent but what lexbor wrote out after building the tree as a browser does: every tag
+is closed, every attribute quoted. So nothing here recurses, however deep a page is nested, and a page costs one Python
+step a tag. Left out: styles other than `display: none` on the element itself.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+
+from palaestra.envs.browser.format import CLOSE, OPEN, bracket, chosen, finished, squeezed
+from palaestra.envs.browser.text.bounds import VOID
+from palaestra.envs.browser.text.elements import BUTTONS, FIELDS, TYPES, Element, Value
+
+MAX_ELEMENTS = 5_000
+"""Links and controls that get a number."""
+_ATTRIBUTES = r'(?: [^\s>/]+?="[^"]*")*+'
+_TOKEN = re.compile(
+    rf"([^<]++)|<([a-zA-Z][^\s>/]*+)({_ATTRIBUTES})[^>]*>(?:([^<]*+)(<)/\2>)?+|</([^>]*)>|<(?:!--.*?-->|[^>]*>)",
+    re.DOTALL,
+)
+"""A text; an element that holds a text and no other element, since most do; a start tag; an end tag."""
+_ATTRIBUTE = re.compile(r' ([^\s>/]+?)="([^"]*)"')
+_HIDDEN = re.compile(r' (?:hidden="|aria-hidden="true"|style="[^"]*display:\s*none)', re.IGNORECASE)
+_HREF = re.compile(r' href="([^"]*)"')
+_SCHEME = re.compile(r"\s*(?!https?:)[a-z][a-z0-9+.-]*:", re.IGNORECASE)
+_REFRESH = re.compile(r"\s*(\d+)[^;,]*[;,]\s*(?:url\s*=\s*)?['\"]?([^'\"]+)", re.IGNORECASE)
+_LABEL = re.compile(rf"<label({_ATTRIBUTES})[^>]*>(.*?)</label>", re.DOTALL)
+_IDS = re.compile(r'<(?:input|select|textarea|button)[^<>]*? id="([^"]*)"')
+_CONTROL = re.compile(r'<(?:input(?![^<>]* type="hidden")|select|textarea)[ >]')
+_NO_NAME = re.compile(r"<select[ >].*?</select>|<textarea[ >].*?</textarea>|<[^>]*>", re.DOTALL)
+
+_DEAD = frozenset({"template", "noscript", "svg", "object", "math"})
+"""Not shown, and controls in them are none."""
+_SENT = frozenset({"input", "select", "option", "textarea", "button", "form"})
+"""What counts where it is hidden too."""
+_BLOCKS = (
+    "address article aside body br center dd details dialog div dl dt fieldset figcaption figure footer form header "
+    "hgroup html legend main menu nav optgroup p search section summary"
+)
+_SOFT = frozenset(_BLOCKS.split())
+"""Blocks that are a blank inside a cell."""
+_HEADINGS = {f"h{level}": f"{'#' * level} " for level in range(1, 7)}
+_STRONG = frozenset({*_HEADINGS, "ul", "ol", "li", "table", "caption", "pre", "blockquote", "tr", "td", "th"})
+_KNOWN = _SOFT | _STRONG | _SENT | {"a", "img", "hr", "label", "title", "base", "meta"}
+
+
+class _Open:
+    """What takes all text up to its end tag: a link, a button, a title, an option, a textarea; a select its options."""
+
+    __slots__ = ("alts", "attributes", "number", "options", "outer", "place", "tag")
+
+    def __init__(self, tag: str, attributes: Mapping[str, str], number: int, place: int, outer: list[str]) -> None:
+        self.tag, self.attributes, self.number, self.place, self.outer = tag, attributes, number, place, outer
+        self.alts: list[str] = []
+        """Of its images, which name it where it has no text."""
+        self.options: list[tuple[str, Mapping[str, str]]] = []
+
+
+class Reader:
+    """One pass over a page, with these values of elements, by their place, instead of the page's."""
+
+    def __init__(self, source: str, values: Mapping[int, Value]) -> None:
+        self.source, self.values = source, values
+        self.title, self.base = "", ""
+        self.refresh: tuple[float, str] | None = None
+        """Seconds, and where the page leads then."""
+        self.elements: list[Element] = []
+        self.numbered: list[int] = []
+        """The place in `elements` of each number."""
+        self.forms: list[Mapping[str, str]] = []
+        self._lines: list[str] = []
+        self._parts: list[str] = []
+        """Of the line that is being written."""
+        self._prefix = ""
+        self._open: list[_Open] = []
+        self._lists: list[int] = []
+        """Of each list around us: the number of its next item, or -1."""
+        self._tables: list[int] = []
+        """Of each table around us: cells of the row so far."""
+        self._form = -1
+        self._in_cell = self._pre = self._muted = self._hidden = False
+        self._names, self._labels = _labels(source) if "<label" in source else ({}, iter(()))
+        self._label = ""
+        """Of the label around us, for the first control in it."""
+
+    def run(self) -> tuple[str, ...]:
+        """The lines."""
+        skipped, dead = 0, False  # Tags that are open inside of something hidden, itself included.
+        for text, tag, written, inner, whole, end in _TOKEN.findall(self.source):
+            if text:
+                if not skipped:
+                    self._text(text)
+                elif not dead and self._open and self._open[-1].tag in ("option", "textarea"):
+                    self._parts.append(decoded(text))  # Hidden, and sent all the same.
+            elif tag:
+                known = tag in _KNOWN
+                if skipped or tag in _DEAD or _maybe_hidden(written):
+                    if not skipped:
+                        self._hidden, dead = True, tag in _DEAD
+                    if tag in _SENT and not dead:
+                        self._start(tag, written)
+                        if whole:
+                            self._parts.append(decoded(inner))
+                            self._end(tag)
+                    skipped += not whole and tag not in VOID
+                    self._hidden = bool(skipped)
+                    dead = dead and self._hidden
+                elif not whole:
+                    if known:
+                        self._start(tag, written)
+                elif not known:
+                    self._text(inner)
+                elif tag != "a" or not self._plain_link(written, inner):
+                    self._start(tag, written)
+                    self._text(inner)
+                    self._end(tag)
+            elif not skipped:
+                if end in _KNOWN:
+                    self._end(end)
+            elif end:
+                if end in _SENT and not dead:
+                    self._end(end)
+                skipped -= 1
+                if not skipped:
+                    dead = self._hidden = False
+        self._flush()
+        return finished(self._lines)
+
+    def _text(self, text: str) -> None:
+        if (self._parts or self._pre or not text.isspace()) and (not self._muted or self._open):
+            self._parts.append(decoded(text) if "&" in text else text)
+
+    def _start(self, tag: str, written: str) -> None:
+        if tag in _SOFT:
+            if tag == "br" and self._pre:
+                self._parts.append("\n")
+            else:
+                self._block()
+            if tag == "form":
+                self._form = len(self.forms)
+                self.forms.append(attributes_of(written))
+        elif tag in _STRONG:
+            self._start_strong(tag)
+        elif tag == "a":
+            attributes = attributes_of(written)
+            if "href" in attributes and not _SCHEME.match(attributes["href"]):
+                self._take(tag, attributes)
+        elif tag == "input":
+            self._input(attributes_of(written))
+        elif tag == "option":
+            if self._open and self._open[-1].tag == "select":
+                self._open.append(_Open(tag, attributes_of(written), 0, 0, self._parts))
+                self._parts = []
+        elif tag in _SENT:
+            self._take(tag, attributes_of(written))
+        else:
+            self._start_other(tag, attributes_of(written))
+
+    def _plain_link(self, written: str, text: str) -> bool:
+        """Show a link at once, unless there is anything to it."""
+        href = _HREF.search(written)
+        if href is None or "&" in written or ":" in href[1][:16] or "aria-" in written:
+            return False
+        name = squeezed(decoded(text) if "&" in text else text)
+        if not name or len(self.numbered) >= MAX_ELEMENTS:
+            return False
+        number = len(self.numbered) + 1
+        self.numbered.append(len(self.elements))
+        self.elements.append(Element(number, "a", "link", {"href": href[1]}))
+        if self._parts and self._parts[-1].endswith(CLOSE):
+            self._parts.append(" ")
+        self._parts.append(f"{OPEN}{number}:link {name}{CLOSE}")
+        return True
+
+    def _start_other(self, tag: str, attributes: Mapping[str, str]) -> None:
+        if tag == "img":
+            if alt := squeezed(attributes.get("alt", "")):
+                if self._open:
+                    self._open[-1].alts.append(alt)
+                else:
+                    self._parts.append(f"(image: {alt})")
+        elif tag == "hr":
+            self._flush()
+            self._lines.append("---")
+        elif tag == "label":
+            self._muted, self._label = next(self._labels, (False, ""))
+        elif tag == "title":
+            self._open.append(_Open(tag, attributes, 0, 0, self._parts))
+            self._parts = []
+        elif tag == "base":
+            self.base = self.base or attributes.get("href", "")
+        elif attributes.get("http-equiv", "").lower() == "refresh":
+            found = _REFRESH.match(attributes.get("content", ""))
+            if found and self.refresh is None:
+                self.refresh = (float(found[1][:9]), found[2].strip())
+
+    def _end(self, tag: str) -> None:
+        if self._open and self._open[-1].tag == tag:
+            self._finish(self._open.pop())
+        elif tag in _SOFT:
+            self._block()
+            if tag == "form":
+                self._form = -1
+        elif tag in _STRONG:
+            self._end_strong(tag)
+        elif tag == "label":
+            self._muted, self._label = False, ""
+
+    # Text and lines.
+
+    def _block(self) -> None:
+        """Where a block begins or ends."""
+        if self._open or self._in_cell:
+            self._parts.append(" ")
+        elif self._parts:
+            self._flush()
+
+    def _flush(self) -> None:
+        """End the line."""
+        if not self._parts:
+            return
+        joined = "".join(self._parts)
+        self._parts.clear()
+        if self._pre:
+            self._lines += [line.rstrip() for line in joined.splitlines()]
+        elif text := " ".join(joined.split()):
+            self._lines.append(f"{self._prefix}{text}")
+            self._prefix = ""
+
+    def _start_strong(self, tag: str) -> None:
+        """A block that is one inside a cell too; or a cell."""
+        if self._open:
+            self._parts.append(" ")
+        elif tag == "td" or tag == "th":
+            if self._tables:
+                if self._tables[-1]:
+                    self._parts.append(" | ")
+                self._tables[-1] += 1
+                self._in_cell = True
+        else:
+            if self._parts:
+                self._flush()
+            if tag == "li":
+                at = self._lists[-1] if self._lists else -1
+                if at > 0:
+                    self._lists[-1] = at + 1
+                self._prefix = "  " * min(len(self._lists) - 1, 10) + ("- " if at < 0 else f"{at}. ")
+            elif tag == "ul" or tag == "ol":
+                self._lists.append(1 if tag == "ol" else -1)
+            elif tag == "tr" and self._tables:
+                self._tables[-1] = 0
+            elif tag == "table":
+                self._tables.append(0)
+                self._in_cell = False
+            elif tag == "pre":
+                self._lines.append("```")
+                self._pre = True
+            else:
+                self._prefix = _HEADINGS.get(tag, "")
+
+    def _end_strong(self, tag: str) -> None:
+        if self._open:
+            self._parts.append(" ")
+        elif tag == "td" or tag == "th":
+            self._in_cell = False
+        else:
+            if self._parts:
+                self._flush()
+            self._prefix = ""
+            if tag == "pre":
+                self._lines.append("```")
+                self._pre = False
+            elif tag == "table" and self._tables:
+                self._tables.pop()
+                self._in_cell = bool(self._tables) and self._tables[-1] > 0
+            elif (tag == "ul" or tag == "ol") and self._lists:
+                self._lists.pop()
+
+    # Elements.
+
+    def _take(self, tag: str, attributes: Mapping[str, str]) -> None:
+        """Take all text up to the end tag, for an element that comes then; its number and place are kept."""
+        number = self._number()
+        self._open.append(_Open(tag, attributes, number, len(self.elements) - 1, self._parts))
+        self._parts = []
+
+    def _number(self, hidden: bool = False) -> int:
+        """The next number; 0 where the element is not shown."""
+        self.elements.append(_TO_COME)
+        if hidden or self._hidden or len(self.numbered) >= MAX_ELEMENTS:
+            return 0
+        self.numbered.append(len(self.elements) - 1)
+        return len(self.numbered)
+
+    def _finish(self, one: _Open) -> None:
+        """The end of what took the text."""
+        text, self._parts = "".join(self._parts), one.outer
+        tag, attributes, value = one.tag, one.attributes, self.values.get(one.place)
+        if tag == "title":
+            self.title = self.title or squeezed(text)
+        elif tag == "option":
+            self._open[-1].options.append((squeezed(text), attributes))
+        elif tag == "a":
+            last = attributes["href"].rstrip("/").rpartition("/")[2]
+            self._put(Element(one.number, tag, "link", attributes), one.place, _inner_name(one, text, last))
+        elif tag == "button":
+            kind = attributes.get("type", "submit").lower()
+            name = _inner_name(one, text, attributes.get("name", ""))
+            kind, held = kind if kind in BUTTONS else "submit", attributes.get("value", "")
+            self._put(Element(one.number, tag, kind, attributes, held, self._form), one.place, name)
+        elif tag == "textarea":
+            element = Element(one.number, tag, tag, attributes, text if value is None else value, self._form)
+            self._put(element, one.place, self._name(attributes), f' = "{squeezed(str(element.value))}"')
+        else:
+            options = tuple((name, of.get("value", name), "disabled" in of) for name, of in one.options)
+            if not isinstance(value, tuple):
+                value = tuple(n for n, (_, of) in enumerate(one.options) if "selected" in of)
+                if "multiple" not in attributes:
+                    value = value[-1:] or tuple(n for n, of in enumerate(options) if not of[2])[:1]
+            shown = chosen([options[n][0] for n in value], [name for name, _, _ in options]) if one.number else ""
+            element = Element(one.number, tag, tag, attributes, value, self._form, options)
+            self._put(element, one.place, self._name(attributes), shown)
+
+    def _input(self, attributes: Mapping[str, str]) -> None:
+        kind = attributes.get("type", "text").strip().lower()
+        kind = kind if kind in TYPES else "text"
+        number = self._number(hidden=kind == "hidden")
+        place = len(self.elements) - 1
+        value: Value = attributes.get("value", "")
+        rest = ""
+        if kind in BUTTONS:
+            usual = {"submit": "Submit", "reset": "Reset", "image": attributes.get("alt", "Submit")}.get(kind, "")
+            name = attributes.get("aria-label") or str(value) or usual or attributes.get("name", "")
+        else:
+            name = self._name(attributes) if number else ""
+            if kind in ("checkbox", "radio"):
+                value = bool(self.values.get(place, "checked" in attributes))
+            else:
+                value = str(self.values.get(place, value))
+                rest = f' = "{"*" * min(len(value), 20) if kind == "password" else squeezed(value)}"'
+        self._put(Element(number, "input", kind, attributes, value, self._form), place, name, rest)
+
+    def _name(self, attributes: Mapping[str, str]) -> str:
+        """What a control is called."""
+        label = self._names.get(attributes.get("id", "")) or self._label
+        self._label = ""
+        name = attributes.get("aria-label") or label or attributes.get("title") or attributes.get("placeholder")
+        return name or attributes.get("name", "")
+
+    def _put(self, element: Element, place: int, name: str, rest: str = "") -> None:
+        """Show an element, if it has a number."""
+        self.elements[place] = element
+        if not element.number:
+            return
+        kind = element.kind
+        if kind == "link":
+            if self._parts and self._parts[-1].endswith(CLOSE):
+                self._parts.append(" ")
+            self._parts.append(bracket(element.number, kind, squeezed(name)))
+            return
+        states = [] if not isinstance(element.value, bool) else ["checked" if element.value else "unchecked"]
+        if element.disabled:
+            states.append("disabled")
+        rest += f" ({', '.join(states)})" if states else ""
+        kind = "button" if kind in BUTTONS else "field" if kind in FIELDS else kind
+        self._parts.append(f" {bracket(element.number, kind, squeezed(name), rest)} ")
+
+
+_TO_COME = Element(0, "", "", {})
+
+
+def _maybe_hidden(written: str) -> bool:
+    return ("hidden" in written or "none" in written) and _HIDDEN.search(written) is not None
+
+
+def attributes_of(written: str) -> dict[str, str]:
+    """The attributes of a tag, decoded."""
+    if not written:
+        return {}
+    found = dict(_ATTRIBUTE.findall(written))
+    return {name: decoded(value) for name, value in found.items()} if "&" in written else found
+
+
+def decoded(text: str) -> str:
+    """The five entities that lexbor writes."""
+    text = text.replace("&nbsp;", " ").replace("&lt;", "<").replace("&gt;", ">").replace("&quot;", '"')
+    return text.replace("&amp;", "&")
+
+
+def _inner_name(one: _Open, text: str, last: str) -> str:
+    """What a link or a button is called."""
+    attributes = one.attributes
+    return attributes.get("aria-label") or text.strip() or " ".join(one.alts) or attributes.get("title") or last
+
+
+def _labels(source: str) -> tuple[dict[str, str], Iterator[tuple[bool, str]]]:
+    """Names of controls by their id; and of each label in turn whether it names a control, and the one inside it."""
+    known = set(_IDS.findall(source))
+    names: dict[str, str] = {}
+    labels: list[tuple[bool, str]] = []
+    for label in _LABEL.finditer(source):
+        key = attributes_of(label[1]).get("for")
+        binds = bool(_CONTROL.search(label[2])) if key is None else key in known
+        name = squeezed(decoded(_NO_NAME.sub(" ", label[2]))) if binds else ""
+        if key is not None and binds:
+            names.setdefault(key, name)
+        labels.append((binds, name if key is None else ""))
+        labels += [(False, "")] * label[2].count("<label")  # Labels inside of it.
+    return names, iter(labels)
