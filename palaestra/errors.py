@@ -82,8 +82,10 @@ class UnknownTask(UsageError):
 class MissingExtra(PalaestraError, ImportError):
     """An optional library is not installed."""
 
-    def __init__(self, library: str, extra: str, purpose: str) -> None:
-        super().__init__(f"{purpose} needs {library}, which is not installed: pip install 'palaestra[{extra}]'")
+    def __init__(self, library: str, extra: str, purpose: str, remedy: str = "") -> None:
+        """`remedy` installs what pip does not."""
+        remedy = remedy or f"pip install 'palaestra[{extra}]'"
+        super().__init__(f"{purpose} needs {library}, which is not installed: {remedy}")
 
 
 class SandboxUnavailable(PalaestraError):

@@ -49,7 +49,7 @@ def _pdf_pages(reader: Any) -> Iterator[Any]:
             waiting += [(kid, above) for kid in reversed(node["/Kids"])]
             continue
         page = PageObject(reader, reference)
-        page.update(above | dict(node))  # type: ignore[no-untyped-call]
+        page.update(above | dict(node))
         yield page
 
 
@@ -107,7 +107,7 @@ def _shape_lines(shapes: Iterable[Any], limits: ReadLimits) -> Iterator[str]:
 
 def xlsx_lines(data: bytes, limits: ReadLimits) -> Iterator[str]:
     """The rows of every sheet that hold something, each with its number. What a sheet claims of its size is ignored."""
-    from openpyxl import load_workbook
+    from openpyxl import load_workbook  # type: ignore[import-untyped]
 
     book = load_workbook(BytesIO(data), read_only=True, data_only=True, keep_links=False)
     left = limits.rows

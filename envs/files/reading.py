@@ -103,9 +103,7 @@ def _lines(data: bytes, name: str, limits: ReadLimits) -> Iterator[str]:
         office = archive.office_kind(opened, limits)
         return OFFICE[office](data, limits) if office else archive.listing(opened, name, limits)
     if kind == "ole":
-        raise Unreadable(
-            "is an Office file of the old form, or an encrypted one; docx, pptx and xlsx are read"
-        )
+        raise Unreadable("is an Office file of the old form, or an encrypted one; docx, pptx and xlsx are read")
     if kind:
         tool = "image2text" if kind in IMAGES else "audio2text" if kind in AUDIO else ""
         raise Unreadable(f"holds no text: it is {kind}, {len(data)} bytes" + f"; {tool} is for such files" * bool(tool))

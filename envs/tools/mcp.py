@@ -193,17 +193,17 @@ class GivenSchema:
     plain = None
 
     def __init__(self, name: str, schema: Mapping[str, Any]) -> None:
-        from jsonschema.exceptions import SchemaError
-        from jsonschema.validators import validator_for
+        from jsonschema.exceptions import SchemaError  # type: ignore[import-untyped]
+        from jsonschema.validators import validator_for  # type: ignore[import-untyped]
         from referencing import Registry
 
         kind = validator_for(schema)
         try:
             kind.check_schema(schema)
         except SchemaError as error:
-            raise UsageError(f"the tool {name!r} has a broken schema: {error.message}; leave it out of `allow`") from None
+            raise UsageError(f"the tool {name!r} has a broken schema: {error.message}; `allow` others") from None
         # Without a registry of our own, a reference in it would be fetched from the network.
-        self._faults: Callable[[Any], Any] = kind(schema, registry=Registry()).iter_errors  # type: ignore[call-arg]
+        self._faults: Callable[[Any], Any] = kind(schema, registry=Registry()).iter_errors
 
     def read(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """The arguments as they are."""

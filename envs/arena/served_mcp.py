@@ -1,0 +1,242 @@
+"""An environment as an MCP server: any client plays an episode with its tools and is told the reward at the end.
+
+Beside the environment's tools there are `reset`, which begins an episode, and `submit`, which hands in the answer. Each
+call is a turn. Over pipes there is one episode at a time; over HTTP one for each session, and one that all clients
+share which have none, as those of the newest protocol. Left out: turns of several calls.
+"""
+
+import asyncio
+import hmac
+import json
+import socket
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from palaestra import formats
+from palaestra.envs.arena.by_rule import ByRule
+from palaestra.envs.arena.driving import release, settle
+from palaestra.envs.arena.openers import playables
+from palaestra.envs.arena.playable import Playable
+from palaestra.envs.arena.text_env import drawn
+from palaestra.envs.core.machine import Machine
+from palaestra.episode import Ending, Event
+from palaestra.errors import MissingExtra, PalaestraError, UsageError
+
+if TYPE_CHECKING:
+    from mcp.server import Server
+
+MAX_EPISODES = 64
+"""Episodes of as many HTTP sessions; with one more the oldest is dropped."""
+_BEGIN = "no episode runs: call {} first"
+_OVER = "the episode is over: call {} for another"
+_RESET = "Begin an episode: tells the task. Drawn at random unless a number or a seed is given."
+_SUBMIT = "Hand in the final answer. Ends the episode and tells the reward."
+_HOW = "Call {reset} to be told a task, solve it with the other tools, and hand in the answer with {submit}."
+
+
+class Told(NamedTuple):
+    """What a call is answered with."""
+
+    text: str
+    failed: bool = False
+    ended: Event | None = None
+    """How the episode ended, if it did."""
+
+
+class ServedEpisode:
+    """One episode after the other, for one client. Its methods wait; one call at a time."""
+
+    def __init__(self, playable: Playable) -> None:
+        if tuple(playable.seats) != (None,):
+            seats = ", ".join(map(str, playable.seats))
+            raise UsageError(f"a game of {seats} is served seat by seat; add --env-options seat=NAME")
+        self._playable = playable
+        machine = playable.machine if isinstance(playable, ByRule) else playable
+        self._format = machine.spec.author.format if isinstance(machine, Machine) else formats.DEFAULT
+        seat = playable.seat if isinstance(playable, ByRule) else None
+        self.schemas = machine.spec.offers[seat].schemas if isinstance(machine, Machine) else ()
+        names = {schema["function"]["name"] for schema in self.schemas}
+        self.reset_name, self.submit_name = (
+            name if name not in names else f"episode_{name}" for name in ("reset", "submit")
+        )
+        self._state = _BEGIN
+
+    def call(self, name: str, arguments: Mapping[str, Any]) -> Told:
+        """Take a turn."""
+        if name == self.reset_name:
+            return self._reset(arguments)
+        if self._state:
+            return Told(self._state.format(self.reset_name), failed=True)
+        if name != self.submit_name:
+            return self._act(formats.get(self._format).render([formats.ParsedCall(name, dict(arguments))]))
+        answer = arguments.get("answer")
+        if not isinstance(answer, str):
+            return Told(f"wrong arguments for {name}: expected answer, a text", failed=True)
+        return self._act(answer)
+
+    def close(self) -> None:
+        """Drop what runs."""
+        release(self._playable)
+        self._playable.close()
+
+    def _reset(self, arguments: Mapping[str, Any]) -> Told:
+        most = {"task": self._playable.task_count, "seed": 2**31}
+        given: dict[str, int | None] = {}
+        for name, limit in most.items():
+            value = given[name] = arguments.get(name)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < limit):
+                return Told(f"{name} is {value!r:.80}; expected a whole number from 0 to {limit - 1}", failed=True)
+        release(self._playable)
+        _, start = drawn(None, given["seed"], given["task"], self._playable.task_count)
+        self._state = ""
+        return self._heard(settle(self._playable, self._playable.open({None: start}, slots={}))[None])
+
+    def _act(self, text: str) -> Told:
+        return self._heard(settle(self._playable, self._playable.act(None, text))[None])
+
+    def _heard(self, event: Event) -> Told:
+        said = "\n\n".join(str(message.get("content") or "") for message in event.messages)
+        if event.ending is None:
+            return Told(said, failed=said.startswith("Error: "))
+        self._state = _OVER
+        if event.ending is Ending.BROKEN:
+            return Told(f"{said}\n\nThe episode broke and has no reward: {event.fault}".strip(), True, event)
+        parts = ", ".join(f"{name} {value:g}" for name, value in event.parts.items())
+        over = f"The episode is over ({event.ending}): reward {event.reward:g} ({parts})"
+        return Told(f"{said}\n\n{over}".strip(), False, event)
+
+
+class ServedEnvironment:
+    """The episodes of all clients of a server."""
+
+    def __init__(self, env_id: str, options: Mapping[str, Any]) -> None:
+        self.name = env_id.rpartition(":")[2]
+        self._make = playables(env_id, options)
+        self._episodes: OrderedDict[str, tuple[ServedEpisode, asyncio.Lock]] = OrderedDict()
+        self._first = ServedEpisode(self._make())
+
+    def server(self) -> "Server[Any]":
+        """What the SDK runs."""
+        try:
+            from mcp import types
+            from mcp.server import Server
+        except ImportError as error:
+            raise MissingExtra("mcp", "mcp", "serving an environment over MCP") from error
+
+        async def listed(context: Any, parameters: Any) -> types.ListToolsResult:
+            return types.ListToolsResult(
+                tools=[
+                    types.Tool(name=one["name"], description=one["description"], input_schema=one["parameters"])
+                    for one in self._offered()
+                ]
+            )
+
+        async def called(context: Any, parameters: types.CallToolRequestParams) -> types.CallToolResult:
+            request = context.request
+            session = "" if request is None else request.headers.get("mcp-session-id", "")
+            told = await self._call(session, parameters.name, parameters.arguments or {})
+            data = None if told.ended is None else _ending(told.ended)
+            return types.CallToolResult(
+                content=[types.TextContent(type="text", text=told.text)], structured_content=data, is_error=told.failed
+            )
+
+        return Server(
+            f"palaestra: {self.name}",
+            instructions=_HOW.format(reset=self._first.reset_name, submit=self._first.submit_name),
+            on_list_tools=listed,
+            on_call_tool=called,
+        )
+
+    def close(self) -> None:
+        """Drop all episodes."""
+        for episode, _ in self._episodes.values():
+            episode.close()
+        self._first.close()
+
+    async def _call(self, session: str, name: str, arguments: Mapping[str, Any]) -> Told:
+        if session not in self._episodes:
+            episode = ServedEpisode(self._make()) if self._episodes else self._first
+            self._episodes[session] = (episode, asyncio.Lock())
+        self._episodes.move_to_end(session)
+        episode, turn = self._episodes[session]
+        async with turn:
+            try:
+                return await asyncio.to_thread(episode.call, name, arguments)
+            except PalaestraError as error:  # Of the environment; it is told to whoever plays.
+                return Told(str(error), failed=True)
+            finally:
+                await self._drop_oldest()
+
+    async def _drop_oldest(self) -> None:
+        while len(self._episodes) > MAX_EPISODES:
+            _, (episode, turn) = self._episodes.popitem(last=False)
+            async with turn:
+                await asyncio.to_thread(episode.close)
+
+    def _offered(self) -> Iterator[Mapping[str, Any]]:
+        first = self._first
+        yield from (schema["function"] for schema in first.schemas)
+        number = {"type": "integer", "minimum": 0}
+        yield {
+            "name": first.reset_name,
+            "description": _RESET,
+            "parameters": {"type": "object", "properties": {"task": number, "seed": number}},
+        }
+        answer = {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}
+        yield {"name": first.submit_name, "description": _SUBMIT, "parameters": answer}
+
+
+def _ending(event: Event) -> dict[str, Any]:
+    """How an episode ended, for programs."""
+    return {"ending": str(event.ending), "reward": event.reward, "parts": dict(event.parts)}
+
+
+@contextmanager
+def served(env_id: str, options: Mapping[str, Any]) -> Iterator["Server[Any]"]:
+    """A server of this environment; its episodes end with the block."""
+    environment = ServedEnvironment(env_id, options)
+    try:
+        yield environment.server()
+    finally:
+        environment.close()
+
+
+async def over_pipes(server: "Server[Any]") -> None:
+    """Answer on standard input and output until the input ends."""
+    from mcp.server.stdio import stdio_server
+
+    async with stdio_server() as (reading, writing):
+        await server.run(reading, writing, server.create_initialization_options())
+
+
+def over_http(server: "Server[Any]", host: str, port: int, token: str, ready: Callable[[str], None]) -> None:
+    """Answer until interrupted. `ready` is told the address; port 0 takes a free one."""
+    import uvicorn
+
+    app: Any = server.streamable_http_app(host=host)
+    try:
+        listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except (OSError, OverflowError) as error:
+        raise UsageError(f"{host} port {port} cannot be used: {error}; port 0 takes a free one") from error
+    with listening:
+        config = uvicorn.Config(guarded(app, token) if token else app, log_config=None, access_log=False)
+        ready(f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}/mcp")
+        uvicorn.Server(config).run(sockets=[listening])
+
+
+def guarded(app: Any, token: str) -> Any:
+    """An application that answers those alone who have the token."""
+    wanted = f"Bearer {token}".encode()
+
+    async def guard(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            given = dict(scope["headers"]).get(b"authorization", b"")
+            if not hmac.compare_digest(given, wanted):
+                await send({"type": "http.response.start", "status": 401, "headers": []})
+                await send({"type": "http.response.body", "body": json.dumps({"error": "a wrong token"}).encode()})
+                return
+        await app(scope, receive, send)
+
+    return guard

@@ -1,0 +1,73 @@
+"""`ChromiumBrowser`: a real browser behind the port of browsing, with JavaScript, one a process.
+
+It runs on an event loop of its own thread, so that any loop and any thread may use its sessions. What it can reach is
+its allow-list, through a proxy of each session's own; without one, sites of this process alone. Left out: snapshots.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn
+from weakref import WeakSet
+
+from palaestra.endpoint.background import BackgroundLoop
+from palaestra.envs.browser.chromium.engine import Engine, find_chromium
+from palaestra.envs.browser.chromium.session import ChromiumSession
+from palaestra.envs.browser.network import allow_list
+from palaestra.envs.browser.site import Site
+from palaestra.errors import UsageError
+
+VIEWS = ("numbered", "accessibility")
+
+
+class ChromiumBrowser:
+    """Opens sessions, each a context of its own: no cookie, store or cache is shared."""
+
+    waits = True
+
+    def __init__(
+        self,
+        allow: str | Iterable[str] = (),
+        view: str = "numbered",
+        executable: str | None = None,
+        sandboxed: bool | None = None,
+        max_contexts: int = 32,
+        max_episodes: int = 200,
+        max_memory_mb: int = 4096,
+    ) -> None:
+        """The browser starts with its first session's first action.
+
+        `allow` lists the hosts that may be reached (`envs.browser.network.allow`). `view` is numbered, or
+        accessibility: the tree that screen readers get, and the numbers below it. `sandboxed` is Chromium's own sandbox
+        around its pages; it has none as root. Of more episodes than `max_contexts` some wait. After `max_episodes`, or
+        with so much memory of its own, a new browser takes the next episodes.
+        """
+        if view not in VIEWS:
+            raise UsageError(f"view is {view!r}; expected {' or '.join(map(repr, VIEWS))}")
+        bounds = {"max_contexts": max_contexts, "max_episodes": max_episodes, "max_memory_mb": max_memory_mb}
+        for name, value in bounds.items():
+            if value < 1:
+                raise UsageError(f"{name} is {value}; expected at least 1")
+        self._allow, self._view = allow_list(allow), view
+        self._loop = BackgroundLoop("chromium")
+        self._sessions: WeakSet[ChromiumSession] = WeakSet()
+        sandboxed = os.geteuid() != 0 if sandboxed is None else sandboxed
+        self._engine = Engine(find_chromium(executable), sandboxed, max_contexts, max_episodes, max_memory_mb * 2**20)
+
+    def session(self, sites: Mapping[str, Site]) -> ChromiumSession:
+        """A new tab; its context opens with its first action."""
+        session = ChromiumSession(self._loop, self._engine, self._allow, sites, self._view)
+        self._sessions.add(session)
+        return session
+
+    def restore(self, state: Any) -> NoReturn:
+        """Refused, as snapshots are."""
+        raise UsageError("a page in Chromium has no snapshot; use the text browser (browser='text') for branches")
+
+    def close(self) -> None:
+        """End Chromium and all sessions. May come twice."""
+        self._loop.close(self._end())
+
+    async def _end(self) -> None:
+        for session in list(self._sessions):
+            await session.unplug()
+        await self._engine.close()

@@ -1,0 +1,267 @@
+"""One agent's tab in Chromium: a context of its own, opened at the first action, and what an agent may ask of it.
+
+Left out: snapshots. A page's scripts, timers and connections cannot be copied, and to play an episode's actions again
+would not lead to the same page; a fork needs the text browser.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
+from typing import Any, NoReturn, TypeVar
+from urllib.parse import urljoin, urlsplit
+
+from palaestra.endpoint.background import BackgroundLoop
+from palaestra.envs.browser.browser import Page
+from palaestra.envs.browser.chromium.engine import Engine, Running
+from palaestra.envs.browser.chromium.isolation import check_scheme, context_options
+from palaestra.envs.browser.chromium.serving import serve
+from palaestra.envs.browser.chromium.tab import Tab, script
+from palaestra.envs.browser.format import escaped, finished, without_marks
+from palaestra.envs.browser.network import AllowList, FilteringProxy, Way
+from palaestra.envs.browser.site import Site
+from palaestra.errors import Broken, ToolError, UsageError
+
+T = TypeVar("T")
+GRACE_SECONDS = 10.0
+"""Beyond an action's own deadline, after which the loop itself is taken for dead."""
+OPEN_SECONDS = 60.0
+"""For a context, which at first means starting a browser; it does not count against the agent."""
+LOAD_SHARE, WORK_SHARE, RESCUE_SHARE = 0.7, 0.8, 0.1
+"""Of an action's time: until a page that loads is shown as it is; until the page hangs; to stop what it hangs in."""
+PATIENCE_SECONDS = 0.2
+MAX_KEY = 40
+MAX_SHOT_BYTES = 4 * 2**20
+SETTING = {
+    "viewport": {"width": 1024, "height": 768},
+    "locale": "en-US",
+    "timezone_id": "UTC",
+    "reduced_motion": "reduce",
+}
+"""The same on every machine."""
+
+
+class ChromiumSession:
+    """A tab. Its actions follow one another, however they are called."""
+
+    def __init__(
+        self, loop: BackgroundLoop, engine: Engine, allow: AllowList, sites: Mapping[str, Site], view: str
+    ) -> None:
+        self._loop, self._engine, self._view = loop, engine, view
+        self._way = Way(allow)
+        self._sites = sites
+        self._proxy: FilteringProxy | None = None
+        self._place: tuple[Running, Any] | None = None
+        self._tab: Tab | None = None
+        self._at = ""
+        """The last address that was seen."""
+        self._turn = asyncio.Lock()
+        self._closed = self._expected = False
+
+    # The port.
+
+    async def open(self, url: str, seconds: float = 30.0) -> Page:
+        """Go to an address, or to one relative to the page."""
+
+        async def work(tab: Tab) -> None:
+            address = url.strip()
+            if not urlsplit(address).scheme:
+                if not self._at:
+                    raise ToolError(f"{address[:200]!r} is no whole address, and there is no page yet: http://...")
+                address = urljoin(self._at, address)
+            check_scheme(address)
+            await tab.go(address)
+
+        return await self._action(work, seconds)
+
+    async def click(self, number: int, seconds: float = 30.0) -> Page:
+        """Follow a link, press a button, tick a box."""
+
+        async def work(tab: Tab) -> None:
+            if at := await tab.act("aim", number):
+                await tab.click(at["x"], at["y"])
+
+        return await self._action(work, seconds)
+
+    async def type(self, number: int, text: str, seconds: float = 30.0) -> Page:
+        """Put a text into a field, in place of what it holds."""
+
+        async def work(tab: Tab) -> None:
+            done = await tab.act("fill", number, text)
+            if text and not done.get("done"):
+                await tab.write(text)
+
+        return await self._action(work, seconds)
+
+    async def select(self, number: int, option: str, seconds: float = 30.0) -> Page:
+        """Choose an option of a list by its text."""
+        return await self._action(lambda tab: tab.act("choose", number, option), seconds)
+
+    async def submit(self, number: int, seconds: float = 30.0) -> Page:
+        """Send the form that an element belongs to."""
+        return await self._action(lambda tab: tab.act("submit", number), seconds)
+
+    async def press(self, key: str, seconds: float = 30.0) -> Page:
+        """Press a key where the focus is: Enter, ArrowDown, a, Control+a."""
+
+        async def work(tab: Tab) -> None:
+            try:
+                await tab.page.keyboard.press(key[:MAX_KEY])
+            except Exception as error:
+                if "Unknown key" not in str(error):
+                    raise
+                raise ToolError(f"no key is {key[:MAX_KEY]!r}; keys are Enter, Tab, ArrowDown, a, Control+a") from None
+
+        return await self._action(work, seconds)
+
+    async def back(self, seconds: float = 30.0) -> Page:
+        """The page before."""
+        return await self._action(lambda tab: tab.back(), seconds)
+
+    async def scroll(self, down: bool = True, seconds: float = 30.0) -> Page:
+        """Scroll the page, or the largest part of it that scrolls."""
+
+        async def work(tab: Tab) -> None:
+            if said := (await tab.act("scroll", down)).get("note"):
+                tab.note(said)
+
+        return await self._action(work, seconds)
+
+    async def look(self, seconds: float = 30.0) -> Page:
+        """The page as it is now; where nothing changes, after a moment: who looks again waits for something."""
+        return await self._action(None, seconds)
+
+    def snapshot(self) -> NoReturn:
+        """Refused: a live page cannot be copied."""
+        raise UsageError(
+            "a page in Chromium has no snapshot: its scripts and connections cannot be copied; use the text browser "
+            "(browser='text') for branches of an episode"
+        )
+
+    def close(self) -> None:
+        """Close the context, beside whatever else runs. May come twice, from any thread."""
+        if not self._closed:
+            self._closed = True
+            with suppress(Broken):  # The browser is closed, and so is this.
+                self._loop.submit(self._leave())
+
+    # Beyond the port.
+
+    async def screenshot(self, seconds: float = 30.0, whole: bool = False) -> bytes:
+        """A PNG of what a person would see, or of the whole page."""
+
+        async def work(tab: Tab) -> bytes:
+            taken: bytes = await tab.page.screenshot(full_page=whole, timeout=1000 * seconds)
+            if len(taken) > MAX_SHOT_BYTES:
+                raise ToolError(f"the picture has {len(taken)} bytes, more than {MAX_SHOT_BYTES}; take a smaller part")
+            return taken
+
+        return await self._wait(self._within(seconds, work), seconds)
+
+    async def evaluate(self, expression: str, seconds: float = 30.0) -> Any:
+        """For an environment's author: what JavaScript gives in the page, as plain data. The page may lie."""
+        return await self._wait(self._within(seconds, lambda tab: tab.evaluate(expression, page_world=True)), seconds)
+
+    async def unplug(self) -> None:
+        """Close its way to the network, on the browser's loop."""
+        if self._proxy is not None:
+            await self._proxy.close()
+
+    # Inside.
+
+    async def _wait(self, work: Coroutine[Any, Any, T], seconds: float) -> T:
+        return await self._loop.outcome(work, seconds + OPEN_SECONDS + GRACE_SECONDS, blocking=False)
+
+    async def _action(self, work: Callable[[Tab], Awaitable[Any]] | None, seconds: float) -> Page:
+        async def both(tab: Tab) -> Page:
+            until = asyncio.get_running_loop().time() + LOAD_SHARE * seconds
+            refused = self._way.counts.refused
+            try:
+                if work is not None:
+                    await work(tab)
+                return await self._page(tab, until, 0.0 if work else PATIENCE_SECONDS)
+            except ToolError as error:
+                if self._way.counts.refused > refused:
+                    raise ToolError(f"{error}: {self._way.refusals[-1]}") from None
+                raise
+
+        return await self._wait(self._within(seconds, both), seconds)
+
+    async def _page(self, tab: Tab, until: float, patience: float) -> Page:
+        accessible = self._view == "accessibility"
+        seen = await tab.view(until, accessible, patience)
+        lines = finished(seen["lines"])
+        if accessible:
+            tree = without_marks(await tab.page.locator("body").aria_snapshot())
+            lines = finished([*tree.splitlines(), *seen["lines"]])
+        if seen["cut"]:
+            tab.note("the page is very long and was cut")
+        if seen["url"].startswith("http"):
+            self._at = seen["url"]
+        note = "; ".join(tab.notes)
+        tab.notes.clear()
+        return Page(seen["url"], seen["title"], lines, seen["elements"], escaped(note))
+
+    async def _within(self, seconds: float, work: Callable[[Tab], Awaitable[T]]) -> T:
+        """Do work on the tab, in its turn and within its time."""
+        async with self._turn:
+            tab = await self._ready()
+            try:
+                async with asyncio.timeout(WORK_SHARE * seconds):
+                    return await tab.run(work(tab))
+            except TimeoutError:
+                if await tab.rescue(RESCUE_SHARE * seconds):
+                    raise ToolError(f"the page did not get ready within {seconds:g} s; look at it again") from None
+                tab.end("the page hung and was closed")
+                tab.refuse()
+            finally:
+                if tab.dead and self._tab is tab:
+                    self._tab = None
+                    tab.begin(tab.close())
+
+    async def _ready(self) -> Tab:
+        if self._closed:
+            raise Broken("the tab is closed")
+        if self._tab is None:
+            try:
+                async with asyncio.timeout(OPEN_SECONDS):
+                    self._tab = await self._opened()
+            except TimeoutError:
+                raise Broken(
+                    f"Chromium gave no page within {OPEN_SECONDS:g} s; more episodes than max_contexts at once wait"
+                ) from None
+        return self._tab
+
+    async def _opened(self) -> Tab:
+        if self._place is None:
+            self._proxy = FilteringProxy(self._way)
+            address = await self._proxy.start()
+            self._place = await self._engine.open({**SETTING, **context_options(address)}, self._ended)
+            context = self._place[1]
+            await context.add_init_script(script("listeners.js"))
+            context.on("page", self._appeared)
+        context = self._place[1]
+        self._expected = True
+        page = await context.new_page()
+        tab = Tab(page, await context.new_cdp_session(page))
+        await tab.prepare()
+        await serve(tab, self._sites)
+        return tab
+
+    def _ended(self) -> None:
+        if self._tab is not None:
+            self._tab.end("Chromium ended by itself", broken=True)
+
+    def _appeared(self, page: Any) -> None:
+        """A page of ours, or a window that a page opened: an episode has one tab."""
+        if self._expected:
+            self._expected = False
+        elif self._tab is not None:
+            self._tab.begin(page.close())
+
+    async def _leave(self) -> None:
+        async with self._turn:
+            if self._tab is not None:
+                self._tab.end("the tab is closed", broken=True)
+            if self._place is not None:
+                await self._engine.leave(*self._place)
+            await self.unplug()

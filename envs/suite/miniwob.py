@@ -1,0 +1,183 @@
+"""MiniWoB++: small web pages with a task each, in a real browser.
+
+A task:      MiniWoB click-button, page 4711: ...
+An episode:  look() -> Click on the "no" button. / [1:button no] [2:field = ""] ...
+             click(1) -> the page says that it is done
+
+The pages are those of the package `miniwob`, served in this process, to Chromium alone, since they are made by scripts.
+A task and a number decide the page; the page judges, and its verdict is read over the debugging protocol after each
+action, where no agent reaches: it acts by numbers, and what shows or restarts the page is hidden. Success is a positive
+reward before any discount for time. Left out: pixels, dragging, and time limits.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from palaestra.envs import Task, ToolEnv, tool
+from palaestra.envs.browser.browser import Page
+from palaestra.envs.browser.chromium.engine import find_chromium
+from palaestra.envs.browser.chromium.session import ChromiumSession
+from palaestra.envs.browser.opening import BROWSERS
+from palaestra.envs.browser.site import Folder, Site, SiteRequest, SiteResponse
+from palaestra.envs.core.backends import Where
+from palaestra.envs.core.result import Done
+from palaestra.envs.suite.miniwob_tasks import chosen, folder
+from palaestra.envs.tools.browser import Action, WebBrowser
+from palaestra.envs.tools.browser_actions import BrowserActions
+from palaestra.episode import Attempt
+from palaestra.errors import Broken, ToolError, UsageError
+
+HOST = "miniwob.test"
+FINAL_SECONDS = 5.0
+BEGIN = """
+new Promise((resolve) => {
+  const style = document.createElement('style');
+  style.textContent = '#reward-display, #click-canvas, #sync-task-cover { display: none !important }';
+  document.head.append(style);
+  Math.seedrandom(%d);
+  core.EPISODE_MAX_TIME = 1e9;
+  core.startEpisodeReal();
+  (function wait() { WOB_TASK_READY ? resolve(true) : setTimeout(wait, 10); })();
+})
+"""
+VERDICT = "[WOB_DONE_GLOBAL, Number(WOB_RAW_REWARD_GLOBAL)]"
+
+
+class TaskSite(Folder):
+    """The page of one task, once: a page that was loaded again would be another one, and another task an easier one."""
+
+    def __init__(self, task: str) -> None:
+        super().__init__(folder())
+        self.page, self.given = f"/miniwob/{task}.html", False
+
+    def respond(self, request: SiteRequest) -> SiteResponse:
+        """The task's page, or what it is made of."""
+        if request.path.endswith("/") or request.path.endswith(".html"):
+            if self.given or request.path != self.page:
+                return SiteResponse("<h1>404 Not Found</h1>", 404)
+            self.given = True
+        found = super().respond(request)
+        kind = found.type if "charset" in found.type or "text" not in found.type else f"{found.type}; charset=utf-8"
+        return SiteResponse(found.body, found.status, kind, {"Cache-Control": "no-store"})
+
+
+class TaskPage(WebBrowser):
+    """The page of a task. It cannot be left: neither `open` nor `back` is offered."""
+
+    window_tokens = 2048
+
+    def sites(self, task: Task) -> Mapping[str, Site]:
+        """The one page."""
+        self._seed = int(task.data["seed"])
+        self._verdict = (False, 0.0)
+        return {HOST: TaskSite(task.data["task"])}
+
+    def home(self, task: Task) -> str:
+        """Its address."""
+        return f"http://{HOST}/miniwob/{task.data['task']}.html"
+
+    async def open(self, url: str = "") -> str:
+        """No tool here, but what looks at the page again."""
+        if url.strip():
+            raise ToolError("other pages are not part of this task")
+        return await self._act(lambda tab, seconds: tab.look(seconds))
+
+    async def back(self) -> str:
+        """No tool here."""
+        raise ToolError("other pages are not part of this task")
+
+    @tool
+    async def look(self) -> str:
+        """Read the page as it is now."""
+        return await self.open()
+
+    async def final(self) -> Mapping[str, Any]:  # type: ignore[override]
+        """What the page's own verdict is."""
+        if self._page is not None:
+            with suppress(ToolError):  # A page that is gone has no verdict.
+                await self._judge(FINAL_SECONDS)
+        done, reward = self._verdict
+        return {"done": done, "reward": reward}
+
+    async def _act(self, action: Action, opens: bool = False) -> str:
+        async def judged(tab: Any, seconds: float) -> Page:
+            if self._verdict[0]:
+                raise ToolError("the task is over")
+            page = await action(tab, seconds)
+            await self._judge(seconds)
+            return page
+
+        text = await super()._act(judged, opens)
+        return Done(text, answer="the page is done") if self._verdict[0] else text
+
+    async def _shown(self, seconds: float) -> Page:
+        if self._page is None:
+            tab = self._tab
+            try:
+                await tab.open(self._home, seconds)
+                await self._chromium().evaluate(BEGIN % self._seed, seconds)
+                self._page = await tab.look(seconds)
+            except ToolError as error:  # No agent had a hand in it.
+                raise Broken(f"the page of the task did not begin: {error}") from error
+        return self._page
+
+    async def _judge(self, seconds: float) -> None:
+        if not self._verdict[0]:
+            done, reward = await self._chromium().evaluate(VERDICT, seconds)
+            self._verdict = (bool(done), float(reward) if done else 0.0)
+
+    def _chromium(self) -> ChromiumSession:
+        assert isinstance(self._session, ChromiumSession)
+        return self._session
+
+
+class TaskActions(BrowserActions, TaskPage):
+    """The same by BrowserGym's action strings."""
+
+
+class MiniWoB(ToolEnv):
+    """Do what a small web page asks for."""
+
+    system = (
+        "You use a web page. Look at it first: it begins with what you have to do. What can be acted on has a number, "
+        "[3:button Buy]. The episode ends when the page says so, for good or ill; then there is nothing to answer."
+    )
+    max_turns = 24
+
+    def __init__(
+        self,
+        split: str = "train",
+        task: str | Sequence[str] = "text",
+        browser: Where = "chromium",
+        actions: str = "tools",
+        format: str | None = None,
+    ) -> None:
+        """`task` names one or several of the package's tasks, or "text": all that text can solve.
+
+        `actions` is tools (click, type, ...), or browsergym: one tool for its action strings.
+        """
+        super().__init__(split, format=format)
+        if actions not in ("tools", "browsergym"):
+            raise UsageError(f"actions is {actions!r}; expected 'tools' or 'browsergym'")
+        name, options = BROWSERS.read(browser)
+        if name != "chromium":
+            raise UsageError(
+                f"browser is {name!r}, which runs no scripts, and MiniWoB's pages need it; expected chromium"
+            )
+        folder()
+        find_chromium(options.get("executable"))
+        self.names = chosen(task)
+        self.toolkits = (partial(TaskPage if actions == "tools" else TaskActions, browser),)
+
+    def task(self, rng: np.random.Generator) -> Task:
+        name = self.names[rng.integers(len(self.names))]
+        seed = int(rng.integers(2**31))
+        prompt = f"MiniWoB {name}, page {seed}: look at the page, and do what it asks for."
+        return Task(prompt, data={"task": name, "seed": seed})
+
+    def reward(self, attempt: Attempt) -> float:
+        return float(attempt.final["done"] and attempt.final["reward"] > 0)

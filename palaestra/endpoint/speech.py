@@ -1,0 +1,30 @@
+"""A recording as a form that `/audio/transcriptions` takes, and the text in its answer."""
+
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+from palaestra.endpoint.reply import Unreadable
+
+SPEECH_PATH = "/audio/transcriptions"
+
+
+def sound_form(model: str, sound: bytes, kind: str) -> tuple[bytes, str]:
+    """The body and its content type; servers tell the format by the name of the file."""
+    boundary = secrets.token_hex(16)
+    fields = {"model": model, "response_format": "json", "temperature": "0"}
+    parts = [
+        f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
+        for name, value in fields.items()
+    ]
+    file = f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="sound.{kind}"\r\n'
+    head = "".join(parts) + file + f"Content-Type: audio/{kind}\r\n\r\n"
+    return head.encode() + sound + f"\r\n--{boundary}--\r\n".encode(), f"multipart/form-data; boundary={boundary}"
+
+
+def read_transcript(document: Mapping[str, Any]) -> str:
+    """What was said."""
+    text = document.get("text")
+    if not isinstance(text, str):
+        raise Unreadable(f"no 'text' but {', '.join(map(str, document))[:100]!r}")
+    return text.encode("utf-8", "replace").decode("utf-8")
