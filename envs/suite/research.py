@@ -18,12 +18,14 @@ question lies where Python runs, and `file_reader` reads it. Left out: judging b
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from palaestra.endpoint import EndpointConfig
 from palaestra.envs import RewardPart, Task, ToolEnv, Toolkit, tool
 from palaestra.envs.core.backends import Where
 from palaestra.envs.data.research_files import holds_research, image_bytes, read_research
@@ -35,7 +37,10 @@ from palaestra.envs.sandboxes import Limits
 from palaestra.envs.suite.research_tables import LEAST, MOST, draw, file_of, read_question
 from palaestra.envs.suite.search_qa import WorldSearch, searching
 from palaestra.envs.suite.search_qa_world import check_world, draw_world
+from palaestra.envs.tools.browse import Browse
+from palaestra.envs.tools.browser import WebBrowser, in_browser
 from palaestra.envs.tools.file_reader import FileReader
+from palaestra.envs.tools.media import AudioToText, ImageToText
 from palaestra.envs.tools.python import Python
 from palaestra.envs.tools.sandboxed import in_sandbox
 from palaestra.envs.tools.search import Search
@@ -57,29 +62,34 @@ def files_of(task: Task, folder: str) -> dict[str, bytes]:
     return {data["file"]: Path(folder, data["file"]).read_bytes()} if data.get("file") else {}
 
 
-class Desk(Python):
+class QuestionFiles(Toolkit):
+    """What toolkits share that are given the question's files."""
+
+    def __init__(self, *given: Any, folder: str = "") -> None:
+        super().__init__(*given)
+        self._origin = folder
+
+    def files(self, task: Task) -> Mapping[str, bytes]:
+        """Those of the question."""
+        return files_of(task, self._origin)
+
+
+class Desk(QuestionFiles, Python):
     """Python in a folder with the question's files."""
 
     limits = Limits()
 
-    def __init__(self, sandbox: Where = "local", folder: str = "") -> None:
-        super().__init__(sandbox)
-        self.folder = folder
 
-    def files(self, task: Task) -> Mapping[str, bytes]:
-        """Those of the question."""
-        return files_of(task, self.folder)
-
-
-class Reader(FileReader):
+class Reader(QuestionFiles, FileReader):
     """Reads the question's files."""
 
-    def __init__(self, folder: str = "") -> None:
-        self.origin = folder
 
-    def files(self, task: Task) -> Mapping[str, bytes]:
-        """Those of the question."""
-        return files_of(task, self.origin)
+class Viewer(QuestionFiles, ImageToText):
+    """Has a served model look at the question's images."""
+
+
+class Listener(QuestionFiles, AudioToText):
+    """Has a served model write down the question's recordings."""
 
 
 class Library(Search):
@@ -138,24 +148,30 @@ class Research(ToolEnv):
         search: Where | None = None,
         browser: Where | None = None,
         sandbox: Where = "local",
+        model: Mapping[str, Any] | None = None,
+        speech: Mapping[str, Any] | None = None,
         world_seed: int = 0,
     ) -> None:
         """`tasks` takes files of GAIA, HLE, xbench and WebWalkerQA, too; `files` is the folder with what comes with
         their questions, by default that of `tasks`.
 
         `search` is a backend in place of the generated world, which `world_seed` draws; `browser` adds one: text or
-        chromium. `sandbox` is where programs run.
+        chromium. `sandbox` is where programs run. `model` is one that is served, {"base_url": ..., "model": ...}: it
+        adds the tools browse, which has it read pages, and image2text; `speech` adds audio2text.
         """
         super().__init__(split, tasks)
         if files is not None and not os.path.isdir(files):
             raise UsageError(f"files is {files!r}; expected the folder with the files that questions come with")
         self.folder = os.path.abspath(files or os.path.dirname(tasks or ""))
         self.world = check_world("full", None, world_seed)
+        reads, hears = _served("model", model), _served("speech", speech)
         self.toolkits = (
             *searching(search, self.world, Library, WorldLibrary),
             *in_sandbox(sandbox, partial(Desk, folder=self.folder)),
-            partial(Reader, self.folder),
-            *_browsing(browser),
+            partial(Reader, folder=self.folder),
+            *(in_browser(browser, WebBrowser) if browser is not None else ()),
+            *((partial(Browse, browser or "text", reads), partial(Viewer, reads, folder=self.folder)) if reads else ()),
+            *((partial(Listener, hears, folder=self.folder),) if hears else ()),
         )
 
     def read_tasks(self, path: str, split: str) -> Sequence[Task] | None:
@@ -184,12 +200,12 @@ class Research(ToolEnv):
         return reading(final_answer(attempt.answer), "the last Answer: or else the whole answer", how)
 
 
-def _browsing(browser: Where | None) -> tuple[Callable[[], Toolkit], ...]:
-    if browser is None:
-        return ()
-    from palaestra.envs.tools.browser import WebBrowser, in_browser
-
-    return in_browser(browser, WebBrowser)
+def _served(name: str, given: Mapping[str, Any] | None) -> EndpointConfig | None:
+    try:
+        return None if given is None else EndpointConfig(**given)
+    except TypeError:
+        example = '{"base_url": "http://localhost:8000/v1", "model": "Qwen/Qwen3-VL-4B-Instruct"}'
+        raise UsageError(f"{name} is {given!r:.200}; expected where a model is served, such as {example}") from None
 
 
 def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate: float = 1.0) -> str:

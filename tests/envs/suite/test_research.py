@@ -8,6 +8,7 @@ import pytest
 import worlds
 
 from palaestra.envs import TextEnv
+from palaestra.envs.core.toolkit import tools_of
 from palaestra.envs.rewards.gaia import same_answer, same_or_equal
 from palaestra.envs.search.embedded import EmbeddedIndex
 from palaestra.envs.search.index import Document
@@ -157,3 +158,11 @@ def test_a_browser_is_added_by_an_option_and_no_two_tools_share_a_name():
     env.close()
     with pytest.raises(UsageError, match="text, chromium"):
         Research(browser="netscape")
+
+
+def test_served_models_add_the_tools_that_need_them():
+    served = {"base_url": "http://127.0.0.1:9/v1", "model": "m"}
+    names = {name for kit in Research(model=served, speech=served).toolkits for name in tools_of(kit)}
+    assert {"browse", "image2text", "audio2text", "search", "python", "file_reader"} <= names
+    with pytest.raises(UsageError, match="expected where a model is served"):
+        Research(model={"url": "http://127.0.0.1:9"})
