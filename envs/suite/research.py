@@ -10,7 +10,8 @@ An episode:  <tool_call>{"name": "search", "arguments": {"query": "Sopa Rin born
 
     gymnasium.make("palaestra/Research-v0")                                                    generated tasks, offline
     gymnasium.make("palaestra/Research-v0", tasks="metadata.jsonl", split="all",
-                   search="http://127.0.0.1:8000/retrieve", browser="text")                                 GAIA's
+                   search="http://127.0.0.1:8000/retrieve",
+                   browser={"backend": "text", "allow": "public"})                                          GAIA's
 
 Generated tasks are those of `research_tables`, files those of GAIA, HLE, xbench and WebWalkerQA (`research_files`).
 Success is the rule of `rewards.gaia`, of multiple choice the one letter; token F1 is reported. What comes with a
