@@ -1,7 +1,7 @@
 """`palaestra serve sandbox`: this machine runs the programs of agents that train elsewhere.
 
-Left out: how a client asks (`palaestra.envs.sandboxes.remote`), and the other services (`serve_vllm`, `serve_search`,
-`serve_mcp`).
+Left out: how a client asks (`palaestra.envs.sandboxes.remote`), and the other services (`serve_vllm`,
+`serve_search`, `serve_mcp`).
 """
 
 from collections.abc import Sequence
@@ -23,8 +23,8 @@ class Options:
     """Serve a sandbox over HTTP, for `open_sandbox("remote", url=...)` on another machine.
 
     What a session may have is at most what is set here, which is enough for the tools and graders of palaestra; a
-    client that asks for nothing gets the usual limits, within these. Other services:
-    `palaestra serve vllm --help`, `palaestra serve search --help`, `palaestra serve mcp --help`.
+    client that asks for nothing gets the usual limits, within these. Other services: `palaestra serve vllm --help`,
+    `palaestra serve search --help`, `palaestra serve mcp --help`.
     """
 
     what: Annotated[Literal["sandbox"], tyro.conf.Positional]

@@ -1,0 +1,134 @@
+"""Research questions from files in their published columns: JSON lines, a JSON list, CSV or parquet.
+
+    GAIA                  Question, Final answer, and if there are any Level, file_name, task_id
+    HLE                   question, answer, answer_type (multipleChoice or exactMatch), image (a data: address)
+    xbench-DeepSearch     prompt, answer, canary: published encrypted, and decrypted here with the row's own `canary`
+                          (base64, then each byte xor the canary's, over and over); a file of plain text is read, too
+    WebWalkerQA           question, answer, root_url
+
+The columns decide which it is. All of these are tests: without a column `split` every row is eval. A file that a
+question comes with is looked for in a folder; an image is a file, too. All rows are looked at before one is used.
+Left out: fetching files.
+"""
+
+import base64
+import binascii
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from palaestra.envs.data.problem_files import published
+from palaestra.envs.data.rows import Row, describe, named, read_rows
+from palaestra.envs.data.task_files import first_of
+from palaestra.episode import Task
+
+MAX_FILE_BYTES = 64 * 2**20
+"""Largest file that a question may come with."""
+_EXPECTED = (
+    "those of GAIA (Question, Final answer), HLE (question, answer, answer_type), "
+    "xbench (prompt, answer, canary) or WebWalkerQA (question, answer, root_url)"
+)
+_OPTION = re.compile(r"^[ \t]*\(?([A-Z])[).:][ \t]+\S", re.MULTILINE)
+_IMAGE = re.compile(r"data:image/(\w+)[^,]*;base64,")
+_SUFFIXES = {"jpeg": "jpg"}
+
+
+def holds_research(path: str) -> bool:
+    """Whether a file is one of these, by its first row."""
+    first = next(read_rows(path)[1], None)
+    columns = set(first.columns) if first is not None else set()
+    return bool({"Question", "question", "canary"} & columns)
+
+
+def read_research(path: str, split: str, folder: str) -> list[Task]:
+    """The questions of one split, or `all`. `data` has the `benchmark`, and `file` or `image` where there is one.
+
+    `folder` holds the files that questions come with.
+    """
+    return published(path, split, lambda row: ("eval", _task(os.path.basename(path), row, folder)), lambda task: task)
+
+
+def image_bytes(image: str) -> tuple[str, bytes]:
+    """The name and the content of an image that is written as a data: address."""
+    found = _IMAGE.match(image)
+    if found is None:
+        raise ValueError(f"has {describe(image)} in 'image'; expected data:image/...;base64,...")
+    try:
+        content = base64.b64decode(image[found.end() :], validate=True)
+    except binascii.Error as error:
+        raise ValueError(f"has an image that is no base64: {error}") from None
+    return f"image.{_SUFFIXES.get(found[1], found[1])}", content
+
+
+def _task(file: str, row: Row, folder: str) -> Task:
+    """A row as a task; a ValueError says what is wrong with it."""
+    cells, data = row.columns, dict[str, Any]()
+    if "Final answer" in cells:
+        data |= {"benchmark": "GAIA", "level": str(cells.get("Level") or "")}
+        prompt, answer = _text(cells, "Question"), _text(cells, "Final answer")
+        if answer == "?":
+            raise ValueError("has the answer '?': GAIA keeps those of its test; expected rows of its validation set")
+        if cells.get("file_name"):
+            data["file"] = _file(_text(cells, "file_name"), folder)
+    elif "canary" in cells and "prompt" in cells:
+        data["benchmark"] = "xbench"
+        prompt, answer = (_decrypted(cells, column) for column in ("prompt", "answer"))
+    elif "root_url" in cells or "Root_Url" in cells:
+        data["benchmark"] = "WebWalkerQA"
+        root = first_of(cells, ("root_url", "Root_Url"))[1]
+        prompt, answer = (_text(cells, first_of(cells, names)[0] or names[0]) for names in _EITHER)
+        prompt = f"{prompt}\n\nThe answer is on the site {root} or on a page that it leads to."
+    elif "answer_type" in cells:
+        data["benchmark"] = "HLE"
+        prompt, answer = _text(cells, "question"), _text(cells, "answer")
+        if cells["answer_type"] == "multipleChoice":
+            letters = "".join(dict.fromkeys(_OPTION.findall(prompt))) or "ABCDE"
+            if answer not in tuple(letters):
+                raise ValueError(f"has the answer {answer!r:.50}; expected one of its options, {', '.join(letters)}")
+            data["letters"] = letters
+        if cells.get("image"):
+            image_bytes(_text(cells, "image"))  # Refused here rather than in an episode.
+            data["image"] = cells["image"]
+    else:
+        raise ValueError(f"has the columns {named(cells)}; expected {_EXPECTED}")
+    name = data.get("file") or (image_bytes(data["image"])[0] if "image" in data else "")
+    prompt += f"\n\nA file comes with it: {name}" if name else ""
+    return Task(prompt, answer, str(first_of(cells, ("task_id", "id"))[1] or f"{file}:{row.number}"), data)
+
+
+_EITHER = (("question", "Question"), ("answer", "Answer"))
+
+
+def _text(cells: Mapping[str, Any], column: str) -> str:
+    value = cells.get(column)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"has {describe(value)} in {column!r}; expected text")
+    return value.strip()
+
+
+def _file(name: str, folder: str) -> str:
+    path = os.path.join(folder, name)
+    if os.path.basename(name) != name or not os.path.isfile(path):
+        raise ValueError(f"comes with the file {name!r:.80}, which is not in {folder!r}; say where: files=FOLDER")
+    if os.path.getsize(path) > MAX_FILE_BYTES:
+        raise ValueError(f"comes with the file {name!r}, which is larger than MAX_FILE_BYTES, {MAX_FILE_BYTES:,}")
+    return name
+
+
+def _decrypted(cells: Mapping[str, Any], column: str) -> str:
+    """A cell of xbench as plain text; one that is no base64 is plain already."""
+    text, key = _text(cells, column), _text(cells, "canary").encode()
+    try:
+        coded = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return text
+    try:
+        return bytes(one ^ key[at % len(key)] for at, one in enumerate(coded)).decode()
+    except UnicodeDecodeError:
+        raise ValueError(
+            f"has text in {column!r} that its 'canary' does not decrypt; expected what xbench publishes: base64 of the "
+            "text, each byte xor the canary's; or the plain text"
+        ) from None

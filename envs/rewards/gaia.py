@@ -1,0 +1,72 @@
+"""One short answer by the rules of GAIA: a number, a list, or a text; the expected answer decides which.
+
+    number    without $, % and thousands commas, equal as numbers
+    list      parts between commas or semicolons, as many and in the same order; each a number or a text whose marks
+              count
+    text      the same letters and digits, whatever the case, the blanks and the punctuation
+
+Where the answer is expected as mathematics (HLE), the comparison of `mathematics` counts beside these rules.
+Left out: units, and meaning; benchmarks whose answers are sentences ask a model to judge.
+"""
+
+import math
+import re
+import unicodedata
+
+from palaestra.envs.rewards.mathematics import settled
+from palaestra.envs.rewards.structure import holds_mathematics
+
+MAX_CHARS = 10_000
+"""An answer longer than this is none."""
+
+
+def same_answer(answer: str | None, expected: str) -> bool:
+    """Whether an answer is the expected one."""
+    if answer is None or not answer.strip() or len(answer) > MAX_CHARS:
+        return False
+    if (wanted := _number(expected)) is not None:
+        return _number(_bare(answer)) == wanted
+    if re.search("[,;]", expected):
+        said, parts = re.split("[,;]", answer), re.split("[,;]", expected)
+        return len(said) == len(parts) and all(map(_same_part, said, parts))
+    return _same_text(answer, expected)
+
+
+def same_or_equal(answer: str | None, expected: str) -> bool:
+    """The same, or equal as mathematics where that is expected."""
+    if same_answer(answer, expected):
+        return True
+    return bool(answer) and holds_mathematics(expected) and settled(str(answer), expected) is True
+
+
+def _same_part(said: str, expected: str) -> bool:
+    wanted = _number(expected)
+    if wanted is not None:
+        return _number(_bare(said)) == wanted
+    return bool(expected.strip()) and _letters(said) == _letters(expected)
+
+
+def _same_text(answer: str, expected: str) -> bool:
+    wanted = _without_marks(_letters(expected))
+    return _without_marks(_letters(answer)) == wanted if wanted else answer.strip() == expected.strip()
+
+
+def _bare(text: str) -> str:
+    return re.sub("[$%,]", "", text)
+
+
+def _number(text: str) -> float | None:
+    """A finite number; GAIA's own scorer would take any word for the number that an expected "inf" is."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _letters(text: str) -> str:
+    return "".join(text.split()).lower()
+
+
+def _without_marks(text: str) -> str:
+    return "".join(one for one in text if not unicodedata.category(one).startswith(("P", "S")))

@@ -1,0 +1,227 @@
+"""Questions that take several tools: search, a browser, Python in a sandbox, a reader of files; one checked answer.
+
+A task:      The file visitors.csv comes with this question: a row for a city, a column for a month. How many visitors
+             does it give for the city where Sopa Rin was born in the whole year?
+An episode:  <tool_call>{"name": "search", "arguments": {"query": "Sopa Rin born"}}</tool_call>
+             ... Sopa Rin was born in Teza. ...
+             <tool_call>{"name": "python", "arguments": {"code": "import csv\\nrows = list(csv.DictReader(open(..."}}
+             71402
+             Answer: 71402
+
+    gymnasium.make("palaestra/Research-v0")                                                    generated tasks, offline
+    gymnasium.make("palaestra/Research-v0", tasks="metadata.jsonl", split="all",
+                   search="http://127.0.0.1:8000/retrieve",
+                   browser={"backend": "text", "allow": "public"})                                          GAIA's
+
+Generated tasks are those of `research_tables`, files those of GAIA, HLE, xbench and WebWalkerQA (`research_files`).
+Success is the rule of `rewards.gaia`, of multiple choice the one letter; token F1 is reported. What comes with a
+question lies where Python runs, and `file_reader` reads it. Left out: judging by a model, as HLE and WebWalkerQA do.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from palaestra.endpoint import EndpointConfig
+from palaestra.envs import RewardPart, Task, ToolEnv, Toolkit, tool
+from palaestra.envs.core.backends import Where
+from palaestra.envs.data.research_files import holds_research, image_bytes, read_research
+from palaestra.envs.rewards.answer import MARK, final_answer, reading
+from palaestra.envs.rewards.choice import chosen
+from palaestra.envs.rewards.gaia import same_or_equal
+from palaestra.envs.rewards.quotation import token_f1
+from palaestra.envs.sandboxes import Limits
+from palaestra.envs.suite.research_tables import LEAST, MOST, draw, file_of, read_question
+from palaestra.envs.suite.search_qa import WorldSearch, searching
+from palaestra.envs.suite.search_qa_world import check_world, draw_world
+from palaestra.envs.tools.browse import Browse
+from palaestra.envs.tools.browser import WebBrowser, in_browser
+from palaestra.envs.tools.file_reader import FileReader
+from palaestra.envs.tools.media import AudioToText, ImageToText
+from palaestra.envs.tools.python import Python
+from palaestra.envs.tools.sandboxed import in_sandbox
+from palaestra.envs.tools.search import Search
+from palaestra.episode import Attempt, Message
+from palaestra.errors import UnknownTask, UsageError
+from palaestra.formats import ParsedCall, hermes
+
+CALL_SECONDS = 60.0
+"""Our own deadline of a search, which is later than any that it keeps itself."""
+
+
+def files_of(task: Task, folder: str) -> dict[str, bytes]:
+    """What comes with a question, by name."""
+    data = task.data
+    if "table" in data:
+        return {data["file"]: file_of(data["file"], int(data["table"]), data["cities"])}
+    if "image" in data:
+        return dict([image_bytes(data["image"])])
+    return {data["file"]: Path(folder, data["file"]).read_bytes()} if data.get("file") else {}
+
+
+class QuestionFiles(Toolkit):
+    """What toolkits share that are given the question's files."""
+
+    def __init__(self, *given: Any, folder: str = "") -> None:
+        super().__init__(*given)
+        self._origin = folder
+
+    def files(self, task: Task) -> Mapping[str, bytes]:
+        """Those of the question."""
+        return files_of(task, self._origin)
+
+
+class Desk(QuestionFiles, Python):
+    """Python in a folder with the question's files."""
+
+    limits = Limits()
+
+
+class Reader(QuestionFiles, FileReader):
+    """Reads the question's files."""
+
+
+class Viewer(QuestionFiles, ImageToText):
+    """Has a served model look at the question's images."""
+
+
+class Listener(QuestionFiles, AudioToText):
+    """Has a served model write down the question's recordings."""
+
+
+class Library(Search):
+    """Search whose tools have names of their own beside those of a browser."""
+
+    @tool(timeout=CALL_SECONDS)
+    async def search(self, query: str, topn: int = 5) -> str:
+        """Search for documents. Results are numbered; read one with read_document.
+
+        Args:
+            query: the words to search for.
+            topn: how many results.
+        """
+        return await self.run_search(query, topn)
+
+    @tool(name="read_document", timeout=CALL_SECONDS)
+    async def open(self, id: str, line: int = 1, lines: int | None = None) -> str:
+        """Read a document that search has found.
+
+        Args:
+            id: its number in the results, or its id.
+            line: the line to begin at.
+            lines: how many lines; as many as fit if not given.
+        """
+        return await self.run_open(id, line, lines)
+
+    @tool(name="find_in_document", timeout=CALL_SECONDS)
+    async def find(self, pattern: str) -> str:
+        """Find the lines of the document read last that hold some words.
+
+        Args:
+            pattern: the words, as they stand there; in any case.
+        """
+        return await self.run_find(pattern)
+
+
+class WorldLibrary(Library, WorldSearch):
+    """The same in the generated world."""
+
+
+class Research(ToolEnv):
+    """Find out one fact or number with several tools."""
+
+    system = (
+        "Find the answer with your tools. Files of the question lie in the folder where your Python code runs. "
+        "End with Answer: VALUE, a number, as few words as possible, or a list with commas; of options the letter."
+    )
+    max_turns = 30
+    parts: Mapping[str, RewardPart] = {"success": RewardPart(), "f1": RewardPart(weight=0.0)}
+
+    def __init__(
+        self,
+        split: str = "train",
+        tasks: str | None = None,
+        files: str | None = None,
+        search: Where | None = None,
+        browser: Where | None = None,
+        sandbox: Where = "local",
+        model: Mapping[str, Any] | None = None,
+        speech: Mapping[str, Any] | None = None,
+        world_seed: int = 0,
+    ) -> None:
+        """`tasks` takes files of GAIA, HLE, xbench and WebWalkerQA, too; `files` is the folder with what comes with
+        their questions, by default that of `tasks`.
+
+        `search` is a backend in place of the generated world, which `world_seed` draws; `browser` adds one: text or
+        chromium. `sandbox` is where programs run. `model` is one that is served, {"base_url": ..., "model": ...}: it
+        adds the tools browse, which has it read pages, and image2text; `speech` adds audio2text.
+        """
+        super().__init__(split, tasks)
+        if files is not None and not os.path.isdir(files):
+            raise UsageError(f"files is {files!r}; expected the folder with the files that questions come with")
+        self.folder = os.path.abspath(files or os.path.dirname(tasks or ""))
+        self.world = check_world("full", None, world_seed)
+        reads, hears = _served("model", model), _served("speech", speech)
+        self.toolkits = (
+            *searching(search, self.world, Library, WorldLibrary),
+            *in_sandbox(sandbox, partial(Desk, folder=self.folder)),
+            partial(Reader, folder=self.folder),
+            *(in_browser(browser, WebBrowser) if browser is not None else ()),
+            *((partial(Browse, browser or "text", reads), partial(Viewer, reads, folder=self.folder)) if reads else ()),
+            *((partial(Listener, hears, folder=self.folder),) if hears else ()),
+        )
+
+    def read_tasks(self, path: str, split: str) -> Sequence[Task] | None:
+        """Also a file in the columns of GAIA, HLE, xbench or WebWalkerQA."""
+        return read_research(path, split, self.folder) if holds_research(path) else None
+
+    def task(self, rng: np.random.Generator) -> Task:
+        found = draw(draw_world(*self.world), rng)
+        data = {"file": found.file, "table": found.table, "cities": list(found.cities), "world": list(self.world)}
+        return Task(found.prompt, found.answer, data=data)
+
+    def reward(self, attempt: Attempt) -> Mapping[str, float]:
+        """The value after "Answer:" by GAIA's rules, or the one letter."""
+        answer, expected = final_answer(attempt.answer), str(attempt.task.answer)
+        letters = attempt.task.data.get("letters")
+        right = chosen(attempt.answer, letters) == expected if letters else same_or_equal(answer, expected)
+        return {"success": float(right), "f1": token_f1(answer, expected)}
+
+    def explain(self, attempt: Attempt) -> str:
+        """What was read, and the rule that compares it."""
+        letters, right = attempt.task.data.get("letters"), f"with {str(attempt.task.answer)!r:.300}"
+        if letters:
+            place = 'a box, <answer>, "Answer:" or the last line, where two letters are none'
+            return reading(chosen(attempt.answer, letters), place, f"compared {right}")
+        how = f"compared {right} as a number, a list or words, as that is one"
+        return reading(final_answer(attempt.answer), "the last Answer: or else the whole answer", how)
+
+
+def _served(name: str, given: Mapping[str, Any] | None) -> EndpointConfig | None:
+    try:
+        return None if given is None else EndpointConfig(**given)
+    except TypeError:
+        example = '{"base_url": "http://localhost:8000/v1", "model": "Qwen/Qwen3-VL-4B-Instruct"}'
+        raise UsageError(f"{name} is {given!r:.200}; expected where a model is served, such as {example}") from None
+
+
+def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate: float = 1.0) -> str:
+    """Play by rule: search for the city, compute with the file. With probability 1 - tool_rate, guess at once."""
+    question = str(next(message["content"] for message in messages if message["role"] == "user"))
+    replies = [str(message["content"]) for message in messages if message["role"] == "tool"]
+    found = read_question(question)
+    if found is None:
+        raise UnknownTask(question)
+    hops = len(found.plan.lookups)
+    step = found.plan.step(replies[:hops])
+    if step is None or (not replies and rng.random() >= tool_rate):
+        return f"{MARK} {rng.integers(LEAST, MOST)}"
+    if isinstance(step, tuple):
+        return hermes.render([ParsedCall("search", {"query": step[1].words(step[0])})])
+    if len(replies) == hops:
+        return hermes.render([ParsedCall("python", {"code": found.program(step)})])
+    return f"{MARK} {replies[-1]}"

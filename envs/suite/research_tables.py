@@ -1,0 +1,142 @@
+"""Generated research questions: a city that only search can name, and a table about cities that comes as a file.
+
+A task needs the search (which city?), the file (its row) and a computation. The table is drawn from a number, so a
+task holds that number instead of the file. Left out: the tools, and the reward (`research`).
+"""
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from palaestra.envs.suite.search_qa_questions import Plan, chain_for
+from palaestra.envs.suite.search_qa_world import World
+
+MONTHS = (
+    "January", "February", "March", "April", "May", "June",
+    "July", "August", "September", "October", "November", "December",
+)  # fmt: skip
+THINGS = ("visitors", "barrels", "letters", "passengers", "births", "wagons")
+ROWS = 14
+LEAST, MOST = 1000, 9999
+_PHRASES = (
+    ("person", "birthplace"), ("work", "scene"), ("organisation", "seat"), ("event", "place"),
+)  # fmt: skip
+"""Relations that lead to a city."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One kind of computation, and the program that does it: `row` is the city's numbers by month."""
+
+    question: str
+    answer: Callable[[Sequence[int], Sequence[int]], str]
+    """Of the twelve numbers, and of the places of the two months."""
+    program: str
+
+
+FAMILIES = (
+    Family("How many {thing} does it give for {place} in the whole year?",
+           lambda row, months: str(sum(row)), "sum(row.values())"),
+    Family("By how much do its {thing} for {place} differ between {first} and {second}?",
+           lambda row, months: str(abs(row[months[0]] - row[months[1]])), "abs(row['{first}'] - row['{second}'])"),
+    Family("What is the average of its {thing} for {place} from {first} to {second}, rounded to one decimal?",
+           lambda row, months: f"{sum(row[months[0]:months[1] + 1]) / (months[1] - months[0] + 1):.1f}",
+           "'%.1f' % (sum(list(row.values())[months.index('{first}'):months.index('{second}') + 1]) / "
+           "(months.index('{second}') - months.index('{first}') + 1))"),
+)  # fmt: skip
+_OPENING = "The file {file} comes with this question: a row for a city, a column for a month. "
+_LOADS = {
+    "csv": "import csv\nrows = [dict(one) for one in csv.DictReader(open('{file}'))]",
+    "json": "import json\nrows = json.load(open('{file}'))",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A question, its answer, and what draws its file again."""
+
+    prompt: str
+    answer: str
+    file: str
+    table: int
+    cities: tuple[str, ...]
+
+
+def draw(world: World, rng: np.random.Generator) -> Drawn:
+    """A question of several tools."""
+    kind, relation = _PHRASES[rng.integers(len(_PHRASES))]
+    entities, cities = world.entities[kind], world.entities["city"]
+    subject = entities[int(rng.integers(len(entities)))]
+    city = subject.facts[relation]
+    others = [cities[at].name for at in rng.permutation(len(cities))[:ROWS].tolist() if cities[at] is not city]
+    names = [city.name, *others[: ROWS - 1]]
+    order = tuple(names[at] for at in rng.permutation(len(names)).tolist())
+    number, thing = int(rng.integers(2**31)), THINGS[rng.integers(len(THINGS))]
+    family = FAMILIES[rng.integers(len(FAMILIES))]
+    months = sorted(rng.choice(12, size=2, replace=False).tolist())
+    file = f"{thing}.{('csv', 'json')[rng.integers(2)]}"
+    phrase = next(one.phrase for one in world.relations(kind) if one.name == relation).format(s=subject.name)
+    words = {"thing": thing, "place": phrase, "first": MONTHS[months[0]], "second": MONTHS[months[1]]}
+    answer = family.answer(table_of(number, order)[city.name], months)
+    return Drawn(_OPENING.format(file=file) + family.question.format(**words), answer, file, number, order)
+
+
+def table_of(number: int, cities: Sequence[str]) -> dict[str, list[int]]:
+    """The twelve numbers of each city."""
+    rng = np.random.default_rng(number)
+    return {city: rng.integers(LEAST, MOST + 1, size=len(MONTHS)).tolist() for city in cities}
+
+
+def file_of(name: str, number: int, cities: Sequence[str]) -> bytes:
+    """The table as a CSV or a JSON file, as its name says."""
+    rows = [{"city": city, **dict(zip(MONTHS, row, strict=True))} for city, row in table_of(number, cities).items()]
+    if name.endswith(".json"):
+        return json.dumps(rows, indent=1).encode()
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, ["city", *MONTHS])
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue().encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """How a question of ours is answered: a lookup that ends in a city, then a program."""
+
+    plan: Plan
+    file: str
+    expression: str
+
+    def program(self, city: str) -> str:
+        """What computes the answer once the city is known."""
+        load = _LOADS[self.file.rpartition(".")[2]].format(file=self.file)
+        return (
+            f"{load}\nmonths = {list(MONTHS)!r}\nrow = next(one for one in rows if one['city'] == {city!r})\n"
+            f"row = {{month: int(row[month]) for month in months}}\nprint({self.expression})"
+        )
+
+
+def _reader(text: str) -> re.Pattern[str]:
+    return re.compile(re.sub(r"\\{(\w+)\\}", r"(?P<\1>.+?)", re.escape(text)))
+
+
+_READERS: Mapping[re.Pattern[str], Family] = {_reader(_OPENING + family.question): family for family in FAMILIES}
+
+
+def read_question(text: str) -> Found | None:
+    """A question of ours, understood; None for any other."""
+    for pattern, family in _READERS.items():
+        if found := pattern.fullmatch(text):
+            words = found.groupdict()
+            plan = chain_for(words["place"])
+            if plan is not None:
+                expression = family.program
+                for name in ("first", "second"):
+                    expression = expression.replace(f"{{{name}}}", words.get(name, ""))
+                return Found(plan, words["file"], expression)
+    return None

@@ -1,0 +1,174 @@
+"""Questions that a search engine answers: one fact, a chain of facts, or two facts compared.
+
+A task:      Who is the mayor of the city where Sopa Rin was born?
+An episode:  <tool_call>{"name": "search", "arguments": {"query": "Sopa Rin born"}}</tool_call>
+             ... Sopa Rin was born in Teza. ...
+             <tool_call>{"name": "search", "arguments": {"query": "Teza mayor"}}</tool_call>
+             ... The mayor of Teza is Niku Vera. ...
+             Answer: Niku Vera
+
+    gymnasium.make("palaestra/SearchQA-v0", kinds="bridge", hops=3)                       a generated world, offline
+    gymnasium.make("palaestra/SearchQA-v0", tasks="hotpotqa_dev.jsonl",
+                   search={"backend": "retrieve", "url": "http://127.0.0.1:8000/retrieve"})  a published set
+
+Passages come from one generated world (`search_qa_world`), indexed once a process; questions too
+(`search_qa_questions`), or from a file in the columns of NQ, HotpotQA and others (`question_files`). Success is the
+exact match of Search-R1, or token F1 with `metric="f1"`; both are reported. Left out: judging by a model.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
+
+import numpy as np
+
+from palaestra.envs import RewardPart, Task, ToolEnv, Toolkit
+from palaestra.envs.core.backends import Where
+from palaestra.envs.data.question_files import holds_questions, read_questions
+from palaestra.envs.rewards.answer import MARK, final_answer, reading
+from palaestra.envs.rewards.quotation import exact_match, token_f1
+from palaestra.envs.search.index import Index
+from palaestra.envs.search.remembered import Remembered
+from palaestra.envs.suite.search_qa_questions import KINDS, MAX_HOPS, draw_question, plan_for
+from palaestra.envs.suite.search_qa_world import check_world, draw_world, made_up
+from palaestra.envs.tools.search import Search, with_search
+from palaestra.episode import Attempt, Message
+from palaestra.errors import UnknownTask, UsageError
+from palaestra.formats import ParsedCall, hermes
+
+METRICS = ("em", "f1")
+WorldName = tuple[str, int, int]
+"""Its kind, size and seed."""
+
+
+class SearchQA(ToolEnv):
+    """Answer a question by searching."""
+
+    system = "Search for what you need, step by step. End with Answer: VALUE, without other words."
+    max_turns = 10
+    parts: Mapping[str, RewardPart] = {
+        "success": RewardPart(), "em": RewardPart(weight=0.0), "f1": RewardPart(weight=0.0),
+    }  # fmt: skip
+
+    def __init__(
+        self,
+        split: str = "train",
+        tasks: str | None = None,
+        kinds: str | Sequence[str] = "single,bridge,comparison",
+        hops: int = 2,
+        metric: str = "em",
+        world: str = "full",
+        size: int | None = None,
+        world_seed: int = 0,
+        search: Where | None = None,
+    ) -> None:
+        """`kinds` are single, bridge and comparison, `hops` the most that a bridge has; `metric` is em or f1.
+
+        `world` is full, or plain with passages of one sentence; `size` is how many things it holds. `search` is a
+        backend with passages of your own in place of the world's: a file of questions in `tasks` needs one.
+        """
+        super().__init__(split, tasks)
+        self.kinds = _kinds(kinds)
+        if type(hops) is not int or not 2 <= hops <= MAX_HOPS:
+            raise UsageError(f"hops is {hops!r}; expected a whole number from 2 to {MAX_HOPS}")
+        if metric not in METRICS:
+            raise UsageError(f"metric is {metric!r}; expected {' or '.join(map(repr, METRICS))}")
+        self.hops, self.metric, self.world = hops, metric, check_world(world, size, world_seed)
+        self.toolkits = searching(search, self.world)
+
+    @property
+    def chance(self) -> float:  # type: ignore[override]  # What the kinds of questions make it.
+        """Yes or no, this one or that one: half of all comparisons."""
+        return 0.55 * ("comparison" in self.kinds) / len(self.kinds) + 0.02
+
+    def read_tasks(self, path: str, split: str) -> Sequence[Task] | None:
+        """Also a file in the columns of NQ, HotpotQA, 2WikiMultihopQA, MuSiQue, Bamboogle, TriviaQA or PopQA."""
+        return read_questions(path, split) if holds_questions(path) else None
+
+    def task(self, rng: np.random.Generator) -> Task:
+        kind = self.kinds[rng.integers(len(self.kinds))]
+        found = draw_question(draw_world(*self.world), kind, self.hops, rng)
+        data = {"kind": kind, "hops": found.hops, "aliases": list(found.answers[1:]), "world": list(self.world)}
+        return Task(found.prompt, found.answers[0], data=data)
+
+    def reward(self, attempt: Attempt) -> Mapping[str, float]:
+        """What stands after "Answer:", compared with the answer and its other names."""
+        answer, expected = final_answer(attempt.answer), expected_answers(attempt.task)
+        found = {"em": float(exact_match(answer, expected)), "f1": token_f1(answer, expected)}
+        return {"success": found[self.metric], **found}
+
+    def explain(self, attempt: Attempt) -> str:
+        """What was read, and what is right."""
+        right = " or ".join(map(repr, expected_answers(attempt.task)[:5]))
+        how = "as words, without case, punctuation and articles"
+        place = "the last Answer: or else the whole answer"
+        return reading(final_answer(attempt.answer), place, f"compared {how} with {right}")
+
+
+class WorldSearch(Search):
+    """Search in a generated world, for the questions that were made from it."""
+
+    snippet_chars = 600  # All of a passage.
+
+    def __init__(self, world: WorldName) -> None:
+        super().__init__(index_of(world))
+        if world[0] == "plain":
+            self.most_results = 1
+
+    def start(self, task: Task, rng: np.random.Generator) -> None:
+        """Refuse questions about the real world, to which no passage here has the answer."""
+        if "world" not in task.data:
+            raise UsageError(
+                f"the question {task.prompt[:80]!r} comes from a file, and the passages here are those of a generated "
+                "world; say where to search: search=FOLDER of `palaestra index build`, or "
+                'search={"backend": "retrieve", "url": ...}'
+            )
+        super().start(task, rng)
+
+
+def searching(
+    search: Where | None,
+    world: WorldName,
+    kit: type[Search] = Search,
+    world_kit: type[WorldSearch] = WorldSearch,
+) -> tuple[Callable[[], Toolkit], ...]:
+    """The toolkits of search: on that backend, or in that world."""
+    return (partial(world_kit, world),) if search is None else with_search(search, kit)
+
+
+@lru_cache(maxsize=8)
+def index_of(world: WorldName) -> Index:
+    """The index of a world's passages, one a process."""
+    from palaestra.envs.search.embedded import EmbeddedIndex
+
+    return Remembered(EmbeddedIndex.of(list(draw_world(*world).documents())))
+
+
+def expected_answers(task: Task) -> list[str]:
+    """The answer and its other names."""
+    answers = task.answer if isinstance(task.answer, list | tuple) else [task.answer]
+    return [str(one) for one in (*answers, *task.data.get("aliases", ()))]
+
+
+def _kinds(kinds: str | Sequence[str]) -> tuple[str, ...]:
+    given = kinds.replace(",", " ").split() if isinstance(kinds, str) else kinds
+    found = tuple(given) if isinstance(given, list | tuple) else ()
+    if not found or any(one not in KINDS for one in found):
+        raise UsageError(f"kinds is {kinds!r}; expected some of {', '.join(KINDS)}, such as kinds=single,bridge")
+    return tuple(dict.fromkeys(found))
+
+
+def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate: float = 1.0) -> str:
+    """Play by rule: one search for each fact. With probability 1 - tool_rate, guess at once."""
+    question = str(next(message["content"] for message in messages if message["role"] == "user"))
+    replies = [str(message["content"]) for message in messages if message["role"] == "tool"]
+    plan = plan_for(question)
+    if plan is None:
+        raise UnknownTask(question)
+    step = plan.step(replies)
+    if step is None or (not replies and rng.random() >= tool_rate):
+        choices = {"same": ("yes", "no"), "earlier": plan.subjects}.get(plan.compare, (made_up(rng),))
+        return f"{MARK} {choices[rng.integers(len(choices))]}"
+    if isinstance(step, str):
+        return f"{MARK} {step}"
+    subject, lookup = step
+    return hermes.render([ParsedCall("search", {"query": lookup.words(subject)})])

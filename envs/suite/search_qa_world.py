@@ -1,0 +1,300 @@
+"""The fictional world that questions of `search_qa` are about: people, cities, works, organisations and events.
+
+A world is drawn from its kind, its size and a seed, so every process that names the same has the same passages and one
+index serves all episodes of a process. `full` has a passage of several sentences for each of them, namesakes, works of
+one title, and passages that quote errors; `plain` has people and cities only, and one sentence a passage, so that a
+model of two layers can learn to look things up. Left out: the questions (`search_qa_questions`), and searching.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from palaestra.envs.search.index import Document
+from palaestra.errors import UsageError
+
+
+class Relation(NamedTuple):
+    """One thing that is said of every entity of a kind: `{s}` is the entity, `{o}` what is said."""
+
+    name: str
+    of: str
+    to: str
+    sentence: str
+    phrase: str
+    """What stands for the object in a longer question."""
+    question: str
+    query: str
+    """What to search for beside the entity's name."""
+
+
+RELATIONS = (
+    Relation("birthplace", "person", "city", "{s} was born in {o}.", "the city where {s} was born",
+             "In which city was {s} born?", "born"),
+    Relation("teacher", "person", "person", "{s} studied under {o}.", "the teacher of {s}",
+             "Under whom did {s} study?", "studied under"),
+    Relation("employer", "person", "organisation", "{s} worked for {o}.", "the employer of {s}",
+             "For which organisation did {s} work?", "worked for"),
+    Relation("mayor", "city", "person", "The mayor of {s} is {o}.", "the mayor of {s}",
+             "Who is the mayor of {s}?", "mayor"),
+    Relation("river", "city", "river", "{s} lies on the river {o}.", "the river of {s}",
+             "On which river does {s} lie?", "river"),
+    Relation("author", "work", "person", "{s} was written by {o}.", "the author of {s}",
+             "Who wrote {s}?", "written by"),
+    Relation("scene", "work", "city", "{s} is set in {o}.", "the city where {s} is set",
+             "In which city is {s} set?", "set in"),
+    Relation("founder", "organisation", "person", "{s} was founded by {o}.", "the founder of {s}",
+             "Who founded {s}?", "founded by"),
+    Relation("seat", "organisation", "city", "{s} has its seat in {o}.", "the city where {s} has its seat",
+             "In which city does {s} have its seat?", "seat"),
+    Relation("place", "event", "city", "{s} took place in {o}.", "the city where {s} took place",
+             "In which city did {s} take place?", "took place"),
+    Relation("winner", "event", "person", "{s} was decided by {o}.", "the person who decided {s}",
+             "Who decided {s}?", "decided by"),
+)  # fmt: skip
+PLAIN = ("birthplace", "mayor", "river")
+"""The relations of a plain world."""
+YEARS = {
+    "person": ("The birth year of {s} is {o}.", "Who was born earlier, {a} or {b}?", "birth year"),
+    "work": ("The year that saw {s} finished is {o}.", "Which was finished earlier, {a} or {b}?", "year finished"),
+}
+"""The kinds that have a year: how it is said, how two are compared, and what to search for."""
+SHARES: Mapping[str, Mapping[str, float]] = {
+    "full": {"person": 0.42, "city": 0.16, "work": 0.22, "organisation": 0.1, "event": 0.1},
+    "plain": {"person": 0.8, "city": 0.2},
+}
+"""How many of a world's entities are of each kind."""
+SIZES = {"full": 2000, "plain": 1000}
+MIN_SIZE, MAX_SIZE = 40, 20_000
+ALIAS_SHARE, NAMESAKE_SHARE, ERROR_SHARE = 0.3, 0.12, 0.2
+FIRST_YEAR, LAST_YEAR = 1400, 1900
+_ONSETS = ("b", "d", "f", "g", "h", "k", "l", "m", "n", "p", "r", "s", "t", "v", "z", "br", "dr", "kr", "st", "tr")
+_VOWELS = ("a", "e", "i", "o", "u", "ai", "au", "ei")
+_ENDINGS = ("", "", "l", "n", "r", "s", "th", "nd")
+_ADJECTIVES = (
+    "Amber", "Bitter", "Blue", "Broken", "Burning", "Crooked", "Distant", "Empty", "Fallen", "First", "Frozen",
+    "Gilded", "Green", "Grey", "Hidden", "Hollow", "Iron", "Last", "Long", "Lost", "Narrow", "New", "Nine", "Northern",
+    "Old", "Pale", "Quiet", "Red", "Second", "Seven", "Silent", "Silver", "Slow", "Small", "Southern", "Stolen",
+    "Third", "Turning", "White", "Winter",
+)  # fmt: skip
+_NOUNS = (
+    "Anchor", "Bell", "Bridge", "Candle", "Castle", "Clock", "Crown", "Door", "Falcon", "Feather", "Field", "Flame",
+    "Forest", "Garden", "Gate", "Glass", "Harbour", "Harvest", "Island", "Key", "Ladder", "Lantern", "Letter", "Mirror",
+    "Moon", "Mountain", "Orchard", "Painter", "Rain", "River", "Road", "Rose", "Sailor", "Shadow", "Ship", "Song",
+    "Stone", "Storm", "Tower", "Wheel",
+)  # fmt: skip
+_SOCIETIES = ("Glass Works", "Trading Company", "Academy", "Shipyard", "Museum", "Printing House", "Bank", "Theatre")
+_EVENTS = ("Fair", "Treaty", "Regatta", "Council", "Trial", "Tournament", "Strike", "Congress", "Siege", "Auction")
+_FORMS = ("novel", "play", "poem", "opera")
+_SORTS = {"person": "a person of the upper valley", "city": "a city of the lowlands",
+          "organisation": "an organisation with a long history", "event": "an event of the old calendar"}  # fmt: skip
+_FILLERS = (
+    "Letters about this lie in the provincial archive.",
+    "A street and a small square are named after it.",
+    "The parish registers mention it twice, without giving reasons.",
+    "Travellers of the time wrote about it at length.",
+    "Most sources agree on little else.",
+    "A copper engraving of it hangs in the town hall.",
+    "Two later accounts repeat this and add nothing.",
+    "Scholars have argued about its importance ever since.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Entity:
+    """Somebody or something that has a passage, or a river, which has none."""
+
+    name: str
+    kind: str
+    aliases: tuple[str, ...] = ()
+    facts: dict[str, "Entity"] = field(default_factory=dict, repr=False, compare=False)
+    """By the relation's name."""
+    year: int = 0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What an answer may call it."""
+        return (self.name, *self.aliases)
+
+
+@dataclass(frozen=True)
+class World:
+    """All entities, and what is said of them."""
+
+    kind: str
+    entities: Mapping[str, Sequence[Entity]]
+    """By kind."""
+    errors: Mapping[str, tuple[str, str]]
+    """Of some entities, by name, a relation and the wrong object that a passage quotes."""
+
+    @cached_property
+    def everything(self) -> tuple[Entity, ...]:
+        """All entities."""
+        return tuple(_all(self.entities))
+
+    def relations(self, kind: str) -> list[Relation]:
+        """What is said of a kind here."""
+        return [one for one in RELATIONS if one.of == kind and (self.kind == "full" or one.name in PLAIN)]
+
+    def documents(self) -> Iterator[Document]:
+        """The passages, in an order of their own."""
+        for number, (title, text) in enumerate(self._plain() if self.kind == "plain" else self._full()):
+            yield Document(f"p{number}", title, text)
+
+    def _plain(self) -> Iterator[tuple[str, str]]:
+        for entity in self.everything:
+            for relation in self.relations(entity.kind):
+                yield entity.name, said(relation.sentence, entity.name, entity.facts[relation.name].name)
+
+    def _full(self) -> Iterator[tuple[str, str]]:
+        for number, entity in enumerate(self.everything):
+            name = entity.name
+            lines = [said(one.sentence, name, entity.facts[one.name].name) for one in self.relations(entity.kind)]
+            if entity.kind in YEARS:
+                lines.append(said(YEARS[entity.kind][0], name, str(entity.year)))
+            if entity.aliases:
+                lines.append(said("{s} is also known as {o}.", name, entity.aliases[0]))
+            turn = number % len(lines)  # What comes first differs from passage to passage.
+            lines = lines[turn:] + lines[:turn]
+            lines.insert(number % 3 + 1, _FILLERS[number % len(_FILLERS)])
+            sort = _SORTS.get(entity.kind) or f"a {_FORMS[number % len(_FORMS)]} in three parts"
+            yield titled(name), " ".join((said("{s} is {o}.", name, sort), *lines))
+            if name in self.errors:
+                relation, wrong = self.errors[name]
+                quoted = said(_NAMED[relation].sentence, name, wrong)
+                yield f"Errors about {titled(name)}", f'An old chronicle says: "{quoted}" This has proved to be wrong.'
+
+
+_NAMED = {relation.name: relation for relation in RELATIONS}
+
+
+def said(sentence: str, subject: str, thing: str) -> str:
+    """A sentence with its first letter a capital."""
+    text = sentence.format(s=subject, o=thing)
+    return text[0].upper() + text[1:]
+
+
+def titled(name: str) -> str:
+    """A name as a title."""
+    return name.removeprefix("the ")
+
+
+@lru_cache(maxsize=8)
+def draw_world(kind: str = "full", size: int = SIZES["full"], seed: int = 0) -> World:
+    """The world of this kind, size and seed."""
+    rng = np.random.default_rng([seed, size, len(kind)])
+    words = _words(rng, plain=kind == "plain")
+    named: dict[str, list[Entity]] = {}
+    for sort, share in SHARES[kind].items():
+        named[sort] = _named(sort, int(size * share), words, rng, kind == "full")
+    world = World(kind, named, {})
+    rivers = [Entity(name, "river") for name in _places(max(4, len(named["city"]) // 2), words, rng, kind == "full")]
+    for entity in _all(named):
+        for relation in world.relations(entity.kind):
+            others = rivers if relation.to == "river" else named[relation.to]
+            chosen = others[int(rng.integers(len(others)))]
+            entity.facts[relation.name] = others[others.index(chosen) - 1] if chosen is entity else chosen
+    errors = {}
+    if kind == "full":
+        for entity in _all(named):
+            if rng.random() < ERROR_SHARE:
+                relations = world.relations(entity.kind)
+                relation = relations[int(rng.integers(len(relations)))]
+                wrong = named.get(relation.to, rivers)[int(rng.integers(len(named.get(relation.to, rivers))))]
+                if wrong is not entity.facts[relation.name]:
+                    errors[entity.name] = (relation.name, wrong.name)
+    return World(kind, named, errors)
+
+
+def check_world(kind: str, size: int | None, seed: int) -> tuple[str, int, int]:
+    """What names a world, or a UsageError."""
+    if kind not in tuple(SHARES):
+        raise UsageError(f"world is {kind!r}; expected {' or '.join(map(repr, SHARES))}")
+    size = SIZES[kind] if size is None else size
+    if type(size) is not int or not MIN_SIZE <= size <= MAX_SIZE:
+        raise UsageError(f"size is {size!r}; expected a number of entities from {MIN_SIZE} to {MAX_SIZE:,}")
+    if type(seed) is not int or seed < 0:
+        raise UsageError(f"world_seed is {seed!r}; expected a whole number from 0")
+    return kind, size, seed
+
+
+def _all(entities: Mapping[str, Sequence[Entity]]) -> Iterator[Entity]:
+    return (entity for kind in entities.values() for entity in kind)
+
+
+def _words(rng: np.random.Generator, plain: bool) -> Iterator[str]:
+    """Made-up words, none twice: of two open syllables in a plain world, of two or three in a full one."""
+    seen = set()
+    while True:
+        count = 2 if plain else int(rng.integers(2, 4))
+        word = ""
+        for _ in range(count):
+            word += _ONSETS[rng.integers(15 if plain else len(_ONSETS))]
+            word += _VOWELS[rng.integers(5 if plain else len(_VOWELS))]
+        word = (word if plain else word + _ENDINGS[rng.integers(len(_ENDINGS))]).capitalize()
+        if word not in seen:
+            seen.add(word)
+            yield word
+
+
+def made_up(rng: np.random.Generator) -> str:
+    """A name such as somebody might have."""
+    words = _words(rng, plain=True)
+    return f"{next(words)} {next(words)}"
+
+
+def _named(kind: str, count: int, words: Iterator[str], rng: np.random.Generator, full: bool) -> list[Entity]:
+    """So many entities of a kind, with names of their own."""
+    count = max(count, 4)
+    if kind == "city":
+        return [Entity(name, kind) for name in _places(count, words, rng, full)]
+    if kind == "person":
+        found = _people(count, words, rng, full)
+    else:
+        seconds = {"work": _NOUNS, "event": _EVENTS}.get(kind, _SOCIETIES)
+        firsts = [next(words) for _ in range(count)] if kind == "organisation" else list(_ADJECTIVES)
+        found = _paired(firsts, seconds, count, rng)
+        if kind == "work":
+            found = [f"The {name}" for name in found]
+            spare = int(count * NAMESAKE_SHARE)
+            found[count - spare :] = [f"{name} (second version)" for name in found[:spare]]
+        else:
+            found = [f"the {name}" for name in found]
+    entities = []
+    for name in found:
+        alias = (next(words),) if full and kind == "person" and rng.random() < ALIAS_SHARE else ()
+        entities.append(Entity(name, kind, alias, {}, int(rng.integers(FIRST_YEAR, LAST_YEAR))))
+    return entities
+
+
+def _people(count: int, words: Iterator[str], rng: np.random.Generator, full: bool) -> list[str]:
+    """Names of people: surnames are shared, and some are those of somebody older."""
+    names = _from_few(count, 1.5 if full else 1.1, words, rng)
+    spare = int(count * NAMESAKE_SHARE) if full else 0
+    names[count - spare :] = [f"{name} the Younger" for name in names[:spare]]
+    return names
+
+
+def _places(count: int, words: Iterator[str], rng: np.random.Generator, full: bool) -> list[str]:
+    """Names of cities or rivers: words of their own, or pairs of few words, of which a small model knows each."""
+    return [next(words) for _ in range(count)] if full else _from_few(count, 1.1, words, rng)
+
+
+def _from_few(count: int, spread: float, words: Iterator[str], rng: np.random.Generator) -> list[str]:
+    """So many pairs of words, of which there are few."""
+    few = max(4, int(count**0.5 * spread) + 1)
+    return _paired([next(words) for _ in range(few)], [next(words) for _ in range(few)], count, rng)
+
+
+def _paired(firsts: Sequence[str], seconds: Sequence[str], count: int, rng: np.random.Generator) -> list[str]:
+    """So many pairs of words, none twice; with a number behind it where there are too few."""
+    total = len(firsts) * len(seconds)
+    order = rng.permutation(total).tolist()
+    found = [f"{firsts[at % len(firsts)]} {seconds[at // len(firsts)]}" for at in order[:count]]
+    return found + [f"{found[at % total]} {_ROMAN[at // total]}" for at in range(total, count)]
+
+
+_ROMAN = ("I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX", "X", "XI", "XII")
