@@ -7,7 +7,7 @@ import pytest
 
 from palaestra.envs.sandboxes import opening
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2] / "agents")]
 
 
 @pytest.fixture
