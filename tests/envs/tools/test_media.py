@@ -122,7 +122,7 @@ def test_a_model_that_says_nothing_in_time_breaks_the_episode_and_a_spent_budget
 
     with FakeServer(lambda seen: Reply({"data": []}) if seen.method == "GET" else hang) as server:
         made = opened(ImageToText, server.url, call_seconds=0.2)
-        with pytest.raises(Broken, match="call_seconds=0.2"):
+        with pytest.raises(Broken, match="call_seconds=0"):
             asyncio.run(made.image2text("a.txt"))
         made = opened(ImageToText, server.url, max_seconds=0.2)
         with pytest.raises(ToolError, match="max_seconds"):
