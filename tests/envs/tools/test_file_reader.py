@@ -181,14 +181,13 @@ def test_a_file_that_takes_too_long_or_too_much_memory_is_told_and_the_next_one_
     monkeypatch.setattr(reading._processes, "seconds", 1.0)
     deep = b"<html>" + b"<div>" * 100_000  # Its parser takes time by the square.
     assert told(reader({"a": deep}), "a").startswith("Error: a cannot be read: it took more than")
-    many = told(reader({"a": made_files.pdf(100_000)}), "a", first_line=1)
-    assert "cut here" in many or "[page 1]" in many
     wide = made_files.changed(
         made_files.docx(), "word/document.xml", lambda text: text.replace(b"Two", b"A" * 300 * 2**20)
     )
     monkeypatch.setattr(reading._processes, "seconds", 60.0)
     made = reader({"wide": wide, "b": b"fine"}, read_limits=ReadLimits(unpacked_bytes=2**30))
     assert "Error: wide" in told(made, "wide")
+    assert "[page 1]" in told(reader({"a": made_files.pdf(100_000)}), "a")
     assert told(made, "b") == "fine"
 
 
