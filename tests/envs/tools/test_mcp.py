@@ -193,7 +193,7 @@ def test_a_server_that_ignores_every_wish_to_end_ends_with_its_episode_and_so_do
 def test_nothing_is_left_of_a_server_when_we_are_killed(number, tmp_path):
     program = f"""
         import sys, time
-        sys.path[:0] = {[str(Path(__file__).parent)]!r}
+        sys.path[:0] = {sys.path!r}
         import test_mcp
         with test_mcp.table(*test_mcp.PLAIN, {str(tmp_path / "pids")!r}) as call:
             call("echo", text="x")
