@@ -1,6 +1,7 @@
 """Tools of MCP servers: theirs are offered as they are; a server's error is an observation, its death is BROKEN."""
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -84,6 +85,7 @@ def test_of_a_servers_tools_those_that_are_allowed_are_offered():
     with table(*PLAIN, allow=["echo"]) as call:
         assert [one["function"]["name"] for one in call.env.schemas] == ["echo"]
         assert "no tool is named 'die'" in call("die").text
+        assert len(pickle.loads(pickle.dumps(call.env.author)).toolkits) == 1, "vectorized environments are pickled"
 
 
 @pytest.mark.parametrize(
