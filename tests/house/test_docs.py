@@ -22,7 +22,7 @@ from palaestra.trainers.recipes import CORRECTIONS
 
 CLI = ROOT / "palaestra" / "cli"
 SUBCOMMANDS = {
-    "serve": (CLI / "serve_vllm.py", CLI / "serve_search.py"),
+    "serve": tuple(CLI.glob("serve_*.py")),
     "index": (CLI / "index.py", ROOT / "envs" / "search" / "corpus.py"),
 }
 """Where commands of two words declare their options."""
