@@ -1,8 +1,8 @@
 """One page of Chromium, over its debugging protocol: reading it, the mouse and the keyboard, waiting for it.
 
 What reads and finds elements is page.js and acting.js, in a world apart from the page's scripts. Whatever a page does
-crashes, never loads) is a ToolError; `Broken` comes where the browser itself is gone. Left out: what an agent may ask
-(`session`), sites of this process (`serving`), processes and contexts (`engine`).
+(it hangs, crashes, never loads) is a ToolError; `Broken` comes where the browser itself is gone. Left out: what an
+agent may ask (`session`), sites of this process (`serving`), processes and contexts (`engine`).
 """
 
 import asyncio
