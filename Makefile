@@ -74,7 +74,7 @@ bench-sandbox: setup  ## a program in the sandbox, beside a bare process and oth
 	@$(PY) scripts/engine.py run -- $(PY) benchmarks/sandbox.py
 
 bench-web: setup  ## search, the text browser and the real one, against their targets
-	@CHROMIUM="$$($(PY) scripts/chromium.py)" && export CHROMIUM && $(PY) benchmarks/web
+	@CHROMIUM="$$($(PY) scripts/chromium.py)" && export CHROMIUM && $(PY) benchmarks/web.py
 
 clean:  ## remove what tests and builds leave behind; .venv and runs/ stay
 	@rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

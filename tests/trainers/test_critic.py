@@ -25,7 +25,9 @@ def learner_of(model, **changes):
 
 def test_it_learns_what_episodes_come_to_and_the_model_learns_nothing_from_its_loss():
     model = restless()
-    learner = learner_of(model, learning_rate=0.0, lr_schedule="constant", lam=1.0, cliprange_value=None, critic_learning_rate=1e-2)
+    learner = learner_of(
+        model, learning_rate=0.0, lr_schedule="constant", lam=1.0, cliprange_value=None, critic_learning_rate=1e-2
+    )
     batch, before = batch_of(spoken(model, [(0, [6], 1.0), (0, [8], 0.0), (1, [5, 4], 1.0)])), weights(model)
     losses = []
     for _ in range(60):

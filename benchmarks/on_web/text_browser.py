@@ -173,8 +173,3 @@ def measure(seconds: float = 2.0, sessions: int = 1000, rounds: int = 5) -> tupl
         target(names[4], figures[names[4]], most=LARGE_MS),
     ]
     return figures, targets
-
-
-if __name__ == "__main__":
-    for one in measure()[1]:
-        print(one)

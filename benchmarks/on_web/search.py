@@ -43,8 +43,10 @@ FOUND = 0.9
 """Least share of headings whose page is among the first ten."""
 
 
-def measure(sizes: tuple[int, ...] = (100_000, 1_000_000), queries: int = QUERIES) -> dict[str, Any]:
-    """Figures by the number of passages, and those of known items."""
+def measure(
+    sizes: tuple[int, ...] = (100_000, 1_000_000), queries: int = QUERIES
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Figures by the number of passages and those of known items, and the targets."""
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         for size in sizes:
@@ -55,7 +57,7 @@ def measure(sizes: tuple[int, ...] = (100_000, 1_000_000), queries: int = QUERIE
             made["disk_mb"] = sum(file.stat().st_size for file in index.rglob("*") if file.is_file()) / 1e6
             found[f"{size:,}"] = {"build": made, "ask": _apart(_ask, index, asked)}
         found["known items"] = _apart(known_items, Path(folder))
-    return found
+    return found, list(targets(found))
 
 
 def targets(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -66,21 +68,6 @@ def targets(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield target("search, 100,000 passages: queries a second", small.get("per_second"), least=PER_SECOND)
     yield target("search, 1,000,000 passages: p50 ms", large.get("p50_ms"), most=P50_MS_MILLION)
     yield target("known items: pages among the first ten", found["known items"].get("found"), least=FOUND)
-
-
-def table(found: dict[str, Any]) -> Iterator[str]:
-    """The figures as lines."""
-    ask = ("p50_ms", "p99_ms", "cpu_ms", "per_second", "per_cpu_second", "peak_mb")
-    made = ("seconds", "cpu_s", "peak_mb", "disk_mb")
-    for size, row in found.items():
-        if "ask" in row:
-            yield f"  {size} passages: " + ", ".join(f"{name} {row['ask'][name]:,.4g}" for name in ask)
-            yield "    built in " + ", ".join(f"{name} {row['build'][name]:,.4g}" for name in made)
-    yield (
-        "  known items: "
-        + ", ".join(f"{name} {value:.4g}" for name, value in found["known items"].items() if name != "missing")
-        + found["known items"].get("missing", "")
-    )
 
 
 def _apart(work: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
