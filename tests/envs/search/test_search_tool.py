@@ -1,11 +1,14 @@
 """The tools `search`, `open` and `find`: what an agent is told, its budgets, branches, and what it may write."""
 
+import pickle
+
 import pytest
 
 from palaestra.envs import Task, TextEnv, ToolEnv
 from palaestra.envs.core.tool import tool
 from palaestra.envs.search.embedded import EmbeddedIndex
 from palaestra.envs.search.index import Document
+from palaestra.envs.search.remembered import Remembered
 from palaestra.envs.tools.search import Search, with_search
 from palaestra.formats import ParsedCall, hermes
 
@@ -110,6 +113,11 @@ def test_budgets_are_kept_and_names_can_be_changed():
     told(env, "open", id="d1")
     assert "no call is left: max_calls is 2" in told(env, "search", query="animal")
     assert "[1] Whales\nFact 0 of whales." in told(opened(Hosted), "web_search", query="whales")
+
+
+def test_an_index_goes_to_another_process():
+    copied = pickle.loads(pickle.dumps(Search(Remembered(ANIMALS)).index))
+    assert copied.index.search("animal 7", 3) == ANIMALS.search("animal 7", 3)
 
 
 def test_a_branch_goes_on_where_it_began_and_leaves_the_other_alone():
