@@ -40,7 +40,7 @@ class EmbeddedIndex:
         try:
             index = tantivy.Index.open(str(folder.path / "tantivy"))
             documents = Stored(folder.path)
-            self._begin(index, documents, folder.version)
+            self._begin(index, documents, folder.version, (type(self), (str(path),)))
         except (OSError, ValueError) as error:
             raise UsageError(f"the index {path} is damaged ({error}); build it again") from None
         if self._searcher.num_docs != len(documents):
@@ -58,17 +58,20 @@ class EmbeddedIndex:
         writer.wait_merging_threads()
         index.reload()
         made = cls.__new__(cls)
-        made._begin(index, listed, f"memory-{next(_numbers)}")
+        made._begin(index, listed, f"memory-{next(_numbers)}", (cls.of, (documents,)))
         return made
 
-    def _begin(self, index: Any, documents: Listed | Stored, version: str) -> None:
-        self.version = version
-        self.documents = documents
+    def _begin(self, index: Any, documents: Listed | Stored, version: str, made: tuple[Any, ...]) -> None:
+        self.version, self.documents, self._made = version, documents, made
         self._tantivy, self._analyzer = library(), analyzer()
         self._searcher, self._schema = index.searcher(), index.schema
 
     def __len__(self) -> int:
         return len(self.documents)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For pickle: another process opens, or makes, its own."""
+        return self._made
 
     async def search_many(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """The best hits of each query."""

@@ -8,6 +8,7 @@ import asyncio
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import Any
 
 from palaestra.envs.search.index import Document, Hit, Index
 
@@ -38,6 +39,10 @@ class Remembered:
         self._batch: int = getattr(index, "batch", 1)
         """Queries that one trip takes: an attribute of clients that can."""
         self._gathered: list[tuple[Key, asyncio.Future[list[Hit]]]] = []
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For pickle: another process remembers for itself."""
+        return Remembered, (self.index, self._entries)
 
     @property
     def version(self) -> str:

@@ -43,6 +43,11 @@ def passage(text: str, words: list[str], chars: int) -> str:
     """The part of a text, at most `chars` long, that holds most of the words; its beginning where it has none."""
     if len(text) <= chars:
         return text
+    if len(text) <= 2 * chars:  # Most passages of a corpus: its beginning or its end, which takes a third of the time.
+        lowered, stems = text.lower(), [_stem(word) for word in words]
+        head, tail = lowered[:chars], lowered[-chars:]
+        better = sum([stem in tail for stem in stems]) > sum([stem in head for stem in stems])
+        return _cut(text, len(text) - chars if better else 0, chars)
     places = _places(text[:_SCANNED].lower(), words)
     best, begin, first = 0, 0, 0
     inside: dict[str, int] = {}
@@ -66,11 +71,16 @@ def _sentence(text: str, place: int, before: int) -> int:
     return found if found > 0 else least
 
 
+def _stem(word: str) -> str:
+    """What a word's other forms begin with as well, mostly."""
+    return word if len(word) < 6 else word[:-2]
+
+
 def _places(lowered: str, words: list[str]) -> list[tuple[int, str]]:
-    """Where words begin with one of these, without their last letters, which differ from form to form."""
+    """Where words begin as one of these."""
     found = []
     for word in words:
-        stem = word if len(word) < 6 else word[:-2]
+        stem = _stem(word)
         place, count = lowered.find(stem), 0
         while place >= 0 and count < _PLACES:
             if not place or not lowered[place - 1].isalnum() or not stem.isascii():

@@ -179,12 +179,12 @@ class Search(BudgetedToolkit):
         try:
             if not self.index.waits:
                 return await work()
-            async with asyncio.timeout(seconds) as deadline:
+            async with asyncio.timeout(seconds):
                 return await work()
         except UsageError as error:  # It speaks of settings, which no agent can choose.
             raise Broken(f"the search of {type(self).__name__} cannot be used: {error}") from error
         except TimeoutError:
-            if not deadline.expired() or seconds < self.call_seconds:
+            if seconds < self.call_seconds:
                 raise ToolError(f"no answer came within the {seconds:.1f} s that were left; answer now") from None
             raise Broken(f"the search gave no answer within {seconds:g} s") from None
 

@@ -1,12 +1,17 @@
 """The tools `search`, `open` and `find`: what an agent is told, its budgets, branches, and what it may write."""
 
+import asyncio
+import pickle
+
 import pytest
 
 from palaestra.envs import Task, TextEnv, ToolEnv
 from palaestra.envs.core.tool import tool
 from palaestra.envs.search.embedded import EmbeddedIndex
 from palaestra.envs.search.index import Document
+from palaestra.envs.search.remembered import Remembered
 from palaestra.envs.tools.search import Search, with_search
+from palaestra.errors import Broken, ToolError, UsageError
 from palaestra.formats import ParsedCall, hermes
 
 ANIMALS = EmbeddedIndex.of(
@@ -110,6 +115,46 @@ def test_budgets_are_kept_and_names_can_be_changed():
     told(env, "open", id="d1")
     assert "no call is left: max_calls is 2" in told(env, "search", query="animal")
     assert "[1] Whales\nFact 0 of whales." in told(opened(Hosted), "web_search", query="whales")
+
+
+class Stuck:
+    """A server that never answers."""
+
+    waits, version = True, "1"
+
+    async def search_many(self, queries, k):
+        await asyncio.sleep(60)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "words"),
+    [
+        ({"call_seconds": 0.05}, Broken, "gave no answer within 0.05 s"),
+        ({"max_seconds": 0.05}, ToolError, "answer now"),
+    ],
+)
+def test_a_server_that_never_answers_breaks_the_episode_unless_the_agents_own_time_is_over(settings, error, words):
+    kit = type("Kit", (Search,), settings)(Stuck())
+    kit.start(Task(""), None)
+    for _ in range(2 if error is ToolError else 1):
+        with pytest.raises(error, match=words):
+            asyncio.run(kit.run_search("x"))
+
+
+def test_settings_that_turn_out_wrong_in_a_call_are_not_the_agents_mistake():
+    class Wrong(Stuck):
+        async def search_many(self, queries, k):
+            raise UsageError("the key is wrong")
+
+    kit = Search(Wrong())
+    kit.start(Task(""), None)
+    with pytest.raises(Broken, match="the key is wrong"):
+        asyncio.run(kit.run_search("x"))
+
+
+def test_an_index_goes_to_another_process():
+    copied = pickle.loads(pickle.dumps(Search(Remembered(ANIMALS)).index))
+    assert copied.index.search("animal 7", 3) == ANIMALS.search("animal 7", 3)
 
 
 def test_a_branch_goes_on_where_it_began_and_leaves_the_other_alone():
