@@ -35,16 +35,16 @@ class Seen:
     """A page as an agent reads it."""
 
     def __init__(self, told: str) -> None:
-        lines: list[str] = []
-        last, wraps = "", False
+        told = re.sub(r"\A(?:.*\n)?http://.*\n(?:\(.*\)\n)?(?:lines .* of .*\n)?", "", told)
+        self.lines: list[str] = []
+        last = ""
         for line in told.split("\n"):
-            if wraps and len(last) + 1 + len(line.split(" ")[0]) > WIDTH:
-                lines[-1] += f" {line}"
+            ended = len(self.lines) == 1 and last.endswith(".")  # The goal is a sentence.
+            if last and line and not ended and len(last) + 1 + len(line.split(" ")[0]) > WIDTH:
+                self.lines[-1] += f" {line}"
             else:
-                lines.append(line)
-            last, wraps = line, line != ""
-        start = next((at for at, line in enumerate(lines) if line.startswith("http://")), -1) + 1
-        self.lines = [line for line in lines[start:] if not line.startswith(("(a new", "(the page", "lines "))]
+                self.lines.append(line)
+            last = line
         self.text = "\n".join(self.lines)
         self.goal = self.lines[0] if self.lines else ""
         self.elements = [Element(int(n), kind, rest) for n, kind, rest in ELEMENT.findall(self.text)]
