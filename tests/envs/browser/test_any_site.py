@@ -11,7 +11,7 @@ from palaestra.envs.core.calls import _at_once
 from palaestra.errors import ToolError
 
 WORDS = (
-    "http:// https: // / [ ] : @ # ? a.test b %zz % \\ . .. = & ; \" < ' ::1 65536 0x7f javascript: data: charset= utf-16 "
+    "http:// https: // / [ ] : @ # ? a.test b %zz % \\ . .. = & ; \" < ' ::1 65536 0x7f javascript: charset= utf-16 "
     "url= 5 0 , Max-Age= Expires= Domain= Path= nan 1e999 - \u200b \u00e9 \uff19 \ud800 \x00 on"
 )
 BITS = (*WORDS.split(" "), " ", "\n", "x" * 40)
