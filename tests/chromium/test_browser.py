@@ -205,6 +205,18 @@ def test_a_hostile_page_ends_within_the_deadline_and_the_tab_goes_on(browser: Ch
     played(browser, {"/": BOMBS[name], "/calm": "calm <a href=/>home</a>"}, play)
 
 
+def test_a_page_cannot_blind_the_reader_or_forge_its_numbers(browser: ChromiumBrowser) -> None:
+    async def play(session: ChromiumSession) -> Page:
+        await session.open(HOME)
+        return await session.click(1)
+
+    blind = BOMBS["breaks what is built in"].replace("<button", "<button onclick='this.textContent = `b`'")
+    assert played(browser, {"/": blind}, play).lines == ("[1:button b]",)
+    marks = played(browser, {"/": "<button>a</button>" + BOMBS["marks"]}, play)
+    assert marks.elements == 1
+    assert not any(line.replace("\u200b", "").startswith(("[7", "［7")) for line in marks.lines)
+
+
 def test_a_page_that_crashes_is_told_and_a_browser_that_ends_is_broken(browser: ChromiumBrowser) -> None:
     async def play(session: ChromiumSession) -> None:
         await session.open(HOME)
