@@ -19,7 +19,6 @@ import numpy as np
 
 from palaestra.envs import Task, ToolEnv, tool
 from palaestra.envs.browser.browser import Page
-from palaestra.envs.browser.chromium.engine import find_chromium
 from palaestra.envs.browser.chromium.session import ChromiumSession
 from palaestra.envs.browser.opening import BROWSERS
 from palaestra.envs.browser.site import Folder, Site, SiteRequest, SiteResponse
@@ -158,18 +157,15 @@ class MiniWoB(ToolEnv):
     ) -> None:
         """`task` names one or several of the package's tasks, or "text": all that text can solve.
 
-        `actions` is tools (click, type, ...), or browsergym: one tool for its action strings.
+        `browser` is "chromium", or a mapping with its options. `actions` is tools (click, type, ...), or browsergym:
+        one tool for its action strings.
         """
         super().__init__(split, format=format)
         if actions not in ("tools", "browsergym"):
             raise UsageError(f"actions is {actions!r}; expected 'tools' or 'browsergym'")
-        name, options = BROWSERS.read(browser)
+        name, _ = BROWSERS.read(browser)
         if name != "chromium":
-            raise UsageError(
-                f"browser is {name!r}, which runs no scripts, and MiniWoB's pages need it; expected chromium"
-            )
-        folder()
-        find_chromium(options.get("executable"))
+            raise UsageError(f"browser is {name!r}, which runs no scripts; MiniWoB's pages need 'chromium'")
         self.names = chosen(task)
         self.toolkits = (partial(TaskPage if actions == "tools" else TaskActions, browser),)
 

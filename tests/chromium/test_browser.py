@@ -114,8 +114,8 @@ def test_forms_redirects_and_cookies_of_a_site_in_this_process_work(browser: Chr
         page = await session.type(number_of(page, "field"), "ann")
         page = await session.click(number_of(page, "button"))
         assert (page.url, page.lines) == (f"{HOME}home", ("Hello ann",))
-        assert "500" in (await session.open("/fails")).lines[0]
-        assert "404" in (await session.open("/nowhere")).lines[0]
+        assert "status 500" in (await session.open("/fails")).note
+        assert "status 404" in (await session.open("/nowhere")).note
 
     played(browser, Shop({}), play)
 
@@ -203,6 +203,18 @@ def test_a_hostile_page_ends_within_the_deadline_and_the_tab_goes_on(browser: Ch
         assert calm.lines == ("calm [1:link home]",)
 
     played(browser, {"/": BOMBS[name], "/calm": "calm <a href=/>home</a>"}, play)
+
+
+def test_a_page_cannot_blind_the_reader_or_forge_its_numbers(browser: ChromiumBrowser) -> None:
+    async def play(session: ChromiumSession) -> Page:
+        await session.open(HOME)
+        return await session.click(1)
+
+    blind = BOMBS["breaks what is built in"].replace("<button", "<button onclick='this.textContent = `b`'")
+    assert played(browser, {"/": blind}, play).lines == ("[1:button b]",)
+    marks = played(browser, {"/": "<button>a</button>" + BOMBS["marks"]}, play)
+    assert marks.elements == 1
+    assert not any(line.replace("\u200b", "").startswith(("[7", "［7")) for line in marks.lines)
 
 
 def test_a_page_that_crashes_is_told_and_a_browser_that_ends_is_broken(browser: ChromiumBrowser) -> None:

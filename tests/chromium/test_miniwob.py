@@ -7,7 +7,9 @@ import pytest
 from miniwob_oracles import ORACLES, Seen
 
 from palaestra.envs import TextEnv
-from palaestra.envs.suite.miniwob import MiniWoB
+from palaestra.envs.browser.site import SiteRequest
+from palaestra.envs.checks.check import check
+from palaestra.envs.suite.miniwob import MiniWoB, TaskSite
 from palaestra.envs.suite.miniwob_tasks import TEXT_SOLVABLE, tasks
 from palaestra.errors import UsageError
 from palaestra.formats import ParsedCall, hermes
@@ -93,6 +95,11 @@ def test_doing_nothing_is_paid_nothing_on_any_task(opened: Any) -> None:
         assert (reward, over) == (0.0, True), name
 
 
+@pytest.mark.prove
+def test_every_check_passes() -> None:
+    assert [finding for finding in check("palaestra/MiniWoB-v0") if not finding.passed] == []
+
+
 def test_a_wrong_click_ends_it_unpaid(opened: Any) -> None:
     def wrong(seen: Seen) -> Any:
         yield seen.named("TWO").click
@@ -120,6 +127,13 @@ def test_a_page_is_decided_by_its_task_and_cannot_be_left_or_judged_by_the_agent
     for action in ("goto('http://miniwob.test/miniwob/click-test.html')", "go_back()", "goto('javascript:alert(1)')"):
         said = strings.step(hermes.render([ParsedCall("act", {"action": action})]))[0]
         assert "not part of this task" in said
+
+
+def test_a_task_page_is_given_once_and_no_other() -> None:
+    site = TaskSite("click-test")
+    ask = lambda path: site.respond(SiteRequest(f"http://miniwob.test{path}")).status  # noqa: E731
+    assert [ask("/miniwob/click-test-2.html"), ask("/miniwob/click-test.html"), ask("/core/core.js")] == [404, 200, 200]
+    assert [ask("/miniwob/click-test.html"), ask("/miniwob/"), ask("/../__init__.py")] == [404, 404, 404]
 
 
 def test_options_that_cannot_work_are_refused() -> None:
