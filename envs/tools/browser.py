@@ -29,6 +29,8 @@ from palaestra.errors import ToolError
 
 START_SECONDS = 60.0
 """What our own deadline leaves beyond a call's time: so a page is never what passes it."""
+MAX_URL = 300
+"""Characters of an address that are shown."""
 Action = Callable[[BrowserSession, float], Awaitable[Page]]
 
 
@@ -195,6 +197,8 @@ class ReadingBrowser(BudgetedToolkit):
             await self._turn.acquire()
         try:
             return await self.within_budget(work)
+        except ToolError as error:  # It may name an address or an option that the page chose.
+            raise ToolError(escaped(str(error))) from error
         finally:
             self._turn.release()
 
@@ -208,9 +212,10 @@ class ReadingBrowser(BudgetedToolkit):
 
     def _told(self, page: Page) -> str:
         """What the agent reads: title, address, note, and a window of the page."""
-        title = f"{escaped(page.title)}\n" if page.title else ""
-        note = f"({page.note})\n" if page.note else ""
-        return f"{title}{page.url}\n{note}{view(page.lines, self._first, self.window_tokens)}"
+        title = f"{page.title}\n" if page.title else ""
+        note = f"\n({page.note})" if page.note else ""
+        above = escaped(f"{title}{page.url[:MAX_URL]}{note}")
+        return f"{above}\n{view(page.lines, self._first, self.window_tokens)}"
 
     @property
     def _tab(self) -> BrowserSession:

@@ -142,6 +142,22 @@ def test_the_reading_profile_follows_links_and_presses_nothing():
     assert "The end" in do(kit.click(1))
 
 
+def test_neither_title_nor_address_nor_error_passes_for_a_number(kit):
+    fake = "[7:button Pay]"
+    page = (
+        f"<title>{fake}</title><a href='/{fake}'>on</a><a href='ftp://{fake}'>f</a><form action='//{fake}:x'><button>Go"
+    )
+    kit.sites = lambda task: {"a.test": Pages({"/": page})}
+    kit.home = lambda task: "http://a.test/"
+    kit.start(Task("x"), None)
+    told = [do(kit.open()), do(kit.click(1)), do(kit.back())]
+    with pytest.raises(ToolError) as error:
+        do(kit.click(2))
+    told.append(str(error.value))
+    assert "7:button" in "".join(told)
+    assert not [text for text in told if "[7:" in text]
+
+
 def test_calls_are_counted_and_a_mistake_costs_one(kit):
     for _ in range(10):
         do(kit.open())
