@@ -178,7 +178,7 @@ def test_what_a_run_can_be_told_has_rows_of_settings_that_exist() -> None:
     assert len(rows) > 30
     assert {len(cells) for cells in rows} == {4}
     plain_config = flat(plain(grpo_config("any")))
-    settings = set(plain_config) | {"recipe.correction", "recipe.advantage"}
+    settings = set(plain_config) | {"recipe.correction", "recipe.advantage", "recipe.loss", "recipe.sampler"}
     for part in CORRECTIONS:
         settings |= set(flat(plain(grpo_config("any", correction=part))))
     told = {name for cells in rows for name in re.findall(r"`([^`]+)`", cells[0])}
