@@ -158,7 +158,8 @@ class MiniWoB(ToolEnv):
     ) -> None:
         """`task` names one or several of the package's tasks, or "text": all that text can solve.
 
-        `actions` is tools (click, type, ...), or browsergym: one tool for its action strings.
+        `browser` is "chromium", or a mapping with its options. `actions` is tools (click, type, ...), or browsergym: one
+        tool for its action strings.
         """
         super().__init__(split, format=format)
         if actions not in ("tools", "browsergym"):

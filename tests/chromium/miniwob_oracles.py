@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+WIDTH = 100
+"""Of a line; what is longer was wrapped at a blank."""
 Script = Generator[tuple[Any, ...], "Seen", None]
 ELEMENT = re.compile(r"(?<!\\)\[(\d+):([\w-]+) ?((?:[^\[\]]|\\\[)*)\]")
 
@@ -34,11 +36,13 @@ class Seen:
 
     def __init__(self, told: str) -> None:
         lines: list[str] = []
+        last, wraps = "", False
         for line in told.split("\n"):
-            if lines and (lines[-1].endswith(" ") or re.match(r" \S", line)):
-                lines[-1] += line
+            if wraps and len(last) + 1 + len(line.split(" ")[0]) > WIDTH:
+                lines[-1] += f" {line}"
             else:
                 lines.append(line)
+            last, wraps = line, line != ""
         start = next((at for at, line in enumerate(lines) if line.startswith("http://")), -1) + 1
         self.lines = [line for line in lines[start:] if not line.startswith(("(a new", "(the page", "lines "))]
         self.text = "\n".join(self.lines)

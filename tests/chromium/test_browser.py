@@ -114,8 +114,8 @@ def test_forms_redirects_and_cookies_of_a_site_in_this_process_work(browser: Chr
         page = await session.type(number_of(page, "field"), "ann")
         page = await session.click(number_of(page, "button"))
         assert (page.url, page.lines) == (f"{HOME}home", ("Hello ann",))
-        assert "500" in (await session.open("/fails")).lines[0]
-        assert "404" in (await session.open("/nowhere")).lines[0]
+        assert "status 500" in (await session.open("/fails")).note
+        assert "status 404" in (await session.open("/nowhere")).note
 
     played(browser, Shop({}), play)
 

@@ -19,7 +19,7 @@ from palaestra.envs.browser.chromium.tab import Tab, script
 from palaestra.envs.browser.format import escaped, finished, without_marks
 from palaestra.envs.browser.network import AllowList, FilteringProxy, Way
 from palaestra.envs.browser.site import Site
-from palaestra.errors import Broken, ToolError, UsageError
+from palaestra.errors import Broken, MissingExtra, ToolError, UsageError
 
 T = TypeVar("T")
 GRACE_SECONDS = 10.0
@@ -29,7 +29,7 @@ OPEN_SECONDS = 60.0
 LOAD_SHARE, WORK_SHARE, RESCUE_SHARE = 0.7, 0.8, 0.1
 """Of an action's time: until a page that loads is shown as it is; until the page hangs; to stop what it hangs in."""
 PATIENCE_SECONDS = 0.2
-MAX_KEY = 40
+MAX_KEY, MAX_URL = 40, 8_192
 MAX_SHOT_BYTES = 4 * 2**20
 SETTING = {
     "viewport": {"width": 1024, "height": 768},
@@ -64,11 +64,12 @@ class ChromiumSession:
 
         async def work(tab: Tab) -> None:
             address = url.strip()
-            if not urlsplit(address).scheme:
-                if not self._at:
-                    raise ToolError(f"{address[:200]!r} is no whole address, and there is no page yet: http://...")
-                address = urljoin(self._at, address)
+            if address.partition("/")[0].lower() in self._sites or not (self._at or urlsplit(address).scheme):
+                address = f"http://{address}"
+            address = urljoin(self._at, address)
             check_scheme(address)
+            if len(address) > MAX_URL:
+                raise ToolError(f"the address has {len(address)} characters; at most {MAX_URL} are opened")
             await tab.go(address)
 
         return await self._action(work, seconds)
@@ -193,6 +194,8 @@ class ChromiumSession:
         if accessible:
             tree = without_marks(await tab.page.locator("body").aria_snapshot())
             lines = finished([*tree.splitlines(), *seen["lines"]])
+        if seen["status"] >= 400:
+            tab.note(f"status {seen['status']}")
         if seen["cut"]:
             tab.note("the page is very long and was cut")
         if seen["url"].startswith("http"):
@@ -229,10 +232,15 @@ class ChromiumSession:
                 raise Broken(
                     f"Chromium gave no page within {OPEN_SECONDS:g} s; more episodes than max_contexts at once wait"
                 ) from None
+            except Exception as error:
+                if isinstance(error, Broken | UsageError | MissingExtra):
+                    raise
+                raise Broken(f"Chromium gave no page: {str(error).splitlines()[0][:300]}") from error
         return self._tab
 
     async def _opened(self) -> Tab:
         if self._place is None:
+            await self.unplug()
             self._proxy = FilteringProxy(self._way)
             address = await self._proxy.start()
             self._place = await self._engine.open({**SETTING, **context_options(address)}, self._ended)

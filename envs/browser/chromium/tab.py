@@ -1,8 +1,8 @@
 """One page of Chromium, over its debugging protocol: reading it, the mouse and the keyboard, waiting for it.
 
-What reads and finds elements is page.js, in a world apart from the page's scripts. Whatever a page does (it hangs,
-crashes, never loads) is a ToolError; `Broken` comes where the browser itself is gone. Left out: what an agent may ask
-(`session`), sites of this process (`serving`), processes and contexts (`engine`).
+What reads and finds elements is page.js and acting.js, in a world apart from the page's scripts. Whatever a page does
+(it hangs, crashes, never loads) is a ToolError; `Broken` comes where the browser itself is gone. Left out: what an
+agent may ask (`session`), sites of this process (`serving`), processes and contexts (`engine`).
 """
 
 import asyncio
@@ -80,7 +80,7 @@ class Tab:
         self.page.on("close", lambda page: self.begin(self._closed()))
         self.page.on("dialog", self._dialog)
         self.page.on("download", lambda download: self.note(f"a download was refused: {download.url[:200]}"))
-        world = {"source": script("page.js"), "worldName": WORLD, "runImmediately": True}
+        world = {"source": script("page.js") + script("acting.js"), "worldName": WORLD, "runImmediately": True}
         wants = [self.send("Page.enable"), self.send("Page.addScriptToEvaluateOnNewDocument", world)]
         self._frame = (await asyncio.gather(*wants, self.send("Page.getFrameTree")))[2]["frameTree"]["frame"]["id"]
 
@@ -112,8 +112,15 @@ class Tab:
     def _requested(self, event: Mapping[str, Any]) -> None:
         here = event["frameId"] == self._frame and event.get("disposition", "currentTab") == "currentTab"
         if here and event.get("navigationType") not in STAYS and urlsplit(event["url"]).scheme in LEADS:
-            self._leaving = self._loading = True
-            self._there = None
+            self._leave()
+
+    def _leave(self) -> None:
+        self._leaving = self._loading = True
+        self._there = None
+
+    def _stay(self) -> None:
+        self._leaving = self._loading = False
+        self._changed.set()
 
     def _navigated(self, event: Mapping[str, Any]) -> None:
         frame = event["frame"]
@@ -128,8 +135,7 @@ class Tab:
 
     def _stopped(self, event: Mapping[str, Any]) -> None:
         if event["frameId"] == self._frame:
-            self._leaving = self._loading = False
-            self._changed.set()
+            self._stay()
 
     async def _closed(self) -> None:
         await asyncio.sleep(CLOSED_SECONDS)
@@ -195,12 +201,12 @@ class Tab:
             if "exceptionDetails" in reply:
                 found = reply["exceptionDetails"]
                 said = found.get("exception", {}).get("description") or found.get("text", "")
-                raise ToolError(f"the page cannot be read: {said.splitlines()[0][:200] if said else 'an error'}")
+                raise ToolError(f"the page cannot be read: {escaped(' '.join(said[:200].split()))}")
             return reply["result"].get("value")
         raise ToolError("the page keeps leaving for another one")
 
     async def act(self, name: str, *given: Any) -> dict[str, Any]:
-        """An action of page.js; a ToolError where it cannot be done."""
+        """An action of acting.js; a ToolError where it cannot be done."""
         words = json.dumps([name, *given])
         done: dict[str, Any] = await self.evaluate(f"palaestra.act(...{words})") or {}
         if "error" in done:
@@ -225,16 +231,13 @@ class Tab:
 
     async def go(self, url: str) -> None:
         """Go to an address; its page comes with `view`."""
-        self._leaving = self._loading = True
-        self._there = None
+        self._leave()
         reply = await self.send("Page.navigate", {"url": url})
-        if reply.get("isDownload"):
-            self._leaving = self._loading = False
-        elif reply.get("errorText"):
-            self._leaving = self._loading = False
-            raise ToolError(f"{url[:200]} could not be opened: {reply['errorText']}")
-        elif "loaderId" not in reply:  # Within the document.
-            self._leaving = self._loading = False
+        failed = reply.get("errorText")
+        if failed or "loaderId" not in reply:  # Without a loader it stays within the document.
+            self._stay()
+        if failed and not reply.get("isDownload"):
+            raise ToolError(f"{url[:200]} could not be opened: {failed}")
 
     async def back(self) -> None:
         """The page before."""
@@ -242,8 +245,7 @@ class Tab:
         before = history["currentIndex"] - 1
         if before < 0 or history["entries"][before]["url"] == "about:blank":
             raise ToolError("there is no page before this one")
-        self._leaving = self._loading = True
-        self._there = None
+        self._leave()
         await self.send("Page.navigateToHistoryEntry", {"entryId": history["entries"][before]["id"]})
 
     async def view(self, until: float, only_numbers: bool = False, patience: float = 0.0) -> dict[str, Any]:
@@ -254,7 +256,7 @@ class Tab:
             seen: dict[str, Any] = await self.evaluate(f"palaestra.view({words})")
             if not self._leaving:
                 if self._unreachable:
-                    raise ToolError(f"{self._unreachable[:200]} could not be reached; go back or open another address")
+                    raise ToolError(f"{escaped(self._unreachable[:200])} could not be reached; open another address")
                 return seen
         raise ToolError("the page keeps leaving for another one")
 
@@ -263,7 +265,7 @@ class Tab:
         while self._leaving or self._loading:
             left = (until if self._there is None else min(until, self._there + LOAD_SECONDS)) - loop.time()
             if left <= 0 and self._leaving:
-                self._leaving = self._loading = False
+                self._stay()
                 await self.send("Page.stopLoading")
                 raise ToolError("the address did not answer in time")
             if left <= 0:
