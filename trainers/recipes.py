@@ -53,7 +53,9 @@ LOSSES = {
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How episodes become a gradient. A part is named by --recipe.PART NAME; `palaestra recipes` lists the names."""
+    """How episodes become a gradient. --recipe.sampler, --recipe.advantage, --recipe.loss, --recipe.critic and
+    --recipe.correction name a part that is one of several; `palaestra recipes` lists them.
+    """
 
     recipe_name: Annotated[str, tyro.conf.Suppress]
     """The preset that this is, or was made from."""
