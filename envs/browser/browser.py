@@ -18,6 +18,7 @@ class Page:
     url: str
     title: str
     lines: tuple[str, ...]
+    """In the common format, wrapped (`envs.browser.format`)."""
     elements: int = 0
     """How many numbers there are, from 1 on."""
     note: str = ""

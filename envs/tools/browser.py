@@ -9,6 +9,7 @@ begins, and what of its sites' state the reward may see (`final`). Left out: wha
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -26,6 +27,10 @@ from palaestra.envs.tools.budgets import BudgetedToolkit, Spent
 from palaestra.episode import Task
 from palaestra.errors import ToolError
 
+START_SECONDS = 60.0
+"""What our own deadline leaves beyond a call's time: so a page is never what passes it."""
+MAX_URL = 300
+"""Characters of an address that are shown."""
 Action = Callable[[BrowserSession, float], Awaitable[Page]]
 
 
@@ -48,6 +53,12 @@ class ReadingBrowser(BudgetedToolkit):
         self.backend, self._options = BROWSERS.read(browser)
         self._session: BrowserSession | None = None
         self.served = {}
+        least = 2 * self.call_seconds + START_SECONDS
+        timed = {
+            name: replace(found, conditions=replace(found.conditions, seconds=max(found.timeout, least)))
+            for name, found in self.tools.items()
+        }
+        object.__setattr__(self, "tools", timed)  # in place of the class's
         if self.backend == "text" and not self._opened().waits:
             self.never_waits()
 
@@ -125,8 +136,7 @@ class ReadingBrowser(BudgetedToolkit):
         async def search(seconds: float) -> str:
             return find((await self._shown(seconds)).lines, text)
 
-        async with self._turn:
-            return await self.within_budget(search)
+        return await self._in_turn(search)
 
     @tool
     async def scroll(self, down: bool = True, line: int = 0) -> str:
@@ -158,8 +168,7 @@ class ReadingBrowser(BudgetedToolkit):
                 self._first = last + 1
             return self._told(page)
 
-        async with self._turn:
-            return await self.within_budget(move)
+        return await self._in_turn(move)
 
     # What tools of subclasses use as well.
 
@@ -174,8 +183,24 @@ class ReadingBrowser(BudgetedToolkit):
             self._first = min(self._first, max(len(self._page.lines), 1)) if same else 1
             return self._told(self._page)
 
-        async with self._turn:
+        return await self._in_turn(work)
+
+    async def _in_turn(self, work: Callable[[float], Awaitable[str]]) -> str:
+        """Do the work of a call when those before it are done. Waiting for them has its limit too."""
+        if self._turn.locked():  # Never where nothing waits, and no loop runs.
+            try:
+                async with asyncio.timeout(self.call_seconds):
+                    await self._turn.acquire()
+            except TimeoutError:
+                raise ToolError("the calls before this one took too long, so it was not run") from None
+        else:
+            await self._turn.acquire()
+        try:
             return await self.within_budget(work)
+        except ToolError as error:  # It may name an address or an option that the page chose.
+            raise ToolError(escaped(str(error))) from error
+        finally:
+            self._turn.release()
 
     async def _shown(self, seconds: float) -> Page:
         """The open page, which is the home at first."""
@@ -187,9 +212,10 @@ class ReadingBrowser(BudgetedToolkit):
 
     def _told(self, page: Page) -> str:
         """What the agent reads: title, address, note, and a window of the page."""
-        title = f"{escaped(page.title)}\n" if page.title else ""
-        note = f"({page.note})\n" if page.note else ""
-        return f"{title}{page.url}\n{note}{view(page.lines, self._first, self.window_tokens)}"
+        title = f"{page.title}\n" if page.title else ""
+        note = f"\n({page.note})" if page.note else ""
+        above = escaped(f"{title}{page.url[:MAX_URL]}{note}")
+        return f"{above}\n{view(page.lines, self._first, self.window_tokens)}"
 
     @property
     def _tab(self) -> BrowserSession:

@@ -55,13 +55,15 @@ def tools_from_mcp(
     if isinstance(command, str):
         raise UsageError(f"command is {command!r}; expected a list of words, such as ['npx', '-y', 'a-server']")
     given = tuple(sorted((variables or {}).items()))
+    budgets = (call_seconds, max_calls, max_seconds)
+    _kit_class(*budgets)  # refuses those that no call could keep
     return McpTools(
         McpServer(tuple(command), url, given, folder, token_env),
         None if allow is None else tuple(allow),
         prefix,
         shared,
         result_chars,
-        _kit_class(call_seconds, max_calls, max_seconds),
+        budgets,
     )
 
 
@@ -124,11 +126,11 @@ class McpTools:
     prefix: str
     shared: bool
     result_chars: int
-    kit: type[McpToolkit]
+    budgets: tuple[float, int | None, float | None]
 
     def __call__(self) -> McpToolkit:
         """The toolkit of one machine."""
-        made = self.kit()
+        made = _kit_class(*self.budgets)()
         made._source = self
         tools = self.tools
         object.__setattr__(made, "tools", tools)  # in place of the class's, which has none
@@ -142,7 +144,7 @@ class McpTools:
         offered = _listed(self.server)
         found = {}
         for number, name in enumerate(self._names()):
-            tool = _tool(offered[name], self.prefix, f"call_{number}", self.kit.call_seconds)
+            tool = _tool(offered[name], self.prefix, f"call_{number}", self.budgets[0])
             if tool.name in found:
                 raise UsageError(f"{self.server} has two tools that would be called {tool.name!r}; name one in `allow`")
             found[tool.name] = tool

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "trainers" / "viewer"))
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "envs" / "network")]
+_ENVS = Path(__file__).parents[1] / "envs"
+sys.path[:0] = [str(Path(__file__).parent), str(_ENVS / "network"), str(_ENVS / "browser")]
 
 FLAGS = [
     "--no-sandbox",

@@ -20,7 +20,7 @@ from palaestra.trainers.checked import flat, plain
 from palaestra.trainers.config import grpo_config
 from palaestra.trainers.recipes import CORRECTIONS
 
-SERVE_VLLM = ROOT / "palaestra" / "cli" / "serve_vllm.py"
+SERVICES = tuple((ROOT / "palaestra" / "cli").glob("serve_*.py"))
 _TRAINS = re.compile(r"palaestra train|\btrain\(run\)")
 WALKED = [page for page in PAGES if page.name != "README.md" and blocks(page.read_text("utf-8"))]
 
@@ -101,8 +101,9 @@ def options(command: str) -> frozenset[str]:
 
 def known(option: str, command: str) -> bool:
     """Whether a command has an option, or, for one that ends with a dot as in `--save.*`, one of the section."""
-    if command == "serve" and f"{option.removeprefix('--').replace('-', '_')}:" in SERVE_VLLM.read_text("utf-8"):
-        return True  # Of `palaestra serve vllm`, a command of its own.
+    field = f"    {option.removeprefix('--').replace('-', '_')}:"
+    if command == "serve" and any(field in service.read_text("utf-8") for service in SERVICES):
+        return True  # Of `palaestra serve vllm` and the like, commands of their own.
     if command == "doctor" and known(option, "train"):
         return True  # It describes a run as `train` does.
     return option in options(command) or (option.endswith(".") and any(o.startswith(option) for o in options(command)))

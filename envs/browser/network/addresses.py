@@ -18,8 +18,10 @@ from palaestra.errors import ToolError
 Address = IPv4Address | IPv6Address
 Lookup = Callable[[str], Sequence[str]]
 """From a name to its addresses; blocks, and raises OSError where there are none."""
-MAX_LOOKUPS = 64
+MAX_LOOKUPS = 256
 """Names that are looked up at once, in this process: a server of names that hangs costs no more threads."""
+_AGAIN_SECONDS = 0.05
+"""Until one looks again whether another name may be looked up."""
 SHOWN = 100
 """Characters of a host that an error repeats."""
 _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
@@ -91,8 +93,6 @@ async def looked_up(name: str, lookup: Lookup, seconds: float) -> list[Address]:
     """All addresses of a name, on a thread of its own. TimeoutError when it takes too long, OSError when it fails."""
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[list[Address]] = loop.create_future()
-    if not _looking.acquire(blocking=False):
-        raise OSError(f"{MAX_LOOKUPS} names are being looked up already")
 
     def settle(found: list[Address], error: Exception | None) -> None:
         if outcome.done():  # Nobody waits any more.
@@ -114,6 +114,12 @@ async def looked_up(name: str, lookup: Lookup, seconds: float) -> list[Address]:
         with suppress(RuntimeError):  # The loop is closed: nobody waits any more.
             loop.call_soon_threadsafe(settle, found, error)
 
-    threading.Thread(target=work, name="palaestra-lookup", daemon=True).start()
     async with asyncio.timeout(seconds):
+        while not _looking.acquire(blocking=False):
+            await asyncio.sleep(_AGAIN_SECONDS)
+        try:
+            threading.Thread(target=work, name="palaestra-lookup", daemon=True).start()
+        except RuntimeError as error:  # The machine has no more threads.
+            _looking.release()
+            raise OSError(str(error)) from None
         return await outcome

@@ -6,10 +6,11 @@ that uses it follows redirects itself, one request each, so each is checked. Lef
 cookies, which are the browser's.
 """
 
+import asyncio
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from palaestra.envs.browser.network.addresses import Lookup, Refused, system_lookup
@@ -17,6 +18,7 @@ from palaestra.envs.browser.network.allow import AllowList
 from palaestra.errors import MissingExtra
 
 if TYPE_CHECKING:
+    import httpcore
     import httpx
 
 T = TypeVar("T")
@@ -54,12 +56,13 @@ async def first_connected(
 
 
 class CheckedNetwork:
-    """What a pool of httpcore opens connections by (its `AsyncNetworkBackend`): to checked addresses only."""
+    """What a connection of httpcore is opened by (its `AsyncNetworkBackend`): to checked addresses only."""
 
     def __init__(self, allow: AllowList, lookup: Lookup) -> None:
         import httpcore
 
         self._allow, self._lookup, self._plain = allow, lookup, httpcore.AnyIOBackend()
+        self.opened: Any = None
 
     async def connect_tcp(self, host: str, port: int, timeout: float | None = None, *more: Any, **options: Any) -> Any:
         """Look up, check and connect."""
@@ -70,16 +73,92 @@ class CheckedNetwork:
 
         seconds = CONNECT_SECONDS if timeout is None else timeout
         try:
-            return await first_connected(self._allow, host, port, seconds, self._lookup, connect)
+            self.opened = await first_connected(self._allow, host, port, seconds, self._lookup, connect)
         except TimeoutError as error:
             raise httpcore.ConnectTimeout(str(error)) from None
         except OSError as error:
             raise httpcore.ConnectError(str(error)) from None
+        return self.opened
+
+
+class Connections:
+    """Connections under one allow-list: never used under another one, kept for a while, bounded in number.
+
+    httpcore's own pool is not used: it loses a connection for ever when its request is given up in a bad moment.
+    """
+
+    def __init__(self, allow: AllowList, lookup: Lookup, tls: ssl.SSLContext) -> None:
+        self._allow, self._lookup, self._tls = allow, lookup, tls
+        self._free = asyncio.Semaphore(MAX_CONNECTIONS)
+        self._idle: list[tuple[Any, Any, CheckedNetwork]] = []
+        """Origin, connection, and what it was opened by."""
+
+    async def answer(self, request: "httpcore.Request") -> tuple["httpcore.Response", Callable[[], Awaitable[None]]]:
+        """What comes to a request, and what to call, once, when its body is read or given up."""
+        import httpcore
+
+        try:
+            async with asyncio.timeout(request.extensions["timeout"].get("pool")):
+                await self._free.acquire()
+        except TimeoutError:
+            raise httpcore.PoolTimeout(f"{MAX_CONNECTIONS} connections are in use") from None
+        try:
+            origin, connection, network = await self._taken(request.url.origin)
+        except BaseException:
+            self._free.release()
+            raise
+        try:
+            found = await connection.handle_async_request(request)
+        except BaseException:
+            self._free.release()
+            await self._close(connection, network)
+            raise
+
+        async def leave() -> None:
+            self._free.release()
+            try:
+                await found.aclose()
+            finally:
+                if connection.is_idle():
+                    self._idle.append((origin, connection, network))
+                else:
+                    await self._close(connection, network)
+            if len(self._idle) > MAX_IDLE:
+                await self._close(*self._idle.pop(0)[1:])
+
+        return found, leave
+
+    async def aclose(self) -> None:
+        """Close those that are kept."""
+        while self._idle:
+            await self._close(*self._idle.pop()[1:])
+
+    async def _taken(self, origin: "httpcore.Origin") -> tuple[Any, Any, CheckedNetwork]:
+        """One that is kept, or a new one."""
+        import httpcore
+
+        for place in reversed(range(len(self._idle))):
+            if self._idle[place][0] == origin:
+                kept = self._idle.pop(place)
+                if kept[1].is_available() and not kept[1].has_expired():
+                    return kept
+                await self._close(*kept[1:])
+                break
+        network: Any = CheckedNetwork(self._allow, self._lookup)
+        made = httpcore.AsyncHTTPConnection(origin, self._tls, keepalive_expiry=IDLE_SECONDS, network_backend=network)
+        return origin, made, network
+
+    async def _close(self, connection: Any, network: CheckedNetwork) -> None:
+        """In whatever state it was given up."""
+        for one in (connection, network.opened):
+            with suppress(Exception):
+                if one is not None:
+                    await one.aclose()
 
 
 @contextmanager
 def as_httpx() -> Iterator[None]:
-    """The errors of the pool as those of httpx, which are named alike."""
+    """The errors of httpcore as those of httpx, which are named alike."""
     import httpcore
     import httpx
 
@@ -99,13 +178,12 @@ def checked_transport(
     except ImportError as error:
         raise MissingExtra("httpx", "browser", "the text browser") from error
 
-    network: Any = CheckedNetwork(allow, lookup)
-
     class Body(httpx.AsyncByteStream):
         """What arrives, with httpx's errors."""
 
-        def __init__(self, stream: Any) -> None:
-            self._stream = stream
+        def __init__(self, stream: Any, leave: Callable[[], Awaitable[None]]) -> None:
+            self._stream, self._leave = stream, leave
+            self._left = False
 
         async def __aiter__(self) -> AsyncIterator[bytes]:
             with as_httpx():
@@ -113,20 +191,15 @@ def checked_transport(
                     yield part
 
         async def aclose(self) -> None:
-            with as_httpx():
-                await self._stream.aclose()
+            left, self._left = self._left, True
+            if not left:
+                with as_httpx():
+                    await self._leave()
 
     class Transport(httpx.AsyncBaseTransport):
-        """One pool of connections for one allow-list: a connection is never used under another one."""
+        """Requests of httpx on checked connections."""
 
-        def __init__(self) -> None:
-            self._pool = httpcore.AsyncConnectionPool(
-                ssl_context=tls or httpx.create_ssl_context(trust_env=False),
-                max_connections=MAX_CONNECTIONS,
-                max_keepalive_connections=MAX_IDLE,
-                keepalive_expiry=IDLE_SECONDS,
-                network_backend=network,
-            )
+        connections = Connections(allow, lookup, tls or httpx.create_ssl_context(trust_env=False))
 
         async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
             """One request, to where it says and nowhere else."""
@@ -144,12 +217,12 @@ def checked_transport(
                 extensions={"timeout": request.extensions.get("timeout", {})},  # No name for TLS of its own.
             )
             with as_httpx():
-                found = await self._pool.handle_async_request(asked)
+                found, leave = await self.connections.answer(asked)
             return httpx.Response(
-                found.status, headers=found.headers, stream=Body(found.stream), extensions=found.extensions
+                found.status, headers=found.headers, stream=Body(found.stream, leave), extensions=found.extensions
             )
 
         async def aclose(self) -> None:
-            await self._pool.aclose()
+            await self.connections.aclose()
 
     return Transport()

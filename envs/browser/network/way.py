@@ -4,7 +4,9 @@ Left out: listening (`proxy`) and the messages of a connection (`exchange`).
 """
 
 import asyncio
+import threading
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from palaestra.envs.browser.network.addresses import Lookup, Refused, system_lookup
@@ -13,6 +15,8 @@ from palaestra.envs.browser.network.transport import first_connected
 
 CHUNK = 64 * 2**10
 """Bytes that are read at once."""
+MAX_OWN_LOOKUPS = 32
+"""Names that are looked up at once, as many as Chromium connects to: one page's slow names leave room for others'."""
 Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -74,6 +78,8 @@ class Way:
     refusals: deque[str] = field(default_factory=lambda: deque(maxlen=16))
     """What was refused last, in words for the agent: Chromium shows no page of a proxy that refuses a tunnel."""
 
+    _turns: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(MAX_OWN_LOOKUPS))
+
     def count_bytes(self, size: int) -> None:
         """What passes, in either direction."""
         self.counts.bytes += size
@@ -91,8 +97,17 @@ class Way:
 
         seconds = self.limits.connect_seconds
         try:
-            return await first_connected(self.allow, host, port, seconds, self.lookup, to)
+            return await first_connected(self.allow, host, port, seconds, self._looked_up, to)
         except TimeoutError as error:
             raise Answer(504, str(error) or f"{host}:{port} did not answer within {seconds:g} s") from None
         except OSError as error:
             raise Answer(502, f"{host}:{port} was not reached: {error.strerror or error}") from None
+
+    def _looked_up(self, name: str) -> Sequence[str]:
+        """On the thread that looks up, which may hang for longer than anybody waits for it."""
+        if not self._turns.acquire(blocking=False):
+            raise OSError("too many names are being looked up")
+        try:
+            return self.lookup(name)
+        finally:
+            self._turns.release()

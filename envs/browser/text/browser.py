@@ -255,7 +255,10 @@ class TextSession:
         lacking = None if button and "formnovalidate" in button.attributes else forms.missing(document, form)
         if lacking is not None:
             return self._page(f"[{lacking.number}] {forms.REQUIRED}")
-        action, method, body = forms.request_of(document, form, button)
+        try:
+            action, method, body = forms.request_of(document, form, button)
+        except ValueError as error:
+            raise ToolError(f"the form leads to no address: {error}") from None
         url = self._joined(action) if method == "GET" or action else self.state.url
         return await self._go(url, method, body, seconds)
 

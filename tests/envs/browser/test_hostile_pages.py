@@ -33,7 +33,7 @@ SLOW = ("nested tags whose", "a table of", "a million options", "10 MB of b", "1
 def test_a_hostile_page_is_read_in_bounded_time_and_size(name):
     begun = time.process_time()
     page = document_of(HOSTILE[name])
-    assert time.process_time() - begun < 5, "it takes at most one on a quiet machine"
+    assert time.process_time() - begun < 3, "it takes at most one on a quiet machine"
     assert sum(map(len, page.lines)) <= 2_500_000 and len(page.lines) <= 20_000 and len(page.numbered) <= 5_000
 
 
@@ -55,4 +55,4 @@ def test_a_large_honest_page_is_read_to_its_end_and_a_cut_one_says_so():
     )
     page = document_of(honest)
     assert page.note == "" and page.lines[-2:] == ("## Part 999", "Some text [1000:link of it].")
-    assert "only the first" in document_of("<div>" * 100_000).note
+    assert "only the first 5000 of 500000" in document_of("<div>" * 100_000).note

@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import time
+import tracemalloc
 
 import pytest
 from web_servers import server_tls, serving
@@ -98,7 +99,11 @@ def test_what_has_no_end_is_cut():
 
 def test_a_packed_page_is_unpacked_no_further_than_is_read():
     bomb = gzip.compress(b"<p>" + b"x" * 20_000_000)
+    tracemalloc.start()
     page = asyncio.run(visit(answer(bomb, HTML + b"Content-Encoding: gzip\r\n")))
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 10e6
     assert 90_000 < sum(map(len, page.lines)) < 101_000
     with pytest.raises(ToolError, match="could not be loaded"):
         asyncio.run(visit(answer(b"no gzip", HTML + b"Content-Encoding: gzip\r\n")))

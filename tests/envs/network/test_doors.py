@@ -9,6 +9,7 @@ from web_servers import client_tls, server_tls, serving
 
 from palaestra.envs.browser.network import FilteringProxy, ProxyLimits, Refused, Way, allow_list, checked_transport
 from palaestra.envs.browser.network.addresses import system_lookup
+from palaestra.envs.browser.network.transport import MAX_CONNECTIONS
 
 PUBLIC, SECOND = "93.184.216.34", "93.184.216.35"
 both_doors = pytest.mark.parametrize("door", ["transport", "proxy"])
@@ -120,7 +121,7 @@ def test_the_transport_refuses_other_schemes_and_names_of_users_and_asks_no_prox
     asyncio.run(go())
 
 
-def test_a_request_that_is_given_up_leaves_no_connection_behind():
+def test_a_request_that_is_given_up_at_any_moment_leaves_no_connection_behind():
     async def drips(head, reader, writer):
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\nx")
         await writer.drain()
@@ -129,17 +130,42 @@ def test_a_request_that_is_given_up_leaves_no_connection_behind():
     async def go():
         async with serving(drips) as server, client("transport", f"127.0.0.1:{server.port}") as made:
 
-            async def given_up():
-                async with asyncio.timeout(0.2), made.stream("GET", f"http://127.0.0.1:{server.port}/") as response:
+            async def given_up(seconds):
+                async with asyncio.timeout(seconds), made.stream("GET", f"http://127.0.0.1:{server.port}/") as response:
                     async for _ in response.aiter_raw():
                         pass
 
-            for _ in range(3):
-                found = await asyncio.gather(*(given_up() for _ in range(50)), return_exceptions=True)
+            for moment in range(1, 11):
+                found = await asyncio.gather(*(given_up(0.01 * moment) for _ in range(30)), return_exceptions=True)
                 assert {type(one) for one in found} == {TimeoutError}
-            assert server.connections > 50
             async with asyncio.timeout(5):
-                while server._tasks:  # Connections that are still open.
+                while server._tasks or server.connections < 100:  # Connections that are still open, or on their way.
+                    await asyncio.sleep(0.01)
+            connections = made._transport.connections
+            assert connections._free._value == MAX_CONNECTIONS and connections._idle == []
+
+    asyncio.run(go())
+
+
+def test_connections_are_kept_for_their_host_alone_and_no_more_than_so_many(monkeypatch):
+    monkeypatch.setattr("palaestra.envs.browser.network.transport.MAX_IDLE", 2)
+
+    async def lasting(head, reader, writer):
+        while True:
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+            await writer.drain()
+            await reader.readuntil(b"\r\n\r\n")
+
+    async def go():
+        async with serving(lasting) as server:
+            names = [f"{name}.test:{server.port}" for name in "abc"]
+            async with client("transport", [f"{name}=127.0.0.1" for name in names]) as made:
+                for name, opened in zip([*names, *names[1:], names[0], names[0]], (1, 2, 3, 3, 3, 4, 4), strict=True):
+                    assert await outcome(made, f"http://{name}/") == "ok"
+                    assert server.connections == opened, name
+                assert len(server._tasks) <= 3
+            async with asyncio.timeout(5):
+                while server._tasks:
                     await asyncio.sleep(0.01)
 
     asyncio.run(go())

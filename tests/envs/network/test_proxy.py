@@ -1,6 +1,7 @@
 """The proxy under attack from both sides: what is no plain request is refused, what passes a bound is cut."""
 
 import asyncio
+import threading
 import time
 from contextlib import asynccontextmanager
 
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from web_servers import serving
 
 from palaestra.envs.browser.network import FilteringProxy, ProxyLimits, Way, allow_list
+from palaestra.envs.browser.network.way import MAX_OWN_LOOKUPS
 
 QUICK = {"head_seconds": 0.2, "connect_seconds": 0.5, "idle_seconds": 0.2, "connection_seconds": 0.6}
 
@@ -298,6 +300,32 @@ def test_a_client_that_sends_nothing_or_too_slowly_or_too_much_is_let_go():
                 writer.transport.abort()
 
     asyncio.run(go())
+
+
+def test_a_page_that_asks_for_many_slow_names_holds_up_no_other_episode():
+    gate = threading.Event()
+
+    async def go():
+        allow, limits = allow_list("public"), ProxyLimits(connect_seconds=1.0, connections=1000)
+        flooded = FilteringProxy(Way(allow, limits, lambda name: gate.wait(30) and []))
+        other = FilteringProxy(Way(allow, limits, lambda name: ["127.0.0.1"]))
+        await flooded.start()
+        await other.start()
+        for _ in range(2):  # Of the first flood's look-ups all hang on when the second one comes.
+            flood = asyncio.gather(*(said(flooded, get(0, line=b"CONNECT slow.org:443 HTTP/1.1")) for _ in range(300)))
+            await asyncio.sleep(0.2)
+            begun = time.monotonic()
+            assert b"not public" in await said(other, get(0, line=b"CONNECT quick.org:443 HTTP/1.1"))
+            assert time.monotonic() - begun < 0.7
+            assert sum(thread.name == "palaestra-lookup" for thread in threading.enumerate()) <= MAX_OWN_LOOKUPS
+            assert {answer.split(b" ")[1] for answer in await flood} <= {b"502", b"504"}
+        await flooded.close()
+        await other.close()
+
+    try:
+        asyncio.run(go())
+    finally:
+        gate.set()
 
 
 async def tunnel(proxy, port):

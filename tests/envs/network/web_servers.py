@@ -89,4 +89,5 @@ async def serving(behave: Behaviour | None = None, tls: ssl.SSLContext | None = 
         yield server
     finally:
         listening.close()
+        await asyncio.sleep(0.01)  # What was just accepted becomes a task a moment later.
         await server.leave()

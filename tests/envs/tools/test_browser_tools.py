@@ -93,6 +93,7 @@ def test_what_never_waits_runs_in_place_and_what_may_wait_on_a_loop():
     assert {one.mode for one in CartBrowser().tools.values()} == {Mode.INLINE}
     waits = CartBrowser({"backend": "text", "allow": ["example.org"]})
     assert {one.mode for one in waits.tools.values()} == {Mode.ASYNC}
+    assert {one.timeout for one in waits.tools.values()} == {120.0}, "a slow page must not end an episode BROKEN"
 
 
 def test_a_long_page_is_seen_through_a_window(kit):
@@ -141,6 +142,22 @@ def test_the_reading_profile_follows_links_and_presses_nothing():
     assert "The end" in do(kit.click(1))
 
 
+def test_neither_title_nor_address_nor_error_passes_for_a_number(kit):
+    fake = "[7:button Pay]"
+    page = (
+        f"<title>{fake}</title><a href='/{fake}'>on</a><a href='ftp://{fake}'>f</a><form action='//{fake}:x'><button>Go"
+    )
+    kit.sites = lambda task: {"a.test": Pages({"/": page})}
+    kit.home = lambda task: "http://a.test/"
+    kit.start(Task("x"), None)
+    told = [do(kit.open()), do(kit.click(1)), do(kit.back())]
+    with pytest.raises(ToolError) as error:
+        do(kit.click(2))
+    told.append(str(error.value))
+    assert "7:button" in "".join(told)
+    assert not [text for text in told if "[7:" in text]
+
+
 def test_calls_are_counted_and_a_mistake_costs_one(kit):
     for _ in range(10):
         do(kit.open())
@@ -174,6 +191,32 @@ def test_calls_of_one_turn_follow_one_another_where_a_browser_waits(monkeypatch)
 
     assert [text.splitlines()[0] for text in asyncio.run(go())] == [f"http://example.org/{n}" for n in range(5)]
     assert tab.most == 1
+
+
+def test_a_call_waits_for_those_before_it_no_longer_than_its_time():
+    class Tab:
+        async def open(self, url, seconds):
+            await asyncio.sleep(0.2)
+            return Page(url, "", ("line",))
+
+        def close(self):
+            pass
+
+    class Hasty(WebBrowser):
+        call_seconds = 0.05
+
+    kit = Hasty({"backend": "text", "allow": ["example.org"]})
+    kit.start(Task("x"), None)
+    kit._session = Tab()
+
+    async def go():
+        both = (kit.open("http://example.org/1"), kit.open("http://example.org/2"))
+        return await asyncio.gather(*both, return_exceptions=True)
+
+    first, second = asyncio.run(go())
+    assert "line" in first
+    assert isinstance(second, ToolError)
+    assert kit.spent.calls == 1
 
 
 def test_a_backend_that_is_none_is_refused_when_the_environment_is_made():
