@@ -98,8 +98,9 @@ def _checked(batch: Batch, max_broken_share: float) -> Batch:
             f"{len(dropped)} of {played} episodes of this step are BROKEN or have no reward, more than "
             f"max_broken_share={max_broken_share}; the last fault: {dropped[-1].fault}"
         )
-    if batch.samples and not any(batch.lengths):
-        cut = sum(bool(scored.episode.fault) for scored in batch.played if scored.terms is not None)
+    cut = sum(bool(scored.episode.fault) for scored in batch.played if scored.terms is not None)
+    # Without a sample and not for that reason: its sampler kept no group, and the step is a counted skip.
+    if not any(batch.lengths) and (batch.samples or cut == played - len(dropped)):
         raise TrainingHalted(
             f"no episode of this step can be learned from: of {played}, {cut} were cut short by another seat, and no "
             "other holds a sampled token; are the prompts longer than max_episode_tokens?"

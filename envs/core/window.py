@@ -25,6 +25,8 @@ def wrapped_line(line: str) -> list[str]:
     parts, at = [], 0
     while len(line) - at > WIDTH:
         cut = line.rfind(" ", at + 1, at + WIDTH + 1)
+        if cut > at and " " not in line[cut + 1 : cut + WIDTH + 2] and len(line) - cut > WIDTH + 1:
+            cut = -1  # The word behind it fits on no line: it is broken anyway.
         end = cut if cut > at else at + WIDTH
         parts.append(line[at:end])
         at = end + (cut > at)

@@ -5,6 +5,7 @@ that is reached through a string put together at run time.
 """
 
 import ast
+import gc
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,7 +32,12 @@ def modules() -> dict[str, Path]:
 @cache
 def tree_of(module: str) -> ast.Module:
     """A module's source, parsed."""
-    return ast.parse(modules()[module].read_text(encoding="utf-8"))
+    text = modules()[module].read_text(encoding="utf-8")
+    gc.disable()  # Python 3.11 loses count of its own depth when a collection runs code in the middle of this.
+    try:
+        return ast.parse(text)
+    finally:
+        gc.enable()
 
 
 @dataclass(frozen=True)

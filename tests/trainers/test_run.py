@@ -268,7 +268,7 @@ OLD = json.dumps({"env_id": "palaestra/TwoHop-v0", "recipe": "grpo-tcr", "algori
         (edited(recipe={"loss": {"name": "clap"}}), "loss is 'clap'; it must be one of clip"),
         (
             edited(recipe={"advantage": {"name": "group", "shuffle": 3}}),
-            "unknown option 'shuffle'; there are none here",
+            "unknown option 'shuffle'; did you mean",
         ),
     ],
 )
