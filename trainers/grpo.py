@@ -26,6 +26,7 @@ from palaestra.trainers.losses.advantages import damped
 from palaestra.trainers.metrics import batch_metrics
 from palaestra.trainers.progress import Progress
 from palaestra.trainers.rollouts import rollouts
+from palaestra.trainers.sampling.in_order import Groups
 from palaestra.trainers.sampling.sampler import Sampler
 from palaestra.trainers.sampling.seats import check_seats, seats_of
 from palaestra.trainers.scoring.awaited import Scoring
@@ -48,11 +49,8 @@ def train(learner: Learner[GRPOConfig], arena: Arena) -> Generator[Progress, Non
     sampler: Sampler = recipe.sampler(
         config.env.env_id,
         arena.task_count,
-        num_prompts=config.play.num_prompts,
-        num_generations=config.play.num_generations,
-        seed=config.seed,
-        seats=seats,
-        learning=config.env.train_seats,
+        Groups(config.play.num_prompts, config.play.num_generations, seats, frozenset(config.env.train_seats or seats)),
+        config.seed,
     )
     if learner.ranks.count > 1:
         sampler = Share(sampler, learner.ranks, seats)

@@ -18,6 +18,7 @@ from palaestra.trainers import ahead, grpo
 from palaestra.trainers.checkpoint import newest, restore, save
 from palaestra.trainers.learner import Learner
 from palaestra.trainers.rollouts import rollouts
+from palaestra.trainers.sampling.in_order import Groups
 from palaestra.trainers.sampling.uniform import Uniform
 from palaestra.trainers.scoring.awaited import Scoring
 from palaestra.trainers.turns import Turns
@@ -101,7 +102,7 @@ def until(true, seconds=20.0):
 @pytest.mark.parametrize("lead", [1, 2])
 def test_play_is_as_far_ahead_as_it_may_be_and_no_farther(arena, lead):
     agent = apart().agent
-    sampler = Uniform()("palaestra/TwoHop-v0", 10_000, num_prompts=2, num_generations=2)
+    sampler = Uniform()("palaestra/TwoHop-v0", 10_000, Groups(2, 2))
     scoring = Scoring(lambda episode: {"outcome": 1.0})
     made = rollouts(agent, arena, sampler, scoring, max_staleness=lead)
     with closing(scoring), closing(made):

@@ -17,13 +17,14 @@ from palaestra.trainers import grpo
 from palaestra.trainers.batch import Scored
 from palaestra.trainers.learner import Learner
 from palaestra.trainers.sampling.dynamic import Dynamic
+from palaestra.trainers.sampling.in_order import Groups
 from palaestra.trainers.sampling.posterior import Posterior, liveness
 from palaestra.trainers.sampling.uniform import Uniform
 from palaestra.trainers.sampling.value import Value
 
 
 def opened(options, prompts=4, generations=4, count=10_000, seed=0):
-    return options("x/Y-v0", count, num_prompts=prompts, num_generations=generations, seed=seed)
+    return options("x/Y-v0", count, Groups(prompts, generations), seed)
 
 
 def ended(start, success, reward=None):

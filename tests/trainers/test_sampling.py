@@ -21,8 +21,8 @@ from palaestra.trainers.sampling.uniform import Uniform
 from palaestra.trainers.scoring.awaited import Remark, Scoring
 
 
-def sampler(count=2**31, prompts=12, generations=8, **options):
-    return Uniform()("x/Y-v0", count, num_prompts=prompts, num_generations=generations, **options)
+def sampler(count=2**31, prompts=12, generations=8, seats=(), learning=(), seed=0):
+    return Uniform()("x/Y-v0", count, Groups(prompts, generations, seats, frozenset(learning or seats)), seed)
 
 
 def played(start, fault="", terms=True):

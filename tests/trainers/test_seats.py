@@ -26,6 +26,7 @@ from palaestra.trainers.losses.advantages import Group
 from palaestra.trainers.progress import result_of
 from palaestra.trainers.rollouts import rollouts
 from palaestra.trainers.run import Run
+from palaestra.trainers.sampling.in_order import Groups
 from palaestra.trainers.sampling.seats import seated
 from palaestra.trainers.sampling.uniform import Uniform
 from palaestra.trainers.scoring.awaited import Scoring
@@ -213,7 +214,7 @@ def test_an_episode_that_another_seat_cut_short_is_not_learned_from(arena):
     assert {episode.ending for episode in cut} == {Ending.TURN_LIMIT}
     blamed = [episode for episode in episodes if episode.ending is Ending.LENGTH_LIMIT]
     assert len(blamed) == len(cut)
-    sampler = Uniform()(GAME, 100, num_prompts=1, num_generations=2, seats=arena.seats)
+    sampler = Uniform()(GAME, 100, Groups(1, 2, arena.seats, frozenset(arena.seats)))
     made = rollouts(agent, arena, sampler, Scoring(lambda episode: {}), limits=TokenLimits(1, 512))
     while len((batch := next(made)).samples) == len(batch.played):
         pass

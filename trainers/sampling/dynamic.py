@@ -3,7 +3,6 @@
 Tokens of dropped groups are counted. Which groups are kept depends on no timing, so a run repeats.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
@@ -31,19 +30,8 @@ class Dynamic:
     def __post_init__(self) -> None:
         check_fields(self)
 
-    def __call__(
-        self,
-        env: str,
-        task_count: int,
-        *,
-        num_prompts: int,
-        num_generations: int,
-        seed: int = 0,
-        seats: Sequence[str] = (),
-        learning: Sequence[str] = (),
-    ) -> InOrder:
+    def __call__(self, env: str, task_count: int, groups: Groups, seed: int = 0) -> InOrder:
         """A sampler, as `Uniform` makes one."""
-        groups = Groups(num_prompts, num_generations, tuple(seats), frozenset(learning or seats))
         keeps = partial(spread, compared=self.compared)
-        draw = Even(env, task_count, num_prompts, seed)
+        draw = Even(env, task_count, groups.num_prompts, seed)
         return InOrder(draw, groups, keeps, self.max_rounds, self.give_up, self.compared)

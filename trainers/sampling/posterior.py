@@ -6,7 +6,7 @@ sets that are small enough to be met again; the state is a pair of numbers for e
 batch is drawn by what was known before it, so that no timing decides.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -39,17 +39,7 @@ class Posterior:
     def __post_init__(self) -> None:
         check_fields(self)
 
-    def __call__(
-        self,
-        env: str,
-        task_count: int,
-        *,
-        num_prompts: int,
-        num_generations: int,
-        seed: int = 0,
-        seats: Sequence[str] = (),
-        learning: Sequence[str] = (),
-    ) -> "Believing":
+    def __call__(self, env: str, task_count: int, groups: Groups, seed: int = 0) -> "Believing":
         """A sampler, as `Uniform` makes one."""
         if task_count > MAX_TASKS:
             raise ConfigError(
@@ -57,7 +47,6 @@ class Posterior:
                 f"meets again: at most {MAX_TASKS:,}; play a file of tasks (--env-options tasks=FILE), or use another "
                 "sampler"
             )
-        groups = Groups(num_prompts, num_generations, tuple(seats), frozenset(learning or seats))
         return Believing(env, task_count, groups, self, seed)
 
 

@@ -1,6 +1,5 @@
 """Tasks drawn evenly, and every group that is played is learned from."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from palaestra.trainers.sampling.draws import Even
@@ -17,20 +16,7 @@ class Uniform:
     epochs: bool = False
     """Play every task once before any comes again; else each batch is drawn anew."""
 
-    def __call__(
-        self,
-        env: str,
-        task_count: int,
-        *,
-        num_prompts: int,
-        num_generations: int,
-        seed: int = 0,
-        seats: Sequence[str] = (),
-        learning: Sequence[str] = (),
-    ) -> InOrder:
-        """A sampler; in a game each seat has groups of its own, and those of the `learning` ones (all where none is
-        named) are learned from.
-        """
-        block = task_count if self.epochs and task_count <= _LARGEST_EPOCH else num_prompts
-        groups = Groups(num_prompts, num_generations, tuple(seats), frozenset(learning or seats))
+    def __call__(self, env: str, task_count: int, groups: Groups, seed: int = 0) -> InOrder:
+        """A sampler."""
+        block = task_count if self.epochs and task_count <= _LARGEST_EPOCH else groups.num_prompts
         return InOrder(Even(env, task_count, block, seed), groups)

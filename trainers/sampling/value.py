@@ -42,20 +42,9 @@ class Value:
     def __post_init__(self) -> None:
         check_fields(self)
 
-    def __call__(
-        self,
-        env: str,
-        task_count: int,
-        *,
-        num_prompts: int,
-        num_generations: int,
-        seed: int = 0,
-        seats: Sequence[str] = (),
-        learning: Sequence[str] = (),
-    ) -> "Refilling":
+    def __call__(self, env: str, task_count: int, groups: Groups, seed: int = 0) -> "Refilling":
         """A sampler, as `Uniform` makes one."""
-        groups = Groups(num_prompts, num_generations, tuple(seats), frozenset(learning or seats))
-        return Refilling(Even(env, task_count, num_prompts, seed), groups, self, seed)
+        return Refilling(Even(env, task_count, groups.num_prompts, seed), groups, self, seed)
 
     def value(self, outcomes: NDArray[np.float64], best: float = 1.0) -> float:
         """What a group of these outcomes is worth."""
