@@ -41,6 +41,7 @@ _BLOCK_TAGS = (
     "section summary table tr ul"
 )
 _BLOCKS = frozenset(_BLOCK_TAGS.split())
+_ENDING = ",".join(sorted(_BLOCKS | _HEADINGS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +170,11 @@ def _file(file: Path, place: str) -> Document | Fault:
     if file.suffix.lower() in PAGES:
         title, text = page_text(data)
     else:
+        if b"\0" in data[:8192]:
+            return Fault(place, "is no text: it holds null bytes")
         text = data.decode("utf-8", "replace")
-        title = file.stem
+        first = text.lstrip().partition("\n")[0]
+        title = first.lstrip("# ").strip() if first.startswith("# ") else file.stem
     if not text.strip():
         return Fault(place, "has no text")
     return clean(place, title or file.stem, text)
@@ -201,6 +205,8 @@ def page_text(data: bytes) -> tuple[str, str]:
     tree.strip_tags(_HIDDEN)
     if tree.body is None:
         return title, ""
+    for node in tree.body.css(_ENDING):  # What follows a block begins a line too.
+        node.insert_after("\n")
     parts: list[str] = []
     for node in tree.body.traverse(include_text=True):
         if node.tag == "-text":

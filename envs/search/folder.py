@@ -53,13 +53,16 @@ def open_folder(path: str | Path, engine: str) -> Folder:
                 f"build it again: `{build}`"
             )
         found_folder = Folder(folder, **said)
-        wrong = [name for name, size in found_folder.sizes.items() if _size(folder / name) != size]
+        wrong = [(name, _size(folder / name)) for name, size in found_folder.sizes.items()]
+        wrong = [(name, size) for name, size in wrong if size != found_folder.sizes[name]]
     except (OSError, ValueError, TypeError, KeyError) as error:
         if isinstance(error, UsageError):
             raise
         raise UsageError(f"the index {path} is damaged ({MANIFEST}: {error}); delete it and build it again") from None
     if wrong:
-        raise UsageError(f"the index {path} is damaged: {wrong[0]} has another size; delete it and build it again")
+        name, size = wrong[0]
+        how = "is missing" if size < 0 else "has another size"
+        raise UsageError(f"the index {path} is damaged: {name} {how}; delete it and build it again")
     if engine == "dense" and found_folder.dense is None:
         raise UsageError(f"the index {path} has no vectors; build it with a model: `{build} --dense MODEL`")
     return found_folder
@@ -71,6 +74,8 @@ def close_folder(folder: Folder) -> None:
     said = {name: value for name, value in asdict(folder).items() if name != "path"} | {"sizes": sizes}
     half = folder.path / f"{MANIFEST}.half"
     half.write_text(json.dumps(said, indent=1), "utf-8")
+    for file in files_of(folder.path):  # tantivy makes some for its user alone, and others are to read the index too.
+        file.chmod(half.stat().st_mode)
     os.replace(half, folder.path / MANIFEST)
 
 

@@ -167,7 +167,7 @@ class Research(ToolEnv):
         self.world = check_world("full", None, world_seed)
         reads, hears = _served("model", model), _served("speech", speech)
         self.toolkits = (
-            *searching(search, self.world, Library, WorldLibrary),
+            *searching(search, self.world, tasks, Library, WorldLibrary),
             *in_sandbox(sandbox, partial(Desk, folder=self.folder)),
             partial(Reader, folder=self.folder),
             *(in_browser(browser, WebBrowser) if browser is not None else ()),

@@ -16,6 +16,7 @@ Passages come from one generated world (`search_qa_world`), indexed once a proce
 exact match of Search-R1, or token F1 with `metric="f1"`; both are reported. Left out: judging by a model.
 """
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 
@@ -35,6 +36,8 @@ from palaestra.episode import Attempt, Message
 from palaestra.errors import UnknownTask, UsageError
 from palaestra.formats import ParsedCall, hermes
 
+log = logging.getLogger("palaestra.envs")
+_warned: list[bool] = []
 METRICS = ("em", "f1")
 WorldName = tuple[str, int, int]
 """Its kind, size and seed."""
@@ -73,7 +76,7 @@ class SearchQA(ToolEnv):
         if metric not in METRICS:
             raise UsageError(f"metric is {metric!r}; expected {' or '.join(map(repr, METRICS))}")
         self.hops, self.metric, self.world = hops, metric, check_world(world, size, world_seed)
-        self.toolkits = searching(search, self.world)
+        self.toolkits = searching(search, self.world, tasks)
 
     @property
     def chance(self) -> float:  # type: ignore[override]  # What the kinds of questions make it.
@@ -128,11 +131,22 @@ class WorldSearch(Search):
 def searching(
     search: Where | None,
     world: WorldName,
+    tasks: str | None,
     kit: type[Search] = Search,
     world_kit: type[WorldSearch] = WorldSearch,
 ) -> tuple[Callable[[], Toolkit], ...]:
-    """The toolkits of search: on that backend, or in that world."""
-    return (partial(world_kit, world),) if search is None else with_search(search, kit)
+    """The toolkits of search: on that backend, or in that world, whose questions find their answers nowhere else."""
+    if search is None:
+        return (partial(world_kit, world),)
+    found = with_search(search, kit)
+    if not tasks and not _warned:
+        _warned.append(True)
+        log.warning(
+            "the questions are of a generated world, and search=%r looks elsewhere: few answers will be found, unless "
+            "its passages are draw_world(...).documents() of search_qa_world; tasks=FILE asks other questions",
+            search,
+        )
+    return found
 
 
 @lru_cache(maxsize=8)

@@ -30,8 +30,11 @@ def resolve(text: str) -> str:
             name = module.rpartition("/")[2].removesuffix(".py")
             raise UsageError(f"{text!r}: {module!r} is a file; go to its folder and write {name}:{env_id}")
         import_author(module)
-    short = {name.replace("-", ""): known for name, known in short_names().items()}
-    env_id = short.get(env_id.lower().replace("-", "").replace("_", ""), env_id)
+    short = short_names()
+    short |= {known.removeprefix("palaestra/"): known for known in short.values()}  # As README's table has them.
+    plain = {re.sub("[-_]", "", name).lower(): known for name, known in short.items()}
+    if env_id not in gymnasium.registry:
+        env_id = plain.get(re.sub("[-_]", "", env_id).lower(), env_id)
     env_id = re.sub(r"_v(?=\d+$)", "-v", env_id) if env_id not in gymnasium.registry else env_id
     from palaestra.envs.arena.openers import in_pettingzoo
 

@@ -120,6 +120,8 @@ def _show(folder: Folder) -> None:
 
 
 def _search(options: Search) -> None:
+    if options.topn < 1:
+        raise UsageError(f"--topn is {options.topn}; expected at least 1")
     where = {"backend": options.engine, "path": options.path}
     index = open_index(options.path if options.path.startswith("http") else where)
     words = content_words(options.query)

@@ -48,6 +48,8 @@ def _respond(sites: Mapping[str, Site], asked: Mapping[str, Any]) -> SiteRespons
     headers = {name.lower(): value for name, value in asked["headers"].items()}
     cookies = dict(pair.split("=", 1) for pair in headers.get("cookie", "").split("; ") if "=" in pair)
     address = urlsplit(asked["url"])
+    if address.path == "/favicon.ico":  # Chromium's own wish, and nothing that an agent did.
+        return SiteResponse(status=404)
     site = sites.get(address.netloc) or sites[address.hostname or ""]
     try:
         return site.respond(SiteRequest(asked["url"], asked["method"], b"".join(parts), cookies))

@@ -203,7 +203,8 @@ class TextSession:
         """An element and its place, by its number."""
         document = self._document()
         if not 1 <= number <= len(document.numbered):
-            raise ToolError(f"there is no [{number}] on this page; its numbers are 1 to {len(document.numbered)}")
+            there = f"its numbers are 1 to {len(document.numbered)}" if document.numbered else "it has no numbers"
+            raise ToolError(f"there is no [{number}] on this page; {there}")
         place = document.numbered[number - 1]
         element = document.elements[place]
         if element.disabled:

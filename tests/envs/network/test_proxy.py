@@ -322,7 +322,7 @@ def test_a_page_that_asks_for_many_slow_names_holds_up_no_other_episode():
             begun = time.monotonic()
             assert b"not public" in await said(other, get(0, line=b"CONNECT quick.org:443 HTTP/1.1"))
             assert time.monotonic() - begun < 0.7
-            assert looking_up() - before <= MAX_OWN_LOOKUPS
+            assert looking_up() - before <= MAX_OWN_LOOKUPS + 1  # The one that has just answered may be ending.
             assert {answer.split(b" ")[1] for answer in await flood} <= {b"502", b"504"}
         await flooded.close()
         await other.close()
