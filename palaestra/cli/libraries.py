@@ -41,6 +41,8 @@ PURPOSES = {
     "dev": "work on palaestra itself",
 }
 """What each extra enables."""
+_MODULES = {"faiss-cpu": "faiss", "python-docx": "docx", "python-pptx": "pptx", "pytest-xdist": "xdist"}
+"""Modules with another name than their library."""
 BASIC_EXTRA = "train"
 """The extra without which no agent is trained."""
 
@@ -104,7 +106,7 @@ def _library(wanted: Requirement, extra: str) -> Finding:
 
 def findable(library: str) -> bool:
     """Whether a library's module could be imported, without importing it."""
-    module = {"pytest-xdist": "xdist"}.get(library, library.replace("-", "_").lower())
+    module = _MODULES.get(library, library.replace("-", "_").lower())
     try:
         return util.find_spec(module) is not None
     except (ImportError, ValueError, AttributeError):  # Import hooks answer in their own ways.

@@ -18,7 +18,7 @@ from palaestra.envs.browser.network import allow_list, checked_transport
 from palaestra.envs.browser.site import Site
 from palaestra.envs.browser.text import forms
 from palaestra.envs.browser.text.cookies import Jar
-from palaestra.envs.browser.text.document import Document
+from palaestra.envs.browser.text.document import Document, html_parser
 from palaestra.envs.browser.text.elements import BUTTONS, CHECKABLE, Element, Value
 from palaestra.envs.browser.text.fetching import SHOWN, Client, Download, Loaded, load, within
 from palaestra.errors import ToolError, UsageError
@@ -35,6 +35,7 @@ class TextBrowser:
         """`allow`: hosts to be reached over the network (`envs.browser.network`); `max_bytes` of a page are read."""
         if not isinstance(max_bytes, int) or isinstance(max_bytes, bool) or max_bytes < 1:
             raise UsageError(f"max_bytes is {max_bytes!r}; expected a whole number above 0")
+        html_parser()
         self._allow = allow_list(allow)
         self._transports: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self.client = Client(self._transport if self._allow.entries else None, max_bytes)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from palaestra.envs.browser.format import finished, without_marks
 from palaestra.envs.browser.text.bounds import MAX_CHARS, bounded
@@ -60,14 +61,19 @@ def plain_document(text: str) -> Document:
     return Document("", "", finished([line.rstrip() for line in lines]), note=note)
 
 
-def _parsed(text: str) -> Document:
+def html_parser() -> Any:
+    """The parser's class; called early, so that its absence is told before an agent meets it."""
     try:
         from selectolax.lexbor import LexborHTMLParser
     except ImportError as error:
         raise MissingExtra("selectolax", "browser", "the text browser") from error
+    return LexborHTMLParser
+
+
+def _parsed(text: str) -> Document:
     text, note = bounded(text)
     # 1: without events, as lexbor calls them; they take quadratic time over the options of a select.
-    written = LexborHTMLParser(text.encode("utf-8", "replace"), options=1).html or ""
+    written = html_parser()(text.encode("utf-8", "replace"), options=1).html or ""
     return _read(_RAW.sub("", without_marks(written)), {}, note)
 
 
