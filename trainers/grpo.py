@@ -22,7 +22,7 @@ from palaestra.trainers.batch import Batch
 from palaestra.trainers.config import GRPOConfig
 from palaestra.trainers.learner import Learner
 from palaestra.trainers.look import look
-from palaestra.trainers.losses.advantages import damped
+from palaestra.trainers.losses.advantages import GreedyBaseline, damped
 from palaestra.trainers.metrics import batch_metrics
 from palaestra.trainers.progress import Progress
 from palaestra.trainers.rollouts import rollouts
@@ -30,6 +30,7 @@ from palaestra.trainers.sampling.in_order import Groups
 from palaestra.trainers.sampling.sampler import Sampler
 from palaestra.trainers.sampling.seats import check_seats, seats_of
 from palaestra.trainers.scoring.awaited import Scoring
+from palaestra.trainers.scoring.progressive import opened
 from palaestra.trainers.share import Share
 from palaestra.trainers.turns import Turns
 from palaestra.trainers.update import update
@@ -49,7 +50,13 @@ def train(learner: Learner[GRPOConfig], arena: Arena) -> Generator[Progress, Non
     sampler: Sampler = recipe.sampler(
         config.env.env_id,
         arena.task_count,
-        Groups(config.play.num_prompts, config.play.num_generations, seats, frozenset(config.env.train_seats or seats)),
+        Groups(
+            config.play.num_prompts,
+            config.play.num_generations,
+            seats,
+            frozenset(config.env.train_seats or seats),
+            isinstance(recipe.advantage, GreedyBaseline),
+        ),
         config.seed,
     )
     if learner.ranks.count > 1:
@@ -62,7 +69,7 @@ def train(learner: Learner[GRPOConfig], arena: Arena) -> Generator[Progress, Non
         agent,
         arena,
         sampler,
-        scoring := Scoring(recipe.shaping, ordered=arena.ordered),
+        scoring := Scoring(shaping := opened(recipe.shaping, learner.state), ordered=arena.ordered),
         limits=limits,
         temperature=config.play.temperature,
         max_staleness=config.play.max_staleness,
@@ -81,7 +88,7 @@ def train(learner: Learner[GRPOConfig], arena: Arena) -> Generator[Progress, Non
             figures, lessons = update(learner, batch, advantages, seen)
             with turns.take(urgent=True):  # Between two polls, where play goes on.
                 learner.publish()
-            learner.state = batch.state
+            learner.state = shaping.after(batch)
             took = time.perf_counter() - began
             metrics |= figures | {"time/learn": took - waited, "step_time": took}
             yield Progress("grpo", learner.step, learner.steps, metrics, _note(metrics), _beside(batch, lessons))

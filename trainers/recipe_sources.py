@@ -32,6 +32,27 @@ _OUTCOME = {
     "shaping.overlong_share": "inferred: the outcome alone",
     "shaping.tool_bonus": "inferred: the outcome alone",
 }
+_VSPO = {
+    "sampler.refill": "abstract of arXiv 2512.07478; sampling by value: inferred",
+    "sampler.damping": "inferred: the paper says smoothed, and gives no formula that is public",
+    "sampler.value_spread": "inferred: a summary says variance and writes a deviation",
+    "sampler.low_value": "abstract of v2: zero-advantage; v1 says low-value",
+    "max_advantage": "inferred",
+    "loss.epsilon": "a summary of v1",
+    "loss.epsilon_high": "a summary of v1",
+    "kl.beta": "a summary of v1",
+}
+_PRS = {
+    "shaping.name": "abstract of arXiv 2512.07478: calls and format first, then quality",
+    "shaping.parse_weight": "inferred: no constant is public",
+    "shaping.call_weight": "inferred: no constant is public",
+    "shaping.format_weight": "inferred: no constant is public",
+    "shaping.quality_weight": "inferred: no constant is public",
+    "shaping.curriculum": "inferred; off, since a changing reward compares with nothing",
+    "loss.epsilon": "a summary of v1",
+    "loss.epsilon_high": "a summary of v1",
+    "kl.beta": "a summary of v1",
+}
 SOURCES: Mapping[str, Mapping[str, str]] = {
     "grpo-tcr": _DEMYSTIFYING,
     "grpo-t": {
@@ -80,6 +101,7 @@ SOURCES: Mapping[str, Mapping[str, str]] = {
         "kl.beta": "arXiv 2506.13585: none",
     },
     "rloo": {**_OUTCOME, "advantage.name": "arXiv 2402.14740", "aggregation": "arXiv 2402.14740: whole responses"},
+    "remax": {**_OUTCOME, "advantage.name": "arXiv 2310.10505", "aggregation": "arXiv 2310.10505: whole responses"},
     "reinforce++": {
         **_OUTCOME,
         "advantage.name": "arXiv 2501.03262",
@@ -105,17 +127,9 @@ SOURCES: Mapping[str, Mapping[str, str]] = {
         "kl.kl_in_reward": "arXiv 2203.02155",
         "kl.beta": "verl",
     },
-    "vspo": {
-        **_OUTCOME,
-        "sampler.refill": "abstract of arXiv 2512.07478; sampling by value: inferred",
-        "sampler.damping": "inferred: the paper says smoothed, and gives no formula that is public",
-        "sampler.value_spread": "inferred: a summary says variance and writes a deviation",
-        "sampler.low_value": "abstract of v2: zero-advantage; v1 says low-value",
-        "max_advantage": "inferred",
-        "loss.epsilon": "a summary of v1",
-        "loss.epsilon_high": "a summary of v1",
-        "kl.beta": "a summary of v1",
-    },
+    "vspo": {**_OUTCOME, **_VSPO},
+    "prs": _PRS,
+    "vspo-prs": {**_VSPO, **_PRS},
 }
 
 

@@ -13,7 +13,14 @@ import tyro
 from palaestra.errors import ConfigError
 from palaestra.trainers.checked import NOT_NEGATIVE, PARTS, POSITIVE, check_fields
 from palaestra.trainers.critic import ValueHead
-from palaestra.trainers.losses.advantages import Group, LeaveOneOut, OptimalBaseline, Shuffled, Successes
+from palaestra.trainers.losses.advantages import (
+    GreedyBaseline,
+    Group,
+    LeaveOneOut,
+    OptimalBaseline,
+    Shuffled,
+    Successes,
+)
 from palaestra.trainers.losses.aggregation import Aggregation
 from palaestra.trainers.losses.correction import CORRECTIONS, Masked, Truncated
 from palaestra.trainers.losses.covariance import ClipCov, KLCov
@@ -24,14 +31,18 @@ from palaestra.trainers.sampling.dynamic import Dynamic
 from palaestra.trainers.sampling.posterior import Posterior
 from palaestra.trainers.sampling.uniform import Uniform
 from palaestra.trainers.sampling.value import Value
+from palaestra.trainers.scoring.progressive import Progressive
 from palaestra.trainers.scoring.terms import Shaping
 
 SAMPLERS = {"uniform": Uniform, "dynamic": Dynamic, "value": Value, "posterior": Posterior}
 """What is played next, and which groups make a batch."""
+SHAPINGS = {"outcome": Shaping, "progressive": Progressive}
+"""The terms of the training reward."""
 ADVANTAGES = {
     "group": Group,
     "leave-one-out": LeaveOneOut,
     "optimal-baseline": OptimalBaseline,
+    "greedy-baseline": GreedyBaseline,
     "whitened": Whitened,
     "turns": Turns,
     "gae": GAE,
@@ -53,19 +64,19 @@ LOSSES = {
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How episodes become a gradient. --recipe.sampler, --recipe.advantage, --recipe.loss, --recipe.critic and
-    --recipe.correction name a part that is one of several; `palaestra recipes` lists them.
+    """How episodes become a gradient. --recipe.sampler, --recipe.shaping, --recipe.advantage, --recipe.loss,
+    --recipe.critic and --recipe.correction name a part that is one of several; `palaestra recipes` lists them.
     """
 
     recipe_name: Annotated[str, tyro.conf.Suppress]
     """The preset that this is, or was made from."""
     sampler: Uniform | Dynamic | Value | Posterior = field(default_factory=Uniform, metadata={PARTS: SAMPLERS})
     """What is played next, and which groups make a batch."""
-    shaping: Shaping = field(default_factory=Shaping)
+    shaping: Shaping | Progressive = field(default_factory=Shaping, metadata={PARTS: SHAPINGS})
     """The terms of the training reward."""
-    advantage: Group | LeaveOneOut | OptimalBaseline | Whitened | Turns | GAE | Successes | Shuffled = field(
-        default_factory=Group, metadata={PARTS: ADVANTAGES}
-    )
+    advantage: (
+        Group | LeaveOneOut | OptimalBaseline | GreedyBaseline | Whitened | Turns | GAE | Successes | Shuffled
+    ) = field(default_factory=Group, metadata={PARTS: ADVANTAGES})
     """What an episode's reward is compared with."""
     max_advantage: Annotated[float | None, POSITIVE] = None
     """Bound of an advantage, to both sides; none for no bound."""
@@ -111,10 +122,20 @@ RECIPES = {
         Recipe("gspo", shaping=OUTCOME, loss=SEQUENCE, aggregation="sample"),
         Recipe("cispo", shaping=OUTCOME, loss=CISPO()),
         Recipe("rloo", shaping=OUTCOME, advantage=LeaveOneOut(), loss=PLAIN, aggregation="sum"),
+        Recipe("remax", shaping=OUTCOME, advantage=GreedyBaseline(), loss=PLAIN, aggregation="sum"),
         Recipe("reinforce++", shaping=OUTCOME, advantage=Whitened(), loss=PLAIN, kl=KL(0.01, "k1", True)),
         Recipe("reinforce++-baseline", shaping=OUTCOME, advantage=Whitened(True), loss=PLAIN, kl=KL(0.01, "k2")),
         Recipe("ppo", shaping=OUTCOME, advantage=GAE(), critic=ValueHead(), loss=PLAIN, kl=KL(0.001, "k1", True)),
         Recipe("vspo", sampler=Value(), shaping=OUTCOME, max_advantage=3.0, loss=PLAIN, kl=KL(0.001)),
+        Recipe("prs", shaping=Progressive(), loss=PLAIN, kl=KL(0.001)),
+        Recipe(
+            "vspo-prs",
+            sampler=Value(worst_reward=0.0),
+            shaping=Progressive(),
+            max_advantage=3.0,
+            loss=PLAIN,
+            kl=KL(0.001),
+        ),
     )
 }
 """The presets by name, as `--recipe` takes them."""
