@@ -22,11 +22,12 @@ from palaestra.trainers.losses.policy import CISPO, GMPO, Clip, PolicyGradient
 from palaestra.trainers.losses.token_advantages import GAE, Turns, Whitened
 from palaestra.trainers.sampling.dynamic import Dynamic
 from palaestra.trainers.sampling.posterior import Posterior
+from palaestra.trainers.sampling.refined import Refined
 from palaestra.trainers.sampling.uniform import Uniform
 from palaestra.trainers.sampling.value import Value
 from palaestra.trainers.scoring.terms import Shaping
 
-SAMPLERS = {"uniform": Uniform, "dynamic": Dynamic, "value": Value, "posterior": Posterior}
+SAMPLERS = {"uniform": Uniform, "dynamic": Dynamic, "value": Value, "posterior": Posterior, "refined": Refined}
 """What is played next, and which groups make a batch."""
 ADVANTAGES = {
     "group": Group,
@@ -59,7 +60,9 @@ class Recipe:
 
     recipe_name: Annotated[str, tyro.conf.Suppress]
     """The preset that this is, or was made from."""
-    sampler: Uniform | Dynamic | Value | Posterior = field(default_factory=Uniform, metadata={PARTS: SAMPLERS})
+    sampler: Uniform | Dynamic | Value | Posterior | Refined = field(
+        default_factory=Uniform, metadata={PARTS: SAMPLERS}
+    )
     """What is played next, and which groups make a batch."""
     shaping: Shaping = field(default_factory=Shaping)
     """The terms of the training reward."""

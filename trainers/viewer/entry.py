@@ -64,7 +64,7 @@ def content(record: Record) -> dict[str, Any]:
     attempt = episode.attempt
     said = () if lesson is None else lesson.trainer_logprobs
     return {
-        "messages": [_message(message) for message in attempt.messages],
+        "messages": [_message(message) for message in episode.start.as_seen(attempt.messages)],
         "prefix": _opening(episode),
         "calls": [_call(call) for call in attempt.calls],
         "tools": [_tool(schema) for schema in episode.tools],
@@ -83,7 +83,8 @@ def content(record: Record) -> dict[str, Any]:
 def texts(record: Record) -> list[str]:
     """What a full-text search looks through."""
     attempt = record.episode.attempt
-    found = [_message(message)["text"] for message in attempt.messages]
+    seen = record.episode.start.as_seen(attempt.messages)
+    found = [_message(message)["text"] for message in seen]
     for call in attempt.calls:
         found += [call.name, call.text, *(text for pair in pairs(call.arguments) for text in pair)]
     return [*found, attempt.task.prompt, attempt.task.id, attempt.answer or "", record.episode.fault]

@@ -1,0 +1,54 @@
+"""Texts and dialogues cut to a length, so that whoever reads them sees that and where they were cut.
+
+Lengths are in characters: what reads them may have any tokenizer.
+"""
+
+from collections.abc import Sequence
+
+from palaestra.episode import Message
+
+_SHORTEST = 80
+"""No message of a dialogue is cut below this, where the note of the cut has its place."""
+
+
+def cut(text: str, limit: int) -> str:
+    """At most `limit` characters: head and tail, and the true size between them."""
+    if len(text) <= limit:
+        return text
+    note = f"\n[... {len(text)} characters in all, cut to {limit} ...]\n"
+    room = limit - len(note)
+    if room < 2:
+        return text[: max(limit, 0)]
+    return text[: room - room // 2] + note + text[len(text) - room // 2 :]
+
+
+def shortened(messages: Sequence[Message], limit: int) -> tuple[Message, ...]:
+    """A dialogue of at most `limit` characters: tool results are cut first, the longest ones most; then the turns.
+
+    Every message stays, with some of its words; so of very many messages more than `limit` is left.
+    """
+    found = list(messages)
+    for kinds in (("tool",), ("assistant",), ("user", "system")):
+        excess = sum(_length(message) for message in found) - limit
+        if excess <= 0:
+            break
+        places = [place for place, message in enumerate(found) if message["role"] in kinds]
+        longest = max(_SHORTEST, _level([_length(found[place]) for place in places], excess))
+        for place in places:
+            if _length(found[place]) > longest:
+                found[place] = {**found[place], "content": cut(str(found[place]["content"]), longest)}
+    return tuple(found)
+
+
+def _length(message: Message) -> int:
+    return len(str(message.get("content") or ""))
+
+
+def _level(lengths: Sequence[int], excess: int) -> int:
+    """To what length each must be cut so that all lose `excess` together; 0 where all of it is not enough."""
+    left, kept = max(0, sum(lengths) - excess), len(lengths)
+    for length in sorted(lengths):
+        if length > left // kept:
+            return left // kept
+        left, kept = left - length, kept - 1
+    return max(lengths, default=0)
