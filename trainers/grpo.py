@@ -7,7 +7,7 @@ episode is worth (`scoring`), the step from advantages to weights (`update`), wh
 
 import time
 from collections.abc import Generator
-from contextlib import closing
+from contextlib import closing, nullcontext
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from palaestra.trainers.rollouts import rollouts
 from palaestra.trainers.sampling.in_order import Groups
 from palaestra.trainers.sampling.sampler import Sampler
 from palaestra.trainers.sampling.seats import check_seats, seats_of
-from palaestra.trainers.scoring.awaited import Scoring
+from palaestra.trainers.scoring.reasoning import scoring
 from palaestra.trainers.share import Share
 from palaestra.trainers.turns import Turns
 from palaestra.trainers.update import update
@@ -58,17 +58,18 @@ def train(learner: Learner[GRPOConfig], arena: Arena) -> Generator[Progress, Non
         sampler.load(learner.state)
     agent, limits = in_every_seat(learner.agent, seats), TokenLimits(config.play.max_turn_tokens, config.longest_row)
     learner.publish()
+    judge = None if recipe.judge is None else recipe.judge.opened()
     played = rollouts(
         agent,
         arena,
         sampler,
-        scoring := Scoring(recipe.shaping, ordered=arena.ordered),
+        scored := scoring(recipe.shaping, judge, ordered=arena.ordered),
         limits=limits,
         temperature=config.play.temperature,
         max_staleness=config.play.max_staleness,
         turns=turns,
     )
-    with closing(scoring), closing(played) as batches:
+    with nullcontext() if judge is None else closing(judge), closing(scored), closing(played) as batches:
         while learner.step < learner.steps:
             learner.require_gradients()
             began = time.perf_counter()
