@@ -166,15 +166,15 @@ def test_figures_compare_scores_with_outcomes_and_disagreements_are_listed():
     def scored(success, score):
         return Scored(families.an_episode(reward=success), {}, {"score": score, "critique": ""})
 
-    played = [scored(1.0, 0.9), scored(0.0, 0.1), scored(1.0, 0.2), scored(0.0, 0.8), Scored(families.an_episode())]
+    played = [scored(1.0, 0.9), scored(0.0, 0.1), scored(1.0, 0.2), scored(0.0, 0.95), Scored(families.an_episode())]
     found = judged_figures(played)
-    assert found["judge/score"] == pytest.approx(0.5) and found["judge/score_of_solved"] == pytest.approx(0.55)
-    assert found["judge/correlation"] == pytest.approx(np.corrcoef([0.9, 0.1, 0.2, 0.8], [1, 0, 1, 0])[0, 1])
+    assert found["judge/score"] == pytest.approx(0.5375) and found["judge/score_of_solved"] == pytest.approx(0.55)
+    assert found["judge/correlation"] == pytest.approx(np.corrcoef([0.9, 0.1, 0.2, 0.95], [1, 0, 1, 0])[0, 1])
     assert found["judge/without_critique"] == 4 and found["judge/dropped"] == 1
     records = [Record("x", one.episode, lessons=(Lesson(1, {}, 0.0, remarks=one.remarks),)) for one in played]
     assert [(one.kind, one.score) for one in disagreements(records)] == [
+        ("high score, failed", 0.95),
         ("low score, solved", 0.2),
-        ("high score, failed", 0.8),
     ]
 
 
