@@ -29,6 +29,7 @@ from palaestra.trainers.rollouts import rollouts
 from palaestra.trainers.sampling.in_order import Groups
 from palaestra.trainers.sampling.sampler import Sampler
 from palaestra.trainers.sampling.seats import check_seats, seats_of
+from palaestra.trainers.scoring.progressive import opened
 from palaestra.trainers.scoring.reasoning import scoring
 from palaestra.trainers.share import Share
 from palaestra.trainers.turns import Turns
@@ -63,7 +64,7 @@ def train(learner: Learner[GRPOConfig], arena: Arena) -> Generator[Progress, Non
         agent,
         arena,
         sampler,
-        scored := scoring(recipe.shaping, judge, ordered=arena.ordered),
+        scored := scoring(shaping := opened(recipe.shaping, learner.state), judge, ordered=arena.ordered),
         limits=limits,
         temperature=config.play.temperature,
         max_staleness=config.play.max_staleness,
@@ -82,7 +83,7 @@ def train(learner: Learner[GRPOConfig], arena: Arena) -> Generator[Progress, Non
             figures, lessons = update(learner, batch, advantages, seen)
             with turns.take(urgent=True):  # Between two polls, where play goes on.
                 learner.publish()
-            learner.state = batch.state
+            learner.state = shaping.after(batch)
             took = time.perf_counter() - began
             metrics |= figures | {"time/learn": took - waited, "step_time": took}
             yield Progress("grpo", learner.step, learner.steps, metrics, _note(metrics), _beside(batch, lessons))

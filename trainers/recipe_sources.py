@@ -47,6 +47,27 @@ _REAGENT = {
     "aggregation": "code of arXiv 2601.22154: mean over tokens, then over samples",
     "entropy_coef": "code of arXiv 2601.22154",
 }
+_VSPO = {
+    "sampler.refill": "abstract of arXiv 2512.07478; sampling by value: inferred",
+    "sampler.damping": "inferred: the paper says smoothed, and gives no formula that is public",
+    "sampler.value_spread": "inferred: a summary says variance and writes a deviation",
+    "sampler.low_value": "abstract of v2: zero-advantage; v1 says low-value",
+    "max_advantage": "inferred",
+    "loss.epsilon": "a summary of v1",
+    "loss.epsilon_high": "a summary of v1",
+    "kl.beta": "a summary of v1",
+}
+_PRS = {
+    "shaping.name": "abstract of arXiv 2512.07478: calls and format first, then quality",
+    "shaping.parse_weight": "inferred: no constant is public",
+    "shaping.call_weight": "inferred: no constant is public",
+    "shaping.format_weight": "inferred: no constant is public",
+    "shaping.quality_weight": "inferred: no constant is public",
+    "shaping.curriculum": "inferred; off, since a changing reward compares with nothing",
+    "loss.epsilon": "a summary of v1",
+    "loss.epsilon_high": "a summary of v1",
+    "kl.beta": "a summary of v1",
+}
 SOURCES: Mapping[str, Mapping[str, str]] = {
     "grpo-tcr": _DEMYSTIFYING,
     "grpo-t": {
@@ -131,17 +152,9 @@ SOURCES: Mapping[str, Mapping[str, str]] = {
         "judge.verdict_seconds": "code of arXiv 2601.22154",
         "judge.read_chars": "inferred: the paper shows the judge the whole trajectory, and names no bound",
     },
-    "vspo": {
-        **_OUTCOME,
-        "sampler.refill": "abstract of arXiv 2512.07478; sampling by value: inferred",
-        "sampler.damping": "inferred: the paper says smoothed, and gives no formula that is public",
-        "sampler.value_spread": "inferred: a summary says variance and writes a deviation",
-        "sampler.low_value": "abstract of v2: zero-advantage; v1 says low-value",
-        "max_advantage": "inferred",
-        "loss.epsilon": "a summary of v1",
-        "loss.epsilon_high": "a summary of v1",
-        "kl.beta": "a summary of v1",
-    },
+    "vspo": {**_OUTCOME, **_VSPO},
+    "prs": _PRS,
+    "vspo-prs": {**_VSPO, **_PRS},
 }
 
 

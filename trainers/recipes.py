@@ -24,11 +24,14 @@ from palaestra.trainers.sampling.dynamic import Dynamic
 from palaestra.trainers.sampling.posterior import Posterior
 from palaestra.trainers.sampling.uniform import Uniform
 from palaestra.trainers.sampling.value import Value
+from palaestra.trainers.scoring.progressive import Progressive
 from palaestra.trainers.scoring.reasoning import ReasoningReward
 from palaestra.trainers.scoring.terms import Shaping
 
 SAMPLERS = {"uniform": Uniform, "dynamic": Dynamic, "value": Value, "posterior": Posterior}
 """What is played next, and which groups make a batch."""
+SHAPINGS = {"outcome": Shaping, "progressive": Progressive}
+"""The terms of the training reward."""
 ADVANTAGES = {
     "group": Group,
     "leave-one-out": LeaveOneOut,
@@ -56,15 +59,16 @@ LOSSES = {
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How episodes become a gradient. --recipe.sampler, --recipe.judge, --recipe.advantage, --recipe.loss,
-    --recipe.critic and --recipe.correction name a part that is one of several; `palaestra recipes` lists them.
+    """How episodes become a gradient. --recipe.sampler, --recipe.shaping, --recipe.judge, --recipe.advantage,
+    --recipe.loss, --recipe.critic and --recipe.correction name a part that is one of several; `palaestra recipes` lists
+    them.
     """
 
     recipe_name: Annotated[str, tyro.conf.Suppress]
     """The preset that this is, or was made from."""
     sampler: Uniform | Dynamic | Value | Posterior = field(default_factory=Uniform, metadata={PARTS: SAMPLERS})
     """What is played next, and which groups make a batch."""
-    shaping: Shaping = field(default_factory=Shaping)
+    shaping: Shaping | Progressive = field(default_factory=Shaping, metadata={PARTS: SHAPINGS})
     """The terms of the training reward."""
     judge: ReasoningReward | None = field(default=None, metadata={PARTS: JUDGES})
     """Who reads each episode as it ends; the score is one more term."""
@@ -126,6 +130,15 @@ RECIPES = {
             "reagent-r", Dynamic("reward"), RULE, ReasoningReward(), loss=Clip(0.2, 0.28, None), aggregation="sample"
         ),
         Recipe("vspo", sampler=Value(), shaping=OUTCOME, max_advantage=3.0, loss=PLAIN, kl=KL(0.001)),
+        Recipe("prs", shaping=Progressive(), loss=PLAIN, kl=KL(0.001)),
+        Recipe(
+            "vspo-prs",
+            sampler=Value(worst_reward=0.0),
+            shaping=Progressive(),
+            max_advantage=3.0,
+            loss=PLAIN,
+            kl=KL(0.001),
+        ),
     )
 }
 """The presets by name, as `--recipe` takes them."""

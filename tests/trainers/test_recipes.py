@@ -13,6 +13,7 @@ from palaestra.trainers.recipes import RECIPES, find_recipe
 CODE = {
     "sampler.name": "uniform",
     "sampler.epochs": False,
+    "shaping.name": "outcome",
     "shaping.max_completion_length": 20_480,
     "shaping.overlong_share": 0.2,
     "shaping.tool_bonus": 0.1,
