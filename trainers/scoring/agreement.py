@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 
 from palaestra.record import Record
 from palaestra.trainers.batch import Scored
 
+Contradiction = Literal["high score, failed", "low score, solved"]
 HIGH, LOW = 0.7, 0.3
 """Scores from and up to which a judge is taken at its word."""
 
@@ -42,24 +43,25 @@ def correlation(scores: Sequence[float], outcomes: Sequence[float]) -> float:
     return float(np.corrcoef(scores, outcomes)[0, 1])
 
 
-class Disagreement(NamedTuple):
-    """A record whose score and outcome contradict each other."""
+def contradiction(record: Record, high: float = HIGH, low: float = LOW) -> Contradiction | None:
+    """How an episode's score and its outcome contradict each other; None where they do not, or it has no score."""
+    score = score_of(record)
+    if score is None or record.episode.reward is None:
+        return None
+    if record.episode.parts.get("success", record.episode.reward) >= 0.5:
+        return "low score, solved" if score <= low else None
+    return "high score, failed" if score >= high else None
 
-    kind: Literal["high score, failed", "low score, solved"]
-    score: float
-    record: Record
+
+def score_of(record: Record) -> float | None:
+    """What a judge gave an episode, between 0 and 1."""
+    found = next((one.remarks["score"] for one in record.lessons if "score" in one.remarks), None)
+    return float(found) if isinstance(found, int | float) and math.isfinite(found) else None
 
 
-def disagreements(records: Iterable[Record], high: float = HIGH, low: float = LOW) -> list[Disagreement]:
+def disagreements(
+    records: Iterable[Record], high: float = HIGH, low: float = LOW
+) -> list[tuple[Contradiction, float, Record]]:
     """Episodes with a high score that failed, and with a low one that are solved; the widest apart first."""
-    found = []
-    for record in records:
-        score = next((one.remarks["score"] for one in record.lessons if "score" in one.remarks), None)
-        if score is None or record.episode.reward is None:
-            continue
-        solved = record.episode.parts.get("success", record.episode.reward) >= 0.5
-        if not solved and score >= high:
-            found.append(Disagreement("high score, failed", score, record))
-        elif solved and score <= low:
-            found.append(Disagreement("low score, solved", score, record))
-    return sorted(found, key=lambda one: one.score if one.kind == "low score, solved" else 1 - one.score)
+    found = [(kind, score_of(one) or 0.0, one) for one in records if (kind := contradiction(one, high, low))]
+    return sorted(found, key=lambda one: one[1] if one[0] == "low score, solved" else 1 - one[1])
