@@ -52,7 +52,9 @@ def test_f39_whoever_clears_one_more_stage_has_more_whatever_the_weights(one, ot
     stages = [passed(options, made) for made in (one, other)]
     if stages[0] < stages[1]:
         assert rewards[0] < rewards[1]
-    assert all((reward == pytest.approx(1.0)) == (at == len(STAGES)) for reward, at in zip(rewards, stages, strict=True))
+    assert all(
+        (reward == pytest.approx(1.0)) == (at == len(STAGES)) for reward, at in zip(rewards, stages, strict=True)
+    )
     assert all(0 <= reward <= 1 + 1e-9 for reward in rewards)
 
 
