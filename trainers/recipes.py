@@ -25,10 +25,14 @@ from palaestra.trainers.sampling.posterior import Posterior
 from palaestra.trainers.sampling.refined import Refined
 from palaestra.trainers.sampling.uniform import Uniform
 from palaestra.trainers.sampling.value import Value
+from palaestra.trainers.scoring.progressive import Progressive
+from palaestra.trainers.scoring.reasoning import ReasoningReward
 from palaestra.trainers.scoring.terms import Shaping
 
 SAMPLERS = {"uniform": Uniform, "dynamic": Dynamic, "value": Value, "posterior": Posterior, "refined": Refined}
 """What is played next, and which groups make a batch."""
+SHAPINGS = {"outcome": Shaping, "progressive": Progressive}
+"""The terms of the training reward."""
 ADVANTAGES = {
     "group": Group,
     "leave-one-out": LeaveOneOut,
@@ -41,6 +45,8 @@ ADVANTAGES = {
 }
 """What an episode's reward is compared with; the last two are controls."""
 CRITICS = {"none": type(None), "head": ValueHead}
+JUDGES = {"none": type(None), "rrm": ReasoningReward}
+"""Who reads each episode as it ends."""
 LOSSES = {
     "clip": Clip,
     "cispo": CISPO,
@@ -54,8 +60,9 @@ LOSSES = {
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How episodes become a gradient. --recipe.sampler, --recipe.advantage, --recipe.loss, --recipe.critic and
-    --recipe.correction name a part that is one of several; `palaestra recipes` lists them.
+    """How episodes become a gradient. --recipe.sampler, --recipe.shaping, --recipe.judge, --recipe.advantage,
+    --recipe.loss, --recipe.critic and --recipe.correction name a part that is one of several; `palaestra recipes` lists
+    them.
     """
 
     recipe_name: Annotated[str, tyro.conf.Suppress]
@@ -64,8 +71,10 @@ class Recipe:
         default_factory=Uniform, metadata={PARTS: SAMPLERS}
     )
     """What is played next, and which groups make a batch."""
-    shaping: Shaping = field(default_factory=Shaping)
+    shaping: Shaping | Progressive = field(default_factory=Shaping, metadata={PARTS: SHAPINGS})
     """The terms of the training reward."""
+    judge: ReasoningReward | None = field(default=None, metadata={PARTS: JUDGES})
+    """Who reads each episode as it ends; the score is one more term."""
     advantage: Group | LeaveOneOut | OptimalBaseline | Whitened | Turns | GAE | Successes | Shuffled = field(
         default_factory=Group, metadata={PARTS: ADVANTAGES}
     )
@@ -102,6 +111,8 @@ OUTCOME = Shaping(overlong_share=None, tool_bonus=0.0)
 PLAIN = Clip(0.2, 0.2, None)
 """The clip of PPO."""
 SEQUENCE = Clip(3e-4, 4e-4, None, "sequence")
+RULE = Shaping(10_000, None, 0.0, outcome_range="unit")
+"""The rule's reward alone, to which a judge's score may be added."""
 RECIPES = {
     recipe.recipe_name: recipe
     for recipe in (
@@ -117,7 +128,20 @@ RECIPES = {
         Recipe("reinforce++", shaping=OUTCOME, advantage=Whitened(), loss=PLAIN, kl=KL(0.01, "k1", True)),
         Recipe("reinforce++-baseline", shaping=OUTCOME, advantage=Whitened(True), loss=PLAIN, kl=KL(0.01, "k2")),
         Recipe("ppo", shaping=OUTCOME, advantage=GAE(), critic=ValueHead(), loss=PLAIN, kl=KL(0.001, "k1", True)),
+        Recipe("reagent-none", Dynamic(), RULE, loss=Clip(0.2, 0.28, None), aggregation="sample"),
+        Recipe(
+            "reagent-r", Dynamic("reward"), RULE, ReasoningReward(), loss=Clip(0.2, 0.28, None), aggregation="sample"
+        ),
         Recipe("vspo", sampler=Value(), shaping=OUTCOME, max_advantage=3.0, loss=PLAIN, kl=KL(0.001)),
+        Recipe("prs", shaping=Progressive(), loss=PLAIN, kl=KL(0.001)),
+        Recipe(
+            "vspo-prs",
+            sampler=Value(worst_reward=0.0),
+            shaping=Progressive(),
+            max_advantage=3.0,
+            loss=PLAIN,
+            kl=KL(0.001),
+        ),
     )
 }
 """The presets by name, as `--recipe` takes them."""

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from palaestra.episode import Call, Episode, Message, Status, TokenRow
 from palaestra.record import Record
+from palaestra.trainers.scoring.agreement import contradiction
 
 _SHORT = 240
 """Letters of a text that a list shows."""
@@ -45,6 +46,8 @@ def entry(record: Record) -> dict[str, Any]:
         "reward": number(episode.reward),
         "parts": numbers(episode.parts),
         "terms": [] if lesson is None else numbers(lesson.terms),
+        "score": None if lesson is None else number(lesson.remarks.get("score")),
+        "contradicts": contradiction(record) or "",
         "advantage": None if lesson is None else number(sum(one.advantage for one in record.lessons)),
         "turns": attempt.turns,
         "calls": len(attempt.calls),
@@ -76,6 +79,7 @@ def content(record: Record) -> dict[str, Any]:
         "answer": attempt.answer,
         "fault": episode.fault,
         "updates": None if lesson is None else lesson.updates,
+        "remarks": [] if lesson is None else pairs(lesson.remarks),
         "rows": [_row(row, said[i] if i < len(said) else None) for i, row in enumerate(episode.rows)],
     }
 
@@ -87,6 +91,7 @@ def texts(record: Record) -> list[str]:
     found = [_message(message)["text"] for message in seen]
     for call in attempt.calls:
         found += [call.name, call.text, *(text for pair in pairs(call.arguments) for text in pair)]
+    found += [as_text(value) for lesson in record.lessons for value in lesson.remarks.values()]
     return [*found, attempt.task.prompt, attempt.task.id, attempt.answer or "", record.episode.fault]
 
 

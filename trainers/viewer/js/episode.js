@@ -43,7 +43,7 @@ function episodeView(here, content) {
   blocks.push(h("div.message.end", null, h("div.role", null, "ending"),
     h("div.body", null, badge(member.ending), " ", content.answer === null ? h("span.faint", null, "no answer") : h("span.mono", null, inline(content.answer, 300)))));
   return h("section.view.episode", null, episodeHeading(member, here.of, null),
-    h("div.split", null, h("div.turns", null, blocks), h("aside", null, judgement(member, here.of), facts(member, content))));
+    h("div.split", null, h("div.turns", null, blocks), h("aside", null, judgement(member, here.of), verdict(member, content), facts(member, content))));
 }
 
 function messageBlock(message) {
@@ -82,6 +82,16 @@ function judgement(member, group) {
   }
   const lines = rows.map(([name, value, kind]) => h(`tr.${kind}`, null, h("td", null, name), h("td", null, value)));
   return h("div.card.judge", null, h("h2", null, "Why this reward"), h("table.sums", null, h("tbody", null, lines)), advantageWorked(member, group));
+}
+
+// What a judge said of the whole episode: its score, its critique, its analysis.
+function verdict(member, content) {
+  if (!content.remarks.length) return null;
+  return h("div.card", null, h("h2", null, "What the judge said"),
+    member.contradicts ? h("p.warning", null, inline(member.contradicts, 40)) : null,
+    content.remarks.map(([name, text]) => (name === "analysis"
+      ? h("details", null, h("summary", null, "analysis"), longText(text))
+      : [h("div.key", null, inline(name, 40)), longText(text)])));
 }
 
 function advantageWorked(member, group) {
