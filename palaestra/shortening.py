@@ -33,7 +33,8 @@ def shortened(messages: Sequence[Message], limit: int) -> tuple[Message, ...]:
         if excess <= 0:
             break
         places = [place for place, message in enumerate(found) if message["role"] in kinds]
-        longest = max(_SHORTEST, _level([_length(found[place]) for place in places], excess))
+        sizes = [_length(found[place]) for place in places]
+        longest = max(_SHORTEST, level_of(sizes, sum(sizes) - excess))
         for place in places:
             if _length(found[place]) > longest:
                 found[place] = {**found[place], "content": cut(str(found[place]["content"]), longest)}
@@ -44,11 +45,9 @@ def _length(message: Message) -> int:
     return len(str(message.get("content") or ""))
 
 
-def _level(lengths: Sequence[int], excess: int) -> int:
-    """To what length each must be cut so that all lose `excess` together; 0 where all of it is not enough."""
-    left, kept = max(0, sum(lengths) - excess), len(lengths)
-    for length in sorted(lengths):
-        if length > left // kept:
-            return left // kept
-        left, kept = left - length, kept - 1
-    return max(lengths, default=0)
+def level_of(sizes: Sequence[int], room: int) -> int:
+    """The length to which all are shortened that are longer, so that together they fit into the room."""
+    left = sorted(sizes)
+    while left and left[0] * len(left) <= room:
+        room -= left.pop(0)
+    return max(room, 0) // len(left) if left else max(sizes, default=0)

@@ -16,6 +16,7 @@ from enum import IntEnum
 from typing import Any
 
 from palaestra.episode import Ending, Episode, Message
+from palaestra.shortening import level_of
 
 RUBRIC = """\
 You judge how an agent has worked on a task. You are shown the task, the agent's tools, and everything that the agent \
@@ -89,14 +90,10 @@ class _Part:
 
 def episode_prompt(episode: Episode, most_chars: int = 48_000) -> list[Message]:
     """The messages that ask for a verdict on an episode. Of a second attempt (`Start.prefix`) this one alone."""
-    attempt, prefix = episode.attempt, len(episode.start.prefix)
-    opening = 0
-    while opening < len(attempt.messages) and attempt.messages[opening]["role"] in ("system", "user"):
+    messages, opening = episode.attempt.messages, 0
+    while opening < len(messages) and messages[opening]["role"] in ("system", "user"):
         opening += 1
-        if prefix and attempt.messages[opening - 1]["role"] == "user":
-            break
-    task, own = attempt.messages[:opening], attempt.messages[opening + prefix :]
-    return dialogue_prompt(task, own, episode.tools, _ENDED[episode.ending], most_chars)
+    return dialogue_prompt(messages[:opening], messages[opening:], episode.tools, _ENDED[episode.ending], most_chars)
 
 
 def dialogue_prompt(
@@ -137,7 +134,7 @@ def _fitted(parts: Sequence[_Part], most: int) -> str:
         sizes = [part.size for part in found if part.kind is kind]
         level = room = sum(sizes) - excess
         for _ in range(3):  # The shorter they become, the more gaps there are to announce.
-            level = _level(sizes, room - _GAP * sum(size > level for size in sizes))
+            level = level_of(sizes, room - _GAP * sum(size > level for size in sizes))
         level = max(level, _FLOOR)
         found = [replace(part, most=level) if part.kind is kind else part for part in found]
     texts, lengths = [part.lines() for part in found], [_length(part) for part in found]
@@ -154,14 +151,6 @@ def _fitted(parts: Sequence[_Part], most: int) -> str:
 def _length(part: _Part) -> int:
     """About how many characters its lines take."""
     return len(part.heading) + part.size + 2 * part.text.count("\n") + 5 + _GAP * (part.size < len(part.text))
-
-
-def _level(sizes: Sequence[int], room: int) -> int:
-    """The length to which all are shortened that are longer, so that together they fit into the room."""
-    left = sorted(sizes)
-    while left and left[0] * len(left) <= room:
-        room -= left.pop(0)
-    return max(room, 0) // len(left) if left else max(sizes, default=0)
 
 
 def _tool(schema: Mapping[str, Any]) -> str:

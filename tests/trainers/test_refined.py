@@ -8,11 +8,14 @@ from dataclasses import replace
 import families
 import gymnasium
 import pytest
-from batches import TOKENIZER, settings
+from batches import TOKENIZER, local, same, settings, weights
+from fake_server import FakeServer as Server
 from hypothesis import given
+from hypothesis import settings as settings_of
 from hypothesis import strategies as st
 from test_ahead import apart
 from test_ranks import Talking
+from test_reagent_r import by_length
 
 import palaestra
 from palaestra import ConfigError
@@ -22,13 +25,18 @@ from palaestra.envs.records.gathering import Stage
 from palaestra.episode import Attempt, Start
 from palaestra.record import Record, from_line, to_line
 from palaestra.shortening import shortened
+from palaestra.trainers import grpo
 from palaestra.trainers.batch import Scored, Seen
 from palaestra.trainers.config import grpo_config
+from palaestra.trainers.evaluate import evaluate
+from palaestra.trainers.learner import Learner
 from palaestra.trainers.losses.advantages import Group
+from palaestra.trainers.recipes import find_recipe
 from palaestra.trainers.rollouts import rollouts
 from palaestra.trainers.sampling.in_order import Groups
 from palaestra.trainers.sampling.refined import Refined, second_start
 from palaestra.trainers.scoring.awaited import Remark, Scoring
+from palaestra.trainers.scoring.reasoning import ReasoningReward
 from palaestra.trainers.share import Share
 from palaestra.trainers.turns import Turns
 
@@ -209,6 +217,7 @@ def test_the_longest_first_attempt_is_cut_tool_results_first_with_a_marker(repea
 ROLES = st.sampled_from(["tool", "assistant", "user"])
 
 
+@settings_of(max_examples=40)
 @given(st.lists(st.tuples(ROLES, st.integers(0, 900)), max_size=8), st.integers(640, 4000))
 def test_a_dialogue_is_cut_no_more_than_needed_and_results_first(parts, limit):
     messages = [{"role": role, "content": "x" * length} for role, length in parts]
@@ -285,8 +294,36 @@ def test_groups_whose_members_are_all_equal_are_replaced_only_where_asked():
 def test_games_and_rows_too_short_for_both_attempts_are_refused():
     with pytest.raises(ConfigError, match="is a game of the seats a, b"):
         Refined()("x/Y-v0", 10, Groups(2, 2, ("a", "b"), frozenset("ab")))
-    long = replace(settings().recipe, sampler=Refined())
+    long = find_recipe("reagent-u")
     assert settings(long, max_prefix_tokens=300, max_episode_tokens=301).longest_row == 301
     with pytest.raises(ConfigError, match="no room for a second one"):
         settings(long, max_prefix_tokens=300, max_episode_tokens=300)
-    assert grpo_config("x/Y-v0", long).longest_row == 20_480 + 13_824 + 2560
+    assert grpo_config("x/Y-v0", long).longest_row == 11_000 + 13_824 + 2560
+
+
+def test_a_critique_that_nobody_writes_is_refused_and_so_is_training_what_trains_nothing():
+    with pytest.raises(ConfigError, match="no judge to write one"):
+        replace(find_recipe("grpo-tcr"), sampler=Refined())
+    with pytest.raises(ConfigError, match="--critic URL"):
+        find_recipe("reagent-c")
+
+
+def test_f35_a_run_of_reagent_u_learns_from_both_rounds_and_asks_no_judge_to_measure(two_hop):
+    with Server(by_length) as server:
+        pupil = local()
+        recipe = replace(find_recipe("reagent-u"), judge=ReasoningReward((server.url,)))
+        learner = Learner(
+            pupil.agent, pupil.model, settings(recipe, max_episode_tokens=600, num_prompts=2, num_generations=2)
+        )
+        before = weights(pupil.model)
+        (first, second) = grpo.train(learner, two_hop)
+        assert not same(before, weights(pupil.model))
+        assert len(first.played) == 8 and first.metrics["sampler/refined"] == 4
+        judged = [lesson.remarks["critique"] for _, lessons in first.played for lesson in lessons]
+        assert len(judged) == 8, "both rounds have a verdict"
+        for episode, (lesson,) in second.played:
+            assert sum(lesson.terms.values()) == pytest.approx(episode.reward + 0.3 * lesson.remarks["score"])
+            assert lesson.advantage != 0 or first.metrics["reward_std"] == 0
+        asked = len(server.questions)
+        evaluate(pupil.agent, two_hop, tasks=4, limits=LIMITS)
+        assert len(server.questions) == asked == 16
