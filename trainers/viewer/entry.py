@@ -49,6 +49,7 @@ def entry(record: Record) -> dict[str, Any]:
         "score": None if lesson is None else number(lesson.remarks.get("score")),
         "contradicts": contradiction(record) or "",
         "advantage": None if lesson is None else number(sum(one.advantage for one in record.lessons)),
+        "attempt": 2 if episode.start.prefix else 1,
         "turns": attempt.turns,
         "calls": len(attempt.calls),
         "failed": sum(status != Status.OK for status in statuses),
@@ -69,6 +70,7 @@ def content(record: Record) -> dict[str, Any]:
     return {
         "messages": [_message(message) for message in episode.start.as_seen(attempt.messages)],
         "prefix": _opening(episode),
+        "earlier": len(episode.start.prefix),
         "calls": [_call(call) for call in attempt.calls],
         "tools": [_tool(schema) for schema in episode.tools],
         "prompt": attempt.task.prompt,
