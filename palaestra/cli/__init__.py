@@ -28,6 +28,7 @@ COMMANDS = {
     "view": "look at a run: curves, groups, episodes, tokens",
     "replay": "run recorded episodes again without their tools, and prove them identical",
     "rescore": "compute another reward over recorded episodes",
+    "judge": "label recorded episodes with a teacher's verdicts, for a reward model to learn from",
     "collect": "let a teacher play and keep its best episodes",
     "sft": "imitate recorded episodes",
     "data": "look at a file of tasks, or find the row that is wrong",
