@@ -9,7 +9,7 @@ PY = .venv/bin/python
 export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-browser test-docker test-vllm prove check bench-async bench-depth bench-gpu bench-engine bench-episodes bench-envs bench-sandbox bench-train bench-web docs pictures clean
+.PHONY: help setup demo test test-browser test-docker test-vllm prove check bench-async bench-depth bench-gpu bench-engine bench-episodes bench-envs bench-judge bench-sandbox bench-train bench-web docs pictures clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -48,6 +48,9 @@ bench-gpu: setup  ## generation, learning, a whole step and memory on one GPU
 
 bench-async: setup  ## playing ahead of the learner, against play and learning by turns
 	@$(PY) benchmarks/asynchronous.py
+
+bench-judge: setup  ## a step of training with a judge that answers after 100 ms, beside one without
+	@$(PY) benchmarks/judge.py
 
 bench-engine: setup  ## groups of multi-turn episodes: the engine against generate()
 	@$(PY) benchmarks/engine.py
