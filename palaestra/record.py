@@ -201,6 +201,7 @@ def _record_out(record: Record) -> dict[str, Any]:
             "seat": start.seat,
             "prefix": to_plain(list(start.prefix)),
             **({"env": start.env} if start.env else {}),
+            **({"greedy": True} if start.greedy else {}),
         },
         "task": {
             "prompt": attempt.task.prompt,

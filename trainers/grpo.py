@@ -22,7 +22,7 @@ from palaestra.trainers.batch import Batch
 from palaestra.trainers.config import GRPOConfig
 from palaestra.trainers.learner import Learner
 from palaestra.trainers.look import look
-from palaestra.trainers.losses.advantages import damped
+from palaestra.trainers.losses.advantages import GreedyBaseline, damped
 from palaestra.trainers.metrics import batch_metrics
 from palaestra.trainers.progress import Progress
 from palaestra.trainers.rollouts import rollouts
@@ -50,7 +50,13 @@ def train(learner: Learner[GRPOConfig], arena: Arena) -> Generator[Progress, Non
     sampler: Sampler = recipe.sampler(
         config.env.env_id,
         arena.task_count,
-        Groups(config.play.num_prompts, config.play.num_generations, seats, frozenset(config.env.train_seats or seats)),
+        Groups(
+            config.play.num_prompts,
+            config.play.num_generations,
+            seats,
+            frozenset(config.env.train_seats or seats),
+            isinstance(recipe.advantage, GreedyBaseline),
+        ),
         config.seed,
     )
     if learner.ranks.count > 1:

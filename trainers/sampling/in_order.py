@@ -8,6 +8,7 @@ begun in its place. A batch is the first `num_prompts` groups that are not dropp
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal
 
 from palaestra.episode import Start
@@ -29,11 +30,18 @@ class Groups:
     seats: tuple[str, ...] = ()
     learning: frozenset[str] = frozenset()
     """Seats that are learned from."""
+    greedy: bool = False
+    """Whether one more episode of each task is played with the likeliest tokens, which is not learned from."""
+
+    @property
+    def episodes(self) -> int:
+        """Of each task."""
+        return self.num_generations + self.greedy
 
     @property
     def members(self) -> int:
         """Episodes that a group's number stands for."""
-        return self.num_generations * max(1, len(self.seats))
+        return self.episodes * max(1, len(self.seats))
 
 
 class InOrder:
@@ -136,17 +144,20 @@ class InOrder:
     def _starts(self, group: int) -> Iterator[Start]:
         """The members of a group, and of a game each seat's; a seat's episodes are compared with one another."""
         env, task = self.draw(group)
-        count = self.groups.num_generations
-        seeds = range(group * count, (group + 1) * count)
-        return seated((Start(task, seed, group, env=env) for seed in seeds), self.groups.seats)
+        first = group * self.groups.episodes
+        starts = (Start(task, first + at, group, env=env) for at in range(self.groups.num_generations))
+        if self.groups.greedy:
+            starts = chain(starts, [Start(task, first + self.groups.num_generations, group, env=env, greedy=True)])
+        return seated(starts, self.groups.seats)
 
     def _number(self, start: Start) -> int:
         return start.group // max(1, len(self.groups.seats))
 
     def _teaches(self, scored: Scored, kept: Sequence[int]) -> bool:
-        """An episode that another seat cut short has a fault, and is no lesson."""
+        """An episode that another seat cut short has a fault, and is no lesson; nor is a greedy one."""
         episode, seats = scored.episode, self.groups.seats
-        if scored.terms is None or episode.fault or self._number(episode.start) not in kept:
+        number, greedy = self._number(episode.start), episode.start.greedy
+        if scored.terms is None or episode.fault or greedy or number not in kept:
             return False
         return not seats or episode.start.seat in self.groups.learning
 
