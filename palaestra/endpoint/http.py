@@ -27,8 +27,8 @@ T = TypeVar("T")
 RETRY_AFTER_CAP = 60.0
 """Seconds that a server may ask us to wait before the next try."""
 BACKOFF_CAP = 20.0
-_POOL = 8
-"""Requests at once for which one pool of connections is asked: its work grows with the square of them (httpcore)."""
+_POOL = 1
+"""Requests at once on one pool of connections: the work of httpcore's grows with the square of them."""
 PAGE_BYTES = 64 * 2**10
 """Of a refusal's body: its message is read from them."""
 
