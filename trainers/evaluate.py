@@ -16,7 +16,7 @@ from palaestra.trainers.sampling.seats import seated, seats_of
 from palaestra.trainers.scale.ranks import ALONE, Ranks
 from palaestra.trainers.statistics import Comparison, Values, estimate, powers_of_two
 
-_SEEDS_BEYOND_TRAINING = 2**40
+SEEDS_BEYOND_TRAINING = 2**40
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,15 +136,10 @@ def evaluation(
     tasks, table = min(tasks, arena.task_count), seats_of(arena)
     agent = in_every_seat(agent, table)
 
-    def starts() -> Iterator[Start]:
-        for task in range(ranks.rank, tasks, ranks.count):
-            for sample in range(samples):
-                number = _SEEDS_BEYOND_TRAINING + (seed * tasks + task) * samples + sample
-                yield Start(task=task, seed=number, group=task)
-
+    starts = held_out_starts(tasks, samples, seed, ranks)
     episodes: list[Episode] = []
     scored, successes = 0, 0.0
-    for episode in play(agent, arena, seated(starts(), table), limits=limits, temperature=temperature):
+    for episode in play(agent, arena, seated(starts, table), limits=limits, temperature=temperature):
         episodes.append(episode)
         if ended is not None:
             ended(episode)
@@ -156,6 +151,14 @@ def evaluation(
     episodes.sort(key=lambda episode: (episode.start.task, episode.start.seed, episode.start.seat or ""))
     counted = [episode for episode in episodes if _counts(episode, seats)]
     return summarise(counted, tasks, samples, temperature), episodes
+
+
+def held_out_starts(tasks: int, samples: int, seed: int, ranks: Ranks = ALONE) -> Iterator[Start]:
+    """What a rank plays of an evaluation."""
+    for task in range(ranks.rank, tasks, ranks.count):
+        for sample in range(samples):
+            number = SEEDS_BEYOND_TRAINING + (seed * tasks + task) * samples + sample
+            yield Start(task=task, seed=number, group=task)
 
 
 def by_seat(

@@ -47,6 +47,15 @@ _REAGENT = {
     "aggregation": "code of arXiv 2601.22154: mean over tokens, then over samples",
     "entropy_coef": "code of arXiv 2601.22154",
 }
+_JUDGED = {
+    "judge.name": "arXiv 2601.22154, eq. 6",
+    "judge.score_weight": "arXiv 2601.22154, table 4",
+    "judge.clamp": "code of arXiv 2601.22154",
+    "judge.verdict_tokens": "code of arXiv 2601.22154: 1,200 for a score, 1,400 with a critique",
+    "judge.tries": "code of arXiv 2601.22154: 5 for a score, 10 for a critique; then 0, here dropped",
+    "judge.verdict_seconds": "code of arXiv 2601.22154",
+    "judge.read_chars": "inferred: the paper shows the judge the whole trajectory, and names no bound",
+}
 _VSPO = {
     "sampler.refill": "abstract of arXiv 2512.07478; sampling by value: inferred",
     "sampler.damping": "inferred: the paper says smoothed, and gives no formula that is public",
@@ -143,15 +152,16 @@ SOURCES: Mapping[str, Mapping[str, str]] = {
         "kl.beta": "verl",
     },
     "reagent-none": _REAGENT,
-    "reagent-r": {
+    "reagent-r": {**_REAGENT, **_JUDGED},
+    "reagent-u": {
         **_REAGENT,
-        "judge.name": "arXiv 2601.22154, eq. 6",
-        "judge.score_weight": "arXiv 2601.22154, table 4",
-        "judge.clamp": "code of arXiv 2601.22154",
-        "judge.verdict_tokens": "code of arXiv 2601.22154: 1,200 for a score, 1,400 with a critique",
-        "judge.tries": "code of arXiv 2601.22154: 5 for a score, 10 for a critique; then 0, here dropped",
-        "judge.verdict_seconds": "code of arXiv 2601.22154",
-        "judge.read_chars": "inferred: the paper shows the judge the whole trajectory, and names no bound",
+        **_JUDGED,
+        "sampler.name": "arXiv 2601.22154, eq. 7 to 9: 2G attempts in one pool",
+        "sampler.max_prefix_tokens": "code of arXiv 2601.22154: prompts of 16,384 tokens, less 2,560 for the task's",
+        "sampler.max_rounds": "code of arXiv 2601.22154: groups without a signal are rejected; how often: inferred",
+        "shaping.max_completion_length": "code of arXiv 2601.22154: responses of 11,000 tokens with critiques",
+        "judge.tries": "code of arXiv 2601.22154: 10 for a critique; then score 0 and no critique, here dropped",
+        "loss.epsilon_high": "code of arXiv 2601.22154, its run with critiques",
     },
     "vspo": {**_OUTCOME, **_VSPO},
     "prs": _PRS,

@@ -140,8 +140,8 @@ class EndpointPolicy:
             answer = await ask()
             text = to_text(answer, request.tools, self._form)
             if self._guard is not None and not answer.cut:
-                turn = {"role": "assistant", "content": text}
-                verdict = await self._guard.verdict([*request.messages, turn], request.tools)
+                messages = [*request.start.own(request.messages), {"role": "assistant", "content": text}]
+                verdict = await self._guard.verdict(messages, request.tools)
                 if verdict.score < self._guard.below:
                     self.held_back += 1
                     log.warning("task %s: %s", request.start.task, held(verdict, self._guard.below))

@@ -16,6 +16,7 @@ from enum import IntEnum
 from typing import Any
 
 from palaestra.episode import Ending, Episode, Message
+from palaestra.shortening import level_of
 
 RUBRIC = """\
 You judge how an agent has worked on a task. You are shown the task, the agent's tools, and everything that the agent \
@@ -89,8 +90,7 @@ class _Part:
 
 def episode_prompt(episode: Episode, most_chars: int = 48_000) -> list[Message]:
     """The messages that ask for a verdict on an episode. Of a second attempt (`Start.prefix`) this one alone."""
-    ended, prefix = _ENDED[episode.ending], len(episode.start.prefix)
-    return dialogue_prompt(episode.attempt.messages, episode.tools, ended, most_chars, prefix)
+    return dialogue_prompt(episode.attempt.messages, episode.tools, _ENDED[episode.ending], most_chars)
 
 
 def dialogue_prompt(
@@ -98,17 +98,14 @@ def dialogue_prompt(
     tools: Sequence[Mapping[str, Any]] = (),
     ended: str = "The agent is still at work, and says this now.",
     most_chars: int = 48_000,
-    prefix: int = 0,
 ) -> list[Message]:
-    """The same of messages; so many after the task (`prefix`) are of an earlier attempt."""
+    """The same of messages, of which those before the agent speaks set the task."""
     opening = 0
     while opening < len(messages) and messages[opening]["role"] in ("system", "user"):
         opening += 1
-        if prefix and messages[opening - 1]["role"] == "user":
-            break
     parts = [_Part("The task:", _visible(_text(message)), _Kind.TASK) for message in messages[:opening]]
     parts += [_Part("The agent's tools:", _visible("\n".join(map(_tool, tools))), _Kind.TASK)] * bool(tools)
-    parts += [part for number, one in enumerate(messages[opening + prefix :], 1) for part in _parts(number, one)]
+    parts += [part for number, one in enumerate(messages[opening:], 1) for part in _parts(number, one)]
     shown = _fitted(parts, max(most_chars, LEAST_CHARS))
     question = f"{shown}\n\n{ended} Judge its work: <think>, <critique>, <score>."
     return [{"role": "system", "content": RUBRIC}, {"role": "user", "content": question}]
@@ -136,7 +133,7 @@ def _fitted(parts: Sequence[_Part], most: int) -> str:
         sizes = [part.size for part in found if part.kind is kind]
         level = room = sum(sizes) - excess
         for _ in range(3):  # The shorter they become, the more gaps there are to announce.
-            level = _level(sizes, room - _GAP * sum(size > level for size in sizes))
+            level = level_of(sizes, room - _GAP * sum(size > level for size in sizes))
         level = max(level, _FLOOR)
         found = [replace(part, most=level) if part.kind is kind else part for part in found]
     texts, lengths = [part.lines() for part in found], [_length(part) for part in found]
@@ -153,14 +150,6 @@ def _fitted(parts: Sequence[_Part], most: int) -> str:
 def _length(part: _Part) -> int:
     """About how many characters its lines take."""
     return len(part.heading) + part.size + 2 * part.text.count("\n") + 5 + _GAP * (part.size < len(part.text))
-
-
-def _level(sizes: Sequence[int], room: int) -> int:
-    """The length to which all are shortened that are longer, so that together they fit into the room."""
-    left = sorted(sizes)
-    while left and left[0] * len(left) <= room:
-        room -= left.pop(0)
-    return max(room, 0) // len(left) if left else max(sizes, default=0)
 
 
 def _tool(schema: Mapping[str, Any]) -> str:

@@ -23,7 +23,7 @@ FORGERIES = (
 def episode(turns, tools=(), prefix=(), ending=Ending.ANSWERED, answer="SECRET-7"):
     task = Task("What is 6 * 7?", answer, data={"world": "SECRET-7"})
     opening = ({"role": "system", "content": "Be brief."}, {"role": "user", "content": task.prompt})
-    messages = (*opening, *prefix, *turns)
+    messages = (*opening, *turns)
     attempt = Attempt(task, messages, "42", (), len(turns))
     return Episode(Start(0, 0, prefix=tuple(prefix)), attempt, (), ending, 1.0, {"success": 1.0}, tools=tools)
 
