@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
+from palaestra.episode import Status
 from palaestra.errors import ConfigError
 from palaestra.record import Record
 
@@ -56,6 +57,21 @@ class Selection:
 def reward(record: Record) -> float:
     """The reward that the episode was given."""
     return -math.inf if record.episode.reward is None else record.episode.reward
+
+
+def calls_worked(record: Record) -> float:
+    """The share of its calls that worked; 0 where it made none."""
+    calls = record.episode.attempt.calls
+    return sum(call.status is Status.OK for call in calls) / max(1, len(calls))
+
+
+def shortness(record: Record) -> float:
+    """Equal for all: among equal ones the shorter is better."""
+    return 0.0
+
+
+SCORES: Mapping[str, Score] = {"reward": reward, "calls-worked": calls_worked, "short": shortness}
+"""By the names that `palaestra collect --score` takes."""
 
 
 def select(
