@@ -67,13 +67,25 @@ class Played:
 
     def records(self, starts: Sequence[Start]) -> list[Record]:
         """One record for each of these Starts that was played, in their order: the scored one if there is one."""
-        wanted = {(start.task, start.seed): place for place, start in enumerate(starts)}
-        found: dict[int, Record] = {}
+        found: dict[tuple[int, int], Record] = {}
+        for record in self.every(starts):
+            key = record.episode.start.task, record.episode.start.seed
+            if key not in found or found[key].episode.reward is None:
+                found[key] = record
+        keys = [(start.task, start.seed) for start in starts]
+        return [found[key] for key in keys if key in found]
+
+    def every(self, starts: Sequence[Start]) -> Iterator[Record]:
+        """All that was played of these Starts, as it ended: a BROKEN one too, and what it came to when tried again."""
+        wanted = {(start.task, start.seed) for start in starts}
         for record in self._scanned():
-            place = wanted.get((record.episode.start.task, record.episode.start.seed))
-            if place is not None and (place not in found or found[place].episode.reward is None):
-                found[place] = record
-        return [found[place] for place in sorted(found)]
+            if (record.episode.start.task, record.episode.start.seed) in wanted:
+                yield record
+
+    @property
+    def weights(self) -> str:
+        """The digest of the weights that play, where they are known here."""
+        return str(self._settings.get("weights", ""))
 
     def summarise(self, figures: Mapping[str, Any]) -> None:
         """Add figures to what is said about the collection."""
