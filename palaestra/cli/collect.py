@@ -6,14 +6,17 @@ Left out: playing (`rollouts`), and the rules of the selection (`trainers.select
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 import tyro
 from rich.console import Console
 
+from palaestra.cli.agents import AgentOptions
 from palaestra.cli.display import show_line, table
+from palaestra.cli.ids import resolve
 from palaestra.cli.rollouts import RolloutOptions, Rollouts, run_rollouts
+from palaestra.cli.stitching import Stitching
 from palaestra.errors import EnvironmentDefect, UsageError
 from palaestra.record import Record, write
 from palaestra.registry import load_author
@@ -36,24 +39,31 @@ class Options(RolloutOptions):
     score: str | None = None
     """What --top-k goes by: `reward`, which is the default, `calls-worked` for the share of calls that worked, `short`
     for few tokens, or a function `module:name` that gives an Episode a number."""
+    stitch: str | None = None
+    """Play written solutions in place of an agent, with calls put in where they compute: a key of the tasks' data, a
+    function `module:name` of a Task, or a file of episodes without calls. What comes out is marked as synthetic."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         select((), top_k=self.top_k)  # Refuses what it cannot choose by.
         if self.score is not None and self.top_k is None:
             raise UsageError(f"--score {self.score} orders the episodes of a source; say with --top-k how many to keep")
+        if self.stitch is not None and self.agent != AgentOptions():
+            raise UsageError("--stitch plays written solutions; leave out what names an agent")
 
 
 def run(arguments: Sequence[str]) -> int:
     """Play what is missing, choose, say what became of each episode; 1 where nothing was kept."""
     options = tyro.cli(Options, args=list(arguments), prog="palaestra collect")
     score = _score(options.score or "reward")
-    return run_rollouts(options, "collect", lambda rollouts: _chosen(options, score, rollouts))
+    stitching = Stitching(options.stitch, resolve(options.env_id)) if options.stitch is not None else None
+    fits = stitching.fits if stitching is not None else lambda record: True
+    return run_rollouts(options, "collect", lambda rollouts: _chosen(options, score, fits, rollouts), stitching)
 
 
-def _chosen(options: Options, score: Score, rollouts: Rollouts) -> int:
+def _chosen(options: Options, score: Score, fits: Callable[[Record], bool], rollouts: Rollouts) -> int:
     records, console = rollouts.records(), rollouts.console
-    chosen = select(records, least_success=options.least_success, top_k=options.top_k, score=score)
+    chosen = select(records, least_success=options.least_success, top_k=options.top_k, score=score, fits=fits)
     _show(chosen, rollouts.env_id, console)
     counts = {source: asdict(found) for source, found in chosen.by_source.items()}
     rules = {"least_success": options.least_success, "top_k": options.top_k, "score": options.score}

@@ -34,7 +34,9 @@ def start_of(seed: int, task: int, sample: int) -> Start:
 class Played:
     """The episodes of one collection, held by this process alone until it is closed."""
 
-    def __init__(self, out: Path, env_id: str, agent: str, seed: int, settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self, out: Path, env_id: str, agent: str, seed: int, settings: Mapping[str, Any], *, synthetic: bool = False
+    ) -> None:
         """`settings` are whatever else decides what is played: they must stay as they are, and be plain."""
         self.path = out.with_name(f"{out.stem}.played.jsonl")
         self.about = out.with_name(f"{out.stem}.collect.json")
@@ -43,6 +45,7 @@ class Played:
         self.done: set[tuple[int, int]] = set()
         """Task and seed of each Start that was scored."""
         self.defects = 0
+        self._synthetic = synthetic
         self._settings = {"env_id": env_id, "agent": agent, "seed": seed, **settings}
         if out.exists() and not (self.path.exists() or self.about.exists()):
             raise UsageError(f"{out} exists, and no collection has made it; remove it, or name another file with --out")
@@ -61,7 +64,9 @@ class Played:
     def add(self, episode: Episode) -> None:
         """Write an episode down."""
         about = self._settings
-        self._recorder.add(Record(about["env_id"], episode, dict(about["options"]), about["agent"]))
+        self._recorder.add(
+            Record(about["env_id"], episode, dict(about["options"]), about["agent"], (), self._synthetic)
+        )
         if episode.reward is not None:
             self.done.add((episode.start.task, episode.start.seed))
 

@@ -9,7 +9,7 @@ is made of the episodes.
 import shlex
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -23,6 +23,8 @@ from palaestra.cli.display import note, show_line, watch
 from palaestra.cli.ids import resolve
 from palaestra.cli.output import Reported, reporting
 from palaestra.cli.played import MOST_SAMPLES, Played, start_of
+from palaestra.cli.stitching import NAME as STITCHED
+from palaestra.cli.stitching import Stitching
 from palaestra.episode import Start
 from palaestra.errors import PalaestraError, TrainingHalted, UsageError
 from palaestra.plain import from_pairs
@@ -135,8 +137,13 @@ class Rollouts:
             show_line(self.console, f"{self.played.defects} lines of {self.played.path} are no episodes")
 
 
-def run_rollouts(options: RolloutOptions, name: str, finish: Callable[[Rollouts], int]) -> int:
-    """Play what is missing, then `finish`; 2 after an error on the way, with words on how to go on."""
+def run_rollouts(
+    options: RolloutOptions, name: str, finish: Callable[[Rollouts], int], stitching: Stitching | None = None
+) -> int:
+    """Play what is missing, then `finish`; 2 after an error on the way, with words on how to go on.
+
+    With `stitching` its solutions are played, in place of the agent that the options name.
+    """
     env_id = resolve(options.env_id)
     with reporting(options.json) as figures, Interrupts() as interrupts, ExitStack() as opened:
         played: Played | None = None
@@ -147,14 +154,17 @@ def run_rollouts(options: RolloutOptions, name: str, finish: Callable[[Rollouts]
 
                 model = options.agent.model
                 environment = read_as(env_id, environment, model, open_tokenizer(model))
+            agent, settings = options.agent.model, options.settings(environment)
+            if stitching is not None:
+                agent, settings = STITCHED, settings | stitching.settings
             played = opened.enter_context(
-                Played(options.out, env_id, options.agent.model, options.seed, options.settings(environment))
+                Played(options.out, env_id, agent, options.seed, settings, synthetic=stitching is not None)
             )
             for said in played.notes:
                 note(said)
             console = Console()
             with blaming():
-                starts, cost = _play_missing(options, env_id, environment, played, interrupts, console)
+                starts, cost = _play_missing(options, env_id, environment, played, interrupts, console, stitching)
                 return finish(Rollouts(options, env_id, environment, played, starts, cost, console, figures))
         except Interrupted as stop:
             print(f"\ninterrupted; {_way_on(played)}", file=sys.stderr)
@@ -173,6 +183,7 @@ def _play_missing(
     played: Played,
     interrupts: Interrupts,
     console: Console,
+    stitching: Stitching | None,
 ) -> tuple[list[Start], dict[str, Any] | None]:
     """All Starts that were asked for, and what it has cost to play those that were missing."""
     cost = None
@@ -184,15 +195,23 @@ def _play_missing(
                 f"{env_id} is a game of the seats {', '.join(seats)}; name the one that the agent plays, as "
                 f"in --env-options seat={seats[0]}, and the others are played by the game's own script"
             )
-        tasks, samples = range(min(options.tasks, places.task_count)), range(options.samples)
+        tasks: Sequence[int] = range(min(options.tasks, places.task_count))
+        samples, count = range(options.samples), len(tasks)
+        if stitching is not None:
+            tasks = [task for task in tasks if stitching.computes(places, task)]
+            note(f"{len(tasks)} of {count} tasks have a solution that computes something; they are played")
         starts = [start_of(options.seed, task, sample) for task in tasks for sample in samples]
         missing = [start for start in starts if (start.task, start.seed) not in played.done]
-        if len(tasks) < options.tasks:
+        if count < options.tasks:
             note(f"there are only {places.task_count} tasks in the {options.split} split")
         if len(missing) < len(starts):
             note(f"{len(starts) - len(missing)} of {len(starts)} are played already")
         if missing:
-            who = open_agent(options.agent, env_id, slots=slots, seed=options.seed, environment=environment)
+            who: AbstractContextManager[Agent]
+            if stitching is not None:
+                who = nullcontext(stitching.agent(places, env_id, environment))
+            else:
+                who = open_agent(options.agent, env_id, slots=slots, seed=options.seed, environment=environment)
             with who as agent, closing(_play(options, agent, places, missing, played, interrupts)) as stage:
                 try:
                     watch(stage)
