@@ -7,47 +7,44 @@ episodes are imitated (`demonstrations`).
 from collections.abc import Sequence
 
 from palaestra.episode import Episode, Message, Status
-from palaestra.trainers.sft_config import ImitatedTurns, Thinking
 
 
-def as_thought(messages: Sequence[Message], thinking: Thinking, opened: str) -> list[Message]:
+def as_thought(messages: Sequence[Message], opened: str, strip: bool) -> list[Message]:
     """The messages with each turn's thinking kept or stripped, as a student's template wants it.
 
     `opened` is what the template itself begins every turn with, for students that always think: a turn without
     thinking then ends it at once, or what is said would be learned as a thought.
     """
     return [
-        {**message, "content": _turn(message["content"], thinking, opened)}
-        if message["role"] == "assistant"
-        else message
-        for message in messages
+        {**one, "content": _turn(one["content"], opened, strip)} if one["role"] == "assistant" else one
+        for one in messages
     ]
 
 
-def _turn(text: str, thinking: Thinking, opened: str) -> str:
+def _turn(text: str, opened: str, strip: bool) -> str:
     thought, mark, said = text.rpartition("</think>")
     if not opened:
-        return said.lstrip() if mark and thinking == "strip" else text
-    if not mark or thinking == "strip":
+        return said.lstrip() if mark and strip else text
+    if not mark or strip:
         return f"{opened}\n</think>\n\n{said.lstrip()}"
     inside = thought.lstrip().removeprefix(opened.strip())
     return f"{opened}{inside.lstrip(chr(10))}</think>{said}"
 
 
-def taught_turns(episode: Episode, turns: ImitatedTurns) -> frozenset[int] | None:
-    """The places of the messages that are imitated; None for all that the agent has said.
+def turns_that_worked(episode: Episode) -> frozenset[int] | None:
+    """The places of the agent's turns without a call that failed; None where it is not known whose a result is.
 
-    A turn with a call that failed is context then: what the agent did about it is learned, and not the fault.
+    The others are context: what the agent did about a fault is learned, and not the fault.
     """
     messages, calls = episode.attempt.messages, list(episode.attempt.calls)
     results = sum(message["role"] == "tool" for message in messages)
-    if turns == "all" or results != len(calls):  # Nobody knows then which result is of which call.
+    if results != len(calls):
         return None
-    taught = {place for place, message in enumerate(messages) if message["role"] == "assistant"}
+    worked = {place for place, message in enumerate(messages) if message["role"] == "assistant"}
     turn = -1
     for place, message in enumerate(messages):
         if message["role"] == "assistant":
             turn = place
         elif message["role"] == "tool" and calls.pop(0).status is not Status.OK:
-            taught.discard(turn)
-    return frozenset(taught)
+            worked.discard(turn)
+    return frozenset(worked)

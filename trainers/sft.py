@@ -25,14 +25,14 @@ from palaestra.trainers.checkpoint import open_saved, restore
 from palaestra.trainers.demonstrations import Demonstrations, demonstrations, in_format
 from palaestra.trainers.forward import micro_batches, token_logprobs
 from palaestra.trainers.going_on import keep_model, newest_of, recorded
-from palaestra.trainers.imitated_turns import as_thought, taught_turns
+from palaestra.trainers.imitated_turns import as_thought, turns_that_worked
 from palaestra.trainers.interrupts import Interrupts
 from palaestra.trainers.learner import Learner
 from palaestra.trainers.opening import as_opened, check_scale, compute_type, settled, with_adapter
 from palaestra.trainers.packed import pack_rows
 from palaestra.trainers.progress import Progress
 from palaestra.trainers.run import Run
-from palaestra.trainers.sft_config import ImitatedTurns, SFTConfig, Thinking
+from palaestra.trainers.sft_config import SFTConfig
 from palaestra.trainers.synopsis import synopsis
 
 
@@ -136,7 +136,13 @@ def imitate(run: Run, interrupts: Interrupts | None = None) -> Generator[Progres
         run.settle(config)
     assert local.agent.chat is not None, "a model has a chat"
     most = longest_row(local.model, config)
-    made = sft_rows(local.agent.chat, shown.episodes, most, config.thinking, config.imitated_turns)
+    made = sft_rows(
+        local.agent.chat,
+        shown.episodes,
+        most,
+        strip_thinking=config.thinking == "strip",
+        only_worked=config.imitated_turns == "worked",
+    )
     for note in (*run.notes, *shown.notes, *_said(shown, made, most)):
         yield Progress("episodes", 0, 0, note=note)
     if not made.rows:
@@ -201,16 +207,18 @@ def sft_rows(
     chat: Chat,
     episodes: Iterable[tuple[str, Episode]],
     most: int,
-    thinking: Thinking = "keep",
-    turns: ImitatedTurns = "all",
+    *,
+    strip_thinking: bool = False,
+    only_worked: bool = False,
 ) -> SFTRows:
     """Episodes as the student reads them, in rows of at most `most` tokens. Each comes with the words for its place."""
     kept: list[TokenRow] = []
     truncated = emptied = 0
     for place, episode in episodes:
         try:
-            messages = as_thought(episode.attempt.messages, thinking, chat.opened_thinking)
-            rows = written_rows(chat, messages, episode.tools, taught_turns(episode, turns))
+            messages = as_thought(episode.attempt.messages, chat.opened_thinking, strip_thinking)
+            taught = turns_that_worked(episode) if only_worked else None
+            rows = written_rows(chat, messages, episode.tools, taught)
         except PalaestraError as error:
             raise UsageError(f"{place}: {error}") from error
         except Exception as error:  # Templates raise what they like for a dialogue that they refuse.

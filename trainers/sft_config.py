@@ -10,8 +10,6 @@ from palaestra import formats
 from palaestra.trainers.checked import COUNT, NOT_NEGATIVE, changed, check_fields
 from palaestra.trainers.config import OptimizerConfig, SaveConfig, ScaleConfig, Trackers
 
-Thinking = Literal["keep", "strip"]
-ImitatedTurns = Literal["all", "worked"]
 _OPTIMIZER = OptimizerConfig(
     learning_rate=5e-5, lr_schedule="cosine", warmup_share=0.1, adam_beta2=0.95, micro_batch_tokens=32_768
 )
@@ -33,9 +31,9 @@ class SFTConfig:
     format: str | None = None
     """Call format that the student learns to write; the one of its chat template by default. Calls of the episodes are
     written anew in it, and stay as they are for a template that writes none."""
-    thinking: Thinking = "keep"
+    thinking: Literal["keep", "strip"] = "keep"
     """What becomes of `<think>` blocks in the episodes: `strip` leaves out what was thought."""
-    imitated_turns: ImitatedTurns = "all"
+    imitated_turns: Literal["all", "worked"] = "all"
     """Which turns are learned: `worked` has those with a call that failed as context, so that the way out of a fault is
     learned and not the fault."""
     epochs: Annotated[int, COUNT] = 5

@@ -31,7 +31,7 @@ _COMPUTATION = re.compile(
 )
 """An expression of numbers, whole, and the value that is claimed for it if one is."""
 _SIGNS = {"\\times": "*", "\\cdot": "*", "\\div": "/", "×": "*", "·": "*", "÷": "/", "−": "-", "^": "**"}
-_WRITERS = {"expression": str, "code": "print({})".format}
+_WRITTEN = {"expression": "{}", "code": "print({})"}
 """How an expression is written for a tool whose one required argument has this name."""
 
 
@@ -134,10 +134,10 @@ class Stitched(ScriptedPolicy):
 
 
 def _call(expression: str, tools: Sequence[Mapping[str, Any]]) -> str:
-    for name, write in _WRITERS.items():
+    for name, written in _WRITTEN.items():
         for tool in (schema.get("function", schema) for schema in tools):
             if tool.get("parameters", {}).get("required") == [name]:
-                return hermes.render([ParsedCall(tool["name"], {name: write(expression)})])
+                return hermes.render([ParsedCall(tool["name"], {name: written.format(expression)})])
     offered = ", ".join(schema.get("function", schema).get("name", "?") for schema in tools) or "none"
     raise UsageError(
         "no tool here computes: expected one whose only required argument is called expression or code; the "

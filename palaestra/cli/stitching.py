@@ -4,6 +4,7 @@ Left out: what is made of a solution (`agents.policies.stitched`).
 """
 
 import sys
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,7 +44,7 @@ class Stitching:
                 sys.path.insert(0, "")  # One's own lies in the current folder.
             self._function = load_author(source, "--stitch: the function")
 
-    def agent(self, places: Arena, env_id: str, environment: dict[str, Any]) -> "Agent":
+    def agent(self, places: Arena, env_id: str, environment: Mapping[str, Any]) -> "Agent":
         """Who plays the solutions there."""
         from palaestra.agents import Agent
         from palaestra.agents.policies.stitched import Stitched

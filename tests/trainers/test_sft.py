@@ -274,7 +274,7 @@ def test_a_student_that_always_thinks_is_taught_inside_the_thinking_that_its_tem
     assert kept == ["musing\n</think>\n\n" + CALL + "<|im_end|>" + "\n</think>\n\nword<|im_end|>"]
     whole = chat.tokenizer.decode(rows[0].ids.tolist())
     assert whole.count("<think>") == whole.count("</think>") == 2
-    stripped, _ = learned(chat, messages, thinking="strip")
+    stripped, _ = learned(chat, messages, strip_thinking=True)
     assert stripped == ["\n</think>\n\n" + CALL + "<|im_end|>" + "\n</think>\n\nword<|im_end|>"]
 
 
@@ -282,7 +282,7 @@ def test_thinking_is_kept_as_it_is_or_left_out_for_a_student_that_need_not_think
     chat = families.chat("qwen3-2507")
     messages = tool_dialogue("<think>\nmusing\n</think>\n\n" + CALL, "word")
     assert learned(chat, messages)[0] == ["<think>\nmusing\n</think>\n\n" + CALL + "<|im_end|>word<|im_end|>"]
-    assert learned(chat, messages, thinking="strip")[0] == [CALL + "<|im_end|>word<|im_end|>"]
+    assert learned(chat, messages, strip_thinking=True)[0] == [CALL + "<|im_end|>word<|im_end|>"]
 
 
 def test_turns_with_a_call_that_failed_can_be_context_so_that_the_way_out_is_learned_and_not_the_fault():
@@ -291,13 +291,13 @@ def test_turns_with_a_call_that_failed_can_be_context_so_that_the_way_out_is_lea
     calls = [Call("search", {}, "reply", status) for status in (Status.BAD_CALL, Status.OK)]
     every, rows = learned(chat, messages, calls)
     assert every == [CALL + "<|im_end|>" + CALL + "again<|im_end|>word<|im_end|>"]
-    worked, masked = learned(chat, messages, calls, turns="worked")
+    worked, masked = learned(chat, messages, calls, only_worked=True)
     assert worked == [CALL + "again<|im_end|>word<|im_end|>"]
     assert masked[0].ids.tolist() == rows[0].ids.tolist(), "only the mask differs"
     assert (masked[0].versions[~masked[0].sampled] == -1).all()
-    assert learned(chat, messages, calls[:1], turns="worked")[0] == every, "which result is whose is not known"
+    assert learned(chat, messages, calls[:1], only_worked=True)[0] == every, "which result is whose is not known"
     both = [replace(call, status=Status.TOOL_ERROR) for call in calls]
-    assert learned(chat, messages[:-1], both, turns="worked")[0] == [], "nothing is left to learn"
+    assert learned(chat, messages[:-1], both, only_worked=True)[0] == [], "nothing is left to learn"
 
 
 def with_template(template):
