@@ -34,15 +34,10 @@ def digest_of(file: Path) -> str:
         return file_digest(content, lambda: blake2b(digest_size=16)).hexdigest()
 
 
-def weights_of(model: str) -> str:
-    """A digest of the weights in a model's folder, or the commit of a hub's model that was read here; else ""."""
+def weights_of(folder: Path) -> str:
+    """A digest of the weights in a model's folder; "" where there are none."""
     found = blake2b(digest_size=12)
-    files = sorted(path for kind in ("*.safetensors", "*.bin") for path in Path(model).glob(kind))
+    files = sorted(path for kind in ("*.safetensors", "*.bin") for path in folder.glob(kind))
     for path in files:
         found.update(f"{path.name} {digest_of(path)} ".encode())
-    if files or Path(model).exists():
-        return found.hexdigest()
-    from huggingface_hub import try_to_load_from_cache
-
-    cached = try_to_load_from_cache(model, "tokenizer_config.json")
-    return Path(cached).parent.name if isinstance(cached, str) else ""
+    return found.hexdigest() if files else ""

@@ -22,7 +22,7 @@ from palaestra.envs.running.inbox import STALL_SHARE, Inbox, Stall
 from palaestra.envs.running.loop import Lag
 from palaestra.envs.running.runner import Runner
 from palaestra.envs.running.work import Pending, warn_late
-from palaestra.episode import Ending, Event, Start, Task
+from palaestra.episode import Ending, Event, Start
 from palaestra.errors import UsageError
 
 log = logging.getLogger("palaestra.envs")
@@ -58,8 +58,7 @@ class Arena(Places):
         first = make()
         self._idle: list[Playable] = [first]
         Places.__init__(self, name, first.seats, slots, hint)
-        self.task_count = first.task_count
-        self._problems = getattr(first, "spec", None)
+        self.task_count, self._problems = first.task_count, getattr(first, "spec", None)
         self._barrier = first.inline if ordered is None else ordered
         self._runner = Runner(min(slots, MAX_WORKERS) if max_workers is None else max_workers)
         self._inbox = Inbox(name)
@@ -75,10 +74,6 @@ class Arena(Places):
     def ordered(self) -> bool:
         """True when `recv` is a barrier that reports in slot order. Seats that wait for each other never are."""
         return self._barrier and self._alone
-
-    def problem(self, task: int) -> Task | None:
-        """The problem of that number; None of an environment that shows its problems only as it plays them."""
-        return None if self._problems is None else self._problems.task(task)
 
     @property
     def loop_lag(self) -> Lag:

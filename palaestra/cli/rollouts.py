@@ -103,8 +103,8 @@ class RolloutOptions(Reported):
         if self.agent.base_url is not None or loads_here(self.agent):
             names = ("temperature", "max_turn_tokens", "max_episode_tokens")
             settings |= dict(zip(names, (self.temperature, *self.limits), strict=True))
-        if loads_here(self.agent) and (weights := weights_of(self.agent.model)):
-            settings["weights"] = weights
+        if loads_here(self.agent):
+            settings["weights"] = _weights(self.agent.model)
         return settings
 
 
@@ -248,6 +248,15 @@ def _play(
         yield Progress("playing", number, len(starts), mean)
         if broken >= hopeless and number < len(starts):
             raise TrainingHalted(f"the last {broken} episodes are all BROKEN; the last one: {episode.fault}")
+
+
+def _weights(model: str) -> str:
+    """By which the weights are known again: a folder's may change under its name, and so may a hub's."""
+    if Path(model).is_dir():
+        return weights_of(Path(model))
+    from palaestra.agents.local_model import commit_of
+
+    return commit_of(model)
 
 
 def _way_on(played: Played | None) -> str:
