@@ -28,6 +28,8 @@ class EnvConfig:
     """Environment to train in."""
     env_options: Annotated[tuple[str, ...], tyro.conf.arg(name="options", aliases=["--env-options"])] = ()
     """KEY=VALUE for the environment: tasks=problems.jsonl, or what its class takes."""
+    curated: Annotated[tuple[str, ...], tyro.conf.arg(aliases=["--curated"])] = ()
+    """File of `palaestra curate`: of the training tasks only those that it names are played."""
     train_seats: tuple[str, ...] = ()
     """Seats that learn, in a game of several; all where none is named."""
     workers: Annotated[int, NOT_NEGATIVE] = 0

@@ -26,6 +26,7 @@ from palaestra.trainers.losses.advantages import GreedyBaseline, damped
 from palaestra.trainers.metrics import batch_metrics
 from palaestra.trainers.progress import Progress
 from palaestra.trainers.rollouts import rollouts
+from palaestra.trainers.sampling.curated import curated_tasks
 from palaestra.trainers.sampling.in_order import Groups
 from palaestra.trainers.sampling.sampler import Sampler
 from palaestra.trainers.sampling.seats import check_seats, seats_of
@@ -47,18 +48,12 @@ def train(learner: Learner[GRPOConfig], arena: Arena) -> Generator[Progress, Non
     config, seats, recipe, turns = learner.config, seats_of(arena), learner.config.recipe, Turns()
     require_own_weights(learner.agent, config.play.max_staleness)
     check_seats(arena, config.env.train_seats)
-    sampler: Sampler = recipe.sampler(
-        config.env.env_id,
-        arena.task_count,
-        Groups(
-            config.play.num_prompts,
-            config.play.num_generations,
-            seats,
-            frozenset(config.env.train_seats or seats),
-            isinstance(recipe.advantage, GreedyBaseline),
-        ),
-        config.seed,
-    )
+    play, learning = config.play, frozenset(config.env.train_seats or seats)
+    tasks = curated_tasks(config.env.curated, config.env.env_id)
+    greedy = isinstance(recipe.advantage, GreedyBaseline)
+    groups = Groups(play.num_prompts, play.num_generations, seats, learning, greedy, tasks)
+    count = len(tasks.get(config.env.env_id, ())) or arena.task_count
+    sampler: Sampler = recipe.sampler(config.env.env_id, count, groups, config.seed)
     if learner.ranks.count > 1:
         sampler = Share(sampler, learner.ranks, seats)
     if learner.state:

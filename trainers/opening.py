@@ -23,6 +23,7 @@ from palaestra.protocols import Arena
 from palaestra.registry import arena, demonstrator
 from palaestra.trainers.config import GRPOConfig
 from palaestra.trainers.forward import shares_beginnings
+from palaestra.trainers.sampling.curated import curated_tasks
 from palaestra.trainers.sampling.division import Division
 from palaestra.trainers.sampling.seats import check_seats
 from palaestra.trainers.scale.fit import fit
@@ -214,6 +215,8 @@ def check(config: GRPOConfig) -> None:
         opened = open_arena(config, split, here=True)
         try:
             check_seats(opened, config.env.train_seats)
+            if split == "train":
+                curated_tasks(config.env.curated, config.env.env_id, opened)
             if split == "train" and config.model == "tiny":
                 Division(opened.task_count)
         finally:

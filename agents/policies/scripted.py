@@ -33,12 +33,16 @@ class ScriptedPolicy:
     def submit(self, request: Request) -> int:
         """Answer at once; the answer is handed out by `poll`."""
         ticket = next(self._tickets)
-        rng = np.random.default_rng([self._seed, request.start.task, request.start.seed, request.turn])
-        answer: object = self._rule(request.messages, rng)
+        answer = self.turn(request)
         if not isinstance(answer, str):
             raise UsageError(f"the rule of a ScriptedPolicy returned {answer!r}; expected str, the agent's whole turn")
         self._answers[ticket] = formats.translate(answer, self._format, request.tools)
         return ticket
+
+    def turn(self, request: Request) -> object:
+        """What the rule says."""
+        rng = np.random.default_rng([self._seed, request.start.task, request.start.seed, request.turn])
+        return self._rule(request.messages, rng)
 
     def poll(self, timeout: float = 0.0) -> list[Completion]:
         """Every answer that was not handed out yet."""

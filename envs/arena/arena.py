@@ -58,7 +58,7 @@ class Arena(Places):
         first = make()
         self._idle: list[Playable] = [first]
         Places.__init__(self, name, first.seats, slots, hint)
-        self.task_count = first.task_count
+        self.task_count, self._problems = first.task_count, getattr(first, "spec", None)
         self._barrier = first.inline if ordered is None else ordered
         self._runner = Runner(min(slots, MAX_WORKERS) if max_workers is None else max_workers)
         self._inbox = Inbox(name)

@@ -69,9 +69,9 @@ class Believing(InOrder):
             if not scored.episode.start.greedy:  # It succeeds more often, or less, than what is learned from.
                 groups.setdefault(self._number(scored.episode.start), []).append(scored)
         prior = self._options.prior
-        for members in groups.values():
+        for number, members in groups.items():
             values = [value for of_seat in compared_values(members, "success").values() for value in of_seat]
-            solved, task = sum(values), members[0].episode.start.task
+            solved, task = sum(values), self._drawn[number]
             self._known[task] = prior + (self._known[task] - prior) * self._options.fading
             self._known[task] += (solved, len(values) - solved)
         return replace(made, state=self.state())
