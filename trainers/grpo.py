@@ -15,6 +15,7 @@ from palaestra.agents import TokenLimits
 from palaestra.agents.policies.table import in_every_seat
 from palaestra.episode import Episode
 from palaestra.errors import TrainingHalted
+from palaestra.mixture import read_mixture
 from palaestra.protocols import Arena
 from palaestra.record import Lesson
 from palaestra.trainers.ahead import require_own_weights
@@ -23,7 +24,7 @@ from palaestra.trainers.config import GRPOConfig
 from palaestra.trainers.learner import Learner
 from palaestra.trainers.look import look
 from palaestra.trainers.losses.advantages import damped
-from palaestra.trainers.metrics import batch_metrics
+from palaestra.trainers.metrics import batch_metrics, mixture_metrics
 from palaestra.trainers.progress import Progress
 from palaestra.trainers.rollouts import rollouts
 from palaestra.trainers.sampling.in_order import Groups
@@ -44,11 +45,12 @@ def train(learner: Learner[GRPOConfig], arena: Arena) -> Generator[Progress, Non
     Whenever this yields, the learner stands between two steps: it can be saved, and go on from there bit by bit.
     """
     config, seats, recipe, turns = learner.config, seats_of(arena), learner.config.recipe, Turns()
+    mixture = read_mixture(config.env.env_id)
     require_own_weights(learner.agent, config.play.max_staleness)
     check_seats(arena, config.env.train_seats)
     sampler: Sampler = recipe.sampler(
         config.env.env_id,
-        arena.task_count,
+        getattr(arena, "task_counts", None) or arena.task_count,
         Groups(config.play.num_prompts, config.play.num_generations, seats, frozenset(config.env.train_seats or seats)),
         config.seed,
     )
@@ -75,6 +77,7 @@ def train(learner: Learner[GRPOConfig], arena: Arena) -> Generator[Progress, Non
             batch = _checked(next(batches), config.play.max_broken_share)
             waited = time.perf_counter() - began
             metrics = {"time/play": waited} | batch_metrics(batch)
+            metrics |= mixture_metrics(mixture, batch) if mixture else {}
             metrics |= learner.ranks.summed({name: metrics[name] for name in _OF_A_RANK if name in metrics})
             seen = look(learner, batch)
             advantages = damped(recipe.advantage(batch, seen), batch, recipe.max_advantage)
