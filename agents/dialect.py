@@ -85,9 +85,9 @@ def pinned(
     kept = dict(options)
     if read_mixture(env_id) is not None:
         notes: dict[str, None] = {}
-        for name, (one, own) in environments(env_id, options).items():
-            made, note = pinned(one, own, tokenizer, trained)
-            kept |= {f"{name}.{FORMAT}": made[FORMAT]} if made != own else {}
+        for env, (one, own) in environments(env_id, options).items():
+            chosen, note = pinned(one, own, tokenizer, trained)
+            kept |= {f"{env}.{FORMAT}": chosen[FORMAT]} if chosen != own else {}
             notes |= {note: None} if note else {}
         return kept, "; ".join(notes)
     if not reads_calls(env_id) or chosen_format(env_id, options) is not None:

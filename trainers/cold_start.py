@@ -113,11 +113,14 @@ def cold_start(
     """Raise a tiny agent on demonstrations played in `arena`; a generator of Progress that returns the Pupil.
 
     It learns to write calls in `format`, the one that the arena reads. Of a mixture each environment has a
-    demonstrator, and its share of the demonstrations and of the gate.
+    demonstrator and its share of the demonstrations, which are so many times more, as are the steps that imitation may
+    take; the gate is measured, and to be passed, in each.
     """
-    config, device = config or ColdStartConfig(), find_device(device_name)
+    config, device, (_, counts) = config or ColdStartConfig(), find_device(device_name), counts_in(arena, 0)
+    most = config.imitation_steps * len(counts)
+    config = replace(config, demonstrations=config.demonstrations * len(counts), imitation_steps=most)
     demonstrations = yield from demonstrate(arena, demonstrator, config.demonstrations, config.tool_rate, seed, format)
-    for count in counts_in(arena, 0)[1].values():
+    for count in counts.values():
         if warning := Division(count).warning:
             yield Progress("demonstrations", len(demonstrations), config.demonstrations, note=warning)
     measure = _measure(demonstrations, config)
@@ -249,8 +252,7 @@ def _reached(local: LocalModel, arena: Arena, limits: TokenLimits, config: ColdS
     for engine in trained_engines(local.agent):
         engine.update_weights(local.model.named_parameters(), version=0)
     table, (_, counts) = seats_of(arena), counts_in(arena, 0)
-    # Equally many of each environment, however seldom it is played: the gate is to be passed by all.
-    games = max(1, config.gate_tasks // max(1, len(table), len(counts)))
+    games = max(1, config.gate_tasks // max(1, len(table)))
     starts = _starts(arena, dict.fromkeys(counts, games), Division.kept_back)
     played = play(in_every_seat(local.agent, table), arena, seated(starts, table), limits=limits)
     return measure.of(list(played))
