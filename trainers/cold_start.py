@@ -37,6 +37,8 @@ from palaestra.trainers.sft_config import SFTConfig, tiny_sft_config
 
 _REPORTS = 50
 """How often demonstrations say how far they are."""
+_MOST_TIMES = 8
+"""What a mixture may ask for of demonstrations and of steps, by what one environment does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +115,14 @@ def cold_start(
     """Raise a tiny agent on demonstrations played in `arena`; a generator of Progress that returns the Pupil.
 
     It learns to write calls in `format`, the one that the arena reads. Of a mixture each environment has a
-    demonstrator and its share of the demonstrations, which are so many times more, as are the steps that imitation may
-    take; the gate is measured, and to be passed, in each.
+    demonstrator and its share of the demonstrations. There are so many times more of them, and of steps that imitation
+    may take, that the rarest is shown as often as it would be alone; the gate is measured, and to be passed, in each.
     """
     config, device, (_, counts) = config or ColdStartConfig(), find_device(device_name), counts_in(arena, 0)
-    most = config.imitation_steps * len(counts)
-    config = replace(config, demonstrations=config.demonstrations * len(counts), imitation_steps=most)
+    rarest = min(counts_in(arena, 1000)[0].values())
+    times = min(_MOST_TIMES, 1000 // max(1, rarest))
+    most = config.imitation_steps * times
+    config = replace(config, demonstrations=config.demonstrations * times, imitation_steps=most)
     demonstrations = yield from demonstrate(arena, demonstrator, config.demonstrations, config.tool_rate, seed, format)
     for count in counts.values():
         if warning := Division(count).warning:
