@@ -1,6 +1,6 @@
 """An engine that plays by rule: demonstrators, tests, opponents."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 
 import numpy as np
@@ -9,6 +9,8 @@ from palaestra import formats
 from palaestra.episode import Message
 from palaestra.errors import UsageError
 from palaestra.protocols import Completion, Request
+
+Rule = Callable[[Sequence[Message], np.random.Generator], str]
 
 
 class ScriptedPolicy:
@@ -19,12 +21,14 @@ class ScriptedPolicy:
 
     def __init__(
         self,
-        rule: Callable[[Sequence[Message], np.random.Generator], str],
+        rule: Rule | Mapping[str, Rule],
         seed: int = 0,
         format: str = formats.DEFAULT,
     ) -> None:
-        """A rule writes its calls as hermes; they are said in `format`, the one that the environment reads."""
-        self._rule = rule
+        """A rule writes its calls as hermes; they are said in `format`, the one that the environment reads. Of a
+        mixture there is a rule for each environment, by `Start.env`.
+        """
+        self._rules = rule if isinstance(rule, Mapping) else {"": rule}
         self._seed = seed
         self._format = formats.known(format)
         self._tickets = count()
@@ -42,7 +46,8 @@ class ScriptedPolicy:
     def turn(self, request: Request) -> object:
         """What the rule says."""
         rng = np.random.default_rng([self._seed, request.start.task, request.start.seed, request.turn])
-        return self._rule(request.messages, rng)
+        rule = self._rules.get(request.start.env) or self._rules[""]
+        return rule(request.messages, rng)
 
     def poll(self, timeout: float = 0.0) -> list[Completion]:
         """Every answer that was not handed out yet."""

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from palaestra.errors import UsageError
+from palaestra.mixture import environments
 from palaestra.protocols import Arena
 from palaestra.trainers.curation import Rated, prompt_digest
 from palaestra.trainers.durable import write_text
+from palaestra.trainers.sampling.draws import counts_in
 
 _KIND = "curated tasks"
 _COMPARED = 64
@@ -60,20 +62,27 @@ class Curated:
             raise UsageError(f"{path} is damaged: its tasks are not those that palaestra curate writes; make it anew")
         return found
 
+    def is_of(self, env_id: str) -> bool:
+        """Whether they are tasks of that environment."""
+        return self.env_id.rpartition(":")[2] == env_id.rpartition(":")[2]
+
     def check_env(self, env_id: str, path: Path | str) -> None:
         """Refuse tasks of another environment."""
-        if self.env_id.rpartition(":")[2] != env_id.rpartition(":")[2]:
+        if not self.is_of(env_id):
             raise UsageError(
                 f"{path} holds tasks of {self.env_id}, and {env_id} is played; expected a file that palaestra curate "
                 f"has made for {env_id}"
             )
 
-    def check(self, arena: Arena, path: Path | str) -> None:
-        """Refuse an arena in which these numbers are other tasks, as far as it shows them before they are played."""
-        last = max(task.task for task in self.tasks)
-        wrong = f"it has no task {last}" * (last >= arena.task_count)
-        problem = getattr(arena, "problem", lambda _: None)
-        for task in () if wrong else self.tasks[:: -(-len(self.tasks) // _COMPARED)]:
+    def check(self, arena: Arena, path: Path | str, env: str) -> None:
+        """Refuse an arena in which these numbers are other tasks, as far as it shows them before they are played.
+
+        Of a mixture, `env` of it is looked at, and it shows no more than how many tasks it has.
+        """
+        last, mixed = max(task.task for task in self.tasks), getattr(arena, "mixture", None) is not None
+        wrong = f"it has no task {last}" * (last >= counts_in(arena, 0)[1][env if mixed else ""])
+        problem = getattr(arena, "problem", None)
+        for task in () if wrong or mixed or problem is None else self.tasks[:: -(-len(self.tasks) // _COMPARED)]:
             found = problem(task.task)
             if found is not None and prompt_digest(found.prompt) != task.prompt:
                 wrong = f"its task {task.task} is {' '.join(found.prompt.split())[:60]!r}, which is another"
@@ -86,16 +95,19 @@ class Curated:
 
 
 def curated_tasks(paths: Sequence[str], env_id: str, arena: Arena | None = None) -> Mapping[str, tuple[int, ...]]:
-    """The training tasks that these files name, by environment; empty without a file, for all tasks."""
+    """The training tasks that these files name, by environment, of a mixture or alone; no environment without a file."""
     found: dict[str, tuple[int, ...]] = {}
     for path in paths:
         curated = Curated.read(path)
-        curated.check_env(env_id, path)
+        names = [name for name, (own, _) in environments(env_id, {}).items() if curated.is_of(own)]
+        if not names:
+            curated.check_env(env_id, path)
         if curated.split != "train":
             raise UsageError(f"{path} holds tasks of the split {curated.split!r}; training plays train")
-        if env_id in found:
+        name = next((name for name in names if name not in found), "")
+        if not name:
             raise UsageError(f"{path} is a second file for {env_id}; name one")
         if arena is not None:
-            curated.check(arena, path)
-        found[env_id] = tuple(task.task for task in curated.tasks)
+            curated.check(arena, path, name)
+        found[name] = tuple(task.task for task in curated.tasks)
     return found
