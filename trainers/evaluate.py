@@ -11,6 +11,7 @@ from palaestra.agents.policies.table import in_every_seat
 from palaestra.episode import Ending, Episode, Start, Status
 from palaestra.protocols import Arena
 from palaestra.trainers import statistics
+from palaestra.trainers.intervals import difference_interval
 from palaestra.trainers.progress import Progress, result_of
 from palaestra.trainers.sampling.seats import seated, seats_of
 from palaestra.trainers.scale.ranks import ALONE, Ranks
@@ -49,8 +50,9 @@ class Report:
     at_k: dict[str, dict[str, float]] = field(default_factory=dict)
     """By name, for k in 1, 2, 4 ... and `samples`: `value`, `low`, `high`, and the `tasks` with at least k samples.
 
-    `pass@k` is unbiased and counts full success, `any@k` counts the first k samples, `maj@k` takes the answer most
-    often given; `bootstrap best@k` and `bootstrap maj@k` are the papers', from 1000 resamples with replacement.
+    `pass@k` is unbiased and counts full success, `any@k` counts the first k samples, `gap@k` is pass@k less avg@k, and
+    `maj@k` takes the answer most often given; `bootstrap best@k` and `bootstrap maj@k` are the papers', from 1000
+    resamples with replacement.
     """
 
     def as_dict(self) -> dict[str, object]:
@@ -230,4 +232,5 @@ def _at_k(matrix: statistics.Matrix, answers: statistics.Answers, samples: int) 
         found[f"maj@{k}"] = statistics.maj_at_k(matrix, answers, k)
         found[f"bootstrap best@{k}"] = statistics.best_of_resamples(matrix, k)
         found[f"bootstrap maj@{k}"] = statistics.maj_of_resamples(matrix, answers, k)
-    return {name: asdict(estimate(values)) for name, values in found.items()}
+    gaps = {f"gap@{k}": estimate(statistics.gap_at_k(matrix, k), difference_interval) for k in powers_of_two(samples)}
+    return {name: asdict(one) for name, one in {**{n: estimate(v) for n, v in found.items()}, **gaps}.items()}

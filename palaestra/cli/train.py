@@ -6,7 +6,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import tyro
 from rich.console import Console
@@ -42,7 +42,15 @@ class Options(Reported):
             raise UsageError("--resume names the folder already; leave out --run")
 
 
-def parse(arguments: Sequence[str], prog: str, about: str | None = None) -> Options:
+Kind = TypeVar("Kind", bound=Options)
+
+
+def parse(
+    arguments: Sequence[str],
+    prog: str,
+    about: str | None = None,
+    kind: type[Kind] = Options,  # type: ignore[assignment]
+) -> Kind:
     """Options whose defaults fit the model, the recipe and its parts that are asked for; `about` is what `--help` says
     in place of train's.
 
@@ -63,7 +71,7 @@ def parse(arguments: Sequence[str], prog: str, about: str | None = None) -> Opti
     else:
         config = (tiny_config if model in (None, "tiny") else grpo_config)(tyro.MISSING, named)
     recipe, rest = _with_parts(config.recipe, list(arguments))
-    default = Options(replace(config, recipe=recipe), named)
+    default = kind(replace(config, recipe=recipe), named)
     kept = (tyro.conf.AvoidSubcommands, tyro.conf.CascadeSubcommandArgs)
     options = understood(default, rest, prog=prog, description=about, config=kept)
     env = options.config.env
