@@ -28,17 +28,16 @@ from palaestra.trainers.durable import whole_folder
 from palaestra.trainers.interrupts import Interrupted, Interrupts
 from palaestra.trainers.opening import check, limits
 from palaestra.trainers.progress import Progress
-from palaestra.trainers.resume import agreed, read_config
+from palaestra.trainers.resume import agreed, read_config, settled
 from palaestra.trainers.run import Run
 from palaestra.trainers.training import train
 
 MOST_RUNS = 1000
-_LOOK_SECONDS = 0.2
-_TOLD_SECONDS = 2.0
+_LOOK_SECONDS = 0.5
 _SAID = 300
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Planned:
     """A run of a sweep."""
 
@@ -78,7 +77,7 @@ def planned(arms: Mapping[str, GRPOConfig], seeds: Sequence[int], folder: Path) 
         raise UsageError("a sweep needs at least one arm and one seed")
     if len(arms) * len(seeds) > MOST_RUNS:
         raise UsageError(f"{len(arms)} arms of {len(seeds)} seeds are too many; at most {MOST_RUNS} runs are planned")
-    names = {arm: re.sub(r"[^\w.=+,-]+", "_", arm).strip(".") or "_" for arm in arms}
+    names = {arm: re.sub(r"[^\w.+-]+", "_", arm).strip(".") or "_" for arm in arms}
     if len(set(names.values())) < len(names):
         raise UsageError(f"two arms would have one folder: {', '.join(names.values())}; name each value once")
     for config in arms.values():
@@ -90,7 +89,8 @@ def planned(arms: Mapping[str, GRPOConfig], seeds: Sequence[int], folder: Path) 
     ]
     for run in runs:
         if run.begun:
-            agreed(read_config(run.folder), run.config, run.folder)
+            saved = read_config(run.folder)
+            agreed(saved, settled(saved, run.config), run.folder)
     return runs
 
 
@@ -105,7 +105,8 @@ def sweep(
     waiting = deque(run for run in runs if not run.finished)
     working: dict[BaseProcess, Planned] = {}
     faults: dict[str, str] = {}
-    total, told = sum(run.config.steps for run in runs), 0.0
+    curves = {run: _curve(run) for run in runs}
+    total, told = sum(run.config.steps for run in runs), 0
     if len(waiting) < len(runs):
         yield Progress("sweep", 0, total, note=f"{len(runs) - len(waiting)} of {len(runs)} runs are finished already")
     try:
@@ -115,17 +116,19 @@ def sweep(
                 working[_started(run, runs)] = run
             interrupts.check()
             time.sleep(_LOOK_SECONDS)
-            for process in [one for one in working if not one.is_alive()]:
-                run = working.pop(process)
+            for process, run in list(working.items()):
+                alive, curves[run] = process.is_alive(), _curve(run)
+                if alive:
+                    continue
+                del working[process]
                 if not run.finished:
                     faults[f"{run.arm}, seed {run.seed}"] = run.fault()
                     note = f"{run.arm}, seed {run.seed} failed and the others go on: {run.fault()}"
-                    yield Progress("sweep", 0, total, note=note)
-            if not (waiting or working) or time.monotonic() - told > _TOLD_SECONDS:
-                told, taken = time.monotonic(), [len(_curve(run)) for run in runs]
-                last = [curve[-1] for run in working.values() if (curve := _curve(run))]
-                figures = {"rewards/success/mean": sum(last) / len(last)} if last else {"runs": float(len(runs))}
-                yield Progress("sweep", sum(taken), total, figures)
+                    yield Progress("sweep", told, total, note=note)
+            if (taken := sum(map(len, curves.values()))) != told:
+                told = taken
+                last = [curve[-1] for curve in curves.values() if curve]
+                yield Progress("sweep", taken, total, {"rewards/success/mean": sum(last) / len(last)})
     finally:
         _end(list(working))
     return faults

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 _ROWS = {
     "held-out, before": "held-out/before",
     "held-out, after": "held-out/after",
-    "success, all steps": "rewards/success/whole_run",
     "success": "rewards/success/mean",
+    "  all steps": "rewards/success/whole_run",
     "pass@k less avg@k": "rewards/success/pass_less_avg",
     "reward": "reward",
     "dead groups": "frac_reward_zero_std",
@@ -43,10 +43,14 @@ _ROWS = {
     "loss": "loss",
 }
 """What the table shows, by the names of metrics.jsonl; JSON has all figures."""
-_BESIDE = {"held-out, after": "  less {}", "success, all steps": "  less {} ", "success": "  less {}  "}
+_BESIDE = {"held-out, after": "  less 1st", "success": "  less 1st ", "  all steps": "  less 1st  "}
 """Rows below which the difference to the first group stands. Labels are keys: those that read alike end in blanks."""
-_LABEL, _CELL = 22, 25
-"""Letters of a table's first column, and of the others."""
+_MEANING = (
+    "means of the last tenth of the steps, at least 5, with 95 % over seeds (±) or, of a single run, over tasks ([,]); "
+    "less 1st: beside the first column, paired by seed"
+)
+_NARROWEST, _ABSENT = 13, "-"
+"""Letters of a column with figures."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +91,7 @@ def show(found: "Analysis", console: Console, image: Path | None = None) -> None
     for drawn in tables(found, console.width):
         console.print(drawn)
     if any(source.steps for group in found.groups for source in group.sources):
-        text = "of the last tenth of the steps, at least 5; [95 %] over seeds, or of a single run over tasks"
-        show_line(console, text)
+        show_line(console, _MEANING)
     if image is not None:
         from palaestra.trainers.analysis.plots import plot
 
@@ -98,23 +101,32 @@ def show(found: "Analysis", console: Console, image: Path | None = None) -> None
 
 def tables(found: "Analysis", width: int) -> Iterator[Table]:
     """So many groups a table as fit beside each other."""
-    first, together = found.groups[0], max(1, (width - _LABEL) // _CELL)
-    for at in range(0, len(found.groups), together):
-        own = found.groups[at : at + together]
-        rows: dict[str, tuple[str, ...]] = {"runs": tuple(str(len(group.sources)) for group in own)}
-        for label, name in _ROWS.items():
-            if any(name in group.figures for group in own):
-                rows[label] = tuple(_cell(group.figures.get(name), "") for group in own)
-            if label in _BESIDE and any(name in group.beside for group in own):
-                beside = _BESIDE[label].format(first.name)
-                rows[beside] = tuple(_cell(group.beside.get(name), "+") for group in own)
-        yield table("", rows, tuple(group.name for group in own))
+    groups, rows = found.groups, {"runs": [str(len(group.sources)) for group in found.groups]}
+    for label, name in _ROWS.items():
+        if any(name in group.figures for group in groups):
+            rows[label] = [_cell(group.figures.get(name), "") for group in groups]
+        if label in _BESIDE and any(name in group.beside for group in groups):
+            rows[_BESIDE[label]] = [_cell(group.beside.get(name), "+") for group in groups]
+    widest = max(len(cell) for cells in rows.values() for cell in cells)
+    together = max(1, (width - max(map(len, rows)) - 4) // (max(_NARROWEST, widest) + 3))
+    for at in range(0, len(groups), together):
+        part = slice(at, at + together)
+        names = tuple(group.name for group in groups[part])
+        yield table("", {label: tuple(cells[part]) for label, cells in rows.items()}, names)
 
 
 def _cell(spread: "Spread | None", sign: str) -> str:
     if spread is None:
-        return "-"
+        return _ABSENT
     value = f"{spread.value:{sign}.3f}"
     if spread.low is None or spread.high is None:
         return value
-    return f"{value} [{spread.low:{sign}.2f}, {spread.high:{sign}.2f}]"
+    if spread.over == "tasks":
+        return f"{value} [{_share(spread.low)}, {_share(spread.high)}]"
+    return f"{value} ±{(spread.high - spread.low) / 2:.3f}"
+
+
+def _share(value: float) -> str:
+    """A bound in [0, 1] in three letters, so that three columns fit."""
+    text = f"{value:.2f}"
+    return text[1:] if text.startswith("0") else text[:3]

@@ -16,6 +16,7 @@ from palaestra.cli import train
 from palaestra.cli.analyse import show
 from palaestra.cli.display import watch
 from palaestra.cli.output import reporting, require_writable
+from palaestra.cli.running import option_value
 from palaestra.cli.view import chosen_numbers
 from palaestra.errors import UsageError
 from palaestra.trainers.config import GRPOConfig
@@ -42,8 +43,6 @@ class Options(train.Options):
     resume: Annotated[Path | None, tyro.conf.Suppress] = None
 
     def __post_init__(self) -> None:
-        if self.resume is not None:
-            raise UsageError("a sweep is gone on with by the same command, with the same --run; leave out --resume")
         if self.at_once < 1:
             raise UsageError(f"at_once is {self.at_once}; it must be at least 1")
         if self.plot is not None:
@@ -52,6 +51,8 @@ class Options(train.Options):
 
 def run(arguments: Sequence[str]) -> int:
     """Run what is missing, then print the table; 1 where a run failed."""
+    if option_value(arguments, "--resume") is not None:
+        raise UsageError("a sweep is gone on with by the same command, with the same --run; leave out --resume")
     options = train.parse(arguments, "palaestra sweep", _ABOUT, Options)
     arms, seeds = _arms(options, arguments), sorted(chosen_numbers(options.seeds, "seeds") or ())
     env_id = options.config.env.env_id
@@ -101,6 +102,6 @@ def _arms(options: Options, arguments: Sequence[str]) -> dict[str, GRPOConfig]:
     arms = {}
     for chosen in product(*grid):
         own = [word for key, value in chosen for word in (f"--{key}", value)]
-        name = ", ".join(f"{key.rpartition('.')[2]}={value}" for key, value in chosen)
+        name = ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in chosen)
         arms[name] = train.parse([*arguments, *own], "palaestra sweep", _ABOUT, Options).config
     return arms

@@ -137,7 +137,7 @@ def _name(source: Source, others: Sequence[Source]) -> str:
     alike = [one for one in runs if not any(_differs(key, source, [one]) for key in _OWN_NAME)]
     keys = dict.fromkeys(key for one in alike for key in one.settings)
     parts += [
-        f"{key.removesuffix('.name').rpartition('.')[2]}={source.settings.get(key)}"
+        f"{key.removesuffix('.name').rpartition('.')[2]} {source.settings.get(key)}"
         for key in keys
         if key not in _OWN_NAME and _differs(key, source, alike)
     ]

@@ -55,7 +55,11 @@ def plot(path: Path, analysis: Analysis) -> None:
             if steps:
                 (line,) = axes.plot(steps, middle, style, label=group.name)
                 axes.fill_between(steps, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
-        axes.set(title=PANELS[name], xlabel="training step")
+        # The interval of two or three seeds is wide: the axis shows where the runs were.
+        seen = [value for group in analysis.groups for one in group.sources for value in one.curve(name).values()]
+        margin = 0.1 * (max(seen) - min(seen)) or 0.1
+        axes.set(title=PANELS[name], xlabel="training step", ylim=(min(seen) - margin, max(seen) + margin))
+        axes.xaxis.get_major_locator().set_params(integer=True)
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.3)
     for axes in panels[len(shown) :]:

@@ -86,9 +86,10 @@ def _in_folder(path: Path, say: Callable[[str], object]) -> list[Source]:
     return [_of_run(run, say) for run in runs]
 
 
-def _natural(path: Path) -> list[tuple[int, str]]:
+def _natural(path: Path) -> list[tuple[float, str]]:
     """Numbers in a name are ordered as numbers."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", str(path))]
+    parts = re.split(r"(\d+(?:\.\d+)?)", str(path))
+    return [(float(part), "") if at % 2 else (-1.0, part) for at, part in enumerate(parts)]
 
 
 def _of_run(path: Path, say: Callable[[str], object]) -> Source:
