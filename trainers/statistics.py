@@ -71,7 +71,8 @@ def pass_at_k(matrix: Matrix, k: int) -> Values:
 
 def gap_at_k(matrix: Matrix, k: int) -> Values:
     """pass@k less avg@k of each task with at least k samples: what trying k times finds and trying once does not."""
-    return pass_at_k(matrix, k) - avg_at_k(_rows(matrix, k))
+    found: Values = np.subtract(pass_at_k(matrix, k), [row.mean() for row in _rows(matrix, k)])
+    return found
 
 
 def any_of_k(matrix: Matrix, k: int) -> Values:

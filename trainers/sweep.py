@@ -16,7 +16,6 @@ import sys
 import time
 from collections import deque
 from collections.abc import Generator, Hashable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -176,17 +175,16 @@ def _work(folder: str) -> None:
     """In a process of its own: take the run in a folder to its end."""
     die_with_parent()
     os.setpgrp()  # Ctrl-C is for the sweep, which then asks each run to end, once.
-    log = os.open(Path(folder) / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    for stream in (1, 2):
-        os.dup2(log, stream)
-    try:
-        with Interrupts() as interrupts, Run.reopened(Path(folder)) as run:
-            for progress in train(run, interrupts):
-                if progress.note:
-                    print(progress.note, flush=True)
-    except Interrupted as stop:
-        sys.exit(128 + stop.number)
-    except PalaestraError as error:
-        with suppress(OSError):
-            print(f"{type(error).__name__}: {error}", flush=True)
-        sys.exit(2)
+    with (Path(folder) / "log.txt").open("a", encoding="utf-8") as log:
+        for stream in (1, 2):
+            os.dup2(log.fileno(), stream)
+        try:
+            with Interrupts() as interrupts, Run.reopened(Path(folder)) as run:
+                for progress in train(run, interrupts):
+                    if progress.note:
+                        print(progress.note, file=log, flush=True)
+        except Interrupted as stop:
+            sys.exit(128 + stop.number)
+        except PalaestraError as error:
+            print(f"{type(error).__name__}: {error}", file=log, flush=True)
+            sys.exit(2)
