@@ -12,6 +12,7 @@ from palaestra.episode import Ending, Episode, Start, Status
 from palaestra.protocols import Arena
 from palaestra.trainers import statistics
 from palaestra.trainers.intervals import difference_interval
+from palaestra.trainers.metrics import episode_metrics, facts_of
 from palaestra.trainers.progress import Progress, result_of
 from palaestra.trainers.sampling.seats import seated, seats_of
 from palaestra.trainers.scale.ranks import ALONE, Ranks
@@ -180,7 +181,7 @@ def summarise(episodes: Sequence[Episode], tasks: int, samples: int, temperature
     scored = [episode for episode in episodes if episode.reward is not None]
     matrix = [row for row in successes_by_task(episodes).values() if row]
     success = estimate(statistics.avg_at_k(matrix))
-    calls = [call for episode in scored for call in episode.attempt.calls]
+    figures = episode_metrics([facts_of(episode) for episode in scored])
     with_tool = [e for e in scored if any(call.status is Status.OK for call in e.attempt.calls)]
     count = max(1, len(scored))
     return Report(
@@ -191,11 +192,11 @@ def summarise(episodes: Sequence[Episode], tasks: int, samples: int, temperature
         low=success.low,
         high=success.high,
         reward=sum(e.reward for e in scored if e.reward is not None) / count,
-        calls=len(calls) / count,
-        failed_calls=sum(call.status is not Status.OK for call in calls) / max(1, len(calls)),
+        calls=figures.get("tools/call_frequency", 0.0),
+        failed_calls=figures.get("tools/failure_frequency", 0.0),
         success_with_tool=sum(e.parts["success"] for e in with_tool) / max(1, len(with_tool)),
         tool_share=len(with_tool) / count,
-        tokens=sum(e.sampled_tokens for e in scored) / count if any(e.rows for e in scored) else None,
+        tokens=figures.get("completions/mean_length", 0.0) if any(e.rows for e in scored) else None,
         broken=len(episodes) - len(scored),
         endings={str(ending): sum(e.ending is ending for e in episodes) for ending in Ending},
         at_k=_at_k(matrix, _answers_by_task(scored), samples),

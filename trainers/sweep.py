@@ -53,7 +53,7 @@ class Planned:
     @property
     def finished(self) -> bool:
         """Whether there is nothing left to do."""
-        return self.begun and Run.read(self.folder).finished
+        return self.begun and Run.read(self.folder).summary.get("steps") == self.config.steps
 
     @property
     def raised(self) -> Hashable:
@@ -61,7 +61,8 @@ class Planned:
         config = self.config
         if config.model != "tiny":
             return None
-        return config.env, config.seed, config.cold_start, limits(config), config.play, config.device
+        play = config.play
+        return config.env, config.seed, config.cold_start, limits(config), play.slots, play.ordered, config.device
 
     def fault(self) -> str:
         """The last that it has said."""
@@ -147,7 +148,7 @@ def _started(run: Planned, runs: Sequence[Planned]) -> BaseProcess:
             run.folder.mkdir(parents=True, exist_ok=True)
             with whole_folder(start) as copy:
                 shutil.copytree(other, copy, dirs_exist_ok=True)
-        Run.begun(run.folder, run.config).close()
+    Run(run.folder, run.config).close()  # Its config stands there now, and an older one is held against it.
     # Spawned: what a process was forked from may hold threads and a GPU.
     process = multiprocessing.get_context("spawn").Process(target=_work, args=(str(run.folder),))
     process.start()

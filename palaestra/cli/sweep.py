@@ -14,7 +14,7 @@ from rich.console import Console
 
 from palaestra.cli import train
 from palaestra.cli.analyse import show
-from palaestra.cli.display import watch
+from palaestra.cli.display import note, watch
 from palaestra.cli.output import reporting, require_writable
 from palaestra.cli.running import option_value
 from palaestra.cli.view import chosen_numbers
@@ -73,7 +73,7 @@ def run(arguments: Sequence[str]) -> int:
             return 128 + stop.number
         done = [one.folder for one in runs if one.finished]
         if done:
-            found = analyse(done)
+            found = analyse(done, note)
             show(found, console, options.plot)
             figures |= {"folder": str(folder), **found.as_dict()}
         for name, fault in faults.items():

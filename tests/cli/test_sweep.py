@@ -13,10 +13,12 @@ import families
 import pytest
 from commands import refused, run, words
 
-from palaestra.agents.local_model import export
+from palaestra.agents.local_model import export, serve
 from palaestra.agents.policies.tiny import tiny_model
 from palaestra.record import read
+from palaestra.trainers import reinforce
 from palaestra.trainers import sweep as trainers_sweep
+from palaestra.trainers.cold_start import Pupil
 from palaestra.trainers.run import Run
 
 ROOT = Path(__file__).parents[2]
@@ -105,6 +107,31 @@ def test_f26_a_sweep_of_epsilon_high_has_three_values_the_same_seeds_and_data_an
         "--optimizer.num-mini-batches",
         "1",
     )
+
+
+def test_a_sweep_grows_by_steps_where_a_run_may(capsys, model, tmp_path, at_hand):
+    one = {"over": "recipe.loss.epsilon-high=0.3", "seeds": "0"}
+    assert run(capsys, *command(model, tmp_path / "s", **one))[0] == 0
+    assert run(capsys, *command(model, tmp_path / "s", **one, steps=2))[0] == 0
+    assert steps(tmp_path / "s" / "epsilon-high_0.3" / "seed-0") == 2
+
+
+def test_tiny_agents_that_are_raised_alike_are_raised_once_a_seed(capsys, tmp_path, at_hand, monkeypatch):
+    raised = []
+
+    def raise_tiny(config):
+        raised.append(config.seed)
+        made = tiny_model(len(families.TOKENIZERS["tiny"]), layers=1, seed=config.seed)
+        yield from ()
+        return Pupil(serve(made, families.TOKENIZERS["tiny"], slots=4), 1, 1, ())
+
+    monkeypatch.setattr(reinforce, "raise_tiny", raise_tiny)
+    status, _, err = run(capsys, *command("tiny", tmp_path / "s", over="recipe=grpo-tcr,dr-grpo"))
+    assert status == 0, err
+    assert raised == [0, 1]
+    starts = [(tmp_path / "s" / name / "start" / "model.safetensors").read_bytes() for name in at_hand]
+    assert len(starts) == 4
+    assert starts[0] == starts[2] != starts[1] == starts[3]
 
 
 def test_a_run_that_fails_is_told_and_ends_no_other(capsys, model, tmp_path, at_hand, monkeypatch):

@@ -5,6 +5,7 @@ measurements, over tasks. The difference to the first group is that of the same 
 seed decides (start, tasks, noise) is in neither side of it. Left out: reading (`sources`) and drawing (`plots`).
 """
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -69,7 +70,7 @@ class Analysis:
         }
 
 
-def analyse(paths: Sequence[Path | str], say: Callable[[str], object] = print) -> Analysis:
+def analyse(paths: Sequence[Path | str], say: Callable[[str], object] = warnings.warn) -> Analysis:
     """Read runs, folders of runs and files of episodes, and hold them against each other; `say` hears of what cannot be
     read.
     """
@@ -87,10 +88,10 @@ def _spreads(group: Group) -> dict[str, Spread]:
     found = {}
     for name in dict.fromkeys(name for figures in group.each for name in figures):
         values = [figures[name] for figures in group.each if name in figures]
-        over, interval = "seeds", student_interval(values)
+        over, (low, high) = "seeds", student_interval(values) or (None, None)
         if len(group.sources) == 1 and (own := group.sources[0].measured.get(name)):
-            over, interval = "tasks", own[1:]
-        found[name] = Spread(float(np.mean(values)), *(interval or (None, None)), len(values), over)
+            over, (_, low, high) = "tasks", own
+        found[name] = Spread(float(np.mean(values)), low, high, len(values), over)
     return found
 
 
