@@ -54,6 +54,7 @@ def run(arguments: Sequence[str]) -> int:
     if option_value(arguments, "--resume") is not None:
         raise UsageError("a sweep is gone on with by the same command, with the same --run; leave out --resume")
     options = train.parse(arguments, "palaestra sweep", _ABOUT, Options)
+    assert isinstance(options, Options)
     arms, seeds = _arms(options, arguments), sorted(chosen_numbers(options.seeds, "seeds") or ())
     env_id = options.config.env.env_id
     folder = options.run or Path("runs") / f"sweep-{env_id.split('/')[-1].lower()}"

@@ -6,7 +6,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import tyro
 from rich.console import Console
@@ -42,17 +42,9 @@ class Options(Reported):
             raise UsageError("--resume names the folder already; leave out --run")
 
 
-Kind = TypeVar("Kind", bound=Options)
-
-
-def parse(
-    arguments: Sequence[str],
-    prog: str,
-    about: str | None = None,
-    kind: type[Kind] = Options,  # type: ignore[assignment]
-) -> Kind:
+def parse(arguments: Sequence[str], prog: str, about: str | None = None, kind: type[Options] = Options) -> Options:
     """Options whose defaults fit the model, the recipe and its parts that are asked for; `about` is what `--help` says
-    in place of train's.
+    in place of train's, `kind` may have more of them.
 
     Those of a run that is gone on with are the defaults then: what differs from them was asked for.
     """
