@@ -84,12 +84,13 @@ def test_the_clipped_share_of_free_tokens_is_of_those_that_were_unsure_and_are_t
 
 
 def scripted():
-    """Tokens, turns, calls, success: two that think long and call little, one that does the opposite, one between."""
+    """Two that think long and call seldom, one that does the opposite, one that does both, and one in the middle."""
     specs = [
         (40, 2, [OK], 1.0, Ending.ANSWERED),
         (60, 2, [OK], 1.0, Ending.ANSWERED),
         (12, 4, [FAILED, OK, FAILED], 0.0, Ending.TURN_LIMIT),
         (90, 3, [OK, OK, OK], 0.0, Ending.LENGTH_LIMIT),
+        (40, 2, [OK, OK], 0.0, Ending.ANSWERED),
     ]
     return [
         families.an_episode(
@@ -109,16 +110,16 @@ def test_f25_calls_tokens_a_round_success_rate_and_modes_of_a_scripted_log(tmp_p
     write(path, [Record("palaestra/TwoHop-v0", one, agent="script") for one in scripted()])
     (group,) = analyse([path]).groups
     found = group.each[0]
-    assert found["tools/call_frequency"] == 8 / 4
-    assert 1 - found["tools/failure_frequency"] == 6 / 8
-    assert found["completions/tokens_per_turn"] == pytest.approx(202 / 11)
-    assert (found["completions/mean_length"], found["completions/max_length"]) == (202 / 4, 90)
-    assert (found["completions/clipped_ratio"], found["episodes/turn_limit"]) == (0.25, 0.25)
-    # Medians: 25 tokens a turn, 2 calls.
-    assert (found["modes/deliberative"], found["modes/deliberative/success"]) == (0.25, 1.0)
-    assert (found["modes/reactive"], found["modes/reactive/success"]) == (0.25, 0.0)
+    assert found["tools/call_frequency"] == 10 / 5
+    assert 1 - found["tools/failure_frequency"] == 8 / 10
+    assert found["completions/tokens_per_turn"] == pytest.approx(242 / 13)
+    assert (found["completions/mean_length"], found["completions/max_length"]) == (242 / 5, 90)
+    assert (found["completions/clipped_ratio"], found["episodes/turn_limit"]) == (0.2, 0.2)
+    # Medians: 20 tokens a turn, 2 calls.
+    assert (found["modes/deliberative"], found["modes/deliberative/success"]) == (0.6, pytest.approx(2 / 3))
+    assert (found["modes/reactive"], found["modes/reactive/success"]) == (0.2, 0.0)
     assert found["entropy"] == pytest.approx(0.5)
-    assert found[GAP] == pytest.approx(1 - 0.5)
+    assert found[GAP] == pytest.approx(1 - 0.4)
 
 
 def test_offline_and_live_figures_are_the_same(tmp_path):
