@@ -5,6 +5,7 @@ and trainer must agree: the log-probs of each batch's first mini-batch are compa
 too large a gap in tokens of the newest weights stops the run. Left out: the weights of a correction (`correction`).
 """
 
+import math
 from collections import defaultdict
 
 import numpy as np
@@ -25,6 +26,9 @@ from palaestra.trainers.losses.correction import corrected
 from palaestra.trainers.losses.token_advantages import GAE
 from palaestra.trainers.packed import Packed, pack, placed
 from palaestra.trainers.passes import passes
+
+_FREE = math.log(0.9)
+"""Old log-prob below which a token could have been another one: elsewhere an upper clip has nothing to hold back."""
 
 
 def update(
@@ -85,6 +89,7 @@ def update(
         "clip_ratio/low_mean": sums["low"] / counted,
         "clip_ratio/high_mean": sums["high"] / counted,
         "clip_ratio/region_mean": (sums["low"] + sums["high"]) / counted,
+        "clip_ratio/free_high_mean": sums["free_high"] / max(sums["free"], 1),
         "optimizer_steps": len(taken),
         "skipped_steps": len(norms) - len(taken),
         "sampling/sampling_logp_difference/mean": gap[0],
@@ -156,6 +161,9 @@ def _backward(
     sums["loss"] += float(loss.detach())
     sums["low"] += result.clipped_low
     sums["high"] += result.clipped_high
+    free_S = (micro.old_N[sampled_N] < _FREE) & (micro.advantages_N[sampled_N] > 0)
+    sums["free"] += int(free_S.sum())
+    sums["free_high"] += 0 if result.high_S is None else int((result.high_S & free_S).sum())
     sums["tokens"] += len(result.loss_S)
 
 
