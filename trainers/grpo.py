@@ -9,15 +9,15 @@ import time
 from collections.abc import Generator
 from contextlib import closing
 
-import numpy as np
-
 from palaestra.agents import TokenLimits
 from palaestra.agents.policies.table import in_every_seat
 from palaestra.episode import Episode
-from palaestra.errors import TrainingHalted
 from palaestra.protocols import Arena
 from palaestra.record import Lesson
 from palaestra.trainers.ahead import require_own_weights
+from palaestra.trainers.audit.findings import require
+from palaestra.trainers.audit.groups import advantage_findings
+from palaestra.trainers.audit.live import audited
 from palaestra.trainers.batch import Batch
 from palaestra.trainers.config import GRPOConfig
 from palaestra.trainers.learner import Learner
@@ -72,40 +72,21 @@ def train(learner: Learner[GRPOConfig], arena: Arena) -> Generator[Progress, Non
         while learner.step < learner.steps:
             learner.require_gradients()
             began = time.perf_counter()
-            batch = _checked(next(batches), config.play.max_broken_share)
+            batch = next(batches)
             waited = time.perf_counter() - began
-            metrics = {"time/play": waited} | batch_metrics(batch)
+            odd = audited(learner, batch)
+            metrics = {"time/play": waited} | batch_metrics(batch) | odd
             metrics |= learner.ranks.summed({name: metrics[name] for name in _OF_A_RANK if name in metrics})
             seen = look(learner, batch)
-            advantages = damped(recipe.advantage(batch, seen), batch, recipe.max_advantage)
-            figures, lessons = update(learner, batch, advantages, seen)
+            advantages = recipe.advantage(batch, seen)
+            require(advantage_findings(recipe, batch, seen, advantages))
+            figures, lessons = update(learner, batch, damped(advantages, batch, recipe.max_advantage), seen)
             with turns.take(urgent=True):  # Between two polls, where play goes on.
                 learner.publish()
             learner.state = batch.state
             took = time.perf_counter() - began
             metrics |= figures | {"time/learn": took - waited, "step_time": took}
             yield Progress("grpo", learner.step, learner.steps, metrics, _note(metrics), _beside(batch, lessons))
-
-
-def _checked(batch: Batch, max_broken_share: float) -> Batch:
-    """A batch that can be learned from; too many episodes without a reward end the run."""
-    played = len(batch.played)
-    dropped = [scored for scored in batch.played if scored.terms is None]
-    if len(dropped) > max_broken_share * played or len(dropped) == played:
-        raise TrainingHalted(
-            f"{len(dropped)} of {played} episodes of this step are BROKEN or have no reward, more than "
-            f"max_broken_share={max_broken_share}; the last fault: {dropped[-1].fault}"
-        )
-    cut = sum(bool(scored.episode.fault) for scored in batch.played if scored.terms is not None)
-    # Without a sample and not for that reason: its sampler kept no group, and the step is a counted skip.
-    if not any(batch.lengths) and (batch.samples or cut == played - len(dropped)):
-        raise TrainingHalted(
-            f"no episode of this step can be learned from: of {played}, {cut} were cut short by another seat, and no "
-            "other holds a sampled token; are the prompts longer than max_episode_tokens?"
-        )
-    if not all(np.isfinite(row.logprobs).all() for episode in batch.episodes for row in episode.rows):
-        raise TrainingHalted("the engine reports log-probs that are not numbers; the weights have diverged")
-    return batch
 
 
 def _note(metrics: dict[str, float]) -> str:
