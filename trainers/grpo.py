@@ -15,6 +15,7 @@ from palaestra.episode import Episode
 from palaestra.protocols import Arena
 from palaestra.record import Lesson
 from palaestra.trainers.ahead import require_own_weights
+from palaestra.trainers.audit.collapse import Collapse
 from palaestra.trainers.audit.findings import require
 from palaestra.trainers.audit.groups import advantage_findings
 from palaestra.trainers.audit.live import audited
@@ -44,6 +45,7 @@ def train(learner: Learner[GRPOConfig], arena: Arena) -> Generator[Progress, Non
     Whenever this yields, the learner stands between two steps: it can be saved, and go on from there bit by bit.
     """
     config, seats, recipe, turns = learner.config, seats_of(arena), learner.config.recipe, Turns()
+    collapse = Collapse(config.collapse)
     require_own_weights(learner.agent, config.play.max_staleness)
     check_seats(arena, config.env.train_seats)
     sampler: Sampler = recipe.sampler(
@@ -71,6 +73,7 @@ def train(learner: Learner[GRPOConfig], arena: Arena) -> Generator[Progress, Non
     with closing(scoring), closing(played) as batches:
         while learner.step < learner.steps:
             learner.require_gradients()
+            collapse.require_none()
             began = time.perf_counter()
             batch = next(batches)
             waited = time.perf_counter() - began
@@ -86,7 +89,8 @@ def train(learner: Learner[GRPOConfig], arena: Arena) -> Generator[Progress, Non
             learner.state = batch.state
             took = time.perf_counter() - began
             metrics |= figures | {"time/learn": took - waited, "step_time": took}
-            yield Progress("grpo", learner.step, learner.steps, metrics, _note(metrics), _beside(batch, lessons))
+            note = "; ".join(filter(None, (_note(metrics), collapse.told(metrics))))
+            yield Progress("grpo", learner.step, learner.steps, metrics, note, _beside(batch, lessons))
 
 
 def _note(metrics: dict[str, float]) -> str:

@@ -41,9 +41,8 @@ def update(
     longest = config.recipe.shaping.max_completion_length
     parts = batch.mini_batches(config.optimizer.num_mini_batches)
     for number, part in enumerate(parts * config.optimizer.num_iterations):
-        kept = [correction.kept[i] for i in part]
-        weights = token_weights(kept, config.recipe.aggregation, longest)
-        audit_weights(weights, kept, config.recipe.aggregation)
+        weights = token_weights([correction.kept[i] for i in part], config.recipe.aggregation, longest)
+        audit_weights(weights, [correction.kept[i] for i in part], config.recipe.aggregation)
         taught = [
             (i, share)
             for i, share in zip(part, weights, strict=True)

@@ -26,6 +26,7 @@ COMMANDS = {
     "recipes": "show the presets of the algorithm, each value with its source",
     "eval": "measure an agent on held-out tasks, or two agents against each other",
     "view": "look at a run: curves, groups, episodes, tokens",
+    "audit": "check the records of a run: masks, groups, advantages, rewards",
     "replay": "run recorded episodes again without their tools, and prove them identical",
     "rescore": "compute another reward over recorded episodes",
     "collect": "let a teacher play and keep its best episodes",

@@ -24,7 +24,7 @@ def group_findings(batch: Batch) -> Iterator[Finding]:
         members.setdefault(sample.group, []).append(scored)
     for group, own in members.items():
         starts = [scored.episode.start for scored in own]
-        alike = {
+        alike: dict[str, set[object]] = {
             "numbers of groups": {start.group for start in starts},
             "tasks": {(start.env, start.task, start.seat) for start in starts},
             "prompts": {scored.episode.attempt.task.prompt for scored in own},

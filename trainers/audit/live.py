@@ -64,9 +64,9 @@ def _audit_turns(learner: Learner[GRPOConfig], flat: Flat, episodes: Sequence[Ep
     """What only the chat of whoever speaks can tell. Of texts, other episodes in each step."""
     agent, play = learner.agent, learner.config.play
     chats = {episode.start.seat: agent.chat_of(episode.start.seat) for episode in episodes}
-    for chat in {id(chat): chat for chat in chats.values() if chat is not None}.values():
-        own = [episode for episode in episodes if chats[episode.start.seat] is chat]
-        require(turn_findings(flat if len(own) == len(episodes) else Flat.of(own), chat))
+    for speaker in {id(chat): chat for chat in chats.values() if chat is not None}.values():
+        own = [episode for episode in episodes if chats[episode.start.seat] is speaker]
+        require(turn_findings(flat if len(own) == len(episodes) else Flat.of(own), speaker))
     for place in {(number * _TEXTS + i) * 7919 % len(episodes) for i in range(_TEXTS)} if episodes else ():
         episode = episodes[place]
         if (chat := chats[episode.start.seat]) is not None:

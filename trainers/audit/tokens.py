@@ -37,10 +37,12 @@ class Flat:
     def of(cls, episodes: Sequence[Episode]) -> "Flat":
         """Of their rows."""
         rows = tuple((episode, number, row) for episode in episodes for number, row in enumerate(episode.rows))
-        joined = [
-            np.concatenate([np.zeros(0, kind), *(getattr(r, name) for *_, r in rows)]) for name, kind in _KINDS.items()
-        ]
-        return cls(rows, *joined, ends_R=np.cumsum([len(row) for *_, row in rows], dtype=np.int_))
+        ids_N, sampled_N, logprobs_N, versions_N = (
+            np.concatenate([np.zeros(0, kind), *(getattr(row, name) for *_, row in rows)])
+            for name, kind in _KINDS.items()
+        )
+        ends_R = np.cumsum([len(row) for *_, row in rows], dtype=np.int_)
+        return cls(rows, ids_N, sampled_N, logprobs_N, versions_N, ends_R)
 
     def places(self, wrong_N: NDArray[np.bool_]) -> Iterator[tuple[Episode, int, TokenRow, int]]:
         """The first wrong token of each row that has one."""
