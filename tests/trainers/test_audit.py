@@ -129,8 +129,9 @@ def test_an_end_of_turn_that_stands_twice_is_found():
 
 def test_tokens_of_other_weights_and_rows_beyond_their_limits_are_found():
     episodes, _ = first()
-    assert list(version_findings(episodes, 0, 0)) == list(version_findings(episodes, 1, 1)) == []
-    assert len(list(version_findings(episodes, 1, 0))) == len(list(version_findings(episodes, -1, 0))) == 12
+    flat = Flat.of(episodes)
+    assert list(version_findings(flat, 0, 0)) == list(version_findings(flat, 1, 1)) == []
+    assert len(list(version_findings(flat, 1, 0))) == len(list(version_findings(flat, -1, 0))) == 12
     assert list(length_findings(episodes, 1000, 200)) == []
     assert len(list(length_findings(episodes, 20, 200))) == len(list(length_findings(episodes, 1000, 1))) == 12
 

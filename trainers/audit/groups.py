@@ -62,8 +62,9 @@ def advantage_findings(recipe: Recipe, batch: Batch, seen: Seen, values: Advanta
         yield Finding("advantages", "the batch", f"{len(values)} advantages for {len(batch.samples)} samples")
         return
     for scored, value, length in zip(batch.scored, values, batch.lengths, strict=True):
-        if not np.isfinite(value).all() or (np.ndim(value) and len(np.atleast_1d(value)) != length):
-            found = f"{np.size(value)} advantages for {length} tokens, {int((~np.isfinite(value)).sum())} no numbers"
+        known = np.atleast_1d(value)
+        if not np.isfinite(known).all() or (np.ndim(value) and len(known) != length):
+            found = f"{len(known)} advantages for {length} tokens, {int((~np.isfinite(known)).sum())} no numbers"
             yield Finding("advantages", place_of(scored.episode), found)
             return
     advantage = recipe.advantage
@@ -95,7 +96,7 @@ def _wrong(advantage: Any, rewards_G: NDArray[np.float64], found_G: NDArray[np.f
         expected_G = centred_G
         if advantage.scale_rewards == "group":
             expected_G = centred_G / ((centred_G @ centred_G / (len(centred_G) - 1)) ** 0.5 + _EPSILON)
-    if expected_G is None or np.allclose(found_G, expected_G, rtol=1e-4, atol=_CLOSE):
+    if expected_G is None or (np.abs(found_G - expected_G) <= 1e-4 * np.abs(expected_G) + _CLOSE).all():
         return ""
     return f"{told}; expected {_listed(expected_G)}"
 

@@ -31,8 +31,8 @@ from palaestra.trainers.config import GRPOConfig
 from palaestra.trainers.learner import Learner
 from palaestra.trainers.packed import Packed
 
-_TEXTS = 4
-"""Episodes of a batch whose texts are compared with their tokens."""
+_TEXTS, _SAID = 2, 8
+"""Episodes of a batch whose texts are compared with their tokens, and in which repetition is looked for."""
 _QUANTILES = {"audit/gap_p50": 0.5, "audit/gap_p95": 0.95, "audit/gap_p99": 0.99}
 _ROUNDING = 1e-6
 NO_GAP = {"sampling/sampling_logp_difference/mean": 0.0, "sampling/sampling_logp_difference/max": 0.0}
@@ -48,7 +48,7 @@ def audited(learner: Learner[GRPOConfig], batch: Batch) -> dict[str, float]:
     if not np.isfinite(flat.logprobs_N).all():
         raise TrainingHalted("the engine reports log-probs that are not numbers; the weights have diverged")
     require(mask_findings(flat))
-    require(version_findings(episodes, learner.step, config.play.max_staleness))
+    require(version_findings(flat, learner.step, config.play.max_staleness))
     require(group_findings(batch))
     require(member_findings(batch))
     _audit_turns(learner, flat, episodes, batch.number)
@@ -56,7 +56,7 @@ def audited(learner: Learner[GRPOConfig], batch: Batch) -> dict[str, float]:
     return {
         "audit/short_groups": float((sizes < config.play.num_generations).sum()),
         "audit/without_tokens": float(sum(not episode.sampled_tokens for episode in episodes)),
-        "audit/repetition": repetition(flat),
+        "audit/repetition": repetition(Flat.of(_some(episodes, batch.number, _SAID))),
     }
 
 
@@ -67,12 +67,18 @@ def _audit_turns(learner: Learner[GRPOConfig], flat: Flat, episodes: Sequence[Ep
     for speaker in {id(chat): chat for chat in chats.values() if chat is not None}.values():
         own = [episode for episode in episodes if chats[episode.start.seat] is speaker]
         require(turn_findings(flat if len(own) == len(episodes) else Flat.of(own), speaker))
-    for place in {(number * _TEXTS + i) * 7919 % len(episodes) for i in range(_TEXTS)} if episodes else ():
-        episode = episodes[place]
+    for place, episode in enumerate(_some(episodes, number, _TEXTS)):
         if (chat := chats[episode.start.seat]) is not None:
             require(length_findings([episode], learner.config.longest_row, play.max_turn_tokens))
             require(text_findings(episode, chat))
-            require(prompt_findings(episode, chat))
+            if not place:  # Rendering is dear.
+                require(prompt_findings(episode, chat))
+
+
+def _some(episodes: Sequence[Episode], number: int, count: int) -> list[Episode]:
+    """So many of a batch, others in each."""
+    size = len(episodes)
+    return [episodes[(number * count + i) * 7919 % size] for i in range(min(count, size))]
 
 
 def require_rewards(batch: Batch, max_broken_share: float) -> None:
@@ -147,5 +153,5 @@ def audited_gap(learner: Learner[GRPOConfig], said_N: torch.Tensor, packed: Pack
     return {
         "sampling/sampling_logp_difference/mean": mean,
         "sampling/sampling_logp_difference/max": worst,
-        **{name: float(np.quantile(gap_S, share)) for name, share in _QUANTILES.items()},
+        **dict(zip(_QUANTILES, np.quantile(gap_S, list(_QUANTILES.values())).tolist(), strict=True)),
     }

@@ -99,7 +99,7 @@ class _Audit:
 
     def __init__(self, config: GRPOConfig, chat: Chat | None, ledger: Ledger) -> None:
         self.config, self.chat, self.ledger = config, chat, ledger
-        self.keys: dict[object, int] = {}
+        self.seeds: dict[tuple[int, str | None], int] = {}
         self.groups: dict[int, int] = {}
         self.tasks = Counter[tuple[str, int]]()
         self.rewards: dict[int, tuple[float, int]] = {}
@@ -110,10 +110,10 @@ class _Audit:
         batch, advantages, ledger = self._batch(step, records), self._advantages(records), self.ledger
         episodes = [batch.played[place].episode for place in sorted({sample.place for sample in batch.samples})]
         flat, play = Flat.of(episodes), self.config.play
-        rows, count = len(flat.rows), len(episodes)
+        rows = len(flat.rows)
         ledger.add("token mask", rows, mask_findings(flat))
         ledger.add("row lengths", rows, length_findings(episodes, self.config.longest_row, play.max_turn_tokens))
-        ledger.add("versions", count, version_findings(episodes, step - 1, play.max_staleness))
+        ledger.add("versions", rows, version_findings(flat, step - 1, play.max_staleness))
         if self.chat is not None:
             ledger.add("turn ends", rows, turn_findings(flat, self.chat))
             for episode in episodes:
@@ -180,13 +180,15 @@ class _Audit:
                 yield Finding("terms", place_of(record.episode), found)
 
     def _starts(self, step: int, records: Sequence[Record]) -> None:
-        found = []
-        for start in (record.episode.start for record in records):
-            before = self.keys.setdefault(start.key, step), self.groups.setdefault(start.group, step)
-            if before != (step, step):
-                where = f"group {start.group}, seed {start.seed}, task {start.task} of step {step}"
-                found.append(Finding("starts", where, f"it was played in step {min(before)} before"))
-        played = {(start.group, start.env, start.task) for start in (record.episode.start for record in records)}
+        found, starts = [], [record.episode.start for record in records]
+        for start in starts:
+            seed, group = (start.seed, start.seat), start.group
+            if seed in self.seeds or self.groups.setdefault(group, step) != step:
+                before = self.seeds.get(seed, self.groups.get(group, step))
+                where = f"group {group}, seed {start.seed}, task {start.task} of step {step}"
+                found.append(Finding("starts", where, f"its seed or its group was played in step {before} before"))
+            self.seeds[seed] = step
+        played = {(start.group, start.env, start.task) for start in starts}
         self.tasks.update((env, task) for _, env, task in played)
         self.ledger.add("starts", len(records), found)
 

@@ -84,15 +84,12 @@ def turn_findings(flat: Flat, chat: Chat) -> Iterator[Finding]:
             yield Finding("turn ends", place_of(episode, number, token), f"{wrong}; its episode is {episode.ending}")
 
 
-def version_findings(episodes: Sequence[Episode], step: int, staleness: int) -> Iterator[Finding]:
+def version_findings(flat: Flat, step: int, staleness: int) -> Iterator[Finding]:
     """Tokens are of the weights that learn in step `step + 1`, or at most `staleness` updates older."""
-    for episode in episodes:
-        oldest, newest = episode.versions or (step, step)
-        if newest > step or oldest < step - staleness:
-            found = (
-                f"tokens of versions {oldest} to {newest} are learned from at version {step}, at most {staleness} older"
-            )
-            yield Finding("versions", place_of(episode), found)
+    age_N = step - flat.versions_N
+    for episode, number, row, token in flat.places(flat.sampled_N & ((age_N < 0) | (age_N > staleness))):
+        found = f"it is of the weights {row.versions[token]} and learned from at {step}, at most {staleness} older"
+        yield Finding("versions", place_of(episode, number, token), found)
 
 
 def length_findings(episodes: Sequence[Episode], longest: int, turn: int) -> Iterator[Finding]:
