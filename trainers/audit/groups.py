@@ -1,7 +1,6 @@
 """Checks of groups, of what their baselines are made of, and of the advantages that come of them."""
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ from numpy.typing import NDArray
 from palaestra.episode import Ending
 from palaestra.trainers.audit.findings import Finding, place_of
 from palaestra.trainers.batch import Batch, Scored, Seen
-from palaestra.trainers.losses.advantages import Advantages, Group, LeaveOneOut, OptimalBaseline, returns
+from palaestra.trainers.losses.advantages import Advantages, Floats, Group, LeaveOneOut, OptimalBaseline, returns
 from palaestra.trainers.recipes import Recipe
 
 _EPSILON = 1e-6
@@ -71,34 +70,45 @@ def advantage_findings(recipe: Recipe, batch: Batch, seen: Seen, values: Advanta
     if not isinstance(advantage, Group | LeaveOneOut | OptimalBaseline) or not batch.samples:
         return
     rewards_E = returns(batch, seen) if recipe.kl.kl_in_reward else batch.rewards
-    advantages_E = np.asarray(values, np.float64)
     order_E = np.lexsort((rewards_E, batch.groups))
-    bounds = np.flatnonzero(np.diff(batch.groups[order_E], prepend=-1, append=-1))
-    for begin, end in pairwise(bounds.tolist()):
-        own = order_E[begin:end]
-        if wrong := _wrong(advantage, rewards_E[own], advantages_E[own]):
-            first = place_of(batch.episodes[own[0]])
-            yield Finding("advantages", f"the group of the {first}", wrong)
+    begins = np.flatnonzero(np.diff(batch.groups[order_E], prepend=-1))
+    sizes = np.diff(begins, append=len(order_E))
+    rewards_E, found_E = rewards_E[order_E], np.asarray(values, np.float64)[order_E]
+    wrong_E = _wrong(advantage, rewards_E, found_E, begins, sizes)
+    for begin, size in zip(begins.tolist(), sizes.tolist(), strict=True):
+        own = slice(begin, begin + size)
+        if wrong_E[own].any():
+            first = place_of(batch.episodes[order_E[begin]])
+            told = f"the rewards {_listed(rewards_E[own])} have the advantages {_listed(found_E[own])}"
+            yield Finding("advantages", f"the group of the {first}", told)
 
 
-def _wrong(advantage: Any, rewards_G: NDArray[np.float64], found_G: NDArray[np.float64]) -> str:
-    """What is wrong with a group's advantages; its rewards are in rising order."""
-    told = f"the rewards {_listed(rewards_G)} have the advantages {_listed(found_G)}"
-    if rewards_G[0] == rewards_G[-1]:
-        return f"{told}; expected zeros" if found_G.any() else ""
-    rises, better = np.diff(rewards_G), np.diff(found_G)
-    if ((rises > _CLOSE) & (better <= 0)).any() or ((rises == 0) & (np.abs(better) > _CLOSE)).any():
-        return f"{told}; expected a higher one for a higher reward"
-    centred_G, expected_G = rewards_G - rewards_G.mean(), None
+def _wrong(
+    advantage: Any, rewards_E: Floats, found_E: Floats, begins: NDArray[np.int_], sizes: NDArray[np.int_]
+) -> NDArray[np.bool_]:
+    """Which advantages cannot be; within their groups the rewards are in rising order."""
+
+    def mean(values_E: Floats) -> Floats:
+        return np.repeat(np.add.reduceat(values_E, begins) / sizes, sizes)
+
+    counts_E = np.repeat(sizes, sizes)
+    equal_E = np.repeat(rewards_E[begins] == rewards_E[begins + sizes - 1], sizes)
+    wrong_E = equal_E & (found_E != 0)
+    rises_E, better_E = np.diff(rewards_E, prepend=rewards_E[:1]), np.diff(found_E, prepend=found_E[:1])
+    falls_E = ((rises_E > _CLOSE) & (better_E <= 0)) | ((rises_E == 0) & (np.abs(better_E) > _CLOSE))
+    falls_E[begins] = False
+    wrong_E |= falls_E
+    centred_E = rewards_E - mean(rewards_E)
     if isinstance(advantage, LeaveOneOut):
-        expected_G = centred_G * len(centred_G) / (len(centred_G) - 1)
-    elif isinstance(advantage, Group) and advantage.scale_rewards != "batch":
-        expected_G = centred_G
-        if advantage.scale_rewards == "group":
-            expected_G = centred_G / ((centred_G @ centred_G / (len(centred_G) - 1)) ** 0.5 + _EPSILON)
-    if expected_G is None or (np.abs(found_G - expected_G) <= 1e-4 * np.abs(expected_G) + _CLOSE).all():
-        return ""
-    return f"{told}; expected {_listed(expected_G)}"
+        expected_E = centred_E * counts_E / np.maximum(counts_E - 1, 1)
+    elif isinstance(advantage, Group) and advantage.scale_rewards == "none":
+        expected_E = centred_E
+    elif isinstance(advantage, Group) and advantage.scale_rewards == "group":
+        variance_E = mean(centred_E**2) * counts_E / np.maximum(counts_E - 1, 1)
+        expected_E = centred_E / (np.sqrt(variance_E) + _EPSILON)
+    else:
+        return wrong_E
+    return wrong_E | (~equal_E & (np.abs(found_E - expected_E) > 1e-4 * np.abs(expected_E) + _CLOSE))
 
 
 def _listed(values: Sequence[float] | NDArray[np.float64]) -> str:
