@@ -89,11 +89,12 @@ def _wrong(
     """Which advantages cannot be; within their groups the rewards are in rising order."""
 
     def mean(values_E: Floats) -> Floats:
-        return np.repeat(np.add.reduceat(values_E, begins) / sizes, sizes)
+        found: Floats = np.repeat(np.add.reduceat(values_E, begins) / sizes, sizes)
+        return found
 
     counts_E = np.repeat(sizes, sizes)
     equal_E = np.repeat(rewards_E[begins] == rewards_E[begins + sizes - 1], sizes)
-    wrong_E = equal_E & (found_E != 0)
+    wrong_E: NDArray[np.bool_] = equal_E & (found_E != 0)
     rises_E, better_E = np.diff(rewards_E, prepend=rewards_E[:1]), np.diff(found_E, prepend=found_E[:1])
     falls_E = ((rises_E > _CLOSE) & (better_E <= 0)) | ((rises_E == 0) & (np.abs(better_E) > _CLOSE))
     falls_E[begins] = False
@@ -108,7 +109,8 @@ def _wrong(
         expected_E = centred_E / (np.sqrt(variance_E) + _EPSILON)
     else:
         return wrong_E
-    return wrong_E | (~equal_E & (np.abs(found_E - expected_E) > 1e-4 * np.abs(expected_E) + _CLOSE))
+    wrong_E |= ~equal_E & (np.abs(found_E - expected_E) > 1e-4 * np.abs(expected_E) + _CLOSE)
+    return wrong_E
 
 
 def _listed(values: Sequence[float] | NDArray[np.float64]) -> str:

@@ -86,6 +86,8 @@ def audit_run(folder: Path, say: Callable[[str], object], rescored: Rescored | N
         steps[step].append(record)
     for step, records in steps.items():
         audit.step(step, records, rescored)
+    if rescored is None:
+        ledger.skipped["rewards"] = "was not asked for"
     ledger.defects = reading.defects
     audit.metrics(run.metrics)
     for check in CAUSES:

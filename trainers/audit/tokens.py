@@ -110,6 +110,8 @@ def text_findings(episode: Episode, chat: Chat) -> Iterator[Finding]:
     heard, said = [text for text in heard if text], [text for text in said if text]
     if episode.start.prefix:  # Earlier turns are context there.
         heard = heard[max(0, len(heard) - len(said)) :]
+    if episode.ending is Ending.LENGTH_LIMIT and len(said) == len(heard) + 1:
+        said.pop()  # Not every arena writes down what was cut.
     if messages and said != heard:
         turn = next((i for i, pair in enumerate(zip(said, heard, strict=False)) if pair[0] != pair[1]), None)
         differs = f"{len(said)} turns were sampled, {len(heard)} are in its messages"
@@ -121,6 +123,8 @@ def text_findings(episode: Episode, chat: Chat) -> Iterator[Finding]:
 def prompt_findings(episode: Episode, chat: Chat) -> Iterator[Finding]:
     """An episode begins with its prompt as the template renders it, whole."""
     if not episode.rows or episode.start.prefix or episode.start.seat is not None:
+        return
+    if "strftime_now" in str(chat.tokenizer.chat_template):  # It shows the date, which is another one now.
         return
     messages, row = episode.attempt.messages, episode.rows[0]
     said = next((i for i, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
