@@ -7,7 +7,7 @@ episode is worth (`scoring`), the step from advantages to weights (`update`), wh
 
 import time
 from collections.abc import Generator
-from contextlib import closing
+from contextlib import closing, nullcontext
 
 from palaestra.agents import TokenLimits
 from palaestra.agents.policies.table import in_every_seat
@@ -23,14 +23,15 @@ from palaestra.trainers.batch import Batch
 from palaestra.trainers.config import GRPOConfig
 from palaestra.trainers.learner import Learner
 from palaestra.trainers.look import look
-from palaestra.trainers.losses.advantages import damped
+from palaestra.trainers.losses.advantages import GreedyBaseline, damped
 from palaestra.trainers.metrics import batch_metrics
 from palaestra.trainers.progress import Progress
 from palaestra.trainers.rollouts import rollouts
 from palaestra.trainers.sampling.in_order import Groups
 from palaestra.trainers.sampling.sampler import Sampler
 from palaestra.trainers.sampling.seats import check_seats, seats_of
-from palaestra.trainers.scoring.awaited import Scoring
+from palaestra.trainers.scoring.progressive import opened
+from palaestra.trainers.scoring.reasoning import scoring
 from palaestra.trainers.share import Share
 from palaestra.trainers.turns import Turns
 from palaestra.trainers.update import update
@@ -51,7 +52,13 @@ def train(learner: Learner[GRPOConfig], arena: Arena) -> Generator[Progress, Non
     sampler: Sampler = recipe.sampler(
         config.env.env_id,
         arena.task_count,
-        Groups(config.play.num_prompts, config.play.num_generations, seats, frozenset(config.env.train_seats or seats)),
+        Groups(
+            config.play.num_prompts,
+            config.play.num_generations,
+            seats,
+            frozenset(config.env.train_seats or seats),
+            isinstance(recipe.advantage, GreedyBaseline),
+        ),
         config.seed,
     )
     if learner.ranks.count > 1:
@@ -60,17 +67,18 @@ def train(learner: Learner[GRPOConfig], arena: Arena) -> Generator[Progress, Non
         sampler.load(learner.state)
     agent, limits = in_every_seat(learner.agent, seats), TokenLimits(config.play.max_turn_tokens, config.longest_row)
     learner.publish()
+    judge = None if recipe.judge is None else recipe.judge.opened()
     played = rollouts(
         agent,
         arena,
         sampler,
-        scoring := Scoring(recipe.shaping, ordered=arena.ordered),
+        scored := scoring(shaping := opened(recipe.shaping, learner.state), judge, ordered=arena.ordered),
         limits=limits,
         temperature=config.play.temperature,
         max_staleness=config.play.max_staleness,
         turns=turns,
     )
-    with closing(scoring), closing(played) as batches:
+    with nullcontext() if judge is None else closing(judge), closing(scored), closing(played) as batches:
         while learner.step < learner.steps:
             learner.require_gradients()
             collapse.require_none()
@@ -86,7 +94,7 @@ def train(learner: Learner[GRPOConfig], arena: Arena) -> Generator[Progress, Non
             figures, lessons = update(learner, batch, damped(advantages, batch, recipe.max_advantage), seen)
             with turns.take(urgent=True):  # Between two polls, where play goes on.
                 learner.publish()
-            learner.state = batch.state
+            learner.state = shaping.after(batch)
             took = time.perf_counter() - began
             metrics |= figures | {"time/learn": took - waited, "step_time": took}
             note = "; ".join(filter(None, (_note(metrics), collapse.told(metrics))))

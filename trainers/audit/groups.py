@@ -45,7 +45,11 @@ def member_findings(batch: Batch) -> Iterator[Finding]:
         if place in taught and (lacks or episode.fault or not np.isfinite(scored.reward)):
             fault = scored.fault or episode.fault
             found = f"it is a sample: {episode.ending}, reward {episode.reward}, fault {fault!r}"
-        elif place not in taught and not lacks and not episode.fault and episode.start.group in groups:
+        elif (
+            place not in taught
+            and not (lacks or episode.fault or episode.start.greedy)
+            and episode.start.group in groups
+        ):
             found = f"it has the reward {episode.reward}, and is no sample of its group"
         else:
             continue

@@ -87,7 +87,7 @@ def require_rewards(batch: Batch, max_broken_share: float) -> None:
     dropped = [scored for scored in batch.played if scored.terms is None]
     if len(dropped) > max_broken_share * played or len(dropped) == played:
         raise TrainingHalted(
-            f"{len(dropped)} of {played} episodes of this step are BROKEN or have no reward, more than "
+            f"{len(dropped)} of {played} episodes of this step are BROKEN, or have no reward or no verdict, more than "
             f"max_broken_share={max_broken_share}; the last fault: {dropped[-1].fault}"
         )
     cut = sum(bool(scored.episode.fault) for scored in batch.played if scored.terms is not None)

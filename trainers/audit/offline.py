@@ -38,6 +38,7 @@ from palaestra.trainers.batch import Batch, Sample, Scored, Seen
 from palaestra.trainers.config import GRPOConfig
 from palaestra.trainers.run import Run
 from palaestra.trainers.sampling.uniform import Uniform
+from palaestra.trainers.scoring.progressive import Progressive
 
 _CLOSE = 1e-6
 _FARTHEST = 0.1
@@ -124,7 +125,10 @@ class _Audit:
         groups = len(set(batch.groups.tolist()))
         ledger.add("groups", groups, group_findings(batch))
         ledger.add("members", len(batch.played), member_findings(batch))
-        ledger.add("terms", len(records), [found for record in records for found in self._terms(record)])
+        if isinstance(self.config.recipe.shaping, Progressive) and self.config.recipe.shaping.curriculum:
+            ledger.skipped["terms"] = "a curriculum's weights are not recorded"
+        else:
+            ledger.add("terms", len(records), [found for record in records for found in self._terms(record)])
         self._compare(groups, batch, advantages)
         self._starts(step, records)
         self._gap(step, records)
@@ -138,15 +142,15 @@ class _Audit:
 
     def _batch(self, step: int, records: Sequence[Record]) -> Batch:
         """As it was learned from. The j-th lesson of each member of a group is that of its j-th copy."""
-        shaping = self.config.recipe.shaping
-        played = tuple(
-            Scored(
-                record.episode,
-                record.lessons[0].terms if record.lessons else shaping(record.episode) if _rewarded(record) else None,
-                fault=record.episode.fault,
-            )
-            for record in records
-        )
+        recipe = self.config.recipe
+
+        def terms(record: Record) -> Mapping[str, float] | None:
+            if record.lessons:
+                return record.lessons[0].terms
+            # Without a lesson a judge may have had no verdict.
+            return recipe.shaping(record.episode) if _rewarded(record) and recipe.judge is None else None
+
+        played = tuple(Scored(record.episode, terms(record), fault=record.episode.fault) for record in records)
         keys = [(record.episode.start.group, j) for record in records for j, _ in enumerate(record.lessons)]
         numbers = {key: number for number, key in enumerate(sorted(set(keys)))}
         places = [place for place, record in enumerate(records) for _ in record.lessons]
