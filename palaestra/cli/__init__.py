@@ -28,6 +28,7 @@ COMMANDS = {
     "view": "look at a run: curves, groups, episodes, tokens",
     "analyse": "runs and files of episodes in figures, side by side, with intervals over seeds",
     "sweep": "train a grid of settings over seeds, and hold the arms against each other",
+    "audit": "check the records of a run: masks, groups, advantages, rewards",
     "replay": "run recorded episodes again without their tools, and prove them identical",
     "rescore": "compute another reward over recorded episodes",
     "judge": "label recorded episodes with a teacher's verdicts, for a reward model to learn from",
