@@ -11,7 +11,7 @@ PY = .venv/bin/python
 export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-browser test-docker test-vllm prove check bench-async bench-depth bench-gpu bench-engine bench-episodes bench-envs bench-sandbox bench-train bench-web study docs pictures clean
+.PHONY: help setup demo test test-browser test-docker test-vllm prove check bench-async bench-depth bench-gpu bench-engine bench-episodes bench-envs bench-sandbox bench-train bench-web study examples docs pictures clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -80,6 +80,9 @@ bench-web: setup  ## search, the text browser and the real one, against their ta
 
 study: setup  ## the papers' claims put to the test, an hour on two cores: PART=algorithms; ONLY=vspo, MINUTES=10
 	@$(PY) benchmarks/study $(PART) --minutes $(MINUTES) $(if $(ONLY),--only $(ONLY))
+
+examples: setup  ## the small versions of both papers' paths, five minutes each
+	@$(PY) examples/demystify/small.py && $(PY) examples/prs_vspo/small.py
 
 clean:  ## remove what tests and builds leave behind; .venv and runs/ stay
 	@rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

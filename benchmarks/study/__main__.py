@@ -9,20 +9,19 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import tyro
-from arms import COMPARISONS, STARTS
+from arms import COMPARISONS
 from one_run import run
-from report import write
+from report import BEGIN, END, write
 from results import Results
-from start_models import opened
 
 HERE = Path(__file__).resolve().parent
 
@@ -39,6 +38,8 @@ class Options:
     """Seeds of each comparison at most; the study asks for five or ten, comparison by comparison."""
     minutes: float = 60.0
     """No run begins later; 0 writes the page alone."""
+    miniature: Path | None = None
+    """Try every arm for a step from start models that were hardly raised, and keep all of it in this folder."""
     workers: int = 2
     """Processes, with one thread each."""
     starts: Path = HERE.parents[1] / "runs" / "study"
@@ -52,25 +53,25 @@ class Options:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Raise what must be raised, run what has not been run, seed by seed, and report."""
     options = tyro.cli(Options, args=arguments)
+    small = options.miniature is not None
+    if options.miniature is not None:
+        folder = options.miniature
+        (folder / "study.md").write_text(f"{BEGIN}\n{END}\n", encoding="utf-8")
+        kept = {"starts": folder / "starts", "results": folder / "results", "page": folder / "study.md"}
+        options = replace(options, seeds=1, **kept)
     if unknown := [name for name in options.only if name not in COMPARISONS]:
         raise SystemExit(f"no comparison is called {unknown[0]!r}; there are {', '.join(COMPARISONS)}")
     results, failed, end = Results(options.results), 0, time.monotonic() + 60 * options.minutes
     with ProcessPoolExecutor(options.workers, get_context("spawn")) as pool:
         for seed in range(options.seeds if options.minutes else 0):
-            jobs = list(_missing(options, results, seed))
-            wanted = dict.fromkeys(start for _, _, start in jobs)
-            late = time.monotonic() >= end
-            if not late:
-                list(pool.map(_raise, [(start, seed, options.starts) for start in wanted]))
-            left = iter([] if late else jobs)
-            running = {}
+            left, running = _missing(options, results, seed), dict[Future[dict[str, Any]], tuple[str, str]]()
             while True:
                 while len(running) < options.workers and time.monotonic() < end and (job := next(left, None)):
-                    running[pool.submit(run, job[0], job[1], seed, options.starts)] = job
+                    running[pool.submit(run, *job, seed, options.starts, small)] = job
                 if not running:
                     break
                 done = next(as_completed(running))
-                name, arm, _ = running.pop(done)
+                name, arm = running.pop(done)
                 failed += not _kept(results, name, arm, seed, done)
     write(options.page, results)
     missing = sum(len(list(_missing(options, results, seed))) for seed in range(options.seeds))
@@ -78,23 +79,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if failed else 0
 
 
-def _missing(options: Options, results: Results, seed: int) -> Iterator[tuple[str, str, str]]:
-    """Comparison, arm and start model of the runs with this seed that are not there."""
-    for name, comparison in COMPARISONS.items():
-        for arm, of_arm in comparison.arms.items() if name in (options.only or COMPARISONS) else ():
-            if seed < comparison.seeds_of(arm) and not results.has(name, arm, seed):
-                yield name, arm, of_arm.start or comparison.start
+def _missing(options: Options, results: Results, seed: int) -> Iterator[tuple[str, str]]:
+    """Comparison and arm of the runs with this seed that are not there."""
+    for name in options.only or COMPARISONS:
+        for arm in COMPARISONS[name].arms:
+            if seed < COMPARISONS[name].seeds_of(arm) and not results.has(name, arm, seed):
+                yield name, arm
 
 
-def _raise(job: tuple[str, int, Path]) -> None:
-    name, seed, root = job
-    opened(name, STARTS[name], seed, root)
-
-
-def _kept(results: Results, name: str, arm: str, seed: int, done: object) -> bool:
+def _kept(results: Results, name: str, arm: str, seed: int, done: "Future[dict[str, Any]]") -> bool:
     """Write a run down, and say how it ended."""
     try:
-        found = done.result()  # type: ignore[attr-defined]
+        found = done.result()
     except Exception as error:
         print(f"{name}, {arm}, seed {seed}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         return False

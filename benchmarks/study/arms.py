@@ -6,7 +6,7 @@ differs.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from start_models import Phase, StartModel
@@ -97,6 +97,17 @@ class Comparison:
     def seeds_of(self, arm: str) -> int:
         """How many runs an arm has."""
         return self.arms[arm].seeds or self.seeds
+
+
+def in_miniature(comparison: Comparison) -> Comparison:
+    """A step or two of two tasks, measured once: whether a run runs."""
+    settings = {**comparison.settings, "num_prompts": 2, "num_mini_batches": 2}
+    return replace(comparison, tokens=1, points=1, tasks=4, settings=settings)
+
+
+def hardly_raised(start: StartModel) -> StartModel:
+    """For runs in miniature: it has seen a few episodes, and may do anything."""
+    return StartModel([replace(phase, episodes=64, steps=min(2, phase.steps)) for phase in start.phases])
 
 
 BASE = {

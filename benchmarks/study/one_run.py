@@ -10,7 +10,7 @@ from typing import Any
 import codes  # noqa: F401  Both register their environments.
 import torch
 import trail  # noqa: F401
-from arms import BASE, COMPARISONS, STARTS, Arm, Comparison
+from arms import BASE, COMPARISONS, STARTS, Arm, Comparison, hardly_raised, in_miniature
 from measuring import Steps, measure
 from start_models import opened
 
@@ -62,13 +62,14 @@ def settings(comparison: Comparison, arm: Arm, seed: int) -> dict[str, Any]:
     }
 
 
-def run(name: str, arm_name: str, seed: int, root: Path) -> dict[str, Any]:
-    """Train an arm, measure it on its way, and tell."""
+def run(name: str, arm_name: str, seed: int, root: Path, small: bool = False) -> dict[str, Any]:
+    """Train an arm, measure it on its way, and tell; in miniature, if `small`."""
     torch.set_num_threads(1)
     began = time.process_time()
-    comparison = COMPARISONS[name]
+    comparison = in_miniature(COMPARISONS[name]) if small else COMPARISONS[name]
     asked = settings(comparison, comparison.arms[arm_name], seed)
-    folder = opened(asked["start"], STARTS[asked["start"]], seed, root)
+    start = STARTS[asked["start"]]
+    folder = opened(asked["start"], hardly_raised(start) if small else start, seed, root)
     started = time.process_time() - began
     config = _config(asked, seed)
     local = open_model(str(folder), config)
@@ -76,8 +77,9 @@ def run(name: str, arm_name: str, seed: int, root: Path) -> dict[str, Any]:
     if asked["curated"]:
         kept, tokens = curated(local.agent, config)
         spent = tokens if asked["curated"] == "counted" else 0.0
-        if not kept:
+        if not kept and not small:
             raise SystemExit(f"{name}, {arm_name}, seed {seed}: curation leaves no task of the pool")
+        kept = kept or [0, 1]
         env = replace(config.env, env_options=(*config.env.env_options, f"kept={'+'.join(map(str, kept))}"))
         config = replace(config, env=env)
     watched = Watched(**{key: getattr(config.recipe.loss, key) for key in Clip.__dataclass_fields__})
@@ -124,7 +126,8 @@ def _trained(config: GRPOConfig, local: Any, asked: Mapping[str, Any], spent: fl
 
     steps, note, place = Steps(LONG if asked["start"] == "codes-long" else None), "", asked["tokens"] / asked["points"]
     curve = [measured(0.0)]
-    while spent >= place * len(curve):  # Nothing has been learned while the pool was curated.
+    # Nothing has been learned while the pool was curated.
+    while spent >= place * len(curve) and len(curve) <= asked["points"]:
         curve.append({**curve[0], "tokens": place * len(curve)})
     learner = Learner(local.agent, local.model, config)
     with closing(open_arena(config)) as arena, closing(train(learner, arena)) as stage:

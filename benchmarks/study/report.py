@@ -129,6 +129,8 @@ def _section(name: str, comparison: Comparison, results: Results) -> str:
         f"| arm | seeds | start | AUC | final | d AUC | d final | AUC is | {' | '.join(SHOWN[name])} |",
         "|---" * (8 + len(SHOWN[name])) + "|",
     ]
+    if not any(runs.values()):
+        return "\n".join([*rows[:2], "Not run yet."])
     for arm, lines in runs.items():
         if lines:
             rows.append(_row(arm, lines, {} if arm == comparison.against else base, SHOWN[name]))
@@ -170,7 +172,7 @@ def _draw(picture: Path, results: Results) -> None:
         for arm in comparison.arms:
             curves = [line["curve"] for line in results.of(name, arm).values()]
             if curves:
-                tokens = comparison.tokens * np.arange(comparison.points + 1) / comparison.points / 1000
+                tokens = comparison.tokens / 1000 * np.linspace(0, 1, len(curves[0]))
                 axes.plot(tokens, np.mean([[p["success"] for p in c] for c in curves], axis=0), label=arm, linewidth=1)
         axes.title.set_fontsize(8)
         axes.tick_params(labelsize=7)

@@ -6,6 +6,7 @@ demonstrations; how often is written down.
 """
 
 import copy
+import fcntl
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -60,13 +61,16 @@ class StartModel:
 
 
 def opened(name: str, recipe: StartModel, seed: int, root: Path) -> Path:
-    """The folder of a start model; it is raised where there is none."""
+    """The folder of a start model; it is raised where there is none, while others that want it wait."""
     folder = root / f"{name}-{seed}"
-    if not (folder / "raised.json").is_file():
-        began = time.process_time()
-        told = _raised(recipe, seed, folder)
-        content = told | {"cpu_seconds": round(time.process_time() - began, 1)}
-        (folder / "raised.json").write_text(json.dumps(content), encoding="utf-8")
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "raised.json").is_file():
+            began = time.process_time()
+            told = _raised(recipe, seed, folder)
+            content = told | {"cpu_seconds": round(time.process_time() - began, 1)}
+            (folder / "raised.json").write_text(json.dumps(content), encoding="utf-8")
     return folder
 
 
