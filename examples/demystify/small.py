@@ -22,12 +22,12 @@ def main() -> None:
     options = parser.parse_args()
     folder, quick = options.folder, options.quick
     folder.mkdir(parents=True, exist_ok=True)
-    shown, epochs, pool, steps, tasks, samples = (1300, 3, 30, 6, 16, 8) if quick else (2600, 2, 120, 50, 48, 32)
+    shown, epochs, pool, steps, tasks, samples = (1300, 4, 30, 6, 16, 8) if quick else (2600, 2, 120, 50, 48, 32)
 
     published = folder / "published.jsonl"
     with published.open("w") as file:
-        for number in range(2000):
-            a, b = number * 37 % 100, number * 61 // 7 % 100
+        for number in range(4000):
+            a, b = divmod(number * 7919 % 10_000, 100)
             row = {
                 "prompt": [{"role": "user", "content": f"What is {a} * {b}?"}],
                 "reward_model": {"ground_truth": str(a * b)},
