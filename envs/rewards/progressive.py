@@ -26,8 +26,11 @@ from typing import Any
 
 from palaestra.envs.core.scoring import RewardPart, check_declared, is_number
 from palaestra.envs.rewards.answer import MARK
-from palaestra.episode import Attempt, Status
+from palaestra.episode import Attempt
 from palaestra.errors import EnvironmentDefect
+from palaestra.stages import counted, formatted_answer, parsed_calls, valid_calls
+
+__all__ = ["Progressive", "Stage", "marked_answer", "parsed_calls", "valid_calls"]
 
 Measure = Callable[[Attempt], float | Awaitable[float]]
 _SLACK = 1e-9
@@ -96,14 +99,12 @@ class Progressive:
 
     def values(self, scores: Mapping[str, float]) -> dict[str, float]:
         """What the scores of the stages come to; scores behind the first stage that is not cleared are not needed."""
-        held: dict[str, float] = dict.fromkeys(self.parts, 0.0)
+        found = []
         for stage in self.stages:
-            score = scores[stage.name]
-            # The surplus of a cleared stage waits for the last one: it must not outweigh what a later one clears.
-            held[stage.name] = min(score, stage.threshold)
-            if score < stage.threshold:
-                return held
-        return {stage.name: scores[stage.name] for stage in self.stages}
+            found.append(scores[stage.name])
+            if found[-1] < stage.threshold:
+                break
+        return dict(zip(self.parts, counted(found, [stage.threshold for stage in self.stages]), strict=True))
 
     def _measured(self, attempt: Attempt) -> dict[str, float]:
         scores: dict[str, float] = {}
@@ -145,21 +146,6 @@ def _checked(stage: Stage, value: Any) -> float:
     return min(max(number, 0.0), 1.0)
 
 
-# Measures that most environments want.
-
-
-def parsed_calls(attempt: Attempt, required: bool = False) -> float:
-    """Share of the calls that could be read as one. Without any: 0 where a call is `required`, else 1."""
-    read = [bool(call.name) or call.status is not Status.BAD_CALL for call in attempt.calls]
-    return sum(read) / len(read) if read else float(not required)
-
-
-def valid_calls(attempt: Attempt, required: bool = False) -> float:
-    """Share of the calls to a tool that exists, with arguments it takes."""
-    valid = [call.status is not Status.BAD_CALL for call in attempt.calls]
-    return sum(valid) / len(valid) if valid else float(not required)
-
-
 def marked_answer(attempt: Attempt) -> float:
     """1 where the answer has "Answer:" in it, once."""
-    return float((attempt.answer or "").count(MARK) == 1)
+    return formatted_answer(attempt, MARK)

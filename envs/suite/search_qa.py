@@ -13,7 +13,8 @@ An episode:  <tool_call>{"name": "search", "arguments": {"query": "Sopa Rin born
 
 Passages come from one generated world (`search_qa_world`), indexed once a process; questions too
 (`search_qa_questions`), or from a file in the columns of NQ, HotpotQA and others (`question_files`). Success is the
-exact match of Search-R1, or token F1 with `metric="f1"`; both are reported. Left out: judging by a model.
+exact match of Search-R1, or token F1 with `metric="f1"`; both are reported, and length-aware BLEU as `quality`, for
+progressive rewards (`--recipe prs`). Left out: judging by a model.
 """
 
 import logging
@@ -26,6 +27,7 @@ from palaestra.envs import RewardPart, Task, ToolEnv, Toolkit
 from palaestra.envs.core.backends import Where
 from palaestra.envs.data.question_files import holds_questions, read_questions
 from palaestra.envs.rewards.answer import MARK, final_answer, reading
+from palaestra.envs.rewards.bleu import length_aware_bleu
 from palaestra.envs.rewards.quotation import exact_match, token_f1
 from palaestra.envs.search.index import Index
 from palaestra.envs.search.remembered import Remembered
@@ -50,6 +52,7 @@ class SearchQA(ToolEnv):
     max_turns = 10
     parts: Mapping[str, RewardPart] = {
         "success": RewardPart(), "em": RewardPart(weight=0.0), "f1": RewardPart(weight=0.0),
+        "quality": RewardPart(weight=0.0),
     }  # fmt: skip
 
     def __init__(
@@ -97,7 +100,7 @@ class SearchQA(ToolEnv):
         """What stands after "Answer:", compared with the answer and its other names."""
         answer, expected = final_answer(attempt.answer), expected_answers(attempt.task)
         found = {"em": float(exact_match(answer, expected)), "f1": token_f1(answer, expected)}
-        return {"success": found[self.metric], **found}
+        return {"success": found[self.metric], **found, "quality": length_aware_bleu(answer, expected)}
 
     def explain(self, attempt: Attempt) -> str:
         """What was read, and what is right."""

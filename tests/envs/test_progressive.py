@@ -57,7 +57,7 @@ def two_attempts(draw):
 
 
 @given(two_attempts(), st.integers(0, 4), st.integers(1, STEPS))
-def test_stuck_at_a_stage_is_less_than_any_that_clears_it(drawn, place, missing):
+def test_f39_stuck_at_a_stage_is_less_than_any_that_clears_it(drawn, place, missing):
     weights, thresholds, stuck, clears = drawn
     place %= len(weights)
     for at in range(place + 1):
@@ -69,7 +69,7 @@ def test_stuck_at_a_stage_is_less_than_any_that_clears_it(drawn, place, missing)
 
 
 @given(two_attempts(), st.integers(0, 4))
-def test_clearing_a_stage_or_doing_better_at_any_never_lowers_the_reward(drawn, place):
+def test_f39_clearing_a_stage_or_doing_better_at_any_never_lowers_the_reward(drawn, place):
     weights, thresholds, scores, other = drawn
     reward, place = progressive(weights, thresholds), place % len(weights)
     better = list(scores)
@@ -83,7 +83,7 @@ def test_clearing_a_stage_or_doing_better_at_any_never_lowers_the_reward(drawn, 
 
 
 @given(two_attempts())
-def test_only_perfect_stages_give_the_full_reward_and_with_thresholds_of_one_it_is_the_gated_sum(drawn):
+def test_f39_only_perfect_stages_give_the_full_reward_and_with_thresholds_of_one_it_is_the_gated_sum(drawn):
     weights, thresholds, scores, _ = drawn
     reward = progressive(weights, thresholds)
     full = total(reward, [1.0] * len(weights))

@@ -29,11 +29,18 @@ class Groups:
     seats: tuple[str, ...] = ()
     learning: frozenset[str] = frozenset()
     """Seats that are learned from."""
+    greedy: bool = False
+    """Whether one more episode of each task is played with the likeliest tokens, which is not learned from."""
+
+    @property
+    def episodes(self) -> int:
+        """Of each task."""
+        return self.num_generations + self.greedy
 
     @property
     def members(self) -> int:
         """Episodes that a group's number stands for."""
-        return self.num_generations * max(1, len(self.seats))
+        return self.episodes * max(1, len(self.seats))
 
 
 class InOrder:
@@ -77,7 +84,7 @@ class InOrder:
             return
         number = self._number(scored.episode.start)
         members = self._heard.setdefault(number, [])
-        members.append((self._arrived, scored))
+        members.append((self._place(scored.episode.start), scored))
         self._arrived += 1
         known = [scored for _, scored in members]
         if len(members) == self.groups.members:
@@ -136,17 +143,23 @@ class InOrder:
     def _starts(self, group: int) -> Iterator[Start]:
         """The members of a group, and of a game each seat's; a seat's episodes are compared with one another."""
         env, task = self.draw(group)
-        count = self.groups.num_generations
-        seeds = range(group * count, (group + 1) * count)
-        return seated((Start(task, seed, group, env=env) for seed in seeds), self.groups.seats)
+        count, first = self.groups.num_generations, group * self.groups.episodes
+        places = range(self.groups.episodes)
+        starts = (Start(task, first + place, group, env=env, greedy=place >= count) for place in places)
+        return seated(starts, self.groups.seats)
 
     def _number(self, start: Start) -> int:
         return start.group // max(1, len(self.groups.seats))
 
+    def _place(self, start: Start) -> int:
+        """Where an episode that is heard now stands in its batch."""
+        return self._arrived
+
     def _teaches(self, scored: Scored, kept: Sequence[int]) -> bool:
-        """An episode that another seat cut short has a fault, and is no lesson."""
+        """An episode that another seat cut short has a fault, and is no lesson; nor is a greedy one."""
         episode, seats = scored.episode, self.groups.seats
-        if scored.terms is None or episode.fault or self._number(episode.start) not in kept:
+        number, greedy = self._number(episode.start), episode.start.greedy
+        if scored.terms is None or episode.fault or greedy or number not in kept:
             return False
         return not seats or episode.start.seat in self.groups.learning
 

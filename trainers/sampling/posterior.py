@@ -66,7 +66,8 @@ class Believing(InOrder):
             return None
         groups: dict[int, list[Scored]] = {}
         for scored in made.played:
-            groups.setdefault(self._number(scored.episode.start), []).append(scored)
+            if not scored.episode.start.greedy:  # It succeeds more often, or less, than what is learned from.
+                groups.setdefault(self._number(scored.episode.start), []).append(scored)
         prior = self._options.prior
         for members in groups.values():
             values = [value for of_seat in compared_values(members, "success").values() for value in of_seat]

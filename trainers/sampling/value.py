@@ -38,6 +38,8 @@ class Value:
     """What of a group stands for uncertainty; the population's."""
     compared: Compared = "reward"
     """Whose mean and deviation: the training reward's, scaled from its range to 0 and 1, or success."""
+    worst_reward: float = -1.0
+    """Training reward of a failure, where the best is 1: -1 of an outcome, 0 of progressive rewards."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -86,10 +88,11 @@ class Refilling(InOrder):
         return replace(played, samples=tuple(samples), figures={**played.figures, **figures})
 
     def _value(self, batch: Batch, places: Sequence[int]) -> float:
-        """Of a group; a training reward lies between -1 and 1, and is scaled as a success is."""
+        """Of a group; a training reward is scaled as a success is."""
         found = compared_values([batch.played[place] for place in places], self._options.compared)
         outcomes = np.array([value for values in found.values() for value in values], np.float64)
-        return self._options.value(outcomes if self._options.compared == "success" else (outcomes + 1) / 2)
+        worst = 0.0 if self._options.compared == "success" else self._options.worst_reward
+        return self._options.value((outcomes - worst) / (1 - worst))
 
     def _drawn(self, number: int, values: dict[int, float], count: int) -> list[int]:
         """The groups that are copied, in the order of drawing; the same whenever a batch is made again."""
