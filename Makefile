@@ -9,7 +9,7 @@ PY = .venv/bin/python
 export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-browser test-docker test-vllm prove check bench-async bench-depth bench-gpu bench-engine bench-episodes bench-envs bench-sandbox bench-train bench-web docs pictures clean
+.PHONY: help setup demo test test-browser test-docker test-vllm prove check bench-async bench-depth bench-gpu bench-engine bench-episodes bench-envs bench-judge bench-sandbox bench-train bench-web docs pictures clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -24,7 +24,7 @@ test: setup  ## the tests, under five minutes
 	@$(PY) -m pytest -m "not prove and not chromium and not docker and not vllm" -q -n 2 --dist loadfile
 
 test-browser: setup  ## the real browser, MiniWoB and the viewer; a Chromium is installed if there is none
-	@CHROMIUM="$$($(PY) scripts/chromium.py)" && export CHROMIUM && $(PY) -m pytest -m chromium -q tests/chromium
+	@CHROMIUM="$$($(PY) scripts/chromium.py)" && export CHROMIUM && $(PY) -m pytest -m "chromium and not prove" -q tests/chromium
 
 test-docker: setup  ## the docker sandbox on an engine of its own, which is installed if there is none
 	@$(PY) scripts/engine.py run -- $(PY) -m pytest -m docker -q tests/docker tests/prove/test_hostile.py
@@ -48,6 +48,9 @@ bench-gpu: setup  ## generation, learning, a whole step and memory on one GPU
 
 bench-async: setup  ## playing ahead of the learner, against play and learning by turns
 	@$(PY) benchmarks/asynchronous.py
+
+bench-judge: setup  ## a step of training with a judge that answers after 100 ms, beside one without
+	@$(PY) benchmarks/judge.py
 
 bench-engine: setup  ## groups of multi-turn episodes: the engine against generate()
 	@$(PY) benchmarks/engine.py
@@ -73,8 +76,9 @@ bench-sandbox: setup  ## a program in the sandbox, beside a bare process and oth
 	@$(PY) scripts/peers.py $(SUITES)
 	@$(PY) scripts/engine.py run -- $(PY) benchmarks/sandbox.py
 
-bench-web: setup  ## search, the text browser and the real one, against their targets
-	@CHROMIUM="$$($(PY) scripts/chromium.py)" && export CHROMIUM && $(PY) benchmarks/web.py
+bench-web: setup  ## search, the text browser, the real one and all of MiniWoB, against their targets
+	@CHROMIUM="$$($(PY) scripts/chromium.py)" && export CHROMIUM && $(PY) benchmarks/web.py && \
+		$(PY) -m pytest -m "chromium and prove" -q tests/chromium
 
 clean:  ## remove what tests and builds leave behind; .venv and runs/ stay
 	@rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -5,7 +5,7 @@ Plain frozen data, of two kinds (`palaestra.frozen`); standard library and numpy
 (`envs`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -75,6 +75,7 @@ class Attempt:
 
     task: Task
     messages: tuple[Message, ...]
+    """Of this attempt alone: what `Start.prefix` put before it, such as an earlier attempt, is not among them."""
     answer: str | None
     """The agent's answer, without its thinking; None when the episode ended without one."""
     calls: tuple[Call, ...]
@@ -110,6 +111,21 @@ class Start:
     def key(self) -> tuple[str, int, int, str | None]:
         """What tells an episode from every other of a run. A Start from another process is a copy: compare this."""
         return self.env, self.task, self.seed, self.seat
+
+    def as_seen(self, messages: Sequence[Message]) -> tuple[Message, ...]:
+        """The messages of an attempt as its agent saw them: with the prefix after the first one of the user's."""
+        at = _prompted(messages) if self.prefix else 0
+        return (*messages[:at], *self.prefix, *messages[at:]) if at else tuple(messages)
+
+    def own(self, messages: Sequence[Message]) -> tuple[Message, ...]:
+        """Of messages as an agent saw them, those of the attempt alone: without the prefix."""
+        at = _prompted(messages) if self.prefix else 0
+        return (*messages[:at], *messages[at + len(self.prefix) :]) if at else tuple(messages)
+
+
+def _prompted(messages: Sequence[Message]) -> int:
+    """Where the first message of the user's ends; 0 where there is none yet."""
+    return next((place for place, one in enumerate(messages, 1) if one["role"] == "user"), 0)
 
 
 @statically_frozen

@@ -40,6 +40,8 @@ class Lesson:
     (an advantage of 0 has no gradient)."""
     updates: int = 0
     """Optimizer steps of this batch before the trainer said so; engine and trainer must agree where it is 0."""
+    remarks: Mapping[str, Any] = field(default_factory=dict)
+    """What a judge said beside its terms: its score, its critique."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +242,7 @@ def _record_out(record: Record) -> dict[str, Any]:
                 "terms": {name: float(value) for name, value in lesson.terms.items()},
                 "advantage": float(lesson.advantage),
                 "updates": lesson.updates,
+                **({"remarks": to_plain(lesson.remarks, "remarks")} if lesson.remarks else {}),
                 "trainer_logprobs": [
                     _numbers(said[row.sampled])
                     for said, row in zip(lesson.trainer_logprobs, episode.rows, strict=bool(lesson.trainer_logprobs))
@@ -286,7 +289,14 @@ def _record_in(content: Mapping[str, Any]) -> Record:
 
 def _lesson_in(content: Mapping[str, Any], rows: Iterable[TokenRow]) -> Lesson:
     said = tuple(_spread(row.sampled, one) for row, one in zip(rows, content["trainer_logprobs"], strict=False))
-    return Lesson(content["step"], content["terms"], content["advantage"], said, content["updates"])
+    return Lesson(
+        content["step"],
+        content["terms"],
+        content["advantage"],
+        said,
+        content["updates"],
+        from_plain(content.get("remarks", {})),
+    )
 
 
 def _call_in(content: Mapping[str, Any]) -> Call:

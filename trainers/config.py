@@ -13,6 +13,7 @@ from palaestra.errors import ConfigError
 from palaestra.plain import from_pairs
 from palaestra.trainers.checked import BELOW_ONE, COUNT, NOT_NEGATIVE, POSITIVE, SHARE, changed, check_fields
 from palaestra.trainers.recipes import Recipe, find_recipe
+from palaestra.trainers.sampling.refined import Refined
 
 _LONGEST_PROMPT = 2560
 Trackers = tyro.conf.UseAppendAction[tuple[Literal["wandb", "trackio", "tensorboard"], ...]]
@@ -292,11 +293,25 @@ class GRPOConfig:
             raise ConfigError("eval_steps asks for measurements on held-out tasks, and eval_tasks is 0; raise it")
         if self.engine.kind == "vllm" and self.model == "tiny":
             raise ConfigError("vLLM does not serve the tiny agent, whose heads are 16 wide; name a --model of yours")
+        longest, prefix = self.play.max_episode_tokens, self._longest_prefix
+        if longest is not None and prefix >= longest:
+            raise ConfigError(
+                f"max_prefix_tokens is {prefix} and max_episode_tokens {longest}: after a first attempt of that length "
+                "there is no room for a second one; lower the one (--recipe.sampler.max-prefix-tokens), or raise the "
+                "other (--play.max-episode-tokens)"
+            )
 
     @property
     def longest_row(self) -> int:
         """`max_episode_tokens`, or what the recipe makes of it."""
-        return self.play.max_episode_tokens or self.recipe.shaping.max_completion_length + _LONGEST_PROMPT
+        longest = self.recipe.shaping.max_completion_length + self._longest_prefix + _LONGEST_PROMPT
+        return self.play.max_episode_tokens or longest
+
+    @property
+    def _longest_prefix(self) -> int:
+        """What may stand between a prompt and the attempt that is learned from."""
+        sampler = self.recipe.sampler
+        return sampler.max_prefix_tokens if isinstance(sampler, Refined) else 0
 
     @property
     def heading(self) -> dict[str, Any]:
@@ -326,7 +341,10 @@ def tiny_config(env_id: str, recipe: Recipe | str = "grpo-tcr", **changes: Any) 
         "checkpoint_every": 5,
         "recorded_groups": 12,
     }
-    return grpo_config(env_id, recipe, **{**settings, **changes})
+    preset = find_recipe(recipe) if isinstance(recipe, str) else recipe
+    if isinstance(preset.sampler, Refined):
+        settings |= {"max_prefix_tokens": 256, "max_episode_tokens": 512}
+    return grpo_config(env_id, preset, **{**settings, **changes})
 
 
 def grpo_config(env_id: str, recipe: Recipe | str = "grpo-tcr", **changes: Any) -> GRPOConfig:

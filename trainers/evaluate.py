@@ -16,7 +16,7 @@ from palaestra.trainers.sampling.seats import seated, seats_of
 from palaestra.trainers.scale.ranks import ALONE, Ranks
 from palaestra.trainers.statistics import Comparison, Values, estimate, powers_of_two
 
-_SEEDS_BEYOND_TRAINING = 2**40
+SEEDS_BEYOND_TRAINING = 2**40
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,8 @@ class Report:
     `pass@k` is unbiased and counts full success, `any@k` counts the first k samples, `maj@k` takes the answer most
     often given; `bootstrap best@k` and `bootstrap maj@k` are the papers', from 1000 resamples with replacement.
     """
+    parts: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Beside success, the means of the reward's parts that lie from 0 to 1: `value`, `low`, `high` and `tasks`."""
 
     def as_dict(self) -> dict[str, object]:
         """For JSON, and back again."""
@@ -136,15 +138,10 @@ def evaluation(
     tasks, table = min(tasks, arena.task_count), seats_of(arena)
     agent = in_every_seat(agent, table)
 
-    def starts() -> Iterator[Start]:
-        for task in range(ranks.rank, tasks, ranks.count):
-            for sample in range(samples):
-                number = _SEEDS_BEYOND_TRAINING + (seed * tasks + task) * samples + sample
-                yield Start(task=task, seed=number, group=task)
-
+    starts = held_out_starts(tasks, samples, seed, ranks)
     episodes: list[Episode] = []
     scored, successes = 0, 0.0
-    for episode in play(agent, arena, seated(starts(), table), limits=limits, temperature=temperature):
+    for episode in play(agent, arena, seated(starts, table), limits=limits, temperature=temperature):
         episodes.append(episode)
         if ended is not None:
             ended(episode)
@@ -156,6 +153,14 @@ def evaluation(
     episodes.sort(key=lambda episode: (episode.start.task, episode.start.seed, episode.start.seat or ""))
     counted = [episode for episode in episodes if _counts(episode, seats)]
     return summarise(counted, tasks, samples, temperature), episodes
+
+
+def held_out_starts(tasks: int, samples: int, seed: int, ranks: Ranks = ALONE) -> Iterator[Start]:
+    """What a rank plays of an evaluation."""
+    for task in range(ranks.rank, tasks, ranks.count):
+        for sample in range(samples):
+            number = SEEDS_BEYOND_TRAINING + (seed * tasks + task) * samples + sample
+            yield Start(task=task, seed=number, group=task)
 
 
 def by_seat(
@@ -197,7 +202,19 @@ def summarise(episodes: Sequence[Episode], tasks: int, samples: int, temperature
         broken=len(episodes) - len(scored),
         endings={str(ending): sum(e.ending is ending for e in episodes) for ending in Ending},
         at_k=_at_k(matrix, _answers_by_task(scored), samples),
+        parts=_parts(scored),
     )
+
+
+def _parts(scored: Sequence[Episode]) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[int, list[float]]] = {}
+    for episode in scored:
+        for name, value in episode.parts.items():
+            found.setdefault(name, {}).setdefault(episode.start.task, []).append(value)
+    by_task = {
+        name: [sum(row) / len(row) for row in rows.values()] for name, rows in found.items() if name != "success"
+    }
+    return {name: asdict(estimate(row)) for name, row in by_task.items() if min(row) >= 0 and max(row) <= 1}
 
 
 def successes_by_task(episodes: Sequence[Episode]) -> dict[int, list[float]]:

@@ -7,7 +7,7 @@ episode is worth (`scoring`), the step from advantages to weights (`update`), wh
 
 import time
 from collections.abc import Generator
-from contextlib import closing
+from contextlib import closing, nullcontext
 
 import numpy as np
 
@@ -29,8 +29,8 @@ from palaestra.trainers.rollouts import rollouts
 from palaestra.trainers.sampling.in_order import Groups
 from palaestra.trainers.sampling.sampler import Sampler
 from palaestra.trainers.sampling.seats import check_seats, seats_of
-from palaestra.trainers.scoring.awaited import Scoring
 from palaestra.trainers.scoring.progressive import opened
+from palaestra.trainers.scoring.reasoning import scoring
 from palaestra.trainers.share import Share
 from palaestra.trainers.turns import Turns
 from palaestra.trainers.update import update
@@ -65,17 +65,18 @@ def train(learner: Learner[GRPOConfig], arena: Arena) -> Generator[Progress, Non
         sampler.load(learner.state)
     agent, limits = in_every_seat(learner.agent, seats), TokenLimits(config.play.max_turn_tokens, config.longest_row)
     learner.publish()
+    judge = None if recipe.judge is None else recipe.judge.opened()
     played = rollouts(
         agent,
         arena,
         sampler,
-        scoring := Scoring(shaping := opened(recipe.shaping, learner.state), ordered=arena.ordered),
+        scored := scoring(shaping := opened(recipe.shaping, learner.state), judge, ordered=arena.ordered),
         limits=limits,
         temperature=config.play.temperature,
         max_staleness=config.play.max_staleness,
         turns=turns,
     )
-    with closing(scoring), closing(played) as batches:
+    with nullcontext() if judge is None else closing(judge), closing(scored), closing(played) as batches:
         while learner.step < learner.steps:
             learner.require_gradients()
             began = time.perf_counter()
@@ -100,7 +101,7 @@ def _checked(batch: Batch, max_broken_share: float) -> Batch:
     dropped = [scored for scored in batch.played if scored.terms is None]
     if len(dropped) > max_broken_share * played or len(dropped) == played:
         raise TrainingHalted(
-            f"{len(dropped)} of {played} episodes of this step are BROKEN or have no reward, more than "
+            f"{len(dropped)} of {played} episodes of this step are BROKEN, or have no reward or no verdict, more than "
             f"max_broken_share={max_broken_share}; the last fault: {dropped[-1].fault}"
         )
     cut = sum(bool(scored.episode.fault) for scored in batch.played if scored.terms is not None)

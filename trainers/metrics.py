@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from palaestra.episode import Ending, Episode, Status
 from palaestra.trainers.batch import Batch
+from palaestra.trainers.scoring.agreement import judged_figures
 
 
 def batch_metrics(batch: Batch) -> dict[str, float]:
@@ -14,7 +15,7 @@ def batch_metrics(batch: Batch) -> dict[str, float]:
     broken = float(sum(scored.terms is None for scored in batch.played))
     if not batch.samples:  # A sampler kept no group: there is nothing to learn from, and it is counted.
         nothing = {"reward": 0.0, "frac_reward_zero_std": 1.0, "episodes/broken": broken, "num_tokens": 0.0}
-        return {**nothing, **batch.figures}
+        return {**nothing, **judged_figures(batch.played), **batch.figures}
     episodes, rewards = batch.episodes, batch.rewards
     calls = [call for episode in episodes for call in episode.attempt.calls]
     logprobs = [row.logprobs[row.sampled] for episode in episodes for row in episode.rows]
@@ -37,6 +38,7 @@ def batch_metrics(batch: Batch) -> dict[str, float]:
         figures[f"rewards/{name}/mean"] = np.mean([episode.parts[name] for episode in episodes])
     for name in batch.scored[0].terms or ():
         figures[f"rewards/{name}/mean"] = np.mean([(scored.terms or {})[name] for scored in batch.scored])
+    figures |= judged_figures(batch.played)
     figures |= _of_seats([scored.episode for scored in batch.played if scored.terms is not None])
     return {name: float(value) for name, value in {**figures, **batch.figures}.items()}
 

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -199,11 +200,14 @@ def limits(config: GRPOConfig) -> TokenLimits:
 
 
 def check(config: GRPOConfig) -> None:
-    """Refuse, before anything is made, what cannot work: the device, options of the environment, seats, tasks in both
-    splits, and for the tiny agent a demonstrator.
+    """Refuse, before anything is made, what cannot work: the device, a judge that nobody serves, options of the
+    environment, seats, tasks in both splits, and for the tiny agent a demonstrator.
     """
     find_device(config.device)
     check_scale(config)
+    if config.recipe.judge is not None:
+        with closing(config.recipe.judge.opened()) as judge:
+            judge.check()
     if config.model == "tiny":
         demonstrator(config.env.env_id)
     for split in ("train", "eval"):

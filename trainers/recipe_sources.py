@@ -15,6 +15,7 @@ _DEMYSTIFYING = {
     "shaping.overlong_share": "code: 4,096 of 20,480 tokens; the paper gives the form (eq. 9) and no values",
     "shaping.tool_bonus": "paper eq. 8, code",
     "shaping.bonus_on_correct": "code; the paper prints a bonus for right answers too",
+    "shaping.outcome_range": "code",
     "shaping.wrong_cap": "code; the paper's bound is missing in print",
     "shaping.overlong_counts": "code: all tokens after the prompt; the paper says output length",
     "advantage.name": "paper eq. 3",
@@ -31,6 +32,29 @@ _DEMYSTIFYING = {
 _OUTCOME = {
     "shaping.overlong_share": "inferred: the outcome alone",
     "shaping.tool_bonus": "inferred: the outcome alone",
+}
+_REAGENT = {
+    "sampler.name": "code of arXiv 2601.22154: groups without a signal are rejected",
+    "sampler.compared": "inferred: by the reward that is learned from",
+    "shaping.max_completion_length": "code of arXiv 2601.22154: responses of 10,000 tokens",
+    "shaping.overlong_share": "arXiv 2601.22154 has no length term",
+    "shaping.tool_bonus": "arXiv 2601.22154 has none",
+    "shaping.outcome_range": "arXiv 2601.22154, 2.4: the rule gives 0 to 1",
+    "loss.epsilon": "code of arXiv 2601.22154",
+    "loss.epsilon_high": "code of arXiv 2601.22154, its run without critiques",
+    "loss.dual_clip": "inferred: none is named",
+    "kl.beta": "code of arXiv 2601.22154: no KL in the loss",
+    "aggregation": "code of arXiv 2601.22154: mean over tokens, then over samples",
+    "entropy_coef": "code of arXiv 2601.22154",
+}
+_JUDGED = {
+    "judge.name": "arXiv 2601.22154, eq. 6",
+    "judge.score_weight": "arXiv 2601.22154, table 4",
+    "judge.clamp": "code of arXiv 2601.22154",
+    "judge.verdict_tokens": "code of arXiv 2601.22154: 1,200 for a score, 1,400 with a critique",
+    "judge.tries": "code of arXiv 2601.22154: 5 for a score, 10 for a critique; then 0, here dropped",
+    "judge.verdict_seconds": "code of arXiv 2601.22154",
+    "judge.read_chars": "inferred: the paper shows the judge the whole trajectory, and names no bound",
 }
 _VSPO = {
     "sampler.refill": "abstract of arXiv 2512.07478; sampling by value: inferred",
@@ -126,6 +150,18 @@ SOURCES: Mapping[str, Mapping[str, str]] = {
         "loss.epsilon_high": "arXiv 1707.06347",
         "kl.kl_in_reward": "arXiv 2203.02155",
         "kl.beta": "verl",
+    },
+    "reagent-none": _REAGENT,
+    "reagent-r": {**_REAGENT, **_JUDGED},
+    "reagent-u": {
+        **_REAGENT,
+        **_JUDGED,
+        "sampler.name": "arXiv 2601.22154, eq. 7 to 9: 2G attempts in one pool",
+        "sampler.max_prefix_tokens": "code of arXiv 2601.22154: prompts of 16,384 tokens, less 2,560 for the task's",
+        "sampler.max_rounds": "code of arXiv 2601.22154: groups without a signal are rejected; how often: inferred",
+        "shaping.max_completion_length": "code of arXiv 2601.22154: responses of 11,000 tokens with critiques",
+        "judge.tries": "code of arXiv 2601.22154: 10 for a critique; then score 0 and no critique, here dropped",
+        "loss.epsilon_high": "code of arXiv 2601.22154, its run with critiques",
     },
     "vspo": {**_OUTCOME, **_VSPO},
     "prs": _PRS,

@@ -4,7 +4,7 @@ A recipe names the functions that turn episodes into a gradient, with their sett
 called. Left out: where each value comes from (`recipe_sources`), how much is played and how fast is learned (`config`).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Annotated
 
@@ -29,12 +29,14 @@ from palaestra.trainers.losses.policy import CISPO, GMPO, Clip, PolicyGradient
 from palaestra.trainers.losses.token_advantages import GAE, Turns, Whitened
 from palaestra.trainers.sampling.dynamic import Dynamic
 from palaestra.trainers.sampling.posterior import Posterior
+from palaestra.trainers.sampling.refined import Refined
 from palaestra.trainers.sampling.uniform import Uniform
 from palaestra.trainers.sampling.value import Value
 from palaestra.trainers.scoring.progressive import Progressive
+from palaestra.trainers.scoring.reasoning import ReasoningReward
 from palaestra.trainers.scoring.terms import Shaping
 
-SAMPLERS = {"uniform": Uniform, "dynamic": Dynamic, "value": Value, "posterior": Posterior}
+SAMPLERS = {"uniform": Uniform, "dynamic": Dynamic, "value": Value, "posterior": Posterior, "refined": Refined}
 """What is played next, and which groups make a batch."""
 SHAPINGS = {"outcome": Shaping, "progressive": Progressive}
 """The terms of the training reward."""
@@ -51,6 +53,8 @@ ADVANTAGES = {
 }
 """What an episode's reward is compared with; the last two are controls."""
 CRITICS = {"none": type(None), "head": ValueHead}
+JUDGES = {"none": type(None), "rrm": ReasoningReward}
+"""Who reads each episode as it ends."""
 LOSSES = {
     "clip": Clip,
     "cispo": CISPO,
@@ -64,16 +68,21 @@ LOSSES = {
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How episodes become a gradient. --recipe.sampler, --recipe.shaping, --recipe.advantage, --recipe.loss,
-    --recipe.critic and --recipe.correction name a part that is one of several; `palaestra recipes` lists them.
+    """How episodes become a gradient. --recipe.sampler, --recipe.shaping, --recipe.judge, --recipe.advantage,
+    --recipe.loss, --recipe.critic and --recipe.correction name a part that is one of several; `palaestra recipes` lists
+    them.
     """
 
     recipe_name: Annotated[str, tyro.conf.Suppress]
     """The preset that this is, or was made from."""
-    sampler: Uniform | Dynamic | Value | Posterior = field(default_factory=Uniform, metadata={PARTS: SAMPLERS})
+    sampler: Uniform | Dynamic | Value | Posterior | Refined = field(
+        default_factory=Uniform, metadata={PARTS: SAMPLERS}
+    )
     """What is played next, and which groups make a batch."""
     shaping: Shaping | Progressive = field(default_factory=Shaping, metadata={PARTS: SHAPINGS})
     """The terms of the training reward."""
+    judge: ReasoningReward | None = field(default=None, metadata={PARTS: JUDGES})
+    """Who reads each episode as it ends; the score is one more term."""
     advantage: (
         Group | LeaveOneOut | OptimalBaseline | GreedyBaseline | Whitened | Turns | GAE | Successes | Shuffled
     ) = field(default_factory=Group, metadata={PARTS: ADVANTAGES})
@@ -101,6 +110,11 @@ class Recipe:
                 "the advantage gae and a critic belong together; expected --recipe.advantage gae --recipe.critic head, "
                 "or neither"
             )
+        if isinstance(self.sampler, Refined) and self.judge is None:
+            raise ConfigError(
+                "the sampler refined plays second attempts that have read a critique, and this recipe has no judge to "
+                "write one; expected --recipe.judge rrm --recipe.judge.url URL, or another sampler"
+            )
         if self.kl.kl_in_reward and not self.kl.beta:
             raise ConfigError("kl_in_reward is True and beta is 0: nothing would be charged; expected a beta above 0")
 
@@ -110,6 +124,8 @@ OUTCOME = Shaping(overlong_share=None, tool_bonus=0.0)
 PLAIN = Clip(0.2, 0.2, None)
 """The clip of PPO."""
 SEQUENCE = Clip(3e-4, 4e-4, None, "sequence")
+RULE = Shaping(10_000, None, 0.0, outcome_range="unit")
+"""The rule's reward alone, to which a judge's score may be added."""
 RECIPES = {
     recipe.recipe_name: recipe
     for recipe in (
@@ -126,6 +142,18 @@ RECIPES = {
         Recipe("reinforce++", shaping=OUTCOME, advantage=Whitened(), loss=PLAIN, kl=KL(0.01, "k1", True)),
         Recipe("reinforce++-baseline", shaping=OUTCOME, advantage=Whitened(True), loss=PLAIN, kl=KL(0.01, "k2")),
         Recipe("ppo", shaping=OUTCOME, advantage=GAE(), critic=ValueHead(), loss=PLAIN, kl=KL(0.001, "k1", True)),
+        Recipe("reagent-none", Dynamic(), RULE, loss=Clip(0.2, 0.28, None), aggregation="sample"),
+        Recipe(
+            "reagent-r", Dynamic("reward"), RULE, ReasoningReward(), loss=Clip(0.2, 0.28, None), aggregation="sample"
+        ),
+        Recipe(
+            "reagent-u",
+            Refined(max_rounds=10),
+            replace(RULE, max_completion_length=11_000),
+            ReasoningReward(tries=10),
+            loss=Clip(0.2, 0.34, None),
+            aggregation="sample",
+        ),
         Recipe("vspo", sampler=Value(), shaping=OUTCOME, max_advantage=3.0, loss=PLAIN, kl=KL(0.001)),
         Recipe("prs", shaping=Progressive(), loss=PLAIN, kl=KL(0.001)),
         Recipe(
@@ -143,6 +171,11 @@ RECIPES = {
 
 def find_recipe(name: str) -> Recipe:
     """The preset of that name."""
+    if name == "reagent-c":
+        raise ConfigError(
+            "reagent-c trains nothing: an agent is played with, reads a critique and tries again; it is measured by "
+            "`palaestra eval ID --model MODEL --critic URL`"
+        )
     if name not in RECIPES:
         close = get_close_matches(name, RECIPES, n=1, cutoff=0.0)[0]
         raise ConfigError(f"no recipe is called {name!r}; did you mean {close!r}? recipes: {', '.join(RECIPES)}")

@@ -71,7 +71,7 @@ def update(
     learner.step += 1
     sums = defaultdict(float, learner.ranks.summed(sums))
     lessons = [
-        Lesson(learner.step, scored.terms or {}, float(value.mean()), *of_sample)
+        Lesson(learner.step, scored.terms or {}, float(value.mean()), *of_sample, scored.remarks)
         for scored, value, of_sample in zip(batch.scored, values, said, strict=True)
     ]
     taken = [norm for norm in norms if norm is not None]

@@ -244,7 +244,7 @@ class Foreign:
     def _attempt(self, seat: Seat) -> Attempt:
         """What has happened so far. A thread that hangs in the environment may hold the lists: they are copied."""
         one = self._records[seat]
-        return Attempt(self._problem, tuple(one.messages), one.answer, (), one.turns, seat=seat)
+        return Attempt(self._problem, one.start.own(one.messages), one.answer, (), one.turns, seat=seat)
 
 
 class GymnasiumMachine(Foreign):

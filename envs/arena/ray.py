@@ -284,5 +284,5 @@ def _broken(slot: int, episode: _Episode) -> Event:
     """The end of an episode whose worker has died, with what was heard of it."""
     asked = next((str(one["content"]) for one in episode.messages if one["role"] == "user"), "")
     seat = episode.start.seat
-    attempt = Attempt(Task(asked), tuple(episode.messages), None, (), episode.turns, seat=seat)
+    attempt = Attempt(Task(asked), episode.start.own(episode.messages), None, (), episode.turns, seat=seat)
     return Event(slot, episode.start, ending=Ending.BROKEN, attempt=attempt, fault=episode.fault)

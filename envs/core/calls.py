@@ -20,6 +20,7 @@ from palaestra.envs.running.work import InProcess, Mode, Work
 from palaestra.episode import Call, Status
 from palaestra.errors import Broken, EnvironmentDefect, ToolError
 from palaestra.formats import Fault, ParsedCall
+from palaestra.shortening import cut
 
 log = logging.getLogger("palaestra.envs")
 _logged: set[tuple[str, str, str]] = set()
@@ -205,10 +206,4 @@ def clip(text: str, limit: int) -> str:
     """At most `limit` characters: head and tail, and the true size between them."""
     if not text.isascii():
         text = clean(text)
-    if len(text) <= limit:
-        return text
-    note = f"\n[... {len(text)} characters in all, cut to {limit} ...]\n"
-    room = limit - len(note)
-    if room < 2:
-        return text[: max(limit, 0)]
-    return text[: room - room // 2] + note + text[len(text) - room // 2 :]
+    return cut(text, limit)

@@ -139,9 +139,8 @@ class State:
         """What has happened in a seat so far. A thread that hangs in a tool may hold the lists: they are copied."""
         one = self.seats[seat]
         worlds = () if self.course is None else tuple(self.course.worlds)
-        return Attempt(
-            self.problem, tuple(one.messages), one.answer, tuple(one.calls), one.turns, self.final, seat, worlds
-        )
+        messages = one.start.own(one.messages)
+        return Attempt(self.problem, messages, one.answer, tuple(one.calls), one.turns, self.final, seat, worlds)
 
 
 def episode_of(author: ToolEnv, problem: Task, seed: int) -> ToolEnv:

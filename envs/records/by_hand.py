@@ -85,7 +85,9 @@ class ByHand:
         return self.playable
 
     def messages(self, seat: Seat) -> Sequence[Message]:
-        return self.attempt(seat).messages if isinstance(self.playable, Machine) else self._heard[seat]
+        if not isinstance(self.playable, Machine):
+            return self._heard[seat]
+        return self._starts[seat].as_seen(self.attempt(seat).messages)
 
     def attempt(self, seat: Seat) -> Attempt:
         ended = self.ended[seat].attempt if seat in self.ended else None

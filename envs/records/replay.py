@@ -77,10 +77,10 @@ def lead(machine: Machine, episodes: Mapping[Seat, Episode], rule: Rule | None =
         events = outcomes.settle(machine, reply)
     assert machine.state is not None
     for seat, episode in episodes.items():
-        found, recorded = machine.state.seats[seat].messages, episode.attempt.messages
+        found, recorded = machine.state.attempt(seat).messages, episode.attempt.messages
         # Where one seat broke a game, another may have spoken before, or not.
         heard = recorded[: len(found)] if broken or machine.is_open else recorded
-        same(f"message{_of(seat)}", heard, tuple(found))
+        same(f"message{_of(seat)}", heard, found)
     if machine.is_open:
         asked = (
             "the episode goes on"
@@ -110,7 +110,7 @@ def turns(machine: Machine, episodes: Mapping[Seat, Episode], rule: Rule | None)
                 turn, ruled = (seat, spoken(rule, machine, seat, first.start)), ruled + 1
                 break
             if one.left and turn is None and seat in episodes:
-                at, said = len(one.messages), episodes[seat].attempt.messages
+                at, said = len(one.messages) - len(one.start.prefix), episodes[seat].attempt.messages
                 if at < len(said) - _is_cut(seat, episodes[seat]) and said[at]["role"] == "assistant":
                     turn, ruled = (seat, said[at]["content"]), 0
         if turn is None:

@@ -28,11 +28,12 @@ COMMANDS = {
     "view": "look at a run: curves, groups, episodes, tokens",
     "replay": "run recorded episodes again without their tools, and prove them identical",
     "rescore": "compute another reward over recorded episodes",
+    "judge": "label recorded episodes with a teacher's verdicts, for a reward model to learn from",
     "collect": "let a teacher play and keep its best episodes",
     "sft": "imitate recorded episodes",
     "data": "look at a file of tasks, or find the row that is wrong",
     "index": "make an index of a corpus that agents search, or ask one by hand",
-    "serve": "for other machines: run agents' programs (sandbox), search an index (search), serve a model (vllm)",
+    "serve": "for other machines: run agents' programs (sandbox), search an index (search), serve a model (vllm, rrm)",
     "doctor": "what is installed, what a model's template does, what memory it needs",
     "demo": "raise the tiny agent, train it, and hold the result against controls",
 }

@@ -19,6 +19,7 @@ from palaestra.registry import chosen_format, demonstrator
 
 if TYPE_CHECKING:
     from palaestra.agents import Agent
+    from palaestra.judging.guard import Guard
     from palaestra.registry import Demonstrator
 
 DEMONSTRATOR, HUMAN = "demonstrator", "human"
@@ -54,6 +55,13 @@ class AgentOptions:
     """Send tool schemas and calls in the server's own form; without it they are described in the system message."""
     send_seed: bool = False
     """Send a seed with each request, for servers that take one."""
+    guard_url: str | None = None
+    """OpenAI-compatible server of a reward model (`palaestra serve rrm`) that reads each turn of a served model before
+    it is carried out."""
+    guard_below: float = 0.3
+    """Scores below this hold a turn back, and end its episode."""
+    guard_model: str = "rrm"
+    """The reward model's name at --guard-url."""
     device: str = "auto"
     """For a model that is loaded here: `cpu`, `cuda`, or `auto`."""
 
@@ -140,6 +148,21 @@ def spending(cost: dict[str, Any]) -> str:
     return text
 
 
+def open_guard(url: str | None, below: float, model: str) -> "Guard | None":
+    """The guard that options name; a UsageError where it cannot be reached."""
+    from palaestra.judging.guard import Guard
+
+    if url is None:
+        return None
+    guard = Guard(url, below, model)
+    try:
+        guard.check()
+    except BaseException:
+        guard.close()
+        raise
+    return guard
+
+
 def _opened(options: AgentOptions, format: str, env_id: str, slots: int, seed: int) -> "Agent":
     from palaestra.agents import Agent, EndpointPolicy, HumanPolicy, ScriptedPolicy
     from palaestra.endpoint import EndpointConfig
@@ -148,7 +171,11 @@ def _opened(options: AgentOptions, format: str, env_id: str, slots: int, seed: i
         names = {field.name for field in fields(EndpointConfig)} & {field.name for field in fields(options)}
         config = EndpointConfig(**{name: getattr(options, name) for name in names})
         policy = EndpointPolicy(
-            config, format=format, native_tools=options.native_tools, seed=seed if options.send_seed else None
+            config,
+            format=format,
+            native_tools=options.native_tools,
+            seed=seed if options.send_seed else None,
+            guard=open_guard(options.guard_url, options.guard_below, options.guard_model),
         )
         try:
             policy.check()

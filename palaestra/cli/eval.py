@@ -29,6 +29,8 @@ from palaestra.registry import is_game
 if TYPE_CHECKING:
     from palaestra.agents import Agent, TokenLimits
     from palaestra.trainers.evaluate import Report
+    from palaestra.trainers.scoring.awaited import Scoring
+    from palaestra.trainers.second_attempts import Attempts
 
 SAMPLED, GREEDY = "sampled", "greedy"
 
@@ -49,6 +51,11 @@ class Options(Reported):
     """Episodes a task: the k of avg@k, pass@k and maj@k."""
     temperature: float = 1.0
     """Of sampling; 0 is greedy."""
+    critic: tuple[str, ...] = ()
+    """Servers of a reward model, up to and without `/chat/completions`. It writes a critique of each attempt, the agent
+    reads it and tries again, and both attempts are measured (Reagent-C)."""
+    critic_model: str = "rrm"
+    """Its name there, as `palaestra serve rrm --served-as` says it."""
     greedy: bool = False
     """Play each task once more with the likeliest tokens, and show that beside the sampled figures."""
     split: Literal["train", "eval", "all"] = "eval"
@@ -99,6 +106,8 @@ class Measured:
     seats: tuple[str, ...] = ()
     reports: "dict[str, Report]" = field(default_factory=dict)
     episodes: dict[str, list[Episode]] = field(default_factory=dict)
+    gains: dict[str, Any] = field(default_factory=dict)
+    """How much better second attempts were than first ones, with how many of them had no critique to read."""
     all: list[Episode] = field(default_factory=list)
     """Every episode, however it was played; of a game, the other seats' too."""
 
@@ -127,6 +136,7 @@ def _evaluate(options: Options, figures: dict[str, Any]) -> int:
     limits = TokenLimits(*token_limits(options.agent.model, options.max_turn_tokens, options.max_episode_tokens))
     names = [options.agent.model] if options.against is None else [options.agent.model, options.against]
     with ExitStack() as opened:
+        critic = opened.enter_context(open_critic(options, env_id)) if options.critic else None
         # All are opened before the first plays, so that a mistake in a name is reported at once.
         agents = [opened.enter_context(open_agent(name, options, env_id)) for name in names]
         # The seats of a game each take a place.
@@ -137,7 +147,7 @@ def _evaluate(options: Options, figures: dict[str, Any]) -> int:
             opened.enter_context(open_table(name, agent, others, options.seats, options.environment, **how))
             for name, agent in zip(names, agents, strict=True)
         ]
-        measured = [measure(name, table, options, limits) for name, table in zip(names, tables, strict=True)]
+        measured = [measure(name, table, options, limits, critic) for name, table in zip(names, tables, strict=True)]
     if options.save is not None:
         write(
             options.save,
@@ -168,27 +178,45 @@ def open_agent(name: str, options: Options, env_id: str) -> "Iterator[Agent]":
         yield agent
 
 
-def measure(name: str, table: Table, options: Options, limits: "TokenLimits") -> Measured:
+@contextmanager
+def open_critic(options: Options, env_id: str) -> "Iterator[Scoring]":
+    """What asks for critiques, closed at the end. Refused before anything is played where nobody answers there."""
+    from palaestra.trainers.scoring.reasoning import ReasoningReward, scoring
+
+    if is_game(env_id):
+        raise UsageError("--critic: a game has no second attempts, which are one agent's; measure it without")
+    with closing(ReasoningReward(options.critic, options.critic_model).opened()) as judge:
+        judge.check()
+        with closing(scoring(lambda episode: {}, judge)) as asked:
+            yield asked
+
+
+def measure(
+    name: str, table: Table, options: Options, limits: "TokenLimits", critic: "Scoring | None" = None
+) -> Measured:
     """Let an agent play, showing how far it is."""
     from palaestra.trainers.evaluate import by_seat, evaluation
+    from palaestra.trainers.second_attempts import attempts
 
     found = Measured(name, table.environment, table.seats)
     ways = {SAMPLED if options.temperature else GREEDY: (options.samples, options.temperature)}
     if options.greedy:
         ways[GREEDY] = (1, 0.0)
     for way, (samples, temperature) in ways.items():
-        stage = evaluation(
-            table.agent,
-            table.arena,
-            tasks=options.tasks,
-            samples=samples,
-            temperature=temperature,
-            limits=limits,
-            seed=options.seed,
-            stage=way,
-            seats=table.seats,
-            ended=_require_writable if options.save else None,
-        )
+        how: dict[str, Any] = {
+            "tasks": options.tasks,
+            "samples": samples,
+            "temperature": temperature,
+            "limits": limits,
+            "seed": options.seed,
+            "stage": way,
+            "ended": _require_writable if options.save else None,
+        }
+        if critic is not None:
+            with closing(attempts(table.agent, table.arena, critic, **how)) as both:
+                _add_both(found, way if len(ways) > 1 else "", watch(both))
+            continue
+        stage = evaluation(table.agent, table.arena, seats=table.seats, **how)
         with closing(stage):
             report, played = watch(stage)
         found.all += played
@@ -198,6 +226,14 @@ def measure(name: str, table: Table, options: Options, limits: "TokenLimits") ->
             column = f"{seat} {way}" if len(ways) > 1 else seat
             found.reports[column], found.episodes[column] = own, episodes
     return found
+
+
+def _add_both(found: Measured, way: str, both: "Attempts") -> None:
+    first, second = f"{way} first".strip(), f"{way} second".strip()
+    found.reports |= {first: both.first, second: both.second}
+    found.episodes |= {first: both.first_episodes, second: both.second_episodes}
+    found.gains[second] = both.gain, both.without_critique
+    found.all += [*both.first_episodes, *both.second_episodes]
 
 
 def _require_writable(episode: Episode) -> None:
@@ -232,6 +268,11 @@ def _show(measured: Sequence[Measured], compared: Mapping[str, Any], env_id: str
         if faults := [episode.fault for episode in agent.all if episode.reward is None]:
             text = f"{len(faults)} of {len(agent.all)} episodes broke and count in no figure; the last: {faults[-1]}"
             console.print(text, markup=False, highlight=False)
+        if agent.gains:
+            gains = {way: gain for way, (gain, _) in agent.gains.items()}
+            console.print(comparison_table(f"{agent.model}: second attempts less first", gains))
+            if missed := sum(count for _, count in agent.gains.values()):
+                console.print(f"{missed} second attempts had no critique to read", markup=False, highlight=False)
     if compared:
         first, second = measured
         console.print(comparison_table(f"{first.model} less {second.model}", compared))
@@ -271,8 +312,12 @@ def _figures(
 
 
 def _agent(agent: Measured) -> dict[str, Any]:
-    known = {"model": agent.model, "environment": dict(agent.environment)}
+    known: dict[str, Any] = {"model": agent.model, "environment": dict(agent.environment)}
     if agent.seats:
         return known | {"seats": {name: agent.figures(name) for name in agent.reports}}
+    from palaestra.cli.results import comparison_figures
+
+    for way, (gain, missed) in agent.gains.items():
+        known |= {f"gain of {way}": comparison_figures(gain) | {"without_critique": missed}}
     first, *others = agent.reports
     return known | agent.figures(first) | {way: agent.figures(way) for way in others}

@@ -1,7 +1,7 @@
 """`palaestra serve sandbox`: this machine runs the programs of agents that train elsewhere.
 
 Left out: how a client asks (`palaestra.envs.sandboxes.remote`), and the other services (`serve_vllm`,
-`serve_search`, `serve_mcp`).
+`serve_search`, `serve_mcp`, `serve_rrm`).
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ class Options:
 
     What a session may have is at most what is set here, which is enough for the tools and graders of palaestra; a
     client that asks for nothing gets the usual limits, within these. Other services: `palaestra serve vllm --help`,
-    `palaestra serve search --help`, `palaestra serve mcp --help`.
+    `palaestra serve search --help`, `palaestra serve mcp --help`, `palaestra serve rrm --help`.
     """
 
     what: Annotated[Literal["sandbox"], tyro.conf.Positional]
@@ -84,6 +84,10 @@ def run(arguments: Sequence[str]) -> int:
         from palaestra.cli.serve_mcp import run as serve_mcp
 
         return serve_mcp(arguments[1:])
+    if arguments and arguments[0] == "rrm":
+        from palaestra.cli.serve_rrm import run as serve_rrm
+
+        return serve_rrm(arguments[1:])
     options = tyro.cli(Options, args=list(arguments), prog="palaestra serve")
     token = find_token(options.token_env, options.host)
     with open_sandbox(options.backend, require=options.require, limits=options.limits()) as sandbox:

@@ -1,39 +1,26 @@
 """A judge: a served model whose answer has a form, which is read strictly; asked again where it cannot be, or given up.
 
-Several servers share the questions: the one with the fewest at work is asked next, and one that failed is left alone
-for a while. A question that nobody answers readably in time is `Broken`, so what was to be judged is dropped and
-counted, never worth 0. Left out: what a judge is asked, and how its answer is read (`envs.rewards.judge`).
+Several servers share the questions (`balanced`). A question that nobody answers readably in time is `Broken`, so what
+was to be judged is dropped and counted, never worth 0. Left out: what a judge is asked, and how its answer is read
+(`envs.rewards.judge`, `palaestra.judging`).
 """
 
 import asyncio
 import json
-import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from palaestra.endpoint.background import BackgroundLoop
-from palaestra.endpoint.reply import Answer
+from palaestra.endpoint.balanced import Balanced, Served
 from palaestra.episode import Message
-from palaestra.errors import Broken, ConfigError, UsageError
+from palaestra.errors import Broken, ConfigError
 
 T = TypeVar("T")
 _SHOWN = 2_000
 """Characters of an unreadable answer that a judge is shown again."""
 _GRACE = 5.0
 """Seconds for a loop that has died, beyond the deadline."""
-
-
-class Served(Protocol):
-    """What answers: an `Endpoint`, or a model of this process with the same two methods."""
-
-    def complete(
-        self, messages: Sequence[Message], *, max_tokens: int, temperature: float
-    ) -> Coroutine[Any, Any, Answer]:
-        """The next turn; `Broken` or `UsageError` where there is none."""
-
-    def aclose(self) -> Coroutine[Any, Any, None]:
-        """Close the connections."""
 
 
 @dataclass(slots=True)
@@ -49,15 +36,6 @@ class Counts:
     """Questions that were given up."""
 
 
-@dataclass(slots=True)
-class _Line:
-    """A server, and how busy it is."""
-
-    server: Served
-    at_work: int = 0
-    rests_until: float = 0.0
-
-
 class Judge(Generic[T]):
     """Asks for verdicts, on a thread of its own. Close it."""
 
@@ -70,11 +48,14 @@ class Judge(Generic[T]):
         max_tokens: int = 1_200,
         deadline: float = 50.0,
         rest: float = 10.0,
+        patience: float = 0.0,
+        thoughts: bool = False,
     ) -> None:
         """`read` takes an answer and raises ValueError, with the reason, for one that is not in its form.
 
         A question has so many `tries` for a readable answer, and `deadline` seconds with all of them (an environment's
-        reward has 60 unless it says otherwise). A server that failed is not asked for `rest` seconds.
+        reward has 60 unless it says otherwise). `rest` and `patience` are `Balanced`'s. With `thoughts` what a server
+        gives apart as a model's thinking stands before its answer, in a <think> block.
         """
         if not servers or tries < 1 or max_tokens < 1 or not deadline > 0:
             raise ConfigError(
@@ -82,9 +63,9 @@ class Judge(Generic[T]):
                 "expected at least one server, one try and one token, and a deadline above 0"
             )
         self.counts = Counts()
-        self._lines = [_Line(server) for server in servers]
+        self._served = Balanced(servers, rest=rest, patience=patience)
         self._read, self._tries, self._max_tokens = read, tries, max_tokens
-        self._deadline, self._rest = deadline, rest
+        self._deadline, self._thoughts = deadline, thoughts
         self._background = BackgroundLoop("the judge's endpoint")
 
     async def ask(self, messages: Sequence[Message]) -> T:
@@ -92,9 +73,13 @@ class Judge(Generic[T]):
         asked = self._within(list(messages))
         return await self._background.outcome(asked, self._deadline + _GRACE, blocking=False)
 
+    def check(self) -> None:
+        """A UsageError where no server can be reached."""
+        self._background.submit(self._served.check()).result(self._deadline + _GRACE)
+
     def close(self) -> None:
         """Hang up, and end the thread."""
-        self._background.close(self._hang_up())
+        self._background.close(self._served.aclose())
 
     async def _within(self, messages: list[Message]) -> T:
         try:
@@ -103,19 +88,25 @@ class Judge(Generic[T]):
         except Exception as error:
             self.counts.dropped += 1
             if isinstance(error, TimeoutError):
-                raise Broken(f"the judge gave no readable answer within {self._deadline:g} s") from None
+                why = f": {self._served.reason}" * bool(self._served.reason)
+                raise Broken(f"the judge gave no readable answer within {self._deadline:g} s{why}") from None
             raise
+        finally:
+            self.counts.failed = self._served.failed
         self.counts.read += 1
         return verdict
 
     async def _verdict(self, messages: list[Message]) -> T:
         asked, reason = messages, ""
         for _ in range(self._tries):
-            answer = await self._answer(asked)
+            answer = await self._served.complete(asked, max_tokens=self._max_tokens, temperature=0.0)
+            text = f"<think>{answer.reasoning}</think>\n" * (self._thoughts and bool(answer.reasoning)) + answer.content
             try:
+                if answer.cut and not text:
+                    raise Broken("the question is longer than the judge's context, or was withheld from it")
                 if answer.cut:
                     raise ValueError(f"it was cut off at {self._max_tokens} tokens")
-                return self._read(answer.content)
+                return self._read(text)
             except ValueError as error:
                 self.counts.unreadable += 1
                 reason = f"{error}; it was {answer.content[:100]!r}"
@@ -126,32 +117,6 @@ class Judge(Generic[T]):
                 said = {"role": "assistant", "content": answer.content[:_SHOWN] or "(nothing)"}
                 asked = [*messages, said, {"role": "user", "content": note}]
         raise Broken(f"the judge gave no readable answer in {self._tries} tries: {reason}")
-
-    async def _answer(self, messages: Sequence[Message]) -> Answer:
-        """Of the server with the fewest questions; of another, where it fails."""
-        left, failures = list(self._lines), list[Exception]()
-        while left:
-            awake = [line for line in left if line.rests_until <= time.monotonic()] or left
-            line = min(awake, key=lambda one: one.at_work)
-            left.remove(line)
-            line.at_work += 1
-            try:
-                answer = await line.server.complete(messages, max_tokens=self._max_tokens, temperature=0.0)
-            except (Broken, UsageError) as error:
-                self.counts.failed += 1
-                line.rests_until = time.monotonic() + self._rest
-                failures.append(error)
-            else:
-                line.rests_until = 0.0
-                return answer
-            finally:
-                line.at_work -= 1
-        told = "the judge: " + "; ".join(dict.fromkeys(map(str, failures)))
-        raise UsageError(told) if all(isinstance(error, UsageError) for error in failures) else Broken(told)
-
-    async def _hang_up(self) -> None:
-        for line in self._lines:
-            await line.server.aclose()
 
 
 def quoted(text: str) -> str:

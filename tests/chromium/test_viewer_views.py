@@ -87,6 +87,42 @@ def test_an_episode_shows_calls_outcomes_and_why_it_got_its_advantage(view: Path
     assert "is not that of this formula" in looked.text("main")
 
 
+def test_what_a_judge_said_stands_beside_the_episode_and_contradictions_can_be_filtered(
+    tmp_path: Path, looked: Any
+) -> None:
+    def judged(member: int, score: float) -> Record:
+        plain = record(1, member)
+        remarks = {"score": score, "critique": f"Look twice, {member}.", "analysis": "It <b>guessed</b>."}
+        return replace(plain, lessons=(replace(plain.lessons[0], remarks=remarks),))
+
+    looked.open(page_of(tmp_path, judged(0, 0.9), judged(1, 0.8), judged(2, 0.2)))
+    looked.page.locator(".row").first.click()
+    looked.until("document.querySelector('main').textContent.includes('score')")
+    looked.page.locator("table tbody tr").first.click()
+    looked.until("document.querySelector('main').textContent.includes('What the judge said')")
+    said = looked.text("main")
+    assert "Look twice, 0." in said and "high score, failed" in said
+    looked.page.locator(".filters summary").click()
+    looked.page.locator('select[aria-label="any score of the judge"]').select_option("high score, failed")
+    looked.until("document.querySelector('.progress').textContent.includes('1 episode')")
+
+
+def test_a_second_attempt_is_told_from_the_first_one_and_its_critique(tmp_path: Path, looked: Any) -> None:
+    first, second = record(1, 0), record(1, 1)
+    prefix = ({"role": "assistant", "content": "It is 7."}, {"role": "user", "content": "The review: look twice."})
+    refined = replace(second.episode, start=replace(second.episode.start, prefix=prefix))
+    looked.open(page_of(tmp_path, first, replace(second, episode=refined)), "#step=1&group=1")
+    assert "attempt" in looked.text(".rollouts thead")
+    looked.page.locator(".rollouts tbody tr").nth(1).click()
+    looked.until("document.querySelector('main').textContent.includes('second attempt')")
+    said = looked.text(".turns")
+    places = [
+        said.index(text) for text in ("What is 2 * 3", "first attempt", "It is 7.", "look twice", "second attempt")
+    ]
+    assert places == sorted(places) and "turn 1" in said[places[-1] :]
+    assert "turn 3" not in said, "turns are counted from the second attempt"
+
+
 def test_a_failed_call_and_a_broken_episode_say_what_went_wrong(tmp_path: Path, looked: Any) -> None:
     one = record()
     call = Call("calculator", {}, "no such thing", Status.TOOL_ERROR, 0.5)

@@ -8,7 +8,7 @@ from functools import partial
 
 import families
 import pytest
-from fake_server import FakeServer, demonstrated
+from fake_server import FakeServer, Reply, demonstrated, nobody, said
 
 import palaestra
 from palaestra.agents import Agent, ScriptedPolicy
@@ -67,6 +67,30 @@ def test_sampled_and_greedy_play_stand_side_by_side(capsys, tmp_path):
     assert (found["samples"], found["temperature"], found["success"]) == (3, 1.0, 1.0)
     assert (found["greedy"]["samples"], found["greedy"]["temperature"]) == (1, 0.0)
     assert set(found["at_k"]) >= {"pass@1", "pass@2", "pass@3", "maj@3", "any@3", "bootstrap best@3", "bootstrap maj@3"}
+
+
+def test_with_a_critic_both_attempts_are_shown_compared_and_saved(capsys, tmp_path, rates):
+    def verdict(seen):
+        verdict = "<critique>Search twice.</critique><score>0</score>"
+        return Reply({"data": []}) if seen.method == "GET" else said(verdict)
+
+    path, file = tmp_path / "figures.json", tmp_path / "played.jsonl"
+    asked = ("--tasks", "4", "--model", "0.5", "--json", str(path), "--save", str(file))
+    with FakeServer(verdict) as server:
+        status, out, _ = run(capsys, *asked, "--critic", server.url)
+        assert len(server.questions) == 4, "of second attempts nobody is asked"
+    assert status == 0
+    assert "first second" in words(out) and "0.5: second attempts less first" in words(out)
+    figures = json.loads(path.read_text())
+    assert figures["second"]["success"] - figures["success"] == figures["gain of second"]["difference"]
+    assert figures["gain of second"]["without_critique"] == 0
+    prefixes = [record.episode.start.prefix for record in read(file)]
+    assert [bool(prefix) for prefix in prefixes] == [False] * 4 + [True] * 4
+    assert all("Search twice." in prefix[-1]["content"] for prefix in prefixes[4:])
+    assert main(["replay", str(file)]) == 0
+    with nobody() as url:
+        status, *_ = run(capsys, *asked, "--critic", url)
+    assert status == 2 and not rates
 
 
 def test_an_agent_whose_turns_are_text_has_no_tokens(capsys, tmp_path):

@@ -82,6 +82,9 @@ class Slow:
         self.asked -= 1
         return Answer("3")
 
+    async def check(self):
+        pass
+
     async def aclose(self):
         pass
 

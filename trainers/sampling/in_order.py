@@ -84,7 +84,7 @@ class InOrder:
             return
         number = self._number(scored.episode.start)
         members = self._heard.setdefault(number, [])
-        members.append((self._arrived, scored))
+        members.append((self._place(scored.episode.start), scored))
         self._arrived += 1
         known = [scored for _, scored in members]
         if len(members) == self.groups.members:
@@ -150,6 +150,10 @@ class InOrder:
 
     def _number(self, start: Start) -> int:
         return start.group // max(1, len(self.groups.seats))
+
+    def _place(self, start: Start) -> int:
+        """Where an episode that is heard now stands in its batch."""
+        return self._arrived
 
     def _teaches(self, scored: Scored, kept: Sequence[int]) -> bool:
         """An episode that another seat cut short has a fault, and is no lesson; nor is a greedy one."""

@@ -1,4 +1,4 @@
-"""What training adds to an environment's reward: the outcome from -1 to 1, the tool bonus, the overlong penalty.
+"""What training adds to an environment's reward: the outcome, the tool bonus, the overlong penalty.
 
 Pure functions of a finished episode (arXiv 2510.11701, eq. 8 and 9); an environment sees none of it.
 """
@@ -25,6 +25,9 @@ class Shaping:
     """Per call that worked, for wrong answers. The paper and its code count every call, which is farmed."""
     bonus_on_correct: bool = False
     """Whether right answers get the bonus too: the paper prints it, its code does not give it and is followed."""
+    outcome_range: Literal["signed", "unit"] = "signed"
+    """The outcome from -1 to 1 (arXiv 2510.11701), or from 0 to 1 as environments give it (2601.22154), to which a
+    judge's score is added."""
     wrong_cap: float = -0.6
     """Highest outcome of a wrong answer with its bonus."""
     overlong_counts: Literal["all", "sampled"] = "all"
@@ -38,6 +41,8 @@ class Shaping:
         assert episode.reward is not None, "a BROKEN episode has no reward and is never shaped"
         outcome = 2 * episode.reward - 1
         terms = {"outcome": outcome, "tool_bonus": self.bonus(outcome, worked_calls(episode))}
+        if self.outcome_range == "unit":
+            terms["outcome"] = episode.reward
         if self.overlong_share is not None:
             cache = max(1, round(self.overlong_share * self.max_completion_length))
             terms["overlong"] = overlong(self.length(episode), self.max_completion_length, cache)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from palaestra.episode import Call, Episode, Message, Status, TokenRow
 from palaestra.record import Record
+from palaestra.trainers.scoring.agreement import contradiction
 
 _SHORT = 240
 """Letters of a text that a list shows."""
@@ -45,7 +46,10 @@ def entry(record: Record) -> dict[str, Any]:
         "reward": number(episode.reward),
         "parts": numbers(episode.parts),
         "terms": [] if lesson is None else numbers(lesson.terms),
+        "score": None if lesson is None else number(lesson.remarks.get("score")),
+        "contradicts": contradiction(record) or "",
         "advantage": None if lesson is None else number(sum(one.advantage for one in record.lessons)),
+        "attempt": 2 if episode.start.prefix else 1,
         "turns": attempt.turns,
         "calls": len(attempt.calls),
         "failed": sum(status != Status.OK for status in statuses),
@@ -64,8 +68,9 @@ def content(record: Record) -> dict[str, Any]:
     attempt = episode.attempt
     said = () if lesson is None else lesson.trainer_logprobs
     return {
-        "messages": [_message(message) for message in attempt.messages],
+        "messages": [_message(message) for message in episode.start.as_seen(attempt.messages)],
         "prefix": _opening(episode),
+        "earlier": len(episode.start.prefix),
         "calls": [_call(call) for call in attempt.calls],
         "tools": [_tool(schema) for schema in episode.tools],
         "prompt": attempt.task.prompt,
@@ -76,6 +81,7 @@ def content(record: Record) -> dict[str, Any]:
         "answer": attempt.answer,
         "fault": episode.fault,
         "updates": None if lesson is None else lesson.updates,
+        "remarks": [] if lesson is None else pairs(lesson.remarks),
         "rows": [_row(row, said[i] if i < len(said) else None) for i, row in enumerate(episode.rows)],
     }
 
@@ -83,9 +89,11 @@ def content(record: Record) -> dict[str, Any]:
 def texts(record: Record) -> list[str]:
     """What a full-text search looks through."""
     attempt = record.episode.attempt
-    found = [_message(message)["text"] for message in attempt.messages]
+    seen = record.episode.start.as_seen(attempt.messages)
+    found = [_message(message)["text"] for message in seen]
     for call in attempt.calls:
         found += [call.name, call.text, *(text for pair in pairs(call.arguments) for text in pair)]
+    found += [as_text(value) for lesson in record.lessons for value in lesson.remarks.values()]
     return [*found, attempt.task.prompt, attempt.task.id, attempt.answer or "", record.episode.fault]
 
 

@@ -84,5 +84,5 @@ def hostile_record(group: int = 0, member: int = 0) -> Record:
     tools = tuple({"function": {"name": name, "description": attack, "parameters": {name: attack}}} for name in NAMES)
     parts = {"success": 0.0} | dict.fromkeys((*NAMES, attack[:200]), 0.5)
     episode = replace(plain.episode, attempt=attempt, tools=tools, parts=parts, fault=attack)
-    lesson = Lesson(1, dict.fromkeys(NAMES, 0.25), -0.5, (), 3)
+    lesson = Lesson(1, dict.fromkeys(NAMES, 0.25), -0.5, (), 3, {"score": 0.9, "critique": attack, attack: attack})
     return Record(f"{attack}/Evil-v0", episode, dict.fromkeys(NAMES, attack), attack, (lesson,))

@@ -1,7 +1,7 @@
 // The run as a whole: one small drawing a metric, all with the same steps; hovering one reads all.
 
 const FIRST_CHOSEN = [
-  "rewards/success/mean", HELD_OUT, "reward", "reward_std", "frac_reward_zero_std", "entropy", "completions/mean_length",
+  "rewards/success/mean", HELD_OUT, "reward", "reward_std", "judge/score", "judge/correlation", "frac_reward_zero_std", "entropy", "completions/mean_length",
   "episodes/turns", "tools/call_frequency", "tools/failure_frequency", "loss", "kl", "grad_norm", "clip_ratio/region_mean",
   "sampling/sampling_logp_difference/max", "learning_rate", "step_time",
 ];

@@ -38,12 +38,20 @@ function episodeView(here, content) {
   const member = here.chosen;
   const turns = turnsOf(content);
   const blocks = content.messages.slice(0, content.prefix).map((message) => messageBlock(message));
+  if (content.earlier) {
+    blocks.splice(content.prefix - content.earlier, 0, attemptMark("first attempt", "with its critique: what this agent has read, and is never trained on"));
+    blocks.push(attemptMark("second attempt", "what is judged and learned from"));
+  }
   for (const turn of turns) blocks.push(turnBlock(turn, member));
   if (content.fault) blocks.push(h("div.message.fault", null, h("div.role", null, "fault"), longText(content.fault)));
   blocks.push(h("div.message.end", null, h("div.role", null, "ending"),
     h("div.body", null, badge(member.ending), " ", content.answer === null ? h("span.faint", null, "no answer") : h("span.mono", null, inline(content.answer, 300)))));
   return h("section.view.episode", null, episodeHeading(member, here.of, null),
-    h("div.split", null, h("div.turns", null, blocks), h("aside", null, judgement(member, here.of), facts(member, content))));
+    h("div.split", null, h("div.turns", null, blocks), h("aside", null, judgement(member, here.of), verdict(member, content), facts(member, content))));
+}
+
+function attemptMark(name, text) {
+  return h("div.message.end", null, h("div.role", null, name), h("div.body", null, h("span.faint", null, text)));
 }
 
 function messageBlock(message) {
@@ -82,6 +90,16 @@ function judgement(member, group) {
   }
   const lines = rows.map(([name, value, kind]) => h(`tr.${kind}`, null, h("td", null, name), h("td", null, value)));
   return h("div.card.judge", null, h("h2", null, "Why this reward"), h("table.sums", null, h("tbody", null, lines)), advantageWorked(member, group));
+}
+
+// What a judge said of the whole episode: its score, its critique, its analysis.
+function verdict(member, content) {
+  if (!content.remarks.length) return null;
+  return h("div.card", null, h("h2", null, "What the judge said"),
+    member.contradicts ? h("p.warning", null, inline(member.contradicts, 40)) : null,
+    content.remarks.map(([name, text]) => (name === "analysis"
+      ? h("details", null, h("summary", null, "analysis"), longText(text))
+      : [h("div.key", null, inline(name, 40)), longText(text)])));
 }
 
 function advantageWorked(member, group) {

@@ -13,6 +13,8 @@ function columnsOf(group) {
     ["reward", (m) => m.reward, (m) => fixed(m.reward), "the environment's reward"],
     some((m) => m.terms.length) && ["training", (m) => m.train, (m) => signed(m.train), "the training reward: the sum of its terms"],
     some((m) => m.advantage !== null) && ["advantage", (m) => m.advantage, advantageBar, "how much better than its group"],
+    some((m) => m.attempt > 1) && ["attempt", (m) => m.attempt, (m) => String(m.attempt), "2 has read a critique of a first attempt"],
+    some((m) => m.score !== null) && ["score", (m) => m.score, (m) => (m.contradicts ? h("span.bad", { title: m.contradicts }, fixed(m.score)) : fixed(m.score)), "what a judge gave it"],
     ["tokens", (m) => m.sampled, (m) => count(m.sampled), "tokens that the agent sampled"],
     ["turns", (m) => m.turns, (m) => String(m.turns), "turns of the agent"],
     ["calls", (m) => m.calls, (m) => String(m.calls), "tool calls"],

@@ -1,6 +1,6 @@
 // The left side: search, filters, and the list of groups, of which only those in sight are drawn.
 
-const filters = { text: "", found: null, ending: "", status: "", env: "", step: "", low: "", high: "", sort: "step" };
+const filters = { text: "", found: null, ending: "", status: "", env: "", step: "", judged: "", low: "", high: "", sort: "step" };
 const ROW = 54;
 let shownGroups = [];
 
@@ -10,13 +10,14 @@ function passes(episode) {
   if (filters.status && !episode.statuses.includes(filters.status)) return false;
   if (filters.env && episode.env !== filters.env) return false;
   if (filters.step && episode.stage !== filters.step) return false;
+  if (filters.judged && episode.contradicts !== filters.judged) return false;
   if (filters.low !== "" && !(episode.reward !== null && episode.reward >= Number(filters.low))) return false;
   if (filters.high !== "" && !(episode.reward !== null && episode.reward <= Number(filters.high))) return false;
   return true;
 }
 
 function isFiltered() {
-  return Boolean(filters.found || filters.ending || filters.status || filters.env || filters.step
+  return Boolean(filters.found || filters.ending || filters.status || filters.env || filters.step || filters.judged
     || filters.low !== "" || filters.high !== "");
 }
 
@@ -106,9 +107,10 @@ function drawFilters() {
   const all = store.episodes;
   const values = (of) => new Set(all.flatMap(of));
   const envs = values((episode) => [episode.env]);
+  const contradicted = values((episode) => (episode.contradicts ? [episode.contradicts] : []));
   const clear = h("button.plain", {
     click: () => {
-      Object.assign(filters, { text: "", found: null, ending: "", status: "", env: "", step: "", low: "", high: "" });
+      Object.assign(filters, { text: "", found: null, ending: "", status: "", env: "", step: "", judged: "", low: "", high: "" });
       box.search.value = "";
       drawFilters();
       refilter("");
@@ -127,6 +129,7 @@ function drawFilters() {
       choices(values((episode) => [episode.ending]), "ending", "any ending"),
       choices(values((episode) => episode.statuses), "status", "any call status"),
       choices(new Set(store.groups.map((group) => group.stage)), "step", "any step"),
+      contradicted.size ? choices(contradicted, "judged", "any score of the judge") : null,
       envs.size > 1 ? choices(envs, "env", "any environment") : null,
       h("span.range", null, "reward", limit("low", "from"), limit("high", "to")),
       sorting, clear),

@@ -1,0 +1,119 @@
+"""A model of this process that is asked as a served one is: `Answering` has the methods of an `Endpoint`.
+
+Its engine runs on a thread of its own and decodes all open questions together. Whoever waits no longer is forgotten.
+Left out: tools, and HTTP (`palaestra serve rrm`).
+"""
+
+import asyncio
+import queue
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from itertools import count
+
+from palaestra.agents.agent import Agent
+from palaestra.agents.conversation import Conversation
+from palaestra.endpoint import Answer, Usage
+from palaestra.episode import Message, Start
+from palaestra.errors import Broken, UsageError
+from palaestra.protocols import Completion, Request
+
+_LOOK_UP = 0.05
+"""Seconds in a server's port before new questions are looked for; the built-in engine decodes a step instead."""
+_LEAVE = 30.0
+
+
+class Answering:
+    """Answers to single dialogues. Close it: it owns a thread, and the agent's engine."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._asked: queue.SimpleQueue[tuple[Conversation, Request, Future[Answer]] | None] = queue.SimpleQueue()
+        self._numbers = count()
+        self._over = False
+        self._thread = threading.Thread(target=self._work, name="palaestra-answering", daemon=True)
+        self._thread.start()
+
+    async def complete(
+        self, messages: Sequence[Message], *, max_tokens: int, temperature: float = 0.0, seed: int | None = None
+    ) -> Answer:
+        """The next turn. UsageError for a question that the model has no room for, Broken where its engine failed."""
+        if self._over:
+            raise Broken("the model's engine has ended")
+        conversation = Conversation(self._agent.chat, messages)
+        request = Request(
+            row=conversation.row,
+            start=Start(0, next(self._numbers) if seed is None else seed),
+            turn=0,
+            messages=conversation.messages,
+            tools=(),
+            ids=conversation.ids,
+            max_tokens=max_tokens,
+            temperature=temperature,
+        )
+        future: Future[Answer] = Future()
+        self._asked.put((conversation, request, future))
+        try:
+            return await asyncio.wrap_future(future)
+        finally:
+            future.cancel()
+
+    async def check(self) -> None:
+        """A UsageError where its engine has ended."""
+        if self._over:
+            raise UsageError("the model's engine has ended")
+
+    async def aclose(self) -> None:
+        """End the thread and the engine; what is still asked is Broken."""
+        self._asked.put(None)
+        await asyncio.to_thread(self._thread.join, _LEAVE)
+
+    def _work(self) -> None:
+        """On the thread."""
+        live: dict[int, tuple[Conversation, Request, Future[Answer]]] = {}
+        fault = "the model's engine has ended"
+        try:
+            while True:
+                while not live or not self._asked.empty():
+                    asked = self._asked.get()
+                    if asked is None:
+                        return
+                    try:
+                        live[self._agent.engine.submit(asked[1])] = asked
+                    except UsageError as error:
+                        _tell(asked[2], error)
+                for completion in self._agent.engine.poll(_LOOK_UP):
+                    conversation, request, future = live.pop(completion.ticket)
+                    _tell(future, _answer(conversation, request, completion))
+                for ticket in [ticket for ticket, (_, _, future) in live.items() if future.cancelled()]:
+                    self._agent.engine.cancel(ticket)
+                    del live[ticket]
+        except Exception as error:
+            fault = f"the model's engine failed: {type(error).__name__}: {error}"
+            raise
+        finally:
+            self._over = True
+            while not self._asked.empty():
+                if (asked := self._asked.get()) is not None:
+                    live[-1 - len(live)] = asked
+            for _, _, future in live.values():
+                _tell(future, Broken(fault))
+            self._agent.engine.close()
+
+
+def _answer(conversation: Conversation, request: Request, completion: Completion) -> Answer | Exception:
+    if completion.fault:
+        return Broken(completion.fault)
+    text = completion.text
+    if text is None:
+        text = conversation.add_sampled(completion.ids, completion.logprobs, completion.versions)
+    return Answer(text, cut=completion.cut, usage=Usage(len(request.ids), len(completion.ids)))
+
+
+def _tell(future: Future[Answer], outcome: Answer | Exception) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    if isinstance(outcome, Exception):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)

@@ -1,0 +1,195 @@
+"""`palaestra serve rrm MODEL`: a judge for other processes and machines, as an OpenAI-compatible server.
+
+POST /v1/chat/completions and GET /v1/models, of what OpenAI's have: messages in, one whole message out. Who may ask,
+and how bodies are bounded, is as in `palaestra serve sandbox`. With `--engine vllm` a vLLM server answers. Left out:
+streaming, tools, several answers to a question; and what a judge is asked (`palaestra.judging`).
+"""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from palaestra.errors import Broken, UsageError
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from palaestra.agents.answering import Answering
+
+TOKEN_ENV = "PALAESTRA_RRM_TOKEN"
+BODY_BYTES = 8 * 2**20
+MOST_TOKENS = 32_768
+
+
+@dataclass(frozen=True)
+class Options:
+    """Serve a judge for `--recipe.judge.url`: a trained one's folder, or any model that can follow its instructions."""
+
+    model: Annotated[str, tyro.conf.Positional]
+    """Folder or hub name of the model."""
+    served_as: str = "rrm"
+    """Its name for those who ask."""
+    engine: Literal["torch", "vllm"] = "torch"
+    """What answers: the built-in engine in this process, or vLLM; `palaestra serve vllm` has more settings for it."""
+    slots: int = 16
+    """Questions that the built-in engine answers at once; further ones wait."""
+    device: str = "auto"
+    """`cpu`, `cuda`, or `auto` for a GPU where there is one."""
+    host: str = "127.0.0.1"
+    """Where to listen; 0.0.0.0 for every network of this machine, which needs a token."""
+    port: int = 8100
+    """0 takes a free one."""
+    token_env: str = TOKEN_ENV
+    """Environment variable that holds the token, which `--recipe.judge.key-env` names there. Without one, this machine
+    alone is answered."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port < 65_536:
+            raise UsageError(f"port is {self.port}; it must be from 0 to 65535")
+        if self.slots < 1:
+            raise UsageError(f"slots is {self.slots}; expected at least 1")
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Answer until interrupted."""
+    options = tyro.cli(Options, args=list(arguments), prog="palaestra serve rrm")
+    if options.engine == "vllm":
+        from palaestra.cli.serve_vllm import run as serve_vllm
+
+        where = ["--host", options.host, "--port", str(options.port)]
+        return serve_vllm([options.model, *where, "--vllm", f"--served-model-name {options.served_as}"])
+    from palaestra.agents.answering import Answering
+    from palaestra.agents.local_model import load
+    from palaestra.envs.sandboxes.remote.server import find_token, listen
+
+    token = find_token(options.token_env, options.host, TOKEN_ENV)
+    local = load(options.model, slots=options.slots, device=options.device)
+    app = application(Answering(local.agent), options.served_as, token)
+    try:
+        listen(app, options.host, options.port, connections=1024, ready=lambda url: print(
+            f"ready: --recipe.judge.url {url}/v1 --recipe.judge.served-as {options.served_as}\nCtrl-C ends it",
+            flush=True,
+        ))  # fmt: skip
+    except KeyboardInterrupt:
+        print("ended")
+    return 0
+
+
+def application(answering: "Answering", name: str, token: str = "") -> "Starlette":
+    """The ASGI application, which closes what answers. Without a token it answers to names of this machine alone."""
+    from contextlib import asynccontextmanager
+
+    from starlette.applications import Starlette
+    from starlette.responses import JSONResponse
+    from starlette.routing import Route
+
+    from palaestra.envs.sandboxes.remote.server import refused
+
+    async def models(request: "Request") -> "Response":
+        if refusal := refused(request, token.encode()):
+            return _error(*refusal)
+        return JSONResponse({"object": "list", "data": [{"id": name, "object": "model"}]})
+
+    async def chat(request: "Request") -> "Response":
+        if refusal := refused(request, token.encode()):
+            return _error(*refusal)
+        asked = await _asked(request, name)
+        if not isinstance(asked, dict):
+            return asked
+        work = asyncio.ensure_future(_answered(answering, name, asked))
+        try:
+            while not work.done():
+                await asyncio.wait({work}, timeout=1.0)
+                if not work.done() and await request.is_disconnected():
+                    return _error(499, "nobody waits for the answer")
+            return work.result()
+        finally:
+            work.cancel()
+
+    @asynccontextmanager
+    async def lifespan(_: "Starlette") -> Any:
+        yield
+        await answering.aclose()
+
+    routes = [Route("/v1/models", models), Route("/v1/chat/completions", chat, methods=["POST"])]
+    return Starlette(routes=routes, lifespan=lifespan)
+
+
+async def _asked(request: "Request", name: str) -> "dict[str, Any] | Response":
+    """What `complete` is asked, or why it is not."""
+    from palaestra.envs.sandboxes.remote.server import READ_SECONDS, read_body
+
+    try:
+        async with asyncio.timeout(READ_SECONDS):
+            body = await read_body(request, BODY_BYTES)
+    except TimeoutError:
+        return _error(408, f"the request did not come within {READ_SECONDS:g} s")
+    if body is None:
+        return _error(413, f"the request has more than {BODY_BYTES:,} bytes")
+    try:
+        return _read(body, name)
+    except LookupError:
+        return _error(404, f"this server has one model, {name!r}")
+    except ValueError as error:
+        return _error(400, str(error))
+
+
+async def _answered(answering: "Answering", name: str, asked: dict[str, Any]) -> "Response":
+    from starlette.responses import JSONResponse
+
+    try:
+        answer = await answering.complete(**asked)
+    except UsageError as error:
+        return _error(400, f"beyond the context length: {error}")
+    except Broken as error:
+        return _error(500, str(error))
+    usage = {"prompt_tokens": answer.usage.prompt_tokens, "completion_tokens": answer.usage.completion_tokens}
+    choice = {"index": 0, "message": {"role": "assistant", "content": answer.content}}
+    return JSONResponse(
+        {
+            "object": "chat.completion",
+            "model": name,
+            "choices": [choice | {"finish_reason": "length" if answer.cut else "stop"}],
+            "usage": usage | {"total_tokens": sum(usage.values())},
+        }
+    )
+
+
+def _read(body: bytes, name: str) -> dict[str, Any]:
+    """The same of a body; a ValueError says what is wrong with it, a LookupError that it is another model's."""
+    try:
+        asked = json.loads(body)
+    except (ValueError, RecursionError):
+        asked = None
+    messages = asked.get("messages") if isinstance(asked, dict) else None
+    if not isinstance(messages, list) or not messages or not all(
+        isinstance(one, dict) and one.get("role") in ("system", "user", "assistant")
+        and isinstance(one.get("content"), str) for one in messages
+    ):  # fmt: skip
+        raise ValueError("expected messages, each with a role (system, user, assistant) and its content as text")
+    if asked.get("model", name) != name:
+        raise LookupError
+    if asked.get("stream") or asked.get("tools") or asked.get("n", 1) != 1:
+        raise ValueError("stream, tools and n are not to be had here")
+    most = asked.get("max_completion_tokens", asked.get("max_tokens", 1024))
+    temperature, seed = asked.get("temperature", 0.0), asked.get("seed")
+    if not isinstance(most, int) or not 1 <= most <= MOST_TOKENS:
+        raise ValueError(f"max_tokens is {most!r}; expected 1 to {MOST_TOKENS}")
+    if not isinstance(temperature, int | float) or not 0 <= temperature <= 2:
+        raise ValueError(f"temperature is {temperature!r}; expected 0 to 2")
+    if seed is not None and (not isinstance(seed, int) or seed < 0):
+        raise ValueError(f"seed is {seed!r}; expected a whole number")
+    kept = [{"role": one["role"], "content": one["content"]} for one in messages]
+    return {"messages": kept, "max_tokens": most, "temperature": float(temperature), "seed": seed}
+
+
+def _error(status: int, text: str) -> "Response":
+    from starlette.responses import JSONResponse
+
+    return JSONResponse({"error": {"message": text[:2000]}}, status)

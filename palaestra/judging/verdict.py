@@ -1,0 +1,87 @@
+"""What a reward model says of an episode, in three blocks: <think>, <critique>, <score>.
+
+    <think>It searched twice and never opened a result.</think>
+    <critique>Open a result before you answer.</critique>
+    <score>0.3</score>
+
+The score is the first number of its block. A critique that is missing is empty. Whatever leaves the score in doubt (no
+number, not a number, two scores, a block that is not closed) is a ValueError with the reason: it is asked for again,
+and never a 0. Left out: asking again (`palaestra.endpoint.judge`).
+"""
+
+import math
+import re
+from dataclasses import dataclass
+
+_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+_TAG = re.compile(r"<(/?)\s*(think|critique|score)\s*>", re.IGNORECASE)
+_WHOLE = ["think", "/think", "critique", "/critique", "score", "/score"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A reward model's judgement of an episode."""
+
+    score: float
+    """From 0 (harmful) to 1 (flawless)."""
+    critique: str = ""
+    """What the agent should do better, for the agent to read."""
+    analysis: str = ""
+    """What it thought."""
+    whole: bool = True
+    """All three blocks were there, in order."""
+    written: float | None = None
+    """The score as it was written, where it was out of range and has been moved to the nearer bound."""
+
+
+def read_verdict(text: str, clamp: bool = True) -> Verdict:
+    """The verdict in an answer; a ValueError says why there is none.
+
+    A score out of range is moved to the nearer bound, or with `clamp` off refused.
+    """
+    tags = [found[1] + found[2].lower() for found in _TAG.finditer(text)]
+    thought, spoken = _divided(text)
+    score = _block(spoken, "score")
+    if score is None:
+        raise ValueError("it has no <score> block")
+    number = _NUMBER.search(score)
+    value = float(number[0]) if number else math.nan
+    if not math.isfinite(value):
+        raise ValueError(f"its <score> holds no number from 0 to 1 but {score.strip()[:40]!r}")
+    within = min(max(value, 0.0), 1.0)
+    if value != within and not clamp:
+        raise ValueError(f"its <score> is {value:g}, which is not from 0 to 1")
+    return Verdict(
+        within,
+        (_block(spoken, "critique") or "").strip(),
+        thought.strip(),
+        tags == _WHOLE,
+        None if value == within else value,
+    )
+
+
+def written(verdict: Verdict) -> str:
+    """A verdict as `read_verdict` reads it."""
+    return f"<think>{verdict.analysis}</think><critique>{verdict.critique}</critique><score>{verdict.score:g}</score>"
+
+
+def _divided(text: str) -> tuple[str, str]:
+    """What was thought, and what was said after it: in its thoughts a model may quote what it likes."""
+    begin, end = [[*re.finditer(tag, text, re.IGNORECASE)] for tag in (r"<\s*think\s*>", r"</\s*think\s*>")]
+    if begin and (not end or end[-1].start() < begin[-1].start()):
+        raise ValueError("its <think> block is not closed")
+    if not end:
+        return "", text
+    return text[begin[0].end() if begin else 0 : end[-1].start()], text[end[-1].end() :]
+
+
+def _block(text: str, name: str) -> str | None:
+    """What stands in a block; None where there is none."""
+    opened, closed = [[*re.finditer(rf"<{slash}\s*{name}\s*>", text, re.IGNORECASE)] for slash in ("", r"/")]
+    if not opened and not closed:
+        return None
+    if len(opened) > 1 or len(closed) > 1:
+        raise ValueError(f"it has {max(len(opened), len(closed))} <{name}> blocks where one was asked for")
+    if not opened or not closed or closed[0].start() < opened[0].end():
+        raise ValueError(f"its <{name}> block is not whole")
+    return text[opened[0].end() : closed[0].start()]

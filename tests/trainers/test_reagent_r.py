@@ -1,0 +1,186 @@
+"""Reagent-R: a judge's score is a term of the reward; a judge that fails costs episodes, never a score of 0."""
+
+import asyncio
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+
+import families
+import numpy as np
+import pytest
+from batches import local, same, settings, weights
+from fake_server import FakeServer as Server
+from fake_server import Reply, error, nobody, replying, said
+
+from palaestra import ConfigError, TrainingHalted
+from palaestra.errors import Broken
+from palaestra.record import Lesson, Record, from_line, to_line
+from palaestra.trainers import grpo
+from palaestra.trainers.batch import Scored
+from palaestra.trainers.learner import Learner
+from palaestra.trainers.recipes import find_recipe
+from palaestra.trainers.sampling.uniform import Uniform
+from palaestra.trainers.scoring.agreement import disagreements, judged_figures
+from palaestra.trainers.scoring.reasoning import ReasoningReward
+
+
+def verdict(score, critique="Look first."):
+    return said(f"<think>so</think><critique>{critique}</critique><score>{score}</score>")
+
+
+def by_length(seen):
+    """A judge that scores by what it was shown, so that scores differ within a group."""
+    if seen.method == "GET":
+        return Reply({"data": []})
+    return verdict(round(sum(map(ord, seen.asked["messages"][1]["content"])) % 101 / 100, 2))
+
+
+def recipe(urls=(), weight=0.3, **options):
+    base = replace(find_recipe("reagent-none"), sampler=Uniform(), recipe_name="reagent-r")
+    urls = [one if isinstance(one, str) else one.url for one in urls]
+    return base if not urls else replace(base, judge=ReasoningReward(tuple(urls), score_weight=weight, **options))
+
+
+def trained(two_hop, recipe, **changes):
+    pupil = local()
+    config = settings(**{"steps": 2, **changes})
+    learner = Learner(pupil.agent, pupil.model, replace(config, recipe=recipe))
+    played = [(dict(one.metrics), one.played) for one in grpo.train(learner, two_hop)]
+    return [figures for figures, _ in played], [pair for _, pairs in played for pair in pairs], weights(pupil.model)
+
+
+def test_f32_the_reward_is_the_rule_s_and_the_weighted_score_beside_its_critique(two_hop):
+    with Server(by_length) as server:
+        curve, played, after = trained(two_hop, recipe([server]))
+    assert not same(after, trained(two_hop, recipe())[2]), "the judge alone tells these failures apart"
+    assert len({lesson.remarks["score"] for _, (lesson,) in played}) > 3
+    for episode, (lesson,) in played:
+        assert lesson.remarks["critique"] == "Look first."
+        assert lesson.terms["outcome"] == episode.reward
+        assert sum(lesson.terms.values()) == pytest.approx(episode.reward + 0.3 * lesson.remarks["score"])
+        again = from_line(to_line(Record("palaestra/TwoHop-v0", episode, lessons=(lesson,)))).lessons[0]
+        assert again.remarks == lesson.remarks and again.terms == lesson.terms
+    for step, figures in enumerate(curve):
+        scores = [lesson.remarks["score"] for _, (lesson,) in played[16 * step : 16 * step + 16]]
+        assert figures["judge/score"] == pytest.approx(sum(scores) / 16)
+        assert figures["judge/dropped"] == figures["judge/clamped"] == 0
+    asked = server.questions[0]["messages"][1]["content"]
+    assert "<think>, <critique>, <score>" in asked and "| " in asked
+
+
+def test_f32_a_weight_of_0_is_plain_grpo_bit_by_bit(two_hop):
+    plain, _, without = trained(two_hop, recipe())
+    with Server(by_length) as server:
+        curve, played, after = trained(two_hop, recipe([server], weight=0.0))
+    assert same(after, without)
+    times = ("time/play", "time/learn", "step_time")
+    for one, other in zip(plain, curve, strict=True):
+        assert {name: value for name, value in one.items() if name not in times} == {
+            name: value for name, value in other.items() if name not in times and "judge" not in name
+        }
+    assert all("score" in lesson.remarks for _, (lesson,) in played), "it is asked all the same"
+
+
+def test_f29_a_judge_that_is_dead_costs_nothing_while_another_lives(two_hop):
+    with Server(by_length) as server, nobody() as dead:
+        curve, played, _ = trained(two_hop, recipe([dead, server]), steps=1)
+    assert len(played) == 16 and curve[0]["judge/dropped"] == 0
+
+
+@pytest.mark.parametrize(
+    ("answers", "why"),
+    [
+        (None, "no connection"),
+        ([said("<score>high</score>")], "holds no number"),
+        ([Reply(b"<html>hello</html>")], "HTML"),
+        ([verdict(1), error(400, "maximum context length is 8 tokens")], "longer than the judge's context"),
+    ],
+)
+def test_f28_f29_a_judge_that_fails_for_good_halts_the_run_and_says_why(two_hop, answers, why):
+    """Also one that is gone, answers a page, or has no room for an episode."""
+    with ExitStack() as stack:
+        url = stack.enter_context(nobody()) if answers is None else stack.enter_context(replying(*answers))
+        with pytest.raises(TrainingHalted, match=f"(?s)max_broken_share.*its judge failed.*{why}"):
+            trained(two_hop, recipe([url], deadline=1.0, tries=2), steps=1)
+
+
+def test_f28_a_few_episodes_without_a_verdict_are_dropped_and_counted_and_never_0(two_hop):
+    first = []
+
+    def behave(seen):
+        first.append(seen.data) if not first else None
+        return said("none") if seen.data == first[0] else by_length(seen)
+
+    with Server(behave) as server:
+        curve, played, _ = trained(two_hop, recipe([server], tries=1, at_once=1), steps=1, max_broken_share=0.2)
+    dropped = [episode for episode, lessons in played if not lessons]
+    assert curve[0]["judge/dropped"] == len(dropped) >= 1
+    assert len(dropped) < 4
+
+
+def remarks(judge, *episodes):
+    async def ask():
+        return await judge(episodes)
+
+    return asyncio.run(ask())
+
+
+def test_f28_a_score_out_of_range_is_moved_and_counted_or_asked_for_again():
+    with replying(verdict(1.7)) as server:
+        judge = ReasoningReward((server.url,)).opened()
+        (remark,) = remarks(judge, families.an_episode())
+        judge.close()
+    assert remark.terms == {"judge": 0.3} and remark.said["written"] == 1.7
+    found = judged_figures([Scored(families.an_episode(), remark.terms, remark.said)])
+    assert found["judge/clamped"] == 1 and found["judge/score_of_solved"] == 1.0
+    with replying(verdict(1.7), verdict(0.7)) as server:
+        judge = ReasoningReward((server.url,), clamp=False).opened()
+        assert remarks(judge, families.an_episode())[0].said["score"] == 0.7
+        judge.close()
+
+
+def test_the_reasoning_that_a_server_gives_apart_is_the_analysis():
+    text = "<critique>c</critique><score>0.5</score>"
+    with replying(said(text, reasoning_content="It was lucky.")) as server:
+        judge = ReasoningReward((server.url,)).opened()
+        assert remarks(judge, families.an_episode())[0].said == {
+            "score": 0.5,
+            "critique": "c",
+            "analysis": "It was lucky.",
+        }
+        judge.close()
+
+
+def test_f29_all_servers_dead_is_waited_for_once_and_not_by_every_episode():
+    with nobody() as dead:
+        judge = ReasoningReward((dead,), deadline=1.2).opened()
+        began = time.monotonic()
+        for _ in range(4):
+            with pytest.raises(Broken, match="no connection"):
+                remarks(judge, families.an_episode())
+        judge.close()
+    assert time.monotonic() - began < 2.4
+
+
+def test_figures_compare_scores_with_outcomes_and_disagreements_are_listed():
+    def scored(success, score):
+        return Scored(families.an_episode(reward=success), {}, {"score": score, "critique": ""})
+
+    played = [scored(1.0, 0.9), scored(0.0, 0.1), scored(1.0, 0.2), scored(0.0, 0.95), Scored(families.an_episode())]
+    found = judged_figures(played)
+    assert found["judge/score"] == pytest.approx(0.5375) and found["judge/score_of_solved"] == pytest.approx(0.55)
+    assert found["judge/correlation"] == pytest.approx(np.corrcoef([0.9, 0.1, 0.2, 0.95], [1, 0, 1, 0])[0, 1])
+    assert found["judge/without_critique"] == 4 and found["judge/dropped"] == 1
+    records = [Record("x", one.episode, lessons=(Lesson(1, {}, 0.0, remarks=one.remarks),)) for one in played]
+    assert [one[:2] for one in disagreements(records)] == [
+        ("high score, failed", 0.95),
+        ("low score, solved", 0.2),
+    ]
+
+
+def test_settings_that_can_never_work_are_refused():
+    with pytest.raises(ConfigError, match=r"--recipe\.judge\.url"):
+        ReasoningReward().opened()
+    for wrong in ({"url": ("localhost:80",)}, {"read_chars": 5}, {"score_weight": -1.0}, {"tries": 0}):
+        with pytest.raises(ConfigError):
+            ReasoningReward(**wrong)
