@@ -8,37 +8,16 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import tyro
 from pydantic import Field
-from tyro.constructors import PrimitiveConstructorSpec
 
 from palaestra.errors import ConfigError
 from palaestra.mixture import environments, read_mixture
 from palaestra.plain import from_pairs
 from palaestra.trainers.checked import BELOW_ONE, COUNT, NOT_NEGATIVE, POSITIVE, SHARE, changed, check_fields
+from palaestra.trainers.env_id import EnvId
 from palaestra.trainers.recipes import Recipe, find_recipe
 from palaestra.trainers.sampling.refined import Refined
 
 _LONGEST_PROMPT = 2560
-
-
-def _named(words: list[str]) -> str:
-    if not words:
-        raise ValueError("name an environment, such as two-hop, or several by weight: two-hop=3 calculator=1")
-    return ",".join(words)
-
-
-EnvId = Annotated[
-    str,
-    tyro.conf.Positional,
-    tyro.conf.arg(metavar="ENV-ID"),
-    PrimitiveConstructorSpec(
-        nargs="*",
-        metavar="ENV-ID",
-        instance_from_str=_named,
-        is_instance=lambda value: isinstance(value, str),
-        str_from_instance=lambda value: value.split(","),
-    ),
-]
-"""Several words on the command line are a mixture."""
 Trackers = tyro.conf.UseAppendAction[tuple[Literal["wandb", "trackio", "tensorboard"], ...]]
 """Named one by one on the command line: `--track wandb --track tensorboard`."""
 

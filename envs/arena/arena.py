@@ -58,8 +58,8 @@ class Arena(Places):
         first = make()
         self._idle: list[Playable] = [first]
         Places.__init__(self, name, first.seats, slots, hint)
-        self.task_count, self._problems = first.task_count, getattr(first, "spec", None)
-        self._barrier = first.inline if ordered is None else ordered
+        self._problems = getattr(first, "spec", None)
+        self.task_count, self._barrier = first.task_count, first.inline if ordered is None else ordered
         self._runner = Runner(min(slots, MAX_WORKERS) if max_workers is None else max_workers)
         self._inbox = Inbox(name)
         self.outstanding = 0
@@ -104,9 +104,7 @@ class Arena(Places):
             table.starts[seat] = start
         self._tables[slot], self._seat[slot], self._standing[slot] = table, seat, Standing.BUSY
         if len(table.slots) == len(self._seats):
-            machine = table.machine
-            if machine is None:
-                machine = table.machine = self._free_machine(start)
+            machine = table.machine = table.machine or self._free_machine(start)
             going: list[Pending] = []
             try:
                 self._take(table, machine.open(table.starts, slots=table.slots), going)
@@ -339,7 +337,6 @@ class Arena(Places):
         self._retire(table, in_use)
 
     def _free_machine(self, start: Start) -> Playable:
-        """A machine that can play this start."""
         return self._idle.pop() if self._idle else self._make()
 
     def _retire(self, table: Table, in_use: bool = False) -> None:
