@@ -12,6 +12,7 @@ from contextlib import closing, nullcontext
 from palaestra.agents import TokenLimits
 from palaestra.agents.policies.table import in_every_seat
 from palaestra.episode import Episode
+from palaestra.mixture import read_mixture
 from palaestra.protocols import Arena
 from palaestra.record import Lesson
 from palaestra.trainers.ahead import require_own_weights
@@ -24,9 +25,11 @@ from palaestra.trainers.config import GRPOConfig
 from palaestra.trainers.learner import Learner
 from palaestra.trainers.look import look
 from palaestra.trainers.losses.advantages import GreedyBaseline, damped
-from palaestra.trainers.metrics import batch_metrics
+from palaestra.trainers.metrics import batch_metrics, mixture_metrics
 from palaestra.trainers.progress import Progress
 from palaestra.trainers.rollouts import rollouts
+from palaestra.trainers.sampling.curated import curated_tasks
+from palaestra.trainers.sampling.draws import counts_in
 from palaestra.trainers.sampling.in_order import Groups
 from palaestra.trainers.sampling.sampler import Sampler
 from palaestra.trainers.sampling.seats import check_seats, seats_of
@@ -47,20 +50,16 @@ def train(learner: Learner[GRPOConfig], arena: Arena) -> Generator[Progress, Non
     """
     config, seats, recipe, turns = learner.config, seats_of(arena), learner.config.recipe, Turns()
     collapse = Collapse(config.collapse)
+    mixture = read_mixture(config.env.env_id)
     require_own_weights(learner.agent, config.play.max_staleness)
     check_seats(arena, config.env.train_seats)
-    sampler: Sampler = recipe.sampler(
-        config.env.env_id,
-        arena.task_count,
-        Groups(
-            config.play.num_prompts,
-            config.play.num_generations,
-            seats,
-            frozenset(config.env.train_seats or seats),
-            isinstance(recipe.advantage, GreedyBaseline),
-        ),
-        config.seed,
-    )
+    play, learning = config.play, frozenset(config.env.train_seats or seats)
+    tasks = curated_tasks(config.env.curated, config.env.env_id)
+    greedy = isinstance(recipe.advantage, GreedyBaseline)
+    groups = Groups(play.num_prompts, play.num_generations, seats, learning, greedy, tasks)
+    counts = {env or config.env.env_id: count for env, count in counts_in(arena, 0)[1].items()}
+    counts |= {env: len(chosen) for env, chosen in tasks.items()}
+    sampler: Sampler = recipe.sampler(config.env.env_id, counts, groups, config.seed)
     if learner.ranks.count > 1:
         sampler = Share(sampler, learner.ranks, seats)
     if learner.state:
@@ -87,6 +86,7 @@ def train(learner: Learner[GRPOConfig], arena: Arena) -> Generator[Progress, Non
             waited = time.perf_counter() - began
             odd = audited(learner, batch)
             metrics = {"time/play": waited} | batch_metrics(batch) | odd
+            metrics |= mixture_metrics(mixture, batch) if mixture else {}
             metrics |= learner.ranks.summed({name: metrics[name] for name in _OF_A_RANK if name in metrics})
             seen = look(learner, batch)
             advantages = recipe.advantage(batch, seen)
