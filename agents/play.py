@@ -198,7 +198,7 @@ class _Table:
             tools=seat.conversation.tools,
             ids=seat.conversation.ids,
             max_tokens=min(self.limits.max_turn_tokens, room - len(seat.conversation.ids)),
-            temperature=self.temperature,
+            temperature=0.0 if seat.start.greedy else self.temperature,
         )
         seat.turn += 1
         seat.ticket = self.agent.engine.submit(request)

@@ -104,6 +104,8 @@ class Start:
     """Messages placed after the task's prompt (an earlier attempt and its critique, say): context, never trained on."""
     env: str = ""
     """Id of the environment, where several are played at once."""
+    greedy: bool = False
+    """Whether the likeliest tokens are taken: what others of the group are compared with (ReMax)."""
 
     @property
     def key(self) -> tuple[str, int, int, str | None]:

@@ -68,7 +68,7 @@ def page() -> str:
         "# Imitation\n\n`palaestra sft`.\n",
         *nested("SFTConfig", {"a model of yours": SFTConfig(), "tiny": tiny_sft_config()}),
         "# Everything else\n",
-        section("Who plays: `AgentOptions`", "`palaestra eval` and `palaestra collect`.", AgentOptions),
+        section("Who plays: `AgentOptions`", "`palaestra eval`, `collect` and `curate`.", AgentOptions),
         section("A server: `EndpointConfig`", "From Python: `EndpointPolicy`.", EndpointConfig),
         section("Token limits of an episode: `TokenLimits`", "From Python: `play`.", TokenLimits),
         environments(),
@@ -107,11 +107,12 @@ def nested(title: str, columns: Mapping[str, Any], prefix: str = "") -> Iterator
 
 
 def named_parts() -> Iterator[str]:
-    """The settings of parts that no preset has, and that are named."""
+    """The settings of parts that are named, but for those of the first preset, which have tables of their own."""
+    first = next(iter(RECIPES.values()))
     for field in fields(Recipe):
-        used = {type(getattr(recipe, field.name)) for recipe in RECIPES.values()}
+        shown = type(getattr(first, field.name))
         for name, kind in field.metadata.get(PARTS, {}).items():
-            if kind not in used and fields(kind):
+            if kind is not shown and is_dataclass(kind) and fields(kind):
                 named = f"Of `--recipe.{field.name} {name}`."
                 yield section(f"recipe.{field.name}, {name}: `{kind.__name__}`", named, kind)
 

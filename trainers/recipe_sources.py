@@ -125,6 +125,7 @@ SOURCES: Mapping[str, Mapping[str, str]] = {
         "kl.beta": "arXiv 2506.13585: none",
     },
     "rloo": {**_OUTCOME, "advantage.name": "arXiv 2402.14740", "aggregation": "arXiv 2402.14740: whole responses"},
+    "remax": {**_OUTCOME, "advantage.name": "arXiv 2310.10505", "aggregation": "arXiv 2310.10505: whole responses"},
     "reinforce++": {
         **_OUTCOME,
         "advantage.name": "arXiv 2501.03262",

@@ -13,7 +13,14 @@ import tyro
 from palaestra.errors import ConfigError
 from palaestra.trainers.checked import NOT_NEGATIVE, PARTS, POSITIVE, check_fields
 from palaestra.trainers.critic import ValueHead
-from palaestra.trainers.losses.advantages import Group, LeaveOneOut, OptimalBaseline, Shuffled, Successes
+from palaestra.trainers.losses.advantages import (
+    GreedyBaseline,
+    Group,
+    LeaveOneOut,
+    OptimalBaseline,
+    Shuffled,
+    Successes,
+)
 from palaestra.trainers.losses.aggregation import Aggregation
 from palaestra.trainers.losses.correction import CORRECTIONS, Masked, Truncated
 from palaestra.trainers.losses.covariance import ClipCov, KLCov
@@ -37,6 +44,7 @@ ADVANTAGES = {
     "group": Group,
     "leave-one-out": LeaveOneOut,
     "optimal-baseline": OptimalBaseline,
+    "greedy-baseline": GreedyBaseline,
     "whitened": Whitened,
     "turns": Turns,
     "gae": GAE,
@@ -75,9 +83,9 @@ class Recipe:
     """The terms of the training reward."""
     judge: ReasoningReward | None = field(default=None, metadata={PARTS: JUDGES})
     """Who reads each episode as it ends; the score is one more term."""
-    advantage: Group | LeaveOneOut | OptimalBaseline | Whitened | Turns | GAE | Successes | Shuffled = field(
-        default_factory=Group, metadata={PARTS: ADVANTAGES}
-    )
+    advantage: (
+        Group | LeaveOneOut | OptimalBaseline | GreedyBaseline | Whitened | Turns | GAE | Successes | Shuffled
+    ) = field(default_factory=Group, metadata={PARTS: ADVANTAGES})
     """What an episode's reward is compared with."""
     max_advantage: Annotated[float | None, POSITIVE] = None
     """Bound of an advantage, to both sides; none for no bound."""
@@ -135,6 +143,7 @@ RECIPES = {
         Recipe("gspo", shaping=OUTCOME, loss=SEQUENCE, aggregation="sample"),
         Recipe("cispo", shaping=OUTCOME, loss=CISPO()),
         Recipe("rloo", shaping=OUTCOME, advantage=LeaveOneOut(), loss=PLAIN, aggregation="sum"),
+        Recipe("remax", shaping=OUTCOME, advantage=GreedyBaseline(), loss=PLAIN, aggregation="sum"),
         Recipe("reinforce++", shaping=OUTCOME, advantage=Whitened(), loss=PLAIN, kl=KL(0.01, "k1", True)),
         Recipe("reinforce++-baseline", shaping=OUTCOME, advantage=Whitened(True), loss=PLAIN, kl=KL(0.01, "k2")),
         Recipe("ppo", shaping=OUTCOME, advantage=GAE(), critic=ValueHead(), loss=PLAIN, kl=KL(0.001, "k1", True)),

@@ -6,6 +6,7 @@ an error that every request would meet (a wrong key) is raised by `poll`. Left o
 servers give text, so the episodes have no rows, and nothing can be trained on them as if it had been sampled here.
 """
 
+import logging
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
@@ -16,12 +17,14 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from palaestra import formats
-from palaestra.agents.policies.dialogue import Schemas, to_native, to_text, to_text_only
+from palaestra.agents.policies.dialogue import to_native, to_text, to_text_only
 from palaestra.endpoint import Answer, Endpoint, EndpointConfig, Totals
 from palaestra.endpoint.background import BackgroundLoop
 from palaestra.errors import Broken, UsageError
+from palaestra.judging.guard import Guard, held
 from palaestra.protocols import Completion, Request
 
+log = logging.getLogger("palaestra.agents")
 _Ask = Callable[[], Coroutine[Any, Any, Answer]]
 _CHECK_SECONDS = 20.0
 """For the free question, beyond the time to connect: longer than it gives itself."""
@@ -31,16 +34,26 @@ class EndpointPolicy:
     """Answers each request by asking a served model. Close it: it owns a thread and its connections."""
 
     def __init__(
-        self, config: EndpointConfig, *, format: str = "hermes", native_tools: bool = True, seed: int | None = None
+        self,
+        config: EndpointConfig,
+        *,
+        format: str = "hermes",
+        native_tools: bool = True,
+        seed: int | None = None,
+        guard: Guard | None = None,
     ) -> None:
         """`format` is the environment's call format. `native_tools=False` describes the tools in the system message.
 
-        With a `seed` every request carries one of its own, made of it, the start and the turn.
+        With a `seed` every request carries one of its own, made of it, the start and the turn. A `guard` reads each
+        turn before the environment does: one that it holds back ends its episode, cut off without that turn.
         """
         self._endpoint = Endpoint(config)
         self._form = formats.get(format)
         self._native = native_tools
         self._seed = seed
+        self._guard = guard
+        self.held_back = 0
+        """Episodes that the guard has ended."""
         self._tickets = count()
         self._live: dict[int, Future[None]] = {}
         self._news: SimpleQueue[Completion | Exception] = SimpleQueue()
@@ -83,7 +96,7 @@ class EndpointPolicy:
             seed=None if self._seed is None else _seed(self._seed, request),
         )
         ticket = next(self._tickets)
-        self._live[ticket] = self._background.submit(self._answer(ticket, ask, request.tools))
+        self._live[ticket] = self._background.submit(self._answer(ticket, ask, request))
         return ticket
 
     def poll(self, timeout: float = 0.0) -> list[Completion]:
@@ -114,16 +127,27 @@ class EndpointPolicy:
         """Hang up, and end the thread."""
         self._live.clear()
         self._background.close(self._endpoint.aclose())
+        if self._guard is not None:
+            self._guard.close()
 
     def _refuse_when_closed(self) -> None:
         if self._background.closed:
             raise UsageError(f"{self!r} is closed; open a new one")
 
-    async def _answer(self, ticket: int, ask: _Ask, tools: Schemas) -> None:
+    async def _answer(self, ticket: int, ask: _Ask, request: Request) -> None:
         """On the thread of the loop."""
         try:
             answer = await ask()
-            self._news.put(Completion(ticket, text=to_text(answer, tools, self._form), cut=answer.cut))
+            text = to_text(answer, request.tools, self._form)
+            if self._guard is not None and not answer.cut:
+                messages = [*request.start.own(request.messages), {"role": "assistant", "content": text}]
+                verdict = await self._guard.verdict(messages, request.tools)
+                if verdict.score < self._guard.below:
+                    self.held_back += 1
+                    log.warning("task %s: %s", request.start.task, held(verdict, self._guard.below))
+                    self._news.put(Completion(ticket, text="", cut=True))
+                    return
+            self._news.put(Completion(ticket, text=text, cut=answer.cut))
         except Broken as error:
             self._news.put(Completion(ticket, fault=str(error)))
         except Exception as error:  # The caller's thread should hear of it, whatever it is.

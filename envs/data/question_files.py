@@ -8,7 +8,8 @@
     HotpotQA, 2WikiMultihopQA    question, answer, type
     Bamboogle                Question, Answer
 
-The columns decide which it is. A task's answer is the first one, the others are in `data["aliases"]`. Bamboogle and
+The columns decide which it is. A task's answer is the first one, the others are in `data["aliases"]`, what a
+column data_source or source says in `data["source"]`. Bamboogle and
 PopQA are test sets: without a column `split` all of them is eval. Of the others a fifth is, by the question's hash; a
 test that was published as a whole is played with split='all'. All rows are looked at before one is used.
 Left out: the passages that some of these files bring, and fetching files.
@@ -61,6 +62,9 @@ def _question(file: str, row: Row) -> tuple[str, Task]:
     data = {"aliases": answers[1:]}
     if isinstance(cells.get("type"), str):
         data["kind"] = cells["type"]
+    source = first_of(cells, ("data_source", "source"))[1]
+    if isinstance(source, str):
+        data["source"] = source
     split = "eval" if column in _TEST_SETS else split_of(text)
     return split, Task(text.strip(), answers[0], str(first_of(cells, _IDS)[1] or f"{file}:{row.number}"), data)
 

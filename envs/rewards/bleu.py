@@ -48,8 +48,14 @@ def _against(answer: str, expected: str, verbosity: float, plain: bool) -> float
         total += log((_matches(said, wanted, length) + 1) / (count + 1))
     counted = len(said) if plain else matches
     brevity = 1.0 if counted >= len(wanted) else exp(1 - len(wanted) / counted)
-    wordy = min(1.0, exp(1 - len(said) / (verbosity * len(wanted))))
-    return brevity * wordy * exp(total / order)
+    return brevity * wordiness(answer, expected, verbosity) * exp(total / order)
+
+
+def wordiness(answer: str, expected: str, verbosity: float) -> float:
+    """1 up to `verbosity` times as many words as the reference has, and then falling with each further one."""
+    if verbosity == inf:
+        return 1.0
+    return min(1.0, exp(1 - len(words(answer)) / (verbosity * max(1, len(words(expected))))))
 
 
 def words(text: str) -> list[str]:

@@ -13,11 +13,13 @@ An episode:  <tool_call>{"name": "search", "arguments": {"query": "Sopa Rin born
 
 Passages come from one generated world (`search_qa_world`), indexed once a process; questions too
 (`search_qa_questions`), or from a file in the columns of NQ, HotpotQA and others (`question_files`). Success is the
-exact match of Search-R1, or token F1 with `metric="f1"`; both are reported. Left out: judging by a model.
+exact match of Search-R1, token F1 with `metric="f1"`, or the rule of Reagent's data with `metric="rule"`
+(`rewards.by_source`); the first two are reported, and length-aware BLEU as `quality`, for progressive rewards
+(`--recipe prs`). Left out: judging by a model.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import lru_cache, partial
 
 import numpy as np
@@ -26,6 +28,8 @@ from palaestra.envs import RewardPart, Task, ToolEnv, Toolkit
 from palaestra.envs.core.backends import Where
 from palaestra.envs.data.question_files import holds_questions, read_questions
 from palaestra.envs.rewards.answer import MARK, final_answer, reading
+from palaestra.envs.rewards.bleu import length_aware_bleu
+from palaestra.envs.rewards.by_source import rule_reward
 from palaestra.envs.rewards.quotation import exact_match, token_f1
 from palaestra.envs.search.index import Index
 from palaestra.envs.search.remembered import Remembered
@@ -38,7 +42,7 @@ from palaestra.formats import ParsedCall, hermes
 
 log = logging.getLogger("palaestra.envs")
 _warned: list[bool] = []
-METRICS = ("em", "f1")
+METRICS = ("em", "f1", "rule")
 WorldName = tuple[str, int, int]
 """Its kind, size and seed."""
 
@@ -50,6 +54,7 @@ class SearchQA(ToolEnv):
     max_turns = 10
     parts: Mapping[str, RewardPart] = {
         "success": RewardPart(), "em": RewardPart(weight=0.0), "f1": RewardPart(weight=0.0),
+        "quality": RewardPart(weight=0.0),
     }  # fmt: skip
 
     def __init__(
@@ -64,7 +69,7 @@ class SearchQA(ToolEnv):
         world_seed: int = 0,
         search: Where | None = None,
     ) -> None:
-        """`kinds` are single, bridge and comparison, `hops` the most that a bridge has; `metric` is em or f1.
+        """`kinds` are single, bridge and comparison, `hops` the most that a bridge has; `metric` is em, f1 or rule.
 
         `world` is full, or plain with passages of one sentence; `size` is how many things it holds. `search` is a
         backend with passages of your own in place of the world's: a file of questions in `tasks` needs one.
@@ -74,7 +79,7 @@ class SearchQA(ToolEnv):
         if type(hops) is not int or not 2 <= hops <= MAX_HOPS:
             raise UsageError(f"hops is {hops!r}; expected a whole number from 2 to {MAX_HOPS}")
         if metric not in METRICS:
-            raise UsageError(f"metric is {metric!r}; expected {' or '.join(map(repr, METRICS))}")
+            raise UsageError(f"metric is {metric!r}; expected one of {', '.join(METRICS)}")
         self.hops, self.metric, self.world = hops, metric, check_world(world, size, world_seed)
         self.toolkits = searching(search, self.world, tasks)
 
@@ -93,11 +98,18 @@ class SearchQA(ToolEnv):
         data = {"kind": kind, "hops": found.hops, "aliases": list(found.answers[1:]), "world": list(self.world)}
         return Task(found.prompt, found.answers[0], data=data)
 
-    def reward(self, attempt: Attempt) -> Mapping[str, float]:
+    def reward(self, attempt: Attempt) -> Mapping[str, float] | Awaitable[Mapping[str, float]]:
         """What stands after "Answer:", compared with the answer and its other names."""
         answer, expected = final_answer(attempt.answer), expected_answers(attempt.task)
         found = {"em": float(exact_match(answer, expected)), "f1": token_f1(answer, expected)}
-        return {"success": found[self.metric], **found}
+        found["quality"] = length_aware_bleu(answer, expected)
+        if self.metric != "rule":
+            return {"success": found[self.metric], **found}
+        return self._by_rule(answer, attempt.task, found)  # Awaited: mathematics may take a process of its own.
+
+    async def _by_rule(self, answer: str | None, task: Task, found: Mapping[str, float]) -> Mapping[str, float]:
+        rule = await rule_reward(answer, expected_answers(task), str(task.data.get("source", "")))
+        return {"success": rule, **found}
 
     def explain(self, attempt: Attempt) -> str:
         """What was read, and what is right."""

@@ -15,10 +15,11 @@ import tyro
 from palaestra import formats
 from palaestra.cli.display import note
 from palaestra.errors import UnknownId, UsageError
-from palaestra.registry import chosen_format, demonstrator
+from palaestra.registry import demonstrators, format_read
 
 if TYPE_CHECKING:
     from palaestra.agents import Agent
+    from palaestra.judging.guard import Guard
     from palaestra.registry import Demonstrator
 
 DEMONSTRATOR, HUMAN = "demonstrator", "human"
@@ -54,6 +55,13 @@ class AgentOptions:
     """Send tool schemas and calls in the server's own form; without it they are described in the system message."""
     send_seed: bool = False
     """Send a seed with each request, for servers that take one."""
+    guard_url: str | None = None
+    """OpenAI-compatible server of a reward model (`palaestra serve rrm`) that reads each turn of a served model before
+    it is carried out."""
+    guard_below: float = 0.3
+    """Scores below this hold a turn back, and end its episode."""
+    guard_model: str = "rrm"
+    """The reward model's name at --guard-url."""
     device: str = "auto"
     """For a model that is loaded here: `cpu`, `cuda`, or `auto`."""
 
@@ -79,7 +87,8 @@ def open_agent(
 
     `environment` is what the environment is made with: who has no chat of its own writes the format that it reads.
     """
-    agent = _opened(options, chosen_format(env_id, environment or {}) or formats.DEFAULT, env_id, slots, seed)
+    format = formats.DEFAULT if loads_here(options) else format_read(env_id, environment or {})
+    agent = _opened(options, format, env_id, slots, seed)
     try:
         yield agent
     finally:
@@ -140,6 +149,21 @@ def spending(cost: dict[str, Any]) -> str:
     return text
 
 
+def open_guard(url: str | None, below: float, model: str) -> "Guard | None":
+    """The guard that options name; a UsageError where it cannot be reached."""
+    from palaestra.judging.guard import Guard
+
+    if url is None:
+        return None
+    guard = Guard(url, below, model)
+    try:
+        guard.check()
+    except BaseException:
+        guard.close()
+        raise
+    return guard
+
+
 def _opened(options: AgentOptions, format: str, env_id: str, slots: int, seed: int) -> "Agent":
     from palaestra.agents import Agent, EndpointPolicy, HumanPolicy, ScriptedPolicy
     from palaestra.endpoint import EndpointConfig
@@ -148,7 +172,11 @@ def _opened(options: AgentOptions, format: str, env_id: str, slots: int, seed: i
         names = {field.name for field in fields(EndpointConfig)} & {field.name for field in fields(options)}
         config = EndpointConfig(**{name: getattr(options, name) for name in names})
         policy = EndpointPolicy(
-            config, format=format, native_tools=options.native_tools, seed=seed if options.send_seed else None
+            config,
+            format=format,
+            native_tools=options.native_tools,
+            seed=seed if options.send_seed else None,
+            guard=open_guard(options.guard_url, options.guard_below, options.guard_model),
         )
         try:
             policy.check()
@@ -165,10 +193,10 @@ def _opened(options: AgentOptions, format: str, env_id: str, slots: int, seed: i
     return load(options.model, slots=slots, seed=seed, device=options.device).agent
 
 
-def _script(env_id: str) -> "Demonstrator":
+def _script(env_id: str) -> "Demonstrator | dict[str, Demonstrator]":
     """The environment's own script, which plays where nobody is named."""
     try:
-        return demonstrator(env_id)
+        return demonstrators(env_id)
     except UnknownId:
         raise
     except UsageError as error:

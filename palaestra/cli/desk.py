@@ -23,6 +23,7 @@ from palaestra.envs.records.gathering import Gathering
 from palaestra.envs.records.rescore import complete
 from palaestra.episode import Attempt, Ending, Event, Message
 from palaestra.errors import UsageError
+from palaestra.judging.guard import Guard, held
 from palaestra.plain import to_plain
 from palaestra.record import Recorder, read
 
@@ -30,6 +31,7 @@ HELP = """\
 TEXT            the whole turn of who is asked; a turn without a call is the answer, or what a game's seat says
                 a ``` fence, or lines of three quotes, hold a turn of several lines
 /call NAME K=V  a turn that calls a tool: /call search query="Deka born"
+/send           the turn that the guard of --guard-url held back, all the same
 /script         let the demonstrator take this turn
 /file PATH      the text of a file as your turn; a .py file is handed in as a fenced program
 /tools          the tools: names, arguments, what they do
@@ -49,10 +51,14 @@ _HINT = "/reward says why, /undo takes it back, /reset begins another"
 class Desk:
     """One episode on the table, and a console to speak through; a method `_do_NAME` for each question /NAME."""
 
-    def __init__(self, hand: ByHand, console: Console, model: str | None, typed: bool) -> None:
-        """`typed` turns stand on the terminal already; others are shown. `model` is whose tokens /tokens shows."""
+    def __init__(
+        self, hand: ByHand, console: Console, model: str | None, typed: bool, guard: Guard | None = None
+    ) -> None:
+        """`typed` turns stand on the terminal already; others are shown. `model` is whose tokens /tokens shows. A
+        `guard` reads each turn first, and asks whether one with too low a score is meant."""
         self.hand, self.console, self.model, self.typed = hand, console, model, typed
         self.broken = False
+        self._guard, self._held = guard, ""
         self._commands: Mapping[str, Callable[[str], None]] = {
             name.removeprefix("_do_"): getattr(self, name) for name in dir(self) if name.startswith("_do_")
         }
@@ -109,6 +115,13 @@ class Desk:
 
     def _do_script(self, rest: str) -> None:
         self._turn(self.hand.script(), echo=True)
+
+    def _do_send(self, rest: str) -> None:
+        if not self._held:
+            raise UsageError("no turn is held back")
+        text, self._held = self._held, ""
+        self.hand.say(text)
+        self._now()
 
     def _do_file(self, rest: str) -> None:
         self._turn(turn_of_file(rest), echo=True)
@@ -184,6 +197,13 @@ class Desk:
     def _turn(self, text: str, echo: bool) -> None:
         if echo:
             self._show([{"role": "assistant", "content": text}])
+        if self._guard is not None and not self.hand.ended:
+            messages = [*self.hand.messages(self.hand.seat), {"role": "assistant", "content": text}]
+            verdict = self._guard.look(messages, self.hand.event.tools)
+            self._held = text if verdict.score < self._guard.below else ""
+            if self._held:
+                self._say(f"{held(verdict, self._guard.below)}\n/send carries it out all the same", style="yellow")
+                return
         self.hand.say(text)
         self._now()
 

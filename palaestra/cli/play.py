@@ -47,6 +47,13 @@ class Options:
     taken up with all of its seats."""
     model: str | None = None
     """Folder or hub name whose tokens /tokens shows."""
+    guard_url: str | None = None
+    """OpenAI-compatible server of a reward model (`palaestra serve rrm`) that reads each turn before it is carried out;
+    one that it holds back is carried out by /send."""
+    guard_below: float = 0.3
+    """Scores below this hold a turn back."""
+    guard_model: str = "rrm"
+    """The reward model's name at --guard-url."""
 
     def __post_init__(self) -> None:
         if self.seed is not None and self.seed < 0:
@@ -63,12 +70,14 @@ def run(arguments: Sequence[str]) -> int:
     """Read turns and questions until the input ends; 1 when the episode broke, or the environment is at fault."""
     options = tyro.cli(Options, args=list(arguments), prog="palaestra play")
     env_id, console = resolve(options.env_id), Console(highlight=False)
+    from palaestra.cli.agents import open_guard
     from palaestra.cli.desk import Desk
     from palaestra.envs.records.by_hand import open_by_hand
 
     check_options(env_id, options.environment)
+    guard = open_guard(options.guard_url, options.guard_below, options.guard_model)
     hand = open_by_hand(env_id, options.environment)
-    desk = Desk(hand, console, options.model, typed=sys.stdin.isatty())
+    desk = Desk(hand, console, options.model, typed=sys.stdin.isatty(), guard=guard)
     try:
         if options.episode is not None:
             desk.load(*_place(options.episode))
@@ -77,6 +86,8 @@ def run(arguments: Sequence[str]) -> int:
         _converse(desk, console)
     finally:
         hand.close()
+        if guard is not None:
+            guard.close()
     return 1 if desk.broken else 0
 
 

@@ -10,6 +10,7 @@ import random
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -26,6 +27,8 @@ T = TypeVar("T")
 RETRY_AFTER_CAP = 60.0
 """Seconds that a server may ask us to wait before the next try."""
 BACKOFF_CAP = 20.0
+_POOL = 1
+"""Requests at once on one pool of connections: the work of httpcore's grows with the square of them."""
 PAGE_BYTES = 64 * 2**10
 """Of a refusal's body: its message is read from them."""
 
@@ -56,6 +59,14 @@ class Response(NamedTuple):
         return seconds_of(self.headers.get("retry-after"))
 
 
+@dataclass(slots=True, eq=False)
+class _Pool:
+    """Some connections, and how many requests they carry."""
+
+    client: "httpx.AsyncClient"
+    busy: int = 0
+
+
 class HttpClient:
     """A server. All of it happens on the event loop that first asks; close it there."""
 
@@ -76,14 +87,15 @@ class HttpClient:
         `size_option` is what a user sets to have larger answers. `transport` replaces the network.
         """
         try:
-            import httpx  # Its absence should be told before the first request.
+            import httpx  # noqa: F401  (its absence should be told before the first request)
         except ImportError as error:
             raise MissingExtra("httpx", "endpoint", purpose) from error
         self.address, self.secret = address, secret
         self._headers = {"Accept-Encoding": "identity", "Content-Type": content_type} | secret.header()
         self._connect_seconds, self._keep, self._transport = connect_seconds, keep, transport
         self._too_large = f"its answer is larger than {size_option}{', ' * bool(size_option)}"
-        self._client: httpx.AsyncClient | None = None
+        self._pools: list[_Pool] = []
+        self._tls: ssl.SSLContext | None = None
         self._jitter = random.Random()
 
     def shown(self, text: str) -> str:
@@ -97,8 +109,10 @@ class HttpClient:
         import httpx
 
         method, url = "GET" if body is None else "POST", self.address + path
+        pool = self._pool()
+        pool.busy += 1
         try:
-            async with self._open().stream(method, url, content=body, headers=headers) as response:
+            async with pool.client.stream(method, url, content=body, headers=headers) as response:
                 return Response(response.status_code, response.headers, await self._read(response, most))
         except httpx.TransportError as error:
             reason, tls = _reason(error)
@@ -106,6 +120,8 @@ class HttpClient:
                 raise Again(f"no connection within {self._connect_seconds:g} s") from None
             what = "no connection" if isinstance(error, httpx.ConnectError) else "the connection failed"
             raise Again(f"{what}: {self.shown(reason)}", tls=tls) from None
+        finally:
+            pool.busy -= 1
 
     async def retried(
         self,
@@ -145,33 +161,42 @@ class HttpClient:
 
     async def aclose(self) -> None:
         """Close the connections."""
-        client, self._client = self._client, None
-        if client is not None:
-            await client.aclose()
+        pools, self._pools = self._pools, []
+        for pool in pools:
+            await pool.client.aclose()
 
-    def _open(self) -> "httpx.AsyncClient":
-        """The client, made on the loop that uses it."""
+    def _pool(self) -> _Pool:
+        """The first pool with room, so that few connections are kept; made on the loop that uses it."""
+        free = next((pool for pool in self._pools if pool.busy < _POOL or self._transport is not None), None)
+        if free is None:
+            free = _Pool(self._made())
+            self._pools.append(free)
+        return free
+
+    def _made(self) -> "httpx.AsyncClient":
         import httpx
 
-        if self._client is None:
-            limits = httpx.Limits(max_connections=None, max_keepalive_connections=self._keep, keepalive_expiry=30.0)
-            transport, host = self._transport, urlsplit(self.address).hostname or ""
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=self._keep, keepalive_expiry=30.0)
+        transport, host = self._transport, urlsplit(self.address).hostname or ""
+        try:
+            if transport is None and self._tls is None:
+                self._tls = httpx.create_ssl_context()  # Once: to read the certificates takes a while.
+            tls = self._tls or True
             if transport is None and (host in ("localhost", "::1") or host.startswith("127.")):
-                transport = httpx.AsyncHTTPTransport(limits=limits)  # Not by a proxy of the environment.
-            try:
-                self._client = httpx.AsyncClient(
-                    headers=self._headers,
-                    timeout=httpx.Timeout(None, connect=self._connect_seconds),
-                    limits=limits,
-                    follow_redirects=False,
-                    cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
-                    transport=transport,
-                )
-            except (OSError, ValueError, ImportError) as error:
-                raise UsageError(
-                    f"the proxy or certificate settings of the environment are unusable: {self.shown(str(error))}"
-                ) from None
-        return self._client
+                transport = httpx.AsyncHTTPTransport(verify=tls, limits=limits)  # Not by a proxy of the environment.
+            return httpx.AsyncClient(
+                headers=self._headers,
+                timeout=httpx.Timeout(None, connect=self._connect_seconds),
+                limits=limits,
+                verify=tls,
+                follow_redirects=False,
+                cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
+                transport=transport,
+            )
+        except (OSError, ValueError, ImportError) as error:
+            raise UsageError(
+                f"the proxy or certificate settings of the environment are unusable: {self.shown(str(error))}"
+            ) from None
 
     async def _read(self, response: "httpx.Response", most: int) -> bytes:
         """The body as it came, up to the limit; the beginning of a refusal's."""

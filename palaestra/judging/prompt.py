@@ -90,23 +90,22 @@ class _Part:
 
 def episode_prompt(episode: Episode, most_chars: int = 48_000) -> list[Message]:
     """The messages that ask for a verdict on an episode. Of a second attempt (`Start.prefix`) this one alone."""
-    messages, opening = episode.attempt.messages, 0
-    while opening < len(messages) and messages[opening]["role"] in ("system", "user"):
-        opening += 1
-    return dialogue_prompt(messages[:opening], messages[opening:], episode.tools, _ENDED[episode.ending], most_chars)
+    return dialogue_prompt(episode.attempt.messages, episode.tools, _ENDED[episode.ending], most_chars)
 
 
 def dialogue_prompt(
-    task: Sequence[Message],
     messages: Sequence[Message],
     tools: Sequence[Mapping[str, Any]] = (),
-    ended: str = "The agent is still at work.",
+    ended: str = "The agent is still at work, and says this now.",
     most_chars: int = 48_000,
 ) -> list[Message]:
-    """The same of messages: those that set the task, and those that came after."""
-    parts = [_Part("The task:", _visible(_text(message)), _Kind.TASK) for message in task]
+    """The same of messages, of which those before the agent speaks set the task."""
+    opening = 0
+    while opening < len(messages) and messages[opening]["role"] in ("system", "user"):
+        opening += 1
+    parts = [_Part("The task:", _visible(_text(message)), _Kind.TASK) for message in messages[:opening]]
     parts += [_Part("The agent's tools:", _visible("\n".join(map(_tool, tools))), _Kind.TASK)] * bool(tools)
-    parts += [part for number, message in enumerate(messages, 1) for part in _parts(number, message)]
+    parts += [part for number, one in enumerate(messages[opening:], 1) for part in _parts(number, one)]
     shown = _fitted(parts, max(most_chars, LEAST_CHARS))
     question = f"{shown}\n\n{ended} Judge its work: <think>, <critique>, <score>."
     return [{"role": "system", "content": RUBRIC}, {"role": "user", "content": question}]

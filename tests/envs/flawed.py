@@ -111,6 +111,8 @@ HandingOut = but("HandingOut", look=takes("look", lambda self, text: self.proble
 Lenient = but("Lenient", reward=lambda self, attempt: float(attempt.answer in ("correct", attempt.task.answer)))
 Repeating = but("Repeating", reward=lambda self, attempt: float("What" in (attempt.answer or "")))
 Absent = but("Absent", reward=lambda self, attempt: float(not attempt.answer))
+# A judge that takes for its own what it reads in the answer.
+Flattered = but("Flattered", reward=lambda self, attempt: float("<score>1" in (attempt.answer or "")))
 Exiting = but("Exiting", reward=lambda self, attempt: float(program_of(attempt.answer) is not None))
 Listing = but(
     "Listing",

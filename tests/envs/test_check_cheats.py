@@ -25,6 +25,7 @@ NAMED = {
     flawed.Undeclared: "claim success",
     flawed.Near: "guess nan",
     flawed.Relative: "guess inf, dressed",
+    flawed.Flattered: "address the judge",
     flawed.Exiting: "a program that does nothing",
 }
 

@@ -5,6 +5,7 @@ is paid depends on both. `J` is its expected pay. An estimator's expectation ove
 gradient: equal, equal up to a factor, or with a bias that is shown to be there.
 """
 
+from dataclasses import replace
 from itertools import product
 
 import families
@@ -14,7 +15,7 @@ import torch
 from batches import batch_of
 
 from palaestra.trainers.batch import Seen
-from palaestra.trainers.losses.advantages import Group, LeaveOneOut, OptimalBaseline
+from palaestra.trainers.losses.advantages import GreedyBaseline, Group, LeaveOneOut, OptimalBaseline
 from palaestra.trainers.losses.token_advantages import GAE, Whitened, to_come
 
 WORDS = 3
@@ -57,7 +58,7 @@ def sampled(members):
     return batch_of(made)
 
 
-def expectation(advantage, seen=lambda members: Seen(), size=2):
+def expectation(advantage, seen=lambda members: Seen(), size=2, sampled=sampled):
     """What an estimator's gradient is on average over all groups of that size."""
     total = np.zeros(SLOPES.shape[-1])
     for members in product(range(len(SAYINGS)), repeat=size):
@@ -76,6 +77,22 @@ def apart(found, expected=EXACT):
 
 def test_f49_leave_one_out_is_the_exact_gradient():
     assert apart(expectation(LeaveOneOut())) < 1e-6
+
+
+def beside_a_greedy_one(members):
+    """The same, with an episode of the likeliest saying that is no sample."""
+    batch = sampled(members)
+    greedy = sampled([int(CHANCE.argmax())]).played[0]
+    greedy = replace(greedy, episode=replace(greedy.episode, start=replace(greedy.episode.start, greedy=True)))
+    return replace(batch, played=(*batch.played, greedy))
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_f49_remax_is_the_exact_gradient_and_is_paid_less_what_the_likeliest_saying_is(size):
+    assert apart(expectation(GreedyBaseline(), size=size, sampled=beside_a_greedy_one)) < 1e-6
+    paid = GreedyBaseline()(beside_a_greedy_one([0, 4]), Seen())
+    assert paid == pytest.approx([REWARDS[0] - REWARDS[CHANCE.argmax()], REWARDS[4] - REWARDS[CHANCE.argmax()]])
+    assert GreedyBaseline()(sampled([0, 4]), Seen()) == [0.0, 0.0], "its greedy episode is BROKEN"
 
 
 @pytest.mark.parametrize("size", [2, 3])

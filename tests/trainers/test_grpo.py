@@ -211,3 +211,26 @@ def test_a_run_whose_gradients_stay_no_numbers_stops_between_two_steps(two_hop):
         list(steps)
     assert (learner.step, learner.torn) == (4, False)
     assert same(weights(pupil.model), before)
+
+
+def test_f49_of_each_task_remax_plays_one_greedy_episode_beside_the_others_and_learns_from_these_alone(two_hop):
+    pupil = local()
+    asked, submit = set(), pupil.agent.engine.submit
+    pupil.agent.engine.submit = lambda request: (
+        asked.add((request.start.greedy, request.temperature)) or submit(request)
+    )
+    config = settings("remax", steps=1, temperature=0.9, overlong_share=1.0)
+    (step,) = grpo.train(Learner(pupil.agent, pupil.model, config), two_hop)
+    assert asked == {(True, 0.0), (False, 0.9)}
+    groups = {}
+    for episode, lessons in step.played:
+        groups.setdefault(episode.start.group, []).append((episode, lessons))
+    assert len(groups) == config.play.num_prompts and step.metrics["grad_norm"] > 0
+    assert len({episode.start.seed for episode, _ in step.played}) == len(step.played)
+    for members in groups.values():
+        ((greedy, none),) = [pair for pair in members if pair[0].start.greedy]
+        assert none == () and len(members) == config.play.num_generations + 1
+        baseline = sum(config.recipe.shaping(greedy).values())
+        for episode, lessons in members:
+            expected = sum(config.recipe.shaping(episode).values()) - baseline
+            assert episode.start.greedy or lessons[0].advantage == pytest.approx(expected)

@@ -1,4 +1,4 @@
-"""The training reward in stages: the three promises, for any environment; weights that move are those of a checkpoint."""
+"""The training reward in stages: the three promises, in any environment; weights that move are in a checkpoint."""
 
 from dataclasses import replace
 
@@ -9,10 +9,12 @@ from batches import batch_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palaestra import ConfigError, Status
+import palaestra
+from palaestra import ConfigError, Start, Status
+from palaestra.agents import Agent, ScriptedPolicy, play
 from palaestra.trainers.checked import changed
 from palaestra.trainers.recipes import find_recipe
-from palaestra.trainers.scoring.progressive import EARLY, LATE, STAGES, Progressive, opened
+from palaestra.trainers.scoring.progressive import EARLY, LATE, STAGES, opened
 
 PRS = find_recipe("prs").shaping
 TOOL = {"type": "function", "function": {"name": "search"}}
@@ -35,8 +37,7 @@ ANSWERS = st.sampled_from(["Answer: Kemu", "Kemu", "", None, "Answer: a Answer: 
 @st.composite
 def episodes(draw):
     parsed = draw(st.integers(0, 4))
-    made = episode(parsed, draw(st.integers(0, parsed)), 4, draw(ANSWERS), draw(st.integers(0, 10)) / 10)
-    return made
+    return episode(parsed, draw(st.integers(0, parsed)), 4, draw(ANSWERS), draw(st.integers(0, 10)) / 10)
 
 
 def passed(options, made):
@@ -61,12 +62,12 @@ def test_f39_whoever_clears_one_more_stage_has_more_whatever_the_weights(one, ot
 def test_f39_a_stage_that_is_not_cleared_pays_its_share_and_none_after_it():
     paid = {name: list(PRS(made).values()) for name, made in {
         "nothing can be read": episode(0, 0), "half can": episode(2, 2), "one of four is valid": episode(4, 1),
-        "no mark": episode(answer="Kemu"), "two marks": episode(answer="Answer: a Answer: b"), "none": episode(answer=None),
+        "no mark": episode(answer="Kemu"), "two": episode(answer="Answer: a Answer: b"), "none": episode(answer=None),
         "half right": episode(quality=0.5), "right": episode(), "no call": episode(0, 0, 0),
     }.items()}  # fmt: skip
     assert paid == {
         "nothing can be read": [0, 0, 0, 0], "half can": [0.05, 0, 0, 0], "one of four is valid": [0.1, 0.025, 0, 0],
-        "no mark": [0.1, 0.1, 0, 0], "two marks": [0.1, 0.1, 0, 0], "none": [0.1, 0.1, 0, 0],
+        "no mark": [0.1, 0.1, 0, 0], "two": [0.1, 0.1, 0, 0], "none": [0.1, 0.1, 0, 0],
         "half right": pytest.approx([0.1, 0.1, 0.1, 0.35]), "right": pytest.approx([0.1, 0.1, 0.1, 0.7]),
         "no call": pytest.approx([0.1, 0.1, 0.1, 0.7]),
     }  # fmt: skip
@@ -133,3 +134,17 @@ def test_f56_a_run_with_a_curriculum_goes_on_bit_by_bit(tmp_path):
     assert whole == parts
     moved = [line["rewards/stage_parsed/mean"] for line in whole[0]]
     assert moved[0] > moved[1]
+
+
+def test_f42_one_environment_is_played_with_stages_or_with_success_alone():
+    find = palaestra.demonstrator("palaestra/LongQA-v0")
+    scripts = [find, lambda messages, rng: find(messages, rng, 0.0)]
+    scripts.append(lambda messages, rng: find(messages, rng).partition(". ")[0])
+    scripts.append(lambda messages, rng: '<tool_call>{"name": "ask", "arguments": {}}</tool_call>')
+    binary, arena = changed(PRS, {"binary": True}), palaestra.arena("palaestra/LongQA-v0", 1, size=20)
+    found = [next(play(Agent(ScriptedPolicy(script)), arena, [Start(0, 0)])) for script in scripts]
+    arena.close()
+    assert [sum(binary(one).values()) for one in found] == [1.0, 0.0, 0.0, 0.0]
+    right, guessed, partly, stuck = (sum(PRS(one).values()) for one in found)
+    assert right == pytest.approx(1.0) and right > partly > guessed == pytest.approx(0.3)
+    assert stuck == pytest.approx(0.1), "its calls can be read, and name no tool"

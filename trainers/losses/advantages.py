@@ -87,6 +87,27 @@ class OptimalBaseline:
 
 
 @dataclass(frozen=True, slots=True)
+class GreedyBaseline:
+    """ReMax: the reward less that of an episode of the same task in which the likeliest tokens are taken, which is
+    played for this alone and not learned from (arXiv 2310.10505). Without bias.
+
+    Where that episode has no reward, those of its task get zeros. In a game all seats of that episode are greedy.
+    """
+
+    def __call__(self, batch: Batch, seen: Seen) -> Advantages:
+        """One number an episode."""
+        starts = [(scored.episode.start, scored) for scored in batch.played]
+        greedy = {
+            start.group: scored.reward
+            for start, scored in starts
+            if start.greedy and scored.terms is not None and not scored.episode.fault
+        }
+        groups = [episode.start.group for episode in batch.episodes]  # A copy's own number is of no start.
+        pairs = zip(returns(batch, seen), groups, strict=True)
+        return [reward - greedy[group] if group in greedy else 0.0 for reward, group in pairs]
+
+
+@dataclass(frozen=True, slots=True)
 class Successes:
     """A control: imitate what was paid, ignore the rest. No comparison, no negative lesson."""
 

@@ -1,0 +1,212 @@
+"""A customer's message with two to four questions, answered in sentences from a knowledge base.
+
+A task:      Hello, I have some questions. What does the Teza lamp cost? How heavy is the Teza lamp? Thank you!
+An episode:  <tool_call>{"name": "search", "arguments": {"query": "the Teza lamp costs"}}</tool_call>
+             [1] Data: the Teza lamp ... The Teza lamp costs 120 crowns. ...
+             The Teza lamp costs 120 crowns. The Teza lamp weighs 310 grams.
+
+    gymnasium.make("palaestra/LongQA-v0")                                                 a generated service, offline
+    gymnasium.make("palaestra/LongQA-v0", tasks="dialogues.jsonl", search="my_articles",
+                   judge={"base_url": "http://localhost:8000/v1", "model": "Qwen/Qwen3-32B"})   questions, references
+
+`success` is whether the answer covers all and claims nothing else; `quality` is graded, for progressive rewards
+(`--recipe prs`): the share of questions that are answered, half of it with one claim that is not in the knowledge base,
+nothing with more or with one that contradicts it. So a fluent answer with a wrong figure is worth 0. An answer of more
+than `verbosity` times the reference's words loses quality with each further word. With `judge` a served model says
+both, by marks or by a label; references of a file need one. Left out: messages with images.
+"""
+
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+
+from palaestra.envs import RewardPart, Task, ToolEnv
+from palaestra.envs.core.backends import Where
+from palaestra.envs.data.problem_files import load_problems
+from palaestra.envs.rewards.bleu import length_aware_bleu, wordiness
+from palaestra.envs.rewards.judge import Verdict, who_judges
+from palaestra.envs.search.index import Index
+from palaestra.envs.search.remembered import Remembered
+from palaestra.envs.suite.long_qa_world import (
+    Fact,
+    Service,
+    asked_in,
+    claims,
+    draw_facts,
+    draw_service,
+    drawn_value,
+    found_in,
+    message_of,
+    told,
+)
+from palaestra.envs.suite.search_qa import WorldName, WorldSearch, searching
+from palaestra.envs.tools.search import Search
+from palaestra.episode import Attempt, Message
+from palaestra.errors import UnknownTask, UsageError
+from palaestra.formats import ParsedCall, hermes
+
+_REFERENCES = ("reference", "references", "golden_answers", "response")
+"""Columns of reference answers beside those that all files of problems have."""
+
+
+class LongQA(ToolEnv):
+    """Answer all questions of a customer."""
+
+    system = (
+        "Answer each question of the customer, in full sentences and with the units that the knowledge base uses. "
+        "Search for what you need. Say nothing that the knowledge base does not say."
+    )
+    max_turns = 12
+    parts: Mapping[str, RewardPart] = {"success": RewardPart(), "quality": RewardPart(weight=0.0)}
+    chance = 0.0
+
+    def __init__(
+        self,
+        split: str = "train",
+        tasks: str | None = None,
+        size: int = 300,
+        world_seed: int = 0,
+        search: Where | None = None,
+        judge: Where | None = None,
+        bleu_share: float = 0.0,
+        verbosity: float = 3.0,
+    ) -> None:
+        """`size` is how many products there are; `search` a backend with articles of your own, which a file needs.
+
+        `judge` is a served model, {"base_url": ..., "model": ...}, with "backend": "label" for a strict label.
+        `bleu_share` of the quality is length-aware BLEU; beyond `verbosity` times the reference's words it falls.
+        """
+        super().__init__(split, tasks)
+        if type(size) is not int or not 4 <= size <= 20_000:
+            raise UsageError(f"size is {size!r}; expected a number of products from 4 to 20,000")
+        if not 0 <= bleu_share <= 1 or not verbosity >= 1:
+            raise UsageError(
+                f"bleu_share is {bleu_share!r}, verbosity {verbosity!r}; expected a share from 0 to 1, and at least 1"
+            )
+        self.world: WorldName = ("service", size, world_seed)
+        self.bleu_share, self.verbosity, self.judge = bleu_share, verbosity, who_judges(judge)
+        self.toolkits = searching(search, self.world, tasks, Search, KnowledgeBase)
+
+    def read_tasks(self, path: str, split: str) -> Sequence[Task]:
+        """Also questions with references: `question` and one of `reference`, `references`, `answer`, `response`."""
+        found = load_problems(path, split, ("question", "Question", "query"), partial(_referred, self.world))
+        if self.judge is None and any("facts" not in task.data for task in found):
+            raise UsageError(
+                f"{path} has references and no facts, so it needs a judge: give the option judge, a mapping with "
+                "base_url and model of a server that compares answers with references"
+            )
+        return found
+
+    def task(self, rng: np.random.Generator) -> Task:
+        facts = draw_facts(draw_service(*self.world[1:]), rng)
+        data = {"facts": [list(fact) for fact in facts], "world": list(self.world)}
+        return Task(message_of(facts), told(facts), data=data)
+
+    def reward(self, attempt: Attempt) -> Mapping[str, float] | Awaitable[Mapping[str, float]]:
+        """Whether the answer is right as a whole, and how good it is."""
+        return self._graded(attempt, self._checked(attempt)) if self.judge is None else self._judged(attempt)
+
+    def explain(self, attempt: Attempt) -> str:
+        """What is right, and what the answer claims that was asked for or is not so."""
+        if self.judge is not None:
+            return f"a judge compared the answer with {' or '.join(map(repr, references(attempt.task)))}"
+        facts, claimed = _facts(attempt.task), claims(attempt.answer or "")
+        lines = [f"{kind} of {product}: {value} is {_how(kind, value, claimed)}" for kind, product, value in facts]
+        other = sorted(value for kind, value in claimed if kind not in {kind for kind, _, _ in facts})
+        return "\n".join([*lines, *([f"also claimed: {', '.join(other)}"] if other else [])])
+
+    def _checked(self, attempt: Attempt) -> Verdict:
+        """By what the knowledge base says."""
+        facts, claimed = _facts(attempt.task), claims(attempt.answer or "")
+        asked = {kind: value for kind, _, value in facts}
+        if any(asked.get(kind, value) != value for kind, value in claimed):
+            return Verdict(0.0, False)
+        known = draw_service(*attempt.task.data["world"][1:]).facts
+        true = {pair for _, product, _ in facts for pair in known[product].items()}
+        covered = len(asked.items() & claimed) / len(asked)
+        quality = covered * max(0.0, 1 - len(claimed - true) / 2)
+        return Verdict(quality, quality == 1.0)
+
+    async def _judged(self, attempt: Attempt) -> Mapping[str, float]:
+        assert self.judge is not None
+        prompt = next(str(message["content"]) for message in attempt.messages if message["role"] == "user")
+        return self._graded(attempt, await self.judge.verdict(prompt, references(attempt.task), attempt.answer))
+
+    def _graded(self, attempt: Attempt, verdict: Verdict) -> Mapping[str, float]:
+        answer, right = attempt.answer or "", references(attempt.task)
+        quality = verdict.quality
+        if self.bleu_share and quality:  # What contradicts a reference shares many words with it.
+            quality = (1 - self.bleu_share) * quality + self.bleu_share * length_aware_bleu(answer, right)
+        quality *= max(wordiness(answer, one, self.verbosity) for one in right)
+        return {"success": float(verdict.match), "quality": quality}
+
+
+class KnowledgeBase(WorldSearch):
+    """Search in the articles of a generated service."""
+
+    def __init__(self, world: WorldName) -> None:
+        Search.__init__(self, articles_of(world))
+
+
+@lru_cache(maxsize=8)
+def articles_of(world: WorldName) -> Index:
+    """The index of a service's articles, one a process."""
+    from palaestra.envs.search.embedded import EmbeddedIndex
+
+    service: Service = draw_service(*world[1:])
+    return Remembered(EmbeddedIndex.of(list(service.documents())))
+
+
+def references(task: Task) -> list[str]:
+    """The answers that are right."""
+    return [str(one) for one in (task.answer if isinstance(task.answer, list | tuple) else [task.answer])]
+
+
+def _facts(task: Task) -> list[Fact]:
+    return [(str(kind), str(product), str(value)) for kind, product, value in task.data["facts"]]
+
+
+def _how(kind: str, value: str, claimed: set[tuple[str, str]]) -> str:
+    others = sorted(one for name, one in claimed if name == kind and one != value)
+    if others:
+        return f"contradicted by {', '.join(others)}"
+    return "said" if (kind, value) in claimed else "missing"
+
+
+def _referred(world: WorldName, task: Task) -> Task:
+    """A task of a file with its references, which the columns name in several ways. Our own have facts as well."""
+    if "facts" in task.data:
+        if tuple(task.data.get("world", ())) != world:
+            raise ValueError(f"is about the service {task.data.get('world')}; expected {list(world)}: size, world_seed")
+        known = draw_service(*world[1:]).facts
+        listed = isinstance(task.data["facts"], list) and all(isinstance(fact, list) for fact in task.data["facts"])
+        if not listed or any(known.get(product, {}).get(kind) != value for kind, product, value in _facts(task)):
+            raise ValueError("has facts that are not in the knowledge base")
+        return task
+    answer: Any = task.answer
+    if answer is None:
+        answer = next((task.data[name] for name in _REFERENCES if task.data.get(name)), None)
+    found = [one for one in (answer if isinstance(answer, list | tuple) else [answer]) if str(one or "").strip()]
+    if not found:
+        raise ValueError(f"has no reference; expected one of the columns answer, {', '.join(_REFERENCES)}")
+    return replace(task, answer=[str(one) for one in found])
+
+
+def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate: float = 1.0) -> str:
+    """Play by rule: one search a question. With probability 1 - tool_rate, answer at once with made-up values."""
+    message = str(next(message["content"] for message in messages if message["role"] == "user"))
+    replies = [str(message["content"]) for message in messages if message["role"] == "tool"]
+    asked = asked_in(message)
+    if not asked:
+        raise UnknownTask(message)
+    if not replies and rng.random() >= tool_rate:
+        return told([(kind.name, product, drawn_value(kind, rng)) for kind, product in asked])
+    if len(replies) < len(asked):
+        kind, product = asked[len(replies)]
+        return hermes.render([ParsedCall("search", {"query": f"{product} {kind.query}"})])
+    pairs = zip(asked, replies, strict=False)
+    found = [(kind.name, product, found_in(kind, product, text)) for (kind, product), text in pairs]
+    return told([(kind, product, value) for kind, product, value in found if value]) or "I do not know."
