@@ -32,6 +32,7 @@ COMMANDS = {
     "sft": "imitate recorded episodes",
     "data": "look at a file of tasks, or find the row that is wrong",
     "index": "make an index of a corpus that agents search, or ask one by hand",
+    "judge": "label recorded episodes, for training a judge of them",
     "serve": "for other machines: run agents' programs (sandbox), search an index (search), serve a model (vllm, rrm)",
     "doctor": "what is installed, what a model's template does, what memory it needs",
     "demo": "raise the tiny agent, train it, and hold the result against controls",
