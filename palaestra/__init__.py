@@ -76,8 +76,8 @@ register("palaestra/WebNav-v0", f"{_SUITE}.web_nav:WebNav", demonstrator=f"{_SUI
 register("palaestra/WebShop-v0", f"{_SUITE}.web_shop:WebShop", demonstrator=f"{_SUITE}.web_shop:demonstrate")
 register("palaestra/MiniWoB-v0", f"{_SUITE}.miniwob:MiniWoB")
 register("palaestra/SearchQA-v0", f"{_SUITE}.search_qa:SearchQA", demonstrator=f"{_SUITE}.search_qa:demonstrate")
-register("palaestra/Judge-v0", f"{_SUITE}.judge:Judging", demonstrator=f"{_SUITE}.judge:demonstrate")
 register("palaestra/LongQA-v0", f"{_SUITE}.long_qa:LongQA", demonstrator=f"{_SUITE}.long_qa:demonstrate")
 register("palaestra/Research-v0", f"{_SUITE}.research:Research", demonstrator=f"{_SUITE}.research:demonstrate")
+register("palaestra/Judge-v0", f"{_SUITE}.judge:Judge", demonstrator=f"{_SUITE}.judge:demonstrate")
 for _name, _class in (("solver_critic", "SolverCritic"), ("debate", "Debate"), ("negotiation", "Negotiation")):
     register_game(f"palaestra/{_name}_v0", f"{_SUITE}.{_name}:{_class}", demonstrator=f"{_SUITE}.{_name}:demonstrate")

@@ -52,6 +52,8 @@ class Report:
     `pass@k` is unbiased and counts full success, `any@k` counts the first k samples, `maj@k` takes the answer most
     often given; `bootstrap best@k` and `bootstrap maj@k` are the papers', from 1000 resamples with replacement.
     """
+    parts: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Beside success, the means of the reward's parts that lie from 0 to 1: `value`, `low`, `high` and `tasks`."""
 
     def as_dict(self) -> dict[str, object]:
         """For JSON, and back again."""
@@ -200,7 +202,19 @@ def summarise(episodes: Sequence[Episode], tasks: int, samples: int, temperature
         broken=len(episodes) - len(scored),
         endings={str(ending): sum(e.ending is ending for e in episodes) for ending in Ending},
         at_k=_at_k(matrix, _answers_by_task(scored), samples),
+        parts=_parts(scored),
     )
+
+
+def _parts(scored: Sequence[Episode]) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[int, list[float]]] = {}
+    for episode in scored:
+        for name, value in episode.parts.items():
+            found.setdefault(name, {}).setdefault(episode.start.task, []).append(value)
+    by_task = {
+        name: [sum(row) / len(row) for row in rows.values()] for name, rows in found.items() if name != "success"
+    }
+    return {name: asdict(estimate(row)) for name, row in by_task.items() if min(row) >= 0 and max(row) <= 1}
 
 
 def successes_by_task(episodes: Sequence[Episode]) -> dict[int, list[float]]:

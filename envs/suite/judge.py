@@ -1,123 +1,149 @@
-"""A judge at work: an agent's episode is the prompt, and a verdict in three blocks the answer (Agent-RRM's training).
+"""Judge an agent's episode: what was done well, what to do better, and a score (Agent-RRM, arXiv 2601.22154).
 
 A task:      The task:
-             | Who is the mayor of the city where Sopa was born?
-
+             | What is 27 + 14?
              [1] The agent says:
-             | <tool_call>{"name": "search", "arguments": {"query": "Sopa born"}}</tool_call> ...
-An episode:  <think>1 calls, 0 failed, 0 repeated; the answer is a guess</think>
-             <critique>Look up what you answer before you answer it.</critique>
-             <score>0.5</score>
+             | 41
+             The agent ended the episode with what it said last. Judge its work: <think>, <critique>, <score>.
+An episode:  <think>No tool was used.</think><critique>Look it up with a tool.</critique><score>0.3</score>
 
-    gymnasium.make("palaestra/Judge-v0")                             episodes of a small generated world, judged by rule
-    gymnasium.make("palaestra/Judge-v0", tasks="labels.jsonl")       what `palaestra judge` has labelled
-
-The reward is 0 where the form fails, else 0.1 + 0.9 (1 - |s - s*|) for a score s and the label s*. A file's rows have
-the prompt of `palaestra.judging.prompt` and the label as their answer. Left out: agreement with outcomes in a group.
+The episodes are generated, with faults that a rule scores, or `tasks=FILE` names labels of episodes that were played,
+as `palaestra judge` writes them. The paper does not say what its judge is rewarded for; here it is 0 where one of the
+three blocks is not as asked, else 0.1 + 0.9 * (1 - |score - label|). With `grade="agreement"` it is 0.1 + 0.9 times the
+share of other attempts at the same task, with another outcome, that the score stands on the right side of. Left out:
+training on several episodes in one prompt.
 """
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from palaestra.envs import RewardPart, Task, ToolEnv
+from palaestra.envs.data.problem_files import load_problems
 from palaestra.episode import Attempt, Call, Message, Status
-from palaestra.errors import UnknownTask, UsageError
+from palaestra.errors import UsageError
 from palaestra.formats import ParsedCall, hermes
-from palaestra.judging.annotator import annotated_calls, written
 from palaestra.judging.prompt import RUBRIC, dialogue_prompt
-from palaestra.judging.verdict import read_verdict
+from palaestra.judging.rule import by_rule
+from palaestra.judging.verdict import Verdict, read_verdict, written
 
-RUBRICS = {
-    "full": RUBRIC,
-    "brief": "Judge the agent's work, whose lines begin with a bar. Write <think>, <critique> and <score>.",
-}
-_TOOL = {"function": {"name": "search", "description": "Look up.", "parameters": {"properties": {"query": {}}}}}
-_BLOCK = re.compile(r"^\[\d+\] (The agent says|A tool's result):\n((?:\|.*(?:\n|$))*)", re.MULTILINE)
+ENDED = "The agent ended the episode with what it said last."
+_ADD = {"function": {"name": "add", "description": "Add two numbers.", "parameters": {"properties": {"a": 0, "b": 0}}}}
+_SHORT = "Judge the agent's work."
+_RESULT = re.compile(r"A tool's result:\n\| (.*)")
+_SAID = re.compile(r"The agent says:\n\| (.*)")
 
 
-class Judging(ToolEnv):
-    """Judge how an agent has worked, in three blocks."""
+class Judge(ToolEnv):
+    """Judge an episode: three blocks, the last one a score."""
 
     max_turns = 1
+    chance = 0.7
     parts: Mapping[str, RewardPart] = {
-        "success": RewardPart(), "format": RewardPart(weight=0.0), "distance": RewardPart(weight=0.0),
-    }  # fmt: skip
+        "success": RewardPart(),
+        "format": RewardPart(0.0),
+        "error": RewardPart(0.0),
+        "brier": RewardPart(0.0),
+        "agreement": RewardPart(0.0),
+    }
 
-    def __init__(self, split: str = "train", tasks: str | None = None, rubric: str = "full") -> None:
-        """`rubric` is full, what a served judge is told, or brief, for a model that learns it from labels."""
+    def __init__(
+        self, split: str = "train", tasks: str | None = None, grade: str = "closeness", rubric: bool = True
+    ) -> None:
+        """`grade` is closeness to the label or agreement with outcomes; without `rubric` the prompt is a short one."""
         super().__init__(split, tasks)
-        if rubric not in RUBRICS:
-            raise UsageError(f"rubric is {rubric!r}; expected one of {', '.join(RUBRICS)}")
-        self.system = RUBRICS[rubric]
+        if grade not in ("closeness", "agreement"):
+            raise UsageError(f"grade is {grade!r}; expected closeness or agreement")
+        self.grade, self.system = grade, RUBRIC if rubric else _SHORT
 
     def task(self, rng: np.random.Generator) -> Task:
-        messages, calls, answer = drawn(rng)
-        verdict = annotated_calls(calls, answer)
-        ended = "The agent ended the episode with what it said last."
-        return Task(dialogue_prompt(messages, [_TOOL], ended)[1]["content"], verdict.score)
+        attempt, solved = _generated(rng)
+        asked = dialogue_prompt(attempt.messages[:1], attempt.messages[1:], [_ADD], ENDED)[1]["content"]
+        label, peers = by_rule(attempt, solved, True), [_generated(rng) for _ in range(3)]
+        others = [[by_rule(one, right, True).score, float(right)] for one, right in peers]
+        return Task(asked, label.score, data={"outcome": float(solved), "peers": others})
+
+    def read_tasks(self, path: str, split: str) -> Sequence[Task]:
+        """Labels, which are looked at before one is played."""
+        return load_problems(path, split, (), _with_label)
 
     def reward(self, attempt: Attempt) -> Mapping[str, float]:
-        """How near the score is to the label; nothing for what is not in the form."""
-        label = float(attempt.task.answer)
-        if not 0 <= label <= 1:
-            raise UsageError(f"the label of task {attempt.task.id!r} is {label}; expected a score from 0 to 1")
-        try:
-            # Of the whole turn: an attempt's answer is without its thinking, which is a block here.
-            verdict = read_verdict("" if attempt.answer is None else str(attempt.messages[-1]["content"]), clamp=False)
-        except ValueError:
-            verdict = None
-        if verdict is None or not verdict.whole:
-            return {"success": 0.0, "format": 0.0, "distance": 1.0}
-        distance = abs(verdict.score - label)
-        return {"success": 0.1 + 0.9 * (1 - distance), "format": 1.0, "distance": distance}
+        """Of the last turn, its thoughts included."""
+        label, outcome, peers = _label(attempt.task)
+        verdict = _read(attempt)
+        if verdict is None:
+            return {"success": 0.0, "format": 0.0, "error": 1.0, "brier": 1.0, "agreement": 0.0}
+        error, agreement = abs(verdict.score - label), _agreement(verdict.score, outcome, peers)
+        graded = agreement if self.grade == "agreement" and agreement is not None else 1 - error
+        return {
+            "success": 0.1 + 0.9 * graded,
+            "format": 1.0,
+            "error": error,
+            "brier": (verdict.score - outcome) ** 2,
+            "agreement": 0.5 if agreement is None else agreement,
+        }
 
 
-def drawn(rng: np.random.Generator) -> tuple[list[Message], list[Call], str | None]:
-    """An episode of an agent that looks up two facts, well or badly: its messages, calls and answer."""
-    person, city, mayor, other = (_name(rng) for _ in range(4))
-    faults = {name: rng.random() < 0.35 for name in ("skips", "errs", "repeats", "guesses", "falls silent")}
-    facts = [(f"{person} born", f"{person} was born in {city}."), (f"{city} mayor", f"The mayor of {city} is {mayor}.")]
-    plan = [(query, text, Status.OK) for query, text in facts]
-    if faults["skips"]:
-        plan.pop()
-    if faults["errs"]:
-        plan.insert(int(rng.integers(len(plan) + 1)), ("", "the query is empty", Status.TOOL_ERROR))
-    if faults["repeats"]:
-        plan.append(plan[int(rng.integers(len(plan)))])
-    answer = None if faults["falls silent"] else f"Answer: {other if faults['guesses'] else mayor}"
-    messages: list[Message] = [
-        {"role": "user", "content": f"Who is the mayor of the city where {person} was born?"},
-    ]
-    calls = []
-    for query, text, status in plan:
-        messages.append({"role": "assistant", "content": hermes.render([ParsedCall("search", {"query": query})])})
-        messages.append({"role": "tool", "name": "search", "content": text})
-        calls.append(Call("search", {"query": query}, text, status))
-    return [*messages, {"role": "assistant", "content": answer or "I do not know"}], calls, answer
+def _read(attempt: Attempt) -> Verdict | None:
+    """The verdict of the last turn, if all three blocks are there in order."""
+    said = [str(message["content"]) for message in attempt.messages if message["role"] == "assistant"]
+    try:
+        verdict = read_verdict(said[-1] if said else "", clamp=False)
+    except ValueError:
+        return None
+    return verdict if verdict.whole else None
+
+
+def _label(task: Task) -> tuple[float, float, Sequence[Any]]:
+    """The label of an episode, its outcome, and label and outcome of others of its task."""
+    label = float(task.answer)
+    return label, float(task.data.get("outcome", label >= 0.5)), task.data.get("peers") or ()
+
+
+def _with_label(task: Task) -> Task:
+    try:
+        label, outcome, peers = _label(task)
+        numbers = [label, outcome, *(float(number) for pair in peers for number in pair)]
+    except (TypeError, ValueError):
+        numbers = [-1.0]
+    if not all(0 <= number <= 1 for number in numbers):
+        raise ValueError(f"has the label {task.answer!r:.50}; expected a score from 0 to 1, as its outcome and peers")
+    return task
+
+
+def _agreement(score: float, outcome: float, peers: Sequence[Any]) -> float | None:
+    """The share of peers with another outcome that are scored on the right side, a tie half; None without any."""
+    sides = [np.sign(score - other) * np.sign(outcome - ended) for other, ended in peers if ended != outcome]
+    return float(np.mean([(side + 1) / 2 for side in sides])) if sides else None
+
+
+def _generated(rng: np.random.Generator) -> tuple[Attempt, bool]:
+    """An attempt at a sum, with faults: without its tool, with calls that fail or come twice, a wrong answer."""
+    a, b = (int(number) for number in rng.integers(10, 50, size=2))
+    calls = [Call("add", {"a": a, "b": b}, str(a + b), Status.OK)] * int(rng.integers(0, 3))
+    failing = Call("add", {"a": a}, "error: b is missing", Status.BAD_CALL)
+    calls = [*[failing] * int(rng.integers(0, 2)), *calls]
+    solved = any(call.status is Status.OK for call in calls) and bool(rng.random() < 0.6)
+    answer = str(a + b if solved else a + b + int(rng.integers(1, 9)))
+    messages: list[Message] = [{"role": "user", "content": f"What is {a} + {b}?"}]
+    for call in calls:
+        asked = hermes.render([ParsedCall(call.name, dict(call.arguments))])
+        messages += [{"role": "assistant", "content": asked}, {"role": "tool", "name": "add", "content": call.text}]
+    messages.append({"role": "assistant", "content": answer})
+    return Attempt(Task(messages[0]["content"]), tuple(messages), answer, tuple(calls), len(calls) + 1), solved
 
 
 def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate: float = 1.0) -> str:
-    """Judge by rule what is quoted. With probability 1 - tool_rate, write any score."""
-    question = str(next(message["content"] for message in messages if message["role"] == "user"))
-    turns = [(who, "\n".join(line[2:] for line in text.splitlines())) for who, text in _BLOCK.findall(question)]
-    if not turns:
-        raise UnknownTask(question)
-    calls, asked = [], list[ParsedCall]()
-    for who, text in turns:
-        if who == "The agent says":
-            asked = [call for call in hermes.parse(text, ()).calls if isinstance(call, ParsedCall)]
-        elif asked:
-            status = Status.TOOL_ERROR if text == "the query is empty" else Status.OK
-            calls.append(Call(asked[0].name, asked.pop(0).arguments, text, status))
-    last = turns[-1][1]
-    verdict = annotated_calls(calls, last if last.startswith("Answer:") else None)
+    """The rule's verdict on a generated episode, read off the prompt; or, seldom or often, a score without looking."""
     if rng.random() >= tool_rate:
-        verdict = replace(verdict, score=float(rng.integers(11)) / 10)
-    return written(verdict)
-
-
-def _name(rng: np.random.Generator) -> str:
-    return "".join(str(rng.choice(["ba", "de", "ki", "mo", "nu", "ra", "so", "ti"])) for _ in range(2)).title()
+        return written(Verdict(round(float(rng.random()), 2), "Look again.", "It is hard to say."))
+    shown = str(messages[-1]["content"])
+    results = _RESULT.findall(shown)
+    calls = tuple(
+        Call("add", {"a": text}, text, Status.BAD_CALL if text.startswith("error") else Status.OK) for text in results
+    )
+    answer = (_SAID.findall(shown) or [""])[-1]
+    attempt = Attempt(Task(""), (), answer, calls, len(calls) + 1)
+    return written(by_rule(attempt, answer in results, True))

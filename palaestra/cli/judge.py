@@ -1,134 +1,193 @@
-"""`palaestra judge FILE... --out labels.jsonl`: verdicts on recorded episodes, for training a judge of them.
+"""`palaestra judge FILES --out LABELS.jsonl`: a teacher's verdicts on recorded episodes, for a reward model to learn.
 
-A reward model that is served labels them (`--url`), or without one a rule that looks at calls alone. The labels are a
-file of tasks for Judge-v0; `--demonstrations` writes the verdicts as episodes too, for `palaestra sft`. What cannot be
-labelled is left out and counted. Left out: the training itself (`palaestra sft`, `palaestra train judge`).
+    LABELS.jsonl         a task of `Judge-v0` a line: the episode as a judge is shown it, and the score as its answer
+    LABELS.taught.jsonl  the teacher's verdicts on training tasks as episodes, for `palaestra sft`
+
+The same command again asks only for what has no label yet. Left out: what a judge is shown (`palaestra.judging`), and
+games, whose episodes are judged seat by seat.
 """
 
-import asyncio
 import json
-from collections.abc import Sequence
+import os
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
 
-from palaestra.cli.display import show_line
+from palaestra.cli.display import show_line, table
 from palaestra.cli.episodes import Reading
 from palaestra.cli.output import Reported, reporting, require_writable
-from palaestra.episode import Attempt, Ending, Episode, Start, Task
-from palaestra.errors import PalaestraError
-from palaestra.judging.annotator import annotated, written
+from palaestra.errors import UsageError
 from palaestra.judging.prompt import episode_prompt
-from palaestra.judging.verdict import Verdict, read_verdict
+from palaestra.judging.rule import by_rule
+from palaestra.judging.verdict import Verdict, written
 from palaestra.record import Record, write
+from palaestra.registry import arena
 
-if TYPE_CHECKING:
-    from palaestra.endpoint.judge import Judge
-
-ENV = "palaestra/Judge-v0"
-_TOGETHER = 64
+JUDGE = "palaestra/Judge-v0"
+_HELD_OUT = 5
+"""One task in so many is for measuring, with all of its episodes."""
+_PEERS = 16
+"""Other episodes of a task that a score is compared with, at most."""
+_AT_ONCE = 64
+"""Episodes for which a teacher is asked together."""
+_LOOK_UP = 0.01
+"""Seconds between two looks at what a teacher has said."""
+Label = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Options(Reported):
-    """Label recorded episodes with verdicts: a critique and a score from 0 to 1."""
+    """Label recorded episodes with verdicts."""
 
     files: Annotated[tuple[Path, ...], tyro.conf.Positional]
     """Episode files, or folders of them (a run's folder too)."""
-    out: Path
-    """The labels: tasks for `palaestra train judge --env-options tasks=FILE`."""
-    demonstrations: Path | None = None
-    """The verdicts as episodes too, for `palaestra sft`."""
-    url: tuple[str, ...] = ()
-    """OpenAI-compatible servers of a teacher; a rule labels where none is named."""
-    served_as: str = "rrm"
-    """The teacher's name there."""
+    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
+    """File for the labels, LABELS.jsonl."""
+    teacher: tuple[str, ...] = ()
+    """Servers of a model that judges, up to and without `/chat/completions`; without one a rule judges, which knows the
+    outcome and counts calls that failed or came twice."""
+    teacher_model: str = "rrm"
+    """Its name there."""
     read_chars: int = 48_000
-    """Characters of an episode that is shown; of a longer one tool results are cut first."""
+    """Characters of an episode that a judge is shown."""
+
+    def __post_init__(self) -> None:
+        if self.out.suffix != ".jsonl":
+            raise UsageError(f"--out is {self.out}; expected a name that ends in .jsonl")
+        require_writable("--out", self.out)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Label, and say how many could not be; 1 where none could."""
-    options, console = tyro.cli(Options, args=list(arguments), prog="palaestra judge"), Console()
-    for option, path in (("--out", options.out), ("--demonstrations", options.demonstrations)):
-        if path is not None:
-            require_writable(option, path)
-    with reporting(options.json) as report:
-        asked = _teacher(options)
-        try:
-            rows, played, dropped = _labelled(options, asked, console)
-        finally:
-            if asked is not None:
-                asked.close()
-        options.out.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-        if options.demonstrations is not None:
-            write(options.demonstrations, played)
-        show_line(console, f"{len(rows)} episodes labelled: {options.out}; {dropped} left out")
-        report.update({"labelled": len(rows), "left_out": dropped, "teacher": list(options.url) or "rule"})
-    return 0 if rows else 1
+    """Write the labels; 1 where a teacher gave none for some episodes."""
+    options = tyro.cli(Options, args=list(arguments), prog="palaestra judge")
+    with reporting(options.json) as figures:
+        found, counts = _labelled(options)
+        _with_peers(found)
+        part = options.out.with_name(f"{options.out.name}.part")
+        part.write_text("".join(f"{json.dumps(label)}\n" for label in found), encoding="utf-8")
+        os.replace(part, options.out)
+        counts["taught"] = _teach(options.out, found)
+        figures |= counts
+        Console().print(table("labels", {name: (str(count),) for name, count in counts.items()}, ("",)))
+        return int(bool(counts["without a verdict"]))
 
 
-def _teacher(options: Options) -> "Judge[Verdict] | None":
-    from palaestra.endpoint import Endpoint, EndpointConfig
-    from palaestra.endpoint.judge import Judge
-
-    if not options.url:
-        return None
-    servers = [Endpoint(EndpointConfig(url, options.served_as, patience=0.0)) for url in options.url]
-    made = Judge(servers, read_verdict, max_tokens=1_400, deadline=300.0, patience=300.0, thoughts=True)
-    try:
-        made.check()
-    except BaseException:
-        made.close()
-        raise
-    return made
-
-
-def _labelled(
-    options: Options, asked: "Judge[Verdict] | None", console: Console
-) -> tuple[list[dict[str, Any]], list[Record], int]:
-    rows, played, dropped, batch = list[dict[str, Any]](), list[Record](), 0, list[tuple[str, Episode]]()
-
-    def label() -> None:
-        nonlocal dropped
-        prompts = [episode_prompt(episode, options.read_chars) for _, episode in batch]
-        found: list[Verdict | BaseException]
-        found = [annotated(episode) for _, episode in batch] if asked is None else asyncio.run(_all(asked, prompts))
-        for (place, episode), messages, verdict in zip(batch, prompts, found, strict=True):
-            if isinstance(verdict, PalaestraError):
-                dropped += 1
-                show_line(console, f"{place}: {verdict}")
-            elif isinstance(verdict, BaseException):
-                raise verdict
-            else:
-                rows.append(
-                    {"prompt": messages[1]["content"], "answer": verdict.score, "id": place, "reward": episode.reward}
-                )
-                played.append(_demonstration(len(played), messages, verdict))
-        batch.clear()
-
-    for place, record in Reading(options.files, console):
-        if record.episode.ending is Ending.BROKEN:
-            dropped += 1
+def _labelled(options: Options) -> tuple[list[Label], dict[str, int]]:
+    """A label for each episode that has a reward, those that were there before among them."""
+    shown: dict[str, tuple[Record, str]] = {}
+    broken = same = 0
+    for _, record in Reading(options.files, Console(stderr=True)):
+        if record.episode.reward is None:
+            broken += 1
             continue
-        batch.append((place, record.episode))
-        if len(batch) == _TOGETHER:
-            label()
-    label()
-    return rows, played, dropped
+        question = str(episode_prompt(record.episode, options.read_chars)[1]["content"])
+        name = blake2b(question.encode(), digest_size=12).hexdigest()
+        same += name in shown
+        shown.setdefault(name, (record, question))
+    if not shown:
+        raise UsageError(f"no episode in {', '.join(map(str, options.files))} has a reward: nothing can be labelled")
+    known = _known(options.out, shown)
+    new = {name: pair for name, pair in shown.items() if name not in known}
+    verdicts = _asked(options, new) if options.teacher else {name: _ruled(pair[0]) for name, pair in new.items()}
+    found = [known.get(name) or _label(name, *pair, verdicts[name]) for name, pair in shown.items() if name in known
+             or name in verdicts]  # fmt: skip
+    missing = len(shown) - len(found)
+    counts = {"labelled": len(found), "new": len(verdicts), "without a verdict": missing}
+    return found, counts | {"duplicates": same, "BROKEN": broken}
 
 
-async def _all(asked: "Judge[Verdict]", prompts: Sequence[list[dict[str, Any]]]) -> list[Verdict | BaseException]:
-    return await asyncio.gather(*map(asked.ask, prompts), return_exceptions=True)
+def _known(path: Path, shown: Mapping[str, Any]) -> dict[str, Label]:
+    """The labels that are there already; refused where they are of other episodes."""
+    if not path.exists():
+        return {}
+    try:
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        known = {str(row["id"]): row for row in rows}
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{path} is no file of labels: {error}; name another --out") from error
+    if other := [name for name in known if name not in shown]:
+        raise UsageError(
+            f"{path} holds labels of other episodes: {len(other)} of {len(known)}, such as {other[0]}; name the "
+            "episode files (and --read-chars) that they were made of, or another --out"
+        )
+    return known
 
 
-def _demonstration(number: int, messages: list[dict[str, Any]], verdict: Verdict) -> Record:
-    """A verdict as the episode of a judge that gave it."""
-    said = written(verdict)
-    task = Task(messages[1]["content"], verdict.score)
-    attempt = Attempt(task, (*messages, {"role": "assistant", "content": said}), said.partition("</think>")[2], (), 1)
-    parts = {"success": 1.0, "format": 1.0, "distance": 0.0}
-    return Record(ENV, Episode(Start(number, number), attempt, (), Ending.ANSWERED, 1.0, parts), agent="labels")
+def _ruled(record: Record) -> Verdict:
+    episode = record.episode
+    return by_rule(episode.attempt, episode.parts.get("success", 0.0) >= 1, bool(episode.tools))
+
+
+def _asked(options: Options, new: Mapping[str, tuple[Record, str]]) -> dict[str, Verdict]:
+    """A teacher's verdicts; an episode for which it gave none is told, and is asked for the next time."""
+    from palaestra.trainers.scoring.reasoning import ReasoningReward, scoring
+
+    settings = ReasoningReward(options.teacher, options.teacher_model, read_chars=options.read_chars)
+    found: dict[str, Verdict] = {}
+    names = {id(record.episode): name for name, (record, _) in new.items()}
+    with closing(settings.opened()) as judge:
+        judge.check()
+        with closing(scoring(lambda episode: {}, judge)) as asked:
+            waiting, out, fault = [record.episode for record, _ in new.values()][::-1], 0, ""
+            while waiting or out:
+                while waiting and out < _AT_ONCE:
+                    asked.put(waiting.pop())
+                    out += 1
+                time.sleep(_LOOK_UP)
+                for scored in asked.ready():
+                    out -= 1
+                    if scored.terms is None:
+                        fault = scored.fault
+                        continue
+                    said = scored.remarks
+                    found[names[id(scored.episode)]] = Verdict(said["score"], said["critique"], said["analysis"])
+    if fault:
+        show_line(Console(stderr=True), f"{len(new) - len(found)} episodes have no verdict; the last: {fault}")
+    return found
+
+
+def _label(name: str, record: Record, question: str, verdict: Verdict) -> Label:
+    task = f"{record.env_id}/{record.episode.start.task}"
+    held_out = int.from_bytes(blake2b(task.encode(), digest_size=4).digest(), "big") % _HELD_OUT == 0
+    return {
+        "id": name,
+        "prompt": question,
+        "answer": verdict.score,
+        "split": "eval" if held_out else "train",
+        "outcome": record.episode.parts.get("success", 0.0),
+        "task": task,
+        "verdict": written(verdict),
+    }
+
+
+def _with_peers(labels: Sequence[Label]) -> None:
+    """Each label knows score and outcome of others of its task."""
+    by_task: dict[str, list[Label]] = {}
+    for label in labels:
+        by_task.setdefault(label["task"], []).append(label)
+    for label in labels:
+        others = [[one["answer"], one["outcome"]] for one in by_task[label["task"]] if one is not label]
+        label["peers"] = others[:_PEERS]
+
+
+def _teach(path: Path, labels: Sequence[Label]) -> int:
+    """Play the verdicts on training tasks, for a student to imitate."""
+    from palaestra.agents import Agent, ScriptedPolicy, play
+    from palaestra.episode import Start
+
+    if all(label["split"] != "train" for label in labels):
+        return 0
+    said = {label["prompt"]: label["verdict"] for label in labels}
+    options = {"tasks": str(path), "split": "train"}
+    agent = Agent(ScriptedPolicy(lambda messages, rng: said[messages[-1]["content"]]))
+    with closing(arena(JUDGE, 16, **options)) as opened:
+        played = play(agent, opened, (Start(task, task, task) for task in range(opened.task_count)))
+        records = (Record(JUDGE, episode, options, agent="a teacher of judges") for episode in played)
+        return write(path.with_name(f"{path.stem}.taught.jsonl"), records)

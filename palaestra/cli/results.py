@@ -43,6 +43,9 @@ def report_table(title: str, reports: Mapping[str, Report]) -> Table:
     }
     for name, form in _FORMS.items():
         rows[name] = [_of_scored(report, form) for report in shown]
+    for name in shown[0].parts:
+        own = [report.parts.get(name) for report in shown]
+        rows[name] = [f"{one['value']:.3f} {_range(one['low'], one['high'])}" if one else _ABSENT for one in own]
     for ending in shown[0].endings:
         rows[ending.replace("_", " ")] = [str(report.endings[ending]) for report in shown]
     return table(title, {name: tuple(values) for name, values in rows.items()}, tuple(reports))

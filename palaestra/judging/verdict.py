@@ -60,6 +60,11 @@ def read_verdict(text: str, clamp: bool = True) -> Verdict:
     )
 
 
+def written(verdict: Verdict) -> str:
+    """A verdict as `read_verdict` reads it."""
+    return f"<think>{verdict.analysis}</think><critique>{verdict.critique}</critique><score>{verdict.score:g}</score>"
+
+
 def _divided(text: str) -> tuple[str, str]:
     """What was thought, and what was said after it: in its thoughts a model may quote what it likes."""
     begin, end = [[*re.finditer(tag, text, re.IGNORECASE)] for tag in (r"<\s*think\s*>", r"</\s*think\s*>")]
