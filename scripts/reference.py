@@ -107,11 +107,12 @@ def nested(title: str, columns: Mapping[str, Any], prefix: str = "") -> Iterator
 
 
 def named_parts() -> Iterator[str]:
-    """The settings of parts that no preset has, and that are named."""
+    """The settings of parts that are named, but for those of the first preset, which have tables of their own."""
+    first = next(iter(RECIPES.values()))
     for field in fields(Recipe):
-        used = {type(getattr(recipe, field.name)) for recipe in RECIPES.values()}
+        shown = type(getattr(first, field.name))
         for name, kind in field.metadata.get(PARTS, {}).items():
-            if kind not in used and fields(kind):
+            if kind is not shown and is_dataclass(kind) and fields(kind):
                 named = f"Of `--recipe.{field.name} {name}`."
                 yield section(f"recipe.{field.name}, {name}: `{kind.__name__}`", named, kind)
 

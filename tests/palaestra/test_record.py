@@ -58,7 +58,7 @@ def record(**changes: Any) -> Record:
         ({"sold": ()}, {"sold": (7,)}),
     )
     fields: dict[str, Any] = {
-        "start": Start(4, 2**40, 17, None, ({"role": "user", "content": "again"},)),
+        "start": Start(4, 2**40, 17, None, ({"role": "user", "content": "again"},), greedy=True),
         "attempt": attempt,
         "rows": (row(), row(0), row(31, 5)),
         "ending": Ending.ANSWERED,

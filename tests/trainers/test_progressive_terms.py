@@ -9,7 +9,9 @@ from batches import batch_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palaestra import ConfigError, Status
+import palaestra
+from palaestra import ConfigError, Start, Status
+from palaestra.agents import Agent, ScriptedPolicy, play
 from palaestra.trainers.checked import changed
 from palaestra.trainers.recipes import find_recipe
 from palaestra.trainers.scoring.progressive import EARLY, LATE, STAGES, opened
@@ -132,3 +134,17 @@ def test_f56_a_run_with_a_curriculum_goes_on_bit_by_bit(tmp_path):
     assert whole == parts
     moved = [line["rewards/stage_parsed/mean"] for line in whole[0]]
     assert moved[0] > moved[1]
+
+
+def test_f42_one_environment_is_played_with_stages_or_with_success_alone():
+    find = palaestra.demonstrator("palaestra/LongQA-v0")
+    scripts = [find, lambda messages, rng: find(messages, rng, 0.0)]
+    scripts.append(lambda messages, rng: find(messages, rng).partition(". ")[0])
+    scripts.append(lambda messages, rng: '<tool_call>{"name": "ask", "arguments": {}}</tool_call>')
+    binary, arena = changed(PRS, {"binary": True}), palaestra.arena("palaestra/LongQA-v0", 1, size=20)
+    found = [next(play(Agent(ScriptedPolicy(script)), arena, [Start(0, 0)])) for script in scripts]
+    arena.close()
+    assert [sum(binary(one).values()) for one in found] == [1.0, 0.0, 0.0, 0.0]
+    right, guessed, partly, stuck = (sum(PRS(one).values()) for one in found)
+    assert right == pytest.approx(1.0) and right > partly > guessed == pytest.approx(0.3)
+    assert stuck == pytest.approx(0.1), "its calls can be read, and name no tool"

@@ -8,7 +8,6 @@ begun in its place. A batch is the first `num_prompts` groups that are not dropp
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, Literal
 
 from palaestra.episode import Start
@@ -144,10 +143,9 @@ class InOrder:
     def _starts(self, group: int) -> Iterator[Start]:
         """The members of a group, and of a game each seat's; a seat's episodes are compared with one another."""
         env, task = self.draw(group)
-        first = group * self.groups.episodes
-        starts = (Start(task, first + at, group, env=env) for at in range(self.groups.num_generations))
-        if self.groups.greedy:
-            starts = chain(starts, [Start(task, first + self.groups.num_generations, group, env=env, greedy=True)])
+        count, first = self.groups.num_generations, group * self.groups.episodes
+        places = range(self.groups.episodes)
+        starts = (Start(task, first + place, group, env=env, greedy=place >= count) for place in places)
         return seated(starts, self.groups.seats)
 
     def _number(self, start: Start) -> int:
