@@ -13,7 +13,6 @@ from palaestra.errors import ConfigError
 from palaestra.plain import from_pairs
 from palaestra.trainers.checked import BELOW_ONE, COUNT, NOT_NEGATIVE, POSITIVE, SHARE, changed, check_fields
 from palaestra.trainers.recipes import Recipe, find_recipe
-from palaestra.trainers.sampling.refined import Refined
 
 _LONGEST_PROMPT = 2560
 Trackers = tyro.conf.UseAppendAction[tuple[Literal["wandb", "trackio", "tensorboard"], ...]]
@@ -293,7 +292,7 @@ class GRPOConfig:
             raise ConfigError("eval_steps asks for measurements on held-out tasks, and eval_tasks is 0; raise it")
         if self.engine.kind == "vllm" and self.model == "tiny":
             raise ConfigError("vLLM does not serve the tiny agent, whose heads are 16 wide; name a --model of yours")
-        longest, prefix = self.play.max_episode_tokens, self._longest_prefix
+        longest, prefix = self.play.max_episode_tokens, self.recipe.longest_prefix
         if longest is not None and prefix >= longest:
             raise ConfigError(
                 f"max_prefix_tokens is {prefix} and max_episode_tokens {longest}: after a first attempt of that length "
@@ -304,14 +303,8 @@ class GRPOConfig:
     @property
     def longest_row(self) -> int:
         """`max_episode_tokens`, or what the recipe makes of it."""
-        longest = self.recipe.shaping.max_completion_length + self._longest_prefix + _LONGEST_PROMPT
+        longest = self.recipe.shaping.max_completion_length + self.recipe.longest_prefix + _LONGEST_PROMPT
         return self.play.max_episode_tokens or longest
-
-    @property
-    def _longest_prefix(self) -> int:
-        """What may stand between a prompt and the attempt that is learned from."""
-        sampler = self.recipe.sampler
-        return sampler.max_prefix_tokens if isinstance(sampler, Refined) else 0
 
     @property
     def heading(self) -> dict[str, Any]:
@@ -342,7 +335,7 @@ def tiny_config(env_id: str, recipe: Recipe | str = "grpo-tcr", **changes: Any) 
         "recorded_groups": 12,
     }
     preset = find_recipe(recipe) if isinstance(recipe, str) else recipe
-    if isinstance(preset.sampler, Refined):
+    if preset.longest_prefix:
         settings |= {"max_prefix_tokens": 256, "max_episode_tokens": 512}
     return grpo_config(env_id, preset, **{**settings, **changes})
 

@@ -118,6 +118,11 @@ class Recipe:
         if self.kl.kl_in_reward and not self.kl.beta:
             raise ConfigError("kl_in_reward is True and beta is 0: nothing would be charged; expected a beta above 0")
 
+    @property
+    def longest_prefix(self) -> int:
+        """Tokens that may stand between a prompt and the attempt that is learned from."""
+        return self.sampler.max_prefix_tokens if isinstance(self.sampler, Refined) else 0
+
 
 OUTCOME = Shaping(overlong_share=None, tool_bonus=0.0)
 """The outcome alone."""

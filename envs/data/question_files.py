@@ -59,7 +59,7 @@ def _question(file: str, row: Row) -> tuple[str, Task]:
     if cells.get("answerable") is False:
         raise ValueError("has 'answerable': false; expected questions that have an answer, as MuSiQue-Ans has")
     answers = _answers(column, value, cells)
-    data = {"aliases": answers[1:]}
+    data: dict[str, Any] = {"aliases": answers[1:]}
     if isinstance(cells.get("type"), str):
         data["kind"] = cells["type"]
     source = first_of(cells, ("data_source", "source"))[1]
