@@ -24,7 +24,7 @@ test: setup  ## the tests, under five minutes
 	@$(PY) -m pytest -m "not prove and not chromium and not docker and not vllm" -q -n 2 --dist loadfile
 
 test-browser: setup  ## the real browser, MiniWoB and the viewer; a Chromium is installed if there is none
-	@CHROMIUM="$$($(PY) scripts/chromium.py)" && export CHROMIUM && $(PY) -m pytest -m chromium -q tests/chromium
+	@CHROMIUM="$$($(PY) scripts/chromium.py)" && export CHROMIUM && $(PY) -m pytest -m "chromium and not prove" -q tests/chromium
 
 test-docker: setup  ## the docker sandbox on an engine of its own, which is installed if there is none
 	@$(PY) scripts/engine.py run -- $(PY) -m pytest -m docker -q tests/docker tests/prove/test_hostile.py
@@ -76,8 +76,9 @@ bench-sandbox: setup  ## a program in the sandbox, beside a bare process and oth
 	@$(PY) scripts/peers.py $(SUITES)
 	@$(PY) scripts/engine.py run -- $(PY) benchmarks/sandbox.py
 
-bench-web: setup  ## search, the text browser and the real one, against their targets
-	@CHROMIUM="$$($(PY) scripts/chromium.py)" && export CHROMIUM && $(PY) benchmarks/web.py
+bench-web: setup  ## search, the text browser, the real one and all of MiniWoB, against their targets
+	@CHROMIUM="$$($(PY) scripts/chromium.py)" && export CHROMIUM && $(PY) benchmarks/web.py && \
+		$(PY) -m pytest -m "chromium and prove" -q tests/chromium
 
 clean:  ## remove what tests and builds leave behind; .venv and runs/ stay
 	@rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -4,7 +4,7 @@ Without a chat (scripts, people) it keeps the messages alone. Left out: budgets,
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import count
 from typing import Any
 
@@ -71,11 +71,14 @@ class Conversation:
         self._said(text)
         return text
 
-    def add_text(self, text: str) -> None:
-        """Append a turn that was written by a script or a person: its tokens are the agent's, with log-prob 0."""
+    def add_text(self, text: str, taught: bool = True) -> None:
+        """Append a turn that was written by a script or a person: its tokens are the agent's, with log-prob 0.
+
+        One that is not `taught` stands there as context.
+        """
         if self.chat is not None:
             ids = self.chat.encode_turn(text)
-            self._row.extend(ids, True, [0.0] * len(ids), [0] * len(ids))
+            self._row.extend(ids, taught, [0.0] * len(ids), [0 if taught else -1] * len(ids))
         self._said(text)
 
     def hear(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], room: int) -> bool:
@@ -110,18 +113,24 @@ class Conversation:
 
 
 def written_rows(
-    chat: Chat, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()
+    chat: Chat,
+    messages: Sequence[Message],
+    tools: Sequence[Mapping[str, Any]] = (),
+    taught: Collection[int] | None = None,
 ) -> tuple[TokenRow, ...]:
-    """The rows of a dialogue that somebody else has had: its assistant turns are the sampled tokens. For imitation."""
+    """The rows of a dialogue that somebody else has had: its assistant turns are the sampled tokens. For imitation.
+
+    `taught` are the places of those that are; None for all.
+    """
     first = next((i for i, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
     conversation = Conversation(chat, messages[:first], tools)
     heard: list[Message] = []
-    for message in messages[first:]:
+    for place, message in enumerate(messages[first:], start=first):
         if message["role"] != "assistant":
             heard.append(message)
             continue
         if heard:
             conversation.hear(heard, tools, room=sys.maxsize)
             heard = []
-        conversation.add_text(message["content"])
+        conversation.add_text(message["content"], taught is None or place in taught)
     return conversation.rows()

@@ -11,6 +11,8 @@ from typing import Any
 from palaestra import formats
 from palaestra.agents.chat import rendered
 from palaestra.episode import Message
+from palaestra.mixture import environments, read_mixture
+from palaestra.options import FORMAT
 from palaestra.registry import chosen_format, reads_calls
 
 AUTO = "auto"
@@ -81,6 +83,13 @@ def pinned(
     An agent that was `trained` in another format than its template's writes that.
     """
     kept = dict(options)
+    if read_mixture(env_id) is not None:
+        notes: dict[str, None] = {}
+        for env, (one, own) in environments(env_id, options).items():
+            chosen, note = pinned(one, own, tokenizer, trained)
+            kept |= {f"{env}.{FORMAT}": chosen[FORMAT]} if chosen != own else {}
+            notes |= {note: None} if note else {}
+        return kept, "; ".join(notes)
     if not reads_calls(env_id) or chosen_format(env_id, options) is not None:
         return kept, ""
     if trained is not None:

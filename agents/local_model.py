@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 from transformers.utils.hub import has_file
 
@@ -72,6 +72,11 @@ def open_tokenizer(name: str) -> Any:
             "beside its tokenizer files"
         )
     return tokenizer
+
+
+def commit_of(name: str) -> str:
+    """The commit of a hub's model as it is read here; "" where the hub's files do not say."""
+    return str(getattr(AutoConfig.from_pretrained(name, trust_remote_code=False), "_commit_hash", None) or "")
 
 
 def misplaced(name: str) -> tuple[str, str] | None:

@@ -37,7 +37,7 @@ class UnknownId(UsageError):
 
     def __init__(self, env_id: str, known: Iterable[str]) -> None:
         known = sorted(known)
-        same = [one for one in known if _name(one) == _name(env_id)]
+        same = [one for one in known if plain_name(one) == plain_name(env_id)]
         close = same or get_close_matches(env_id, known, n=3, cutoff=0.4)
         hint = f"did you mean {' or '.join(close)}?" if close else f"known ids: {', '.join(known)}"
         own = "(an id of your own exists once the module that registers it is imported"
@@ -45,7 +45,7 @@ class UnknownId(UsageError):
         super().__init__(f"no environment is registered as {env_id!r}; {hint} {own}{form})")
 
 
-def _name(env_id: str) -> str:
+def plain_name(env_id: str) -> str:
     """The name alone, as the command line takes it: twohop for palaestra/TwoHop-v0."""
     return re.sub(r"[^a-z0-9]", "", re.sub(r"[-_]v\d+$", "", env_id.rpartition("/")[2]).lower())
 

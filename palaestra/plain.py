@@ -53,7 +53,7 @@ def from_pairs(texts: Iterable[str], what: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for text in texts:
         key, equals, value = text.partition("=")
-        if not equals or not key.isidentifier() or key in found:
+        if not equals or not key.rpartition(".")[2].isidentifier() or key in found:
             expected = "each key once" if key in found else "KEY=VALUE"
             raise UsageError(f"{what} has {text!r}; expected {expected}, such as digits=2 or tasks=problems.jsonl")
         try:

@@ -56,6 +56,8 @@ class Record:
     """Who played."""
     lessons: tuple[Lesson, ...] = ()
     """More than one where a batch held the episode more than once."""
+    synthetic: bool = False
+    """Whether nobody has played it this way: its calls were put into a written solution, and made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +196,7 @@ def _record_out(record: Record) -> dict[str, Any]:
         "env_id": record.env_id,
         "options": to_plain(record.options, "options"),
         "agent": record.agent,
+        **({"synthetic": True} if record.synthetic else {}),
         "start": {
             "task": start.task,
             "seed": start.seed,
@@ -284,7 +287,9 @@ def _record_in(content: Mapping[str, Any]) -> Record:
     )
     written = content["lessons"] if content["palaestra"] == VERSION else [content["lesson"]]
     lessons = tuple(_lesson_in(one, rows) for one in written if one is not None)
-    return Record(content["env_id"], episode, options, content["agent"], lessons)
+    return Record(
+        content["env_id"], episode, options, content["agent"], lessons, content.get("synthetic", False) is True
+    )
 
 
 def _lesson_in(content: Mapping[str, Any], rows: Iterable[TokenRow]) -> Lesson:

@@ -17,6 +17,7 @@ import gymnasium
 from palaestra import formats
 from palaestra.authorship import authors_line
 from palaestra.errors import EnvironmentDefect, PalaestraError, UnknownId, UsageError
+from palaestra.mixture import environments, read_mixture
 from palaestra.options import OF_ARENAS, refuse_unknown
 from palaestra.protocols import Arena
 
@@ -112,7 +113,8 @@ def arena(env_id: str, slots: int, **kwargs: Any) -> Arena:
 
     A game's slots are its seats' places, and `Start.seat` says who plays; with `seat=NAME` one seat is played and the
     others are its demonstrators. Any other Gymnasium or PettingZoo environment that speaks text is adapted. With
-    `workers=4` Ray actors play, of a cluster at `ray_address=` or of one that is started here.
+    `workers=4` Ray actors play, of a cluster at `ray_address=` or of one that is started here. Of a mixture,
+    `ID=WEIGHT,ID=WEIGHT`, any slot plays any environment, and `Start.env` says which (`palaestra.mixture`).
     """
     if not isinstance(slots, SupportsIndex):
         raise UsageError(f"arena({env_id!r}, {slots!r}): expected how many episodes to play at once, such as 8")
@@ -139,6 +141,25 @@ def demonstrator(env_id: str) -> Demonstrator:
     return found
 
 
+def demonstrators(env_id: str) -> Demonstrator | dict[str, Demonstrator]:
+    """The function that plays an environment by rule; of a mixture each one's, by `Start.env`."""
+    if read_mixture(env_id) is None:
+        return demonstrator(env_id)
+    return {name: demonstrator(own) for name, (own, _) in environments(env_id, {}).items()}
+
+
+def format_read(env_id: str, options: Mapping[str, Any]) -> str:
+    """The format in which an environment reads calls, whoever chose it; a mixture must read them all in one."""
+    read = {name: chosen_format(*own) or formats.DEFAULT for name, own in environments(env_id, options).items()}
+    if len(set(read.values())) > 1:
+        listed = ", ".join(f"{name} {one}" for name, one in read.items())
+        raise UsageError(
+            f"calls are read in different formats ({listed}), and this agent writes one; choose it for all, as in "
+            f"--env-options format={formats.DEFAULT}"
+        )
+    return next(iter(read.values()))
+
+
 def chosen_format(env_id: str, options: Mapping[str, Any]) -> str | None:
     """The call format that somebody has chosen: who opens it with these options, who registered it, or its author.
 
@@ -158,6 +179,12 @@ def chosen_format(env_id: str, options: Mapping[str, Any]) -> str | None:
 
 def check_options(env_id: str, given: Iterable[str]) -> None:
     """Refuse options that an environment of ours does not take; games and others' look at theirs when they are made."""
+    if (mixture := read_mixture(env_id)) is not None:
+        options = dict.fromkeys(given)
+        mixture.check(options)
+        for own, takes in environments(env_id, options).values():
+            check_options(own, takes)
+        return
     found = None if is_game(env_id) else _ours(env_id)
     if found is not None:
         refuse_unknown(env_id, found[0], [name for name in given if name not in OF_ARENAS])

@@ -68,7 +68,7 @@ def page() -> str:
         "# Imitation\n\n`palaestra sft`.\n",
         *nested("SFTConfig", {"a model of yours": SFTConfig(), "tiny": tiny_sft_config()}),
         "# Everything else\n",
-        section("Who plays: `AgentOptions`", "`palaestra eval` and `palaestra collect`.", AgentOptions),
+        section("Who plays: `AgentOptions`", "`palaestra eval`, `collect` and `curate`.", AgentOptions),
         section("A server: `EndpointConfig`", "From Python: `EndpointPolicy`.", EndpointConfig),
         section("Token limits of an episode: `TokenLimits`", "From Python: `play`.", TokenLimits),
         environments(),

@@ -22,7 +22,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from hashlib import blake2b, file_digest
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ from palaestra.trainers.checked import plain
 from palaestra.trainers.durable import remove_folder, whole_folder
 from palaestra.trainers.learner import Config, Learner
 from palaestra.trainers.opening import to_learn
-from palaestra.trainers.provenance import versions
+from palaestra.trainers.provenance import digest_of, versions
 from palaestra.trainers.scale.ranks import here
 from palaestra.trainers.scale.shards import is_divided, load_parts, own_part, save_parts, whole_model
 
@@ -110,7 +110,7 @@ def save(learner: Learner[Config], folder: Path) -> Path:
             "fingerprint": fingerprint(learner.model),
             "versions": versions(),
             "files": {
-                str(file.relative_to(unfinished)): {"size": file.stat().st_size, "digest": _digest_of(file)}
+                str(file.relative_to(unfinished)): {"size": file.stat().st_size, "digest": digest_of(file)}
                 for file in sorted(unfinished.rglob("*"))
                 if file.is_file()
             },
@@ -250,7 +250,7 @@ def _checked(path: Path) -> Checkpoint:
             raise ValueError(f"{name} is missing")
         if file.stat().st_size != expected["size"]:
             raise ValueError(f"{name} has {file.stat().st_size} bytes, {expected['size']} were written")
-        if _digest_of(file) != expected["digest"]:
+        if digest_of(file) != expected["digest"]:
             raise ValueError(f"{name} was changed after it was written")
     if f"step-{content['step']:06}" != path.name:
         raise ValueError(f"it holds step {content['step']}: the folder was renamed")
@@ -272,11 +272,6 @@ def _found(folder: Path) -> list[Path]:
 
 def _step(path: Path) -> int:
     return int(path.name.removeprefix("step-"))
-
-
-def _digest_of(file: Path) -> str:
-    with file.open("rb") as content:
-        return file_digest(content, lambda: blake2b(digest_size=16)).hexdigest()
 
 
 def _digest(content: Any) -> str:

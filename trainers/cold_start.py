@@ -10,7 +10,7 @@ one. Initial weights that do not get there are given up and others drawn, which 
 that is below the gate itself is reported at once: what it shows is all there is to imitate.
 """
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,40 +24,50 @@ from palaestra.agents.policies.tiny import tiny_model, tiny_tokenizer
 from palaestra.episode import Episode, Start, Status, TokenRow
 from palaestra.errors import TrainingHalted
 from palaestra.protocols import Arena
-from palaestra.registry import Demonstrator, chosen_format, demonstrator
+from palaestra.registry import Demonstrator, demonstrators, format_read
 from palaestra.trainers.config import ColdStartConfig, GRPOConfig
 from palaestra.trainers.learner import Learner
 from palaestra.trainers.opening import limits, open_arena
 from palaestra.trainers.progress import Progress
 from palaestra.trainers.sampling.division import Division
+from palaestra.trainers.sampling.draws import counts_in
 from palaestra.trainers.sampling.seats import check_seats, seated, seats_of
 from palaestra.trainers.sft import Imitation
 from palaestra.trainers.sft_config import SFTConfig, tiny_sft_config
 
 _REPORTS = 50
 """How often demonstrations say how far they are."""
+_MOST_TIMES = 8
+"""What a mixture may ask for of demonstrations and of steps, by what one environment does."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Measure:
-    """What the gate measures: success in episodes with a served call, or success where no tool is used."""
+    """What the gate measures: success in episodes with a served call, or success where no tool is used; of a mixture
+    that of the environment where it is least.
+    """
 
-    with_tool: bool
+    with_tool: Mapping[str, bool]
+    """By environment."""
 
     @property
     def name(self) -> str:
         """As a sentence names it."""
-        return "success in episodes with a served call" if self.with_tool else "success"
+        return "success in episodes with a served call" if any(self.with_tool.values()) else "success"
 
     @property
     def metric(self) -> str:
         """As Progress names it."""
-        return "success_with_tool" if self.with_tool else "rewards/success/mean"
+        return "success_with_tool" if any(self.with_tool.values()) else "rewards/success/mean"
 
     def of(self, episodes: Sequence[Episode]) -> float:
         """Of played episodes; 0 where none counts."""
-        counted = [e.parts["success"] for e in episodes if e.reward is not None and (_used(e) or not self.with_tool)]
-        return sum(counted) / max(1, len(counted))
+        counted: dict[str, list[float]] = {env: [] for env in self.with_tool}
+        for episode in episodes:
+            env = episode.start.env
+            if episode.reward is not None and (_used(episode) or not self.with_tool.get(env)):
+                counted.setdefault(env, []).append(episode.parts["success"])
+        return min(sum(own) / max(1, len(own)) for own in counted.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,20 +89,20 @@ def raise_tiny(config: GRPOConfig) -> Generator[Progress, None, Pupil]:
         return (
             yield from cold_start(
                 practice,
-                demonstrator(config.env.env_id),
+                demonstrators(config.env.env_id),
                 seed=config.seed,
                 limits=limits(config),
                 slots=config.play.slots,
                 device_name=config.device,
                 config=config.cold_start,
-                format=chosen_format(config.env.env_id, config.env.options) or formats.DEFAULT,
+                format=format_read(config.env.env_id, config.env.options),
             )
         )
 
 
 def cold_start(
     arena: Arena,
-    demonstrator: Demonstrator,
+    demonstrator: Demonstrator | Mapping[str, Demonstrator],
     *,
     seed: int,
     limits: TokenLimits,
@@ -104,12 +114,19 @@ def cold_start(
 ) -> Generator[Progress, None, Pupil]:
     """Raise a tiny agent on demonstrations played in `arena`; a generator of Progress that returns the Pupil.
 
-    It learns to write calls in `format`, the one that the arena reads.
+    It learns to write calls in `format`, the one that the arena reads. Of a mixture each environment has a
+    demonstrator and its share of the demonstrations. There are so many times more of them, and of steps that imitation
+    may take, that the rarest is shown as often as it would be alone; the gate is measured, and to be passed, in each.
     """
-    config, device = config or ColdStartConfig(), find_device(device_name)
+    config, device, (_, counts) = config or ColdStartConfig(), find_device(device_name), counts_in(arena, 0)
+    rarest = min(counts_in(arena, 1000)[0].values())
+    times = min(_MOST_TIMES, 1000 // max(1, rarest))
+    most = config.imitation_steps * times
+    config = replace(config, demonstrations=config.demonstrations * times, imitation_steps=most)
     demonstrations = yield from demonstrate(arena, demonstrator, config.demonstrations, config.tool_rate, seed, format)
-    if warning := Division(arena.task_count).warning:
-        yield Progress("demonstrations", len(demonstrations), config.demonstrations, note=warning)
+    for count in counts.values():
+        if warning := Division(count).warning:
+            yield Progress("demonstrations", len(demonstrations), config.demonstrations, note=warning)
     measure = _measure(demonstrations, config)
     tokenizer = tiny_tokenizer(m["content"] for e in demonstrations for m in e.attempt.messages)
     chat = Chat(tokenizer)
@@ -130,7 +147,7 @@ def cold_start(
             note=f"stuck at {reached:.2f} {measure.name} after {steps} steps (gate {config.imitation_gate}); "
             f"attempt {attempt + 1} of {config.max_attempts} is given up and other initial weights are drawn",
         )
-    shown = len({episode.start.task for episode in demonstrations})
+    shown = len({episode.start.key[:2] for episode in demonstrations})
     raise TrainingHalted(
         f"none of {config.max_attempts} initial weights reached {config.imitation_gate} {measure.name} in "
         f"{config.imitation_steps} steps, on tasks that were not among the {shown} demonstrated; the best reached "
@@ -140,35 +157,49 @@ def cold_start(
 
 
 def demonstrate(
-    arena: Arena, demonstrator: Demonstrator, episodes: int, tool_rate: float, seed: int, format: str = formats.DEFAULT
+    arena: Arena,
+    demonstrator: Demonstrator | Mapping[str, Demonstrator],
+    episodes: int,
+    tool_rate: float,
+    seed: int,
+    format: str = formats.DEFAULT,
 ) -> Generator[Progress, None, Sequence[Episode]]:
     """Episodes of the demonstrator, played for real, in task order; of a game, every seat's."""
-    script = Agent(ScriptedPolicy(partial(demonstrator, tool_rate=tool_rate), seed, format))
-    table, tasks = seats_of(arena), Division(arena.task_count)
+    rules = demonstrator if isinstance(demonstrator, Mapping) else {"": demonstrator}
+    habits = {env: partial(rule, tool_rate=tool_rate) for env, rule in rules.items()}
+    script, table = Agent(ScriptedPolicy(habits, seed, format)), seats_of(arena)
     games = max(1, episodes // max(1, len(table)))
     total = games * max(1, len(table))
-
-    def starts() -> Iterator[Start]:
-        for number in range(games):
-            yield Start(task=tasks.demonstrated(seed * episodes + number), seed=number, group=number)
-
+    shares, _ = counts_in(arena, games)
+    starts = _starts(arena, shares, lambda tasks, number: tasks.demonstrated(seed * episodes + number))
     found: list[Episode] = []
-    for episode in play(in_every_seat(script, table), arena, seated(starts(), table)):
+    for episode in play(in_every_seat(script, table), arena, seated(starts, table)):
         found.append(episode)
         if len(found) % max(1, total // _REPORTS) == 0 or len(found) == total:
             yield Progress("demonstrations", len(found), total)
-    found.sort(key=lambda episode: (episode.start.task, episode.start.seed, episode.start.seat or ""))
+    found.sort(key=lambda episode: (*episode.start.key[:3], episode.start.seat or ""))
     return [episode for episode in found if episode.reward is not None]
+
+
+def _starts(arena: Arena, games: Mapping[str, int], task: Callable[[Division, int], int]) -> Iterator[Start]:
+    """So many games of each environment; `task` says which one of its tasks the n-th is of."""
+    _, counts = counts_in(arena, 0)
+    places = ((env, number) for env, count in games.items() for number in range(count))
+    for place, (env, number) in enumerate(places):
+        yield Start(task(Division(counts[env]), number), seed=place, group=place, env=env)
 
 
 def _measure(demonstrations: Sequence[Episode], config: ColdStartConfig) -> _Measure:
     """What the gate is to measure; an error where the demonstrator itself does not pass it."""
     if not demonstrations:
         raise TrainingHalted("every demonstration is BROKEN; `palaestra check` says what is wrong with the environment")
-    measure = _Measure(any(map(_used, demonstrations)))
+    used: dict[str, bool] = {}
+    for episode in demonstrations:
+        used[episode.start.env] = used.get(episode.start.env, False) or _used(episode)
+    measure = _Measure(used)
     shown = measure.of(demonstrations)
     if shown < config.imitation_gate:
-        habit = "" if measure.with_tool else f", played with tool_rate={config.tool_rate:g},"
+        habit = "" if any(measure.with_tool.values()) else f", played with tool_rate={config.tool_rate:g},"
         raise TrainingHalted(
             f"the demonstrator{habit} reaches {shown:.2f} {measure.name} in {len(demonstrations)} demonstrations, and "
             f"the tiny agent, which imitates it, is to reach {config.imitation_gate}: let it play better, or lower the "
@@ -224,8 +255,8 @@ def _reached(local: LocalModel, arena: Arena, limits: TokenLimits, config: ColdS
     """What the gate measures of a model as it is now."""
     for engine in trained_engines(local.agent):
         engine.update_weights(local.model.named_parameters(), version=0)
-    table, tasks = seats_of(arena), Division(arena.task_count)
+    table, (_, counts) = seats_of(arena), counts_in(arena, 0)
     games = max(1, config.gate_tasks // max(1, len(table)))
-    starts = (Start(task=tasks.kept_back(number), seed=number, group=number) for number in range(games))
+    starts = _starts(arena, dict.fromkeys(counts, games), Division.kept_back)
     played = play(in_every_seat(local.agent, table), arena, seated(starts, table), limits=limits)
     return measure.of(list(played))

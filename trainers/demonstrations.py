@@ -31,6 +31,8 @@ class Demonstrations:
     left_out: Counter[str] = field(default_factory=Counter)
     imperfect: int = 0
     """Episodes without full success; they are imitated too."""
+    synthetic: int = 0
+    """Episodes that nobody has played: calls were put into a written solution."""
     defects: int = 0
     notes: list[str] = field(default_factory=list)
 
@@ -42,6 +44,7 @@ class Demonstrations:
             "environments": dict(self.environments),
             "left_out": dict(self.left_out),
             "imperfect": self.imperfect,
+            "synthetic": self.synthetic,
             "no_episodes": self.defects,
         }
 
@@ -61,6 +64,7 @@ def demonstrations(files: Sequence[str]) -> Demonstrations:
         found.dialects.append(_dialect(record))
         found.environments[record.env_id] += 1
         found.imperfect += record.episode.parts.get("success", 0.0) < 1
+        found.synthetic += record.synthetic
     found.defects = reading.defects
     if not found.episodes:
         reasons = [f"{count} {reason}" for reason, count in found.left_out.items()]
@@ -117,6 +121,8 @@ def _counted(found: Demonstrations) -> Demonstrations:
     notes = [f"{count} episodes {reason}; they are left out" for reason, count in found.left_out.items()]
     if found.imperfect:
         notes.append(f"{found.imperfect} episodes are short of full success, and are imitated too")
+    if found.synthetic:
+        notes.append(f"{found.synthetic} episodes are synthetic: calls were put into written solutions, and made")
     if found.defects:
         notes.append(f"{found.defects} lines are no episodes; the rest is imitated")
     return replace(found, notes=[*found.notes, *notes])

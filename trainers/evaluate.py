@@ -5,13 +5,16 @@ Left out: the figures themselves (`statistics`, `intervals`).
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from palaestra.agents import Agent, TokenLimits, play
 from palaestra.agents.policies.table import in_every_seat
 from palaestra.episode import Ending, Episode, Start, Status
+from palaestra.errors import UsageError
 from palaestra.protocols import Arena
 from palaestra.trainers import statistics
 from palaestra.trainers.progress import Progress, result_of
+from palaestra.trainers.sampling.draws import counts_in
 from palaestra.trainers.sampling.seats import seated, seats_of
 from palaestra.trainers.scale.ranks import ALONE, Ranks
 from palaestra.trainers.statistics import Comparison, Values, estimate, powers_of_two
@@ -54,6 +57,8 @@ class Report:
     """
     parts: dict[str, dict[str, float]] = field(default_factory=dict)
     """Beside success, the means of the reward's parts that lie from 0 to 1: `value`, `low`, `high` and `tasks`."""
+    environments: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Of a mixture, the report of each environment; the other figures are of all, weighted as the mixture is."""
 
     def as_dict(self) -> dict[str, object]:
         """For JSON, and back again."""
@@ -135,10 +140,11 @@ def evaluation(
     played, and `seats` (all where none is named) are in the figures. Each rank plays its share of the tasks, and all
     get all episodes.
     """
-    tasks, table = min(tasks, arena.task_count), seats_of(arena)
+    asked, table = held_out(arena, tasks), seats_of(arena)
+    tasks = len(asked)
     agent = in_every_seat(agent, table)
 
-    starts = held_out_starts(tasks, samples, seed, ranks)
+    starts = held_out_starts(asked, samples, seed, ranks)
     episodes: list[Episode] = []
     scored, successes = 0, 0.0
     for episode in play(agent, arena, seated(starts, table), limits=limits, temperature=temperature):
@@ -150,17 +156,31 @@ def evaluation(
         metrics = {"rewards/success/mean": successes / scored} if scored else {}
         yield Progress(stage, len(episodes), tasks * samples * max(1, len(table)), metrics)
     episodes = [episode for own in ranks.gathered(episodes) for episode in own]
-    episodes.sort(key=lambda episode: (episode.start.task, episode.start.seed, episode.start.seat or ""))
+    episodes.sort(key=lambda episode: (*episode.start.key[:3], episode.start.seat or ""))
     counted = [episode for episode in episodes if _counts(episode, seats)]
     return summarise(counted, tasks, samples, temperature), episodes
 
 
-def held_out_starts(tasks: int, samples: int, seed: int, ranks: Ranks = ALONE) -> Iterator[Start]:
-    """What a rank plays of an evaluation."""
-    for task in range(ranks.rank, tasks, ranks.count):
+def held_out_starts(asked: Sequence[tuple[str, int]], samples: int, seed: int, ranks: Ranks = ALONE) -> Iterator[Start]:
+    """What a rank plays of an evaluation of these tasks of these environments."""
+    for place in range(ranks.rank, len(asked), ranks.count):
+        env, task = asked[place]
         for sample in range(samples):
-            number = SEEDS_BEYOND_TRAINING + (seed * tasks + task) * samples + sample
-            yield Start(task=task, seed=number, group=task)
+            number = SEEDS_BEYOND_TRAINING + (seed * len(asked) + place) * samples + sample
+            yield Start(task=task, seed=number, group=place, env=env)
+
+
+def held_out(arena: Arena, tasks: int) -> list[tuple[str, int]]:
+    """The first so many tasks of an arena. Of a mixture each environment's, by its share: where one has too few, all
+    have fewer, so that the figures of all together are weighted as the mixture is.
+    """
+    found, there = counts_in(arena, tasks)
+    while any(found[env] > count for env, count in there.items()):
+        tasks = min(tasks - 1, *(tasks * count // found[env] for env, count in there.items() if found[env]))
+        found, there = counts_in(arena, tasks)
+    if lacking := [env for env, count in found.items() if not count]:
+        raise UsageError(f"{tasks} tasks are too few to measure a mixture: {lacking[0]} has none by its share")
+    return [(env, task) for env, count in found.items() for task in range(count)]
 
 
 def by_seat(
@@ -203,25 +223,38 @@ def summarise(episodes: Sequence[Episode], tasks: int, samples: int, temperature
         endings={str(ending): sum(e.ending is ending for e in episodes) for ending in Ending},
         at_k=_at_k(matrix, _answers_by_task(scored), samples),
         parts=_parts(scored),
+        environments=_by_environment(episodes, samples, temperature),
     )
 
 
 def _parts(scored: Sequence[Episode]) -> dict[str, dict[str, float]]:
-    found: dict[str, dict[int, list[float]]] = {}
+    found: dict[str, dict[tuple[str, int], list[float]]] = {}
     for episode in scored:
         for name, value in episode.parts.items():
-            found.setdefault(name, {}).setdefault(episode.start.task, []).append(value)
+            found.setdefault(name, {}).setdefault(episode.start.key[:2], []).append(value)
     by_task = {
         name: [sum(row) / len(row) for row in rows.values()] for name, rows in found.items() if name != "success"
     }
     return {name: asdict(estimate(row)) for name, row in by_task.items() if min(row) >= 0 and max(row) <= 1}
 
 
-def successes_by_task(episodes: Sequence[Episode]) -> dict[int, list[float]]:
-    """The successes of each task that was played; an empty list where every episode broke."""
-    found: dict[int, list[float]] = {}
+def _by_environment(episodes: Sequence[Episode], samples: int, temperature: float) -> dict[str, dict[str, Any]]:
+    found: dict[str, list[Episode]] = {}
     for episode in episodes:
-        row = found.setdefault(episode.start.task, [])
+        found.setdefault(episode.start.env, []).append(episode)
+    if len(found) < 2:
+        return {}
+    return {
+        env: summarise(own, len({episode.start.task for episode in own}), samples, temperature).as_dict()
+        for env, own in found.items()
+    }
+
+
+def successes_by_task(episodes: Sequence[Episode]) -> dict[tuple[str, int], list[float]]:
+    """The successes of each task that was played, by environment and task; an empty list where every episode broke."""
+    found: dict[tuple[str, int], list[float]] = {}
+    for episode in episodes:
+        row = found.setdefault(episode.start.key[:2], [])
         if episode.reward is not None:
             row.append(episode.parts["success"])
     return found
@@ -233,9 +266,9 @@ def compare(first: Sequence[Episode], second: Sequence[Episode]) -> Comparison:
 
 
 def _answers_by_task(scored: Sequence[Episode]) -> list[list[str | None]]:
-    found: dict[int, list[str | None]] = {}
+    found: dict[tuple[str, int], list[str | None]] = {}
     for episode in scored:
-        found.setdefault(episode.start.task, []).append(episode.attempt.answer)
+        found.setdefault(episode.start.key[:2], []).append(episode.attempt.answer)
     return list(found.values())
 
 

@@ -16,6 +16,7 @@ from palaestra.agents import TokenLimits
 from palaestra.agents.policies.table import in_every_seat
 from palaestra.episode import Episode
 from palaestra.errors import TrainingHalted
+from palaestra.mixture import read_mixture
 from palaestra.protocols import Arena
 from palaestra.record import Lesson
 from palaestra.trainers.ahead import require_own_weights
@@ -24,9 +25,11 @@ from palaestra.trainers.config import GRPOConfig
 from palaestra.trainers.learner import Learner
 from palaestra.trainers.look import look
 from palaestra.trainers.losses.advantages import GreedyBaseline, damped
-from palaestra.trainers.metrics import batch_metrics
+from palaestra.trainers.metrics import batch_metrics, mixture_metrics
 from palaestra.trainers.progress import Progress
 from palaestra.trainers.rollouts import rollouts
+from palaestra.trainers.sampling.curated import curated_tasks
+from palaestra.trainers.sampling.draws import counts_in
 from palaestra.trainers.sampling.in_order import Groups
 from palaestra.trainers.sampling.sampler import Sampler
 from palaestra.trainers.sampling.seats import check_seats, seats_of
@@ -46,20 +49,16 @@ def train(learner: Learner[GRPOConfig], arena: Arena) -> Generator[Progress, Non
     Whenever this yields, the learner stands between two steps: it can be saved, and go on from there bit by bit.
     """
     config, seats, recipe, turns = learner.config, seats_of(arena), learner.config.recipe, Turns()
+    mixture = read_mixture(config.env.env_id)
     require_own_weights(learner.agent, config.play.max_staleness)
     check_seats(arena, config.env.train_seats)
-    sampler: Sampler = recipe.sampler(
-        config.env.env_id,
-        arena.task_count,
-        Groups(
-            config.play.num_prompts,
-            config.play.num_generations,
-            seats,
-            frozenset(config.env.train_seats or seats),
-            isinstance(recipe.advantage, GreedyBaseline),
-        ),
-        config.seed,
-    )
+    play, learning = config.play, frozenset(config.env.train_seats or seats)
+    tasks = curated_tasks(config.env.curated, config.env.env_id)
+    greedy = isinstance(recipe.advantage, GreedyBaseline)
+    groups = Groups(play.num_prompts, play.num_generations, seats, learning, greedy, tasks)
+    counts = {env or config.env.env_id: count for env, count in counts_in(arena, 0)[1].items()}
+    counts |= {env: len(chosen) for env, chosen in tasks.items()}
+    sampler: Sampler = recipe.sampler(config.env.env_id, counts, groups, config.seed)
     if learner.ranks.count > 1:
         sampler = Share(sampler, learner.ranks, seats)
     if learner.state:
@@ -85,6 +84,7 @@ def train(learner: Learner[GRPOConfig], arena: Arena) -> Generator[Progress, Non
             batch = _checked(next(batches), config.play.max_broken_share)
             waited = time.perf_counter() - began
             metrics = {"time/play": waited} | batch_metrics(batch)
+            metrics |= mixture_metrics(mixture, batch) if mixture else {}
             metrics |= learner.ranks.summed({name: metrics[name] for name in _OF_A_RANK if name in metrics})
             seen = look(learner, batch)
             advantages = damped(recipe.advantage(batch, seen), batch, recipe.max_advantage)

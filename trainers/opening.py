@@ -20,10 +20,13 @@ from palaestra.agents.local_model import Dtype, EngineMaker, LocalModel, cast_we
 from palaestra.agents.policies.table import trained_engines
 from palaestra.errors import ConfigError
 from palaestra.protocols import Arena
-from palaestra.registry import arena, demonstrator
+from palaestra.registry import arena, demonstrators
 from palaestra.trainers.config import GRPOConfig
+from palaestra.trainers.evaluate import held_out
 from palaestra.trainers.forward import shares_beginnings
+from palaestra.trainers.sampling.curated import curated_tasks
 from palaestra.trainers.sampling.division import Division
+from palaestra.trainers.sampling.draws import counts_in
 from palaestra.trainers.sampling.seats import check_seats
 from palaestra.trainers.scale.fit import fit
 from palaestra.trainers.scale.ranks import Ranks, here
@@ -209,12 +212,17 @@ def check(config: GRPOConfig) -> None:
         with closing(config.recipe.judge.opened()) as judge:
             judge.check()
     if config.model == "tiny":
-        demonstrator(config.env.env_id)
+        demonstrators(config.env.env_id)
     for split in ("train", "eval"):
         opened = open_arena(config, split, here=True)
         try:
             check_seats(opened, config.env.train_seats)
+            if split == "train":
+                curated_tasks(config.env.curated, config.env.env_id, opened)
             if split == "train" and config.model == "tiny":
-                Division(opened.task_count)
+                for count in counts_in(opened, 0)[1].values():
+                    Division(count)
+            if split == "eval" and config.eval_tasks:
+                held_out(opened, config.eval_tasks)
         finally:
             opened.close()

@@ -126,8 +126,8 @@ def pin_format(run: Run, config: GRPOConfig, local: LocalModel) -> GRPOConfig:
     env = config.env
     options, note = pinned(env.env_id, env.options, local.tokenizer, trained_format(config.model))
     if options != env.options:
-        pinning = f"format={options['format']}"
-        config = replace(config, env=replace(env, env_options=(*env.env_options, pinning)))
+        pinning = (f"{key}={value}" for key, value in options.items() if key not in env.options)
+        config = replace(config, env=replace(env, env_options=(*env.env_options, *pinning)))
         run.settle(config)
     if note:
         run.notes.append(note)

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from palaestra import formats
 from palaestra.errors import ConfigError, UsageError
+from palaestra.options import FORMAT
 from palaestra.trainers.checked import changed, flat, plain
 from palaestra.trainers.config import EnvConfig, GRPOConfig, PlayConfig, ScaleConfig
 from palaestra.trainers.sft_config import SFTConfig
@@ -29,7 +30,6 @@ _SIZES = ("play.slots", "play.cache_tokens", "optimizer.micro_batch_tokens", "sc
 ROUNDING = (*_SIZES, "device", "engine.kind")
 """May differ, with a note: the same sums in another order or on another machine, so the last bits change. A run that
 has run out of memory needs them."""
-_FORMAT = "format="
 _OPEN = ("precision", "optimizer_bits", "optimizer_offload", "gradient_checkpointing", "cache_tokens")
 """What a config may leave open, and the beginning of a run settles."""
 Section = TypeVar("Section", PlayConfig, ScaleConfig)
@@ -70,9 +70,12 @@ def trained_format(model: str) -> str | None:
             config = read_config(folder)
         except UsageError:
             continue
-        named = config.env.options.get("format") if isinstance(config, GRPOConfig) else config.format
-        if named in formats.FORMATS:
-            return str(named)
+        if isinstance(config, SFTConfig):
+            named = {config.format}
+        else:  # Each environment of a mixture has its own; a model that writes several is no guide.
+            named = {value for key, value in config.env.options.items() if key.rpartition(".")[2] == FORMAT}
+        if len(named) == 1 and named <= set(formats.FORMATS):
+            return str(*named)
     return None
 
 
@@ -96,9 +99,9 @@ def settled(saved: RunConfig, asked: RunConfig) -> RunConfig:
     if not isinstance(saved, GRPOConfig) or not isinstance(asked, GRPOConfig):
         return asked
     asked = replace(asked, scale=_filled(asked.scale, saved.scale), play=_filled(asked.play, saved.play))
-    if "format" in asked.env.options:
-        return asked
-    found = [text for text in saved.env.env_options if text.startswith(_FORMAT)]
+    given = asked.env.options
+    keys = {text: text.partition("=")[0] for text in saved.env.env_options}
+    found = [text for text, key in keys.items() if key.rpartition(".")[2] == FORMAT and key not in given]
     return replace(asked, env=replace(asked.env, env_options=(*asked.env.env_options, *found)))
 
 

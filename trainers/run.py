@@ -28,10 +28,12 @@ from typing import Any
 
 from palaestra.episode import Episode
 from palaestra.errors import UsageError
+from palaestra.mixture import environment_of
 from palaestra.record import Lesson, Record, write
 from palaestra.trainers.config import GRPOConfig
 from palaestra.trainers.durable import append_line, sweep, write_text, written
 from palaestra.trainers.lock import claimed
+from palaestra.trainers.metrics import mixture_shares
 from palaestra.trainers.progress import Progress
 from palaestra.trainers.provenance import cpu_seconds, versions
 from palaestra.trainers.resume import RunConfig, agreed, read_config, settled, written_config
@@ -156,10 +158,11 @@ class Run:
         config, pairs = self.config, sorted(played, key=lambda pair: (pair[0].start.group, pair[0].start.seed))
         if not (pairs and self.writes and isinstance(config, GRPOConfig) and config.save.recorded_groups):
             return
-        options, path = {"split": split, **config.env.options}, self.folder / "episodes" / f"{name}.jsonl"
+        path = self.folder / "episodes" / f"{name}.jsonl"
         records = (
-            Record(episode.start.env or config.env.env_id, episode, options, config.model, lessons)
+            Record(env_id, episode, {"split": split, **options}, config.model, lessons)
             for episode, lessons in pairs
+            for env_id, options in [environment_of(config.env.env_id, config.env.options, episode.start.env)]
         )
         try:
             with written(path):
@@ -188,6 +191,7 @@ class Run:
         summary = {
             **self.config.heading,
             **figures,
+            **({"mixture": shares} if (shares := mixture_shares(self.metrics)) else {}),
             "wall_seconds": round(time.perf_counter() - self._began, 1),
             "cpu_seconds": round(cpu_seconds(), 1),
             "versions": versions(),

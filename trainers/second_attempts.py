@@ -14,7 +14,7 @@ from palaestra.agents import Agent, TokenLimits, play
 from palaestra.episode import Episode, Start
 from palaestra.errors import UsageError
 from palaestra.protocols import Arena
-from palaestra.trainers.evaluate import SEEDS_BEYOND_TRAINING, Report, compare, held_out_starts, summarise
+from palaestra.trainers.evaluate import SEEDS_BEYOND_TRAINING, Report, compare, held_out, held_out_starts, summarise
 from palaestra.trainers.progress import Progress
 from palaestra.trainers.sampling.refined import second_start
 from palaestra.trainers.sampling.seats import seats_of
@@ -63,8 +63,8 @@ def attempts(
     """
     if seats := seats_of(arena):
         raise UsageError(f"a game of the seats {', '.join(seats)} has no second attempts: they are one agent's")
-    tasks, limits = min(tasks, arena.task_count), limits or TokenLimits()
-    queue = deque(held_out_starts(tasks, samples, seed))
+    asked, limits = held_out(arena, tasks), limits or TokenLimits()
+    queue = deque(held_out_starts(asked, samples, seed))
     total, judged = len(queue), 0
 
     def starts() -> Iterator[Start | None]:
@@ -88,8 +88,8 @@ def attempts(
         metrics = {"rewards/success/mean": sum(scored) / len(scored)} if scored else {}
         yield Progress(stage, len(found[False]) + len(found[True]), 2 * total, metrics)
     for episodes in found:
-        episodes.sort(key=lambda episode: (episode.start.task, episode.start.seed))
-    first, second = (summarise(episodes, tasks, samples, temperature) for episodes in found)
+        episodes.sort(key=lambda episode: episode.start.key[:3])
+    first, second = (summarise(episodes, len(asked), samples, temperature) for episodes in found)
     return Attempts(first, second, *found, sum(not episode.start.prefix for episode in found[True]))
 
 

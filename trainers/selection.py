@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
+from palaestra.episode import Status
 from palaestra.errors import ConfigError
 from palaestra.record import Record
 
@@ -58,17 +59,37 @@ def reward(record: Record) -> float:
     return -math.inf if record.episode.reward is None else record.episode.reward
 
 
+def calls_worked(record: Record) -> float:
+    """The share of its calls that worked; 0 where it made none."""
+    calls = record.episode.attempt.calls
+    return sum(call.status is Status.OK for call in calls) / max(1, len(calls))
+
+
+def shortness(record: Record) -> float:
+    """Equal for all: among equal ones the shorter is better."""
+    return 0.0
+
+
+SCORES: Mapping[str, Score] = {"reward": reward, "calls-worked": calls_worked, "short": shortness}
+"""By the names that `palaestra collect --score` takes."""
+
+
 def select(
-    records: Iterable[Record], *, least_success: float = 1.0, top_k: int | None = None, score: Score = reward
+    records: Iterable[Record],
+    *,
+    least_success: float = 1.0,
+    top_k: int | None = None,
+    score: Score = reward,
+    fits: Callable[[Record], bool] = lambda record: True,
 ) -> Selection:
-    """Apply the rules, one after the other. Without `top_k` there is no limit a source."""
+    """Apply the rules, one after the other. Without `top_k` there is no limit a source; what does not fit is wrong."""
     if not 0 <= least_success <= 1:
         raise ConfigError(f"least_success is {least_success}; it must be between 0 and 1")
     if top_k is not None and top_k < 1:
         raise ConfigError(f"top_k is {top_k}; it must be at least 1, or none for no limit")
     played = list(records)
     scored = [record for record in played if record.episode.reward is not None]
-    good = succeeded(scored, least_success)
+    good = [record for record in succeeded(scored, least_success) if fits(record)]
     fresh = distinct(good)
     kept = fresh if top_k is None else best(fresh, top_k, score)
     stages = [Counter(map(source_of, stage)) for stage in (played, scored, good, fresh, kept)]

@@ -25,6 +25,7 @@ from palaestra.trainers.checkpoint import open_saved, restore
 from palaestra.trainers.demonstrations import Demonstrations, demonstrations, in_format
 from palaestra.trainers.forward import micro_batches, token_logprobs
 from palaestra.trainers.going_on import keep_model, newest_of, recorded
+from palaestra.trainers.imitated_turns import as_thought, turns_that_worked
 from palaestra.trainers.interrupts import Interrupts
 from palaestra.trainers.learner import Learner
 from palaestra.trainers.opening import as_opened, check_scale, compute_type, settled, with_adapter
@@ -135,11 +136,20 @@ def imitate(run: Run, interrupts: Interrupts | None = None) -> Generator[Progres
         run.settle(config)
     assert local.agent.chat is not None, "a model has a chat"
     most = longest_row(local.model, config)
-    made = sft_rows(local.agent.chat, shown.episodes, most)
+    made = sft_rows(
+        local.agent.chat,
+        shown.episodes,
+        most,
+        strip_thinking=config.thinking == "strip",
+        only_worked=config.imitated_turns == "worked",
+    )
     for note in (*run.notes, *shown.notes, *_said(shown, made, most)):
         yield Progress("episodes", 0, 0, note=note)
     if not made.rows:
-        raise UsageError(f"no row has a token of the agent among its first {most}; a larger max_row_tokens may help")
+        raise UsageError(
+            f"no row has a token to imitate among its first {most}; a larger max_row_tokens may help, or, where every "
+            "turn has a call that failed, imitated_turns all"
+        )
     if found is None:
         learner = Learner(local.agent, local.model, config, state={"rows": made.digest})
     elif found.state != {"rows": made.digest}:
@@ -188,17 +198,27 @@ def _said(shown: Demonstrations, made: SFTRows, most: int) -> Iterator[str]:
     known = ", ".join(f"{count} of {env_id}" for env_id, count in shown.environments.items())
     yield f"{known}: {len(made.rows)} rows, {tokens:,} tokens, {said:,} of them the agent's"
     if made.truncated:
-        gone = f", and {made.emptied} of them left out, for nothing that the agent said was left" * bool(made.emptied)
-        yield f"{made.truncated} rows are longer than {most} tokens; they were cut off{gone}"
+        yield f"{made.truncated} rows are longer than {most} tokens; they were cut off"
+    if made.emptied:
+        yield f"{made.emptied} rows are left out: nothing to imitate was left in them"
 
 
-def sft_rows(chat: Chat, episodes: Iterable[tuple[str, Episode]], most: int) -> SFTRows:
+def sft_rows(
+    chat: Chat,
+    episodes: Iterable[tuple[str, Episode]],
+    most: int,
+    *,
+    strip_thinking: bool = False,
+    only_worked: bool = False,
+) -> SFTRows:
     """Episodes as the student reads them, in rows of at most `most` tokens. Each comes with the words for its place."""
     kept: list[TokenRow] = []
     truncated = emptied = 0
     for place, episode in episodes:
         try:
-            rows = written_rows(chat, episode.attempt.messages, episode.tools)
+            messages = as_thought(episode.attempt.messages, chat.opened_thinking, strip_thinking)
+            taught = turns_that_worked(episode) if only_worked else None
+            rows = written_rows(chat, messages, episode.tools, taught)
         except PalaestraError as error:
             raise UsageError(f"{place}: {error}") from error
         except Exception as error:  # Templates raise what they like for a dialogue that they refuse.

@@ -1,7 +1,7 @@
 """The settings of imitation from recorded episodes, checked where they are made. No torch here: `--help` reads this."""
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import tyro
 from pydantic import Field
@@ -31,6 +31,11 @@ class SFTConfig:
     format: str | None = None
     """Call format that the student learns to write; the one of its chat template by default. Calls of the episodes are
     written anew in it, and stay as they are for a template that writes none."""
+    thinking: Literal["keep", "strip"] = "keep"
+    """What becomes of `<think>` blocks in the episodes: `strip` leaves out what was thought."""
+    imitated_turns: Literal["all", "worked"] = "all"
+    """Which turns are learned: `worked` has those with a call that failed as context, so that the way out of a fault is
+    learned and not the fault."""
     epochs: Annotated[int, COUNT] = 5
     """How often each episode is imitated."""
     batch_rows: Annotated[int, COUNT] = 32

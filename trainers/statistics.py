@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
 from math import comb
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,8 @@ from palaestra.trainers.intervals import difference_interval, mean_interval, sig
 Values = NDArray[np.float64]
 Matrix = Sequence[Sequence[float]]
 Answers = Sequence[Sequence[str | None]]
+Task = TypeVar("Task", int, tuple[str, int])
+"""A task by its number, or by its environment and number."""
 
 RESAMPLES = 1000
 SEED = 42
@@ -120,7 +123,7 @@ class Comparison:
     losses: int
 
 
-def compare(first: Mapping[int, Sequence[float]], second: Mapping[int, Sequence[float]]) -> Comparison:
+def compare(first: Mapping[Task, Sequence[float]], second: Mapping[Task, Sequence[float]]) -> Comparison:
     """Compare the successes of two agents, by task. Both must have played the same tasks.
 
     The pairs are tasks, so it does not matter which sample stands beside which, nor whether the agents share their
@@ -148,8 +151,10 @@ def compare(first: Mapping[int, Sequence[float]], second: Mapping[int, Sequence[
     )
 
 
-def _some(tasks: Set[int]) -> str:
-    shown = ", ".join(str(task) for task in sorted(tasks)[:5])
+def _some(tasks: Set[Task]) -> str:
+    shown = ", ".join(
+        " ".join(map(str, task)).strip() if isinstance(task, tuple) else str(task) for task in sorted(tasks)[:5]
+    )
     return f"{len(tasks)} by" if len(tasks) == 0 else f"{len(tasks)} ({shown}{', ...' if len(tasks) > 5 else ''}) by"
 
 

@@ -1,6 +1,6 @@
 """An engine that plays by rule: demonstrators, tests, opponents."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 
 import numpy as np
@@ -9,6 +9,8 @@ from palaestra import formats
 from palaestra.episode import Message
 from palaestra.errors import UsageError
 from palaestra.protocols import Completion, Request
+
+Rule = Callable[[Sequence[Message], np.random.Generator], str]
 
 
 class ScriptedPolicy:
@@ -19,12 +21,14 @@ class ScriptedPolicy:
 
     def __init__(
         self,
-        rule: Callable[[Sequence[Message], np.random.Generator], str],
+        rule: Rule | Mapping[str, Rule],
         seed: int = 0,
         format: str = formats.DEFAULT,
     ) -> None:
-        """A rule writes its calls as hermes; they are said in `format`, the one that the environment reads."""
-        self._rule = rule
+        """A rule writes its calls as hermes; they are said in `format`, the one that the environment reads. Of a
+        mixture there is a rule for each environment, by `Start.env`.
+        """
+        self._rules = rule if isinstance(rule, Mapping) else {"": rule}
         self._seed = seed
         self._format = formats.known(format)
         self._tickets = count()
@@ -33,12 +37,17 @@ class ScriptedPolicy:
     def submit(self, request: Request) -> int:
         """Answer at once; the answer is handed out by `poll`."""
         ticket = next(self._tickets)
-        rng = np.random.default_rng([self._seed, request.start.task, request.start.seed, request.turn])
-        answer: object = self._rule(request.messages, rng)
+        answer = self.turn(request)
         if not isinstance(answer, str):
             raise UsageError(f"the rule of a ScriptedPolicy returned {answer!r}; expected str, the agent's whole turn")
         self._answers[ticket] = formats.translate(answer, self._format, request.tools)
         return ticket
+
+    def turn(self, request: Request) -> object:
+        """What the rule says."""
+        rng = np.random.default_rng([self._seed, request.start.task, request.start.seed, request.turn])
+        rule = self._rules.get(request.start.env) or self._rules[""]
+        return rule(request.messages, rng)
 
     def poll(self, timeout: float = 0.0) -> list[Completion]:
         """Every answer that was not handed out yet."""

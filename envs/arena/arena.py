@@ -58,7 +58,7 @@ class Arena(Places):
         first = make()
         self._idle: list[Playable] = [first]
         Places.__init__(self, name, first.seats, slots, hint)
-        self.task_count = first.task_count
+        self.task_count, self._problems = first.task_count, getattr(first, "spec", None)
         self._barrier = first.inline if ordered is None else ordered
         self._runner = Runner(min(slots, MAX_WORKERS) if max_workers is None else max_workers)
         self._inbox = Inbox(name)
@@ -106,7 +106,7 @@ class Arena(Places):
         if len(table.slots) == len(self._seats):
             machine = table.machine
             if machine is None:
-                machine = table.machine = self._idle.pop() if self._idle else self._make()
+                machine = table.machine = self._free_machine(start)
             going: list[Pending] = []
             try:
                 self._take(table, machine.open(table.starts, slots=table.slots), going)
@@ -337,6 +337,10 @@ class Arena(Places):
         table.machine.discard()
         self._put_aside(table.machine)
         self._retire(table, in_use)
+
+    def _free_machine(self, start: Start) -> Playable:
+        """A machine that can play this start."""
+        return self._idle.pop() if self._idle else self._make()
 
     def _retire(self, table: Table, in_use: bool = False) -> None:
         """The table's machine is free for another, unless something may still be at it."""

@@ -13,12 +13,14 @@ import gymnasium
 from palaestra.envs.arena.arena import Arena
 from palaestra.envs.arena.by_rule import ByRule
 from palaestra.envs.arena.foreign import AECMachine, Foreign, GymnasiumMachine, ParallelMachine
+from palaestra.envs.arena.mixed import MixedArena
 from palaestra.envs.arena.opening import made, spec_of
 from palaestra.envs.arena.playable import Playable
 from palaestra.envs.arena.ray import RayArena
 from palaestra.envs.arena.vector import ToolVectorEnv
 from palaestra.envs.core.machine import Machine
 from palaestra.errors import UnknownId, UsageError
+from palaestra.mixture import environments, read_mixture
 from palaestra.options import OF_ARENAS
 from palaestra.registry import demonstrator, games, load_author, registered, registered_author
 
@@ -30,6 +32,10 @@ def open_arena(env_id: str, slots: int, *, workers: int = 0, ray_address: str = 
     if workers or ray_address:
         return RayArena(env_id, slots, workers, ray_address, **options)
     own = {name: options.pop(name) for name in ("ordered", "max_workers", "timeout") if name in options}
+    if (mixture := read_mixture(env_id)) is not None:
+        timeout = own.pop("timeout", 60.0)
+        makes = {name: playables(*one, timeout) for name, one in environments(env_id, options).items()}
+        return MixedArena(mixture, makes, slots, name=env_id, **own)
     name = env_id.rpartition(":")[2]
     found = registered_author(env_id)
     if found is not None and options.get("seat") is None:

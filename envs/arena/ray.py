@@ -19,6 +19,7 @@ from palaestra.envs.arena.ray_worker import Begin, Discard, Facts, Finish, Send
 from palaestra.envs.arena.tables import Gathering, Places, Standing, Table
 from palaestra.episode import Attempt, Ending, Event, Message, Start, Task
 from palaestra.errors import Broken, PalaestraError, UsageError
+from palaestra.mixture import read_mixture
 
 log = logging.getLogger("palaestra.envs")
 
@@ -58,6 +59,7 @@ class RayArena(Places):
             leave(self._ray)
             raise
         self.task_count, self.ordered = facts.task_count, facts.ordered
+        self.mixture, self.task_counts = read_mixture(env_id), facts.task_counts
         self._episodes: list[_Episode | None] = [None] * slots
         self._ready: dict[int, Event] = {}
         self._errors: list[PalaestraError] = []

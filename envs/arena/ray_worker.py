@@ -64,6 +64,8 @@ class Facts:
     """What a worker has opened, and where."""
 
     task_count: int
+    task_counts: Mapping[str, int]
+    """Of a mixture, by environment."""
     ordered: bool
     seats: tuple[str | None, ...]
     name: str
@@ -112,7 +114,13 @@ class Worker:
         self._thread = threading.Thread(target=self._run, args=(opened,), daemon=True)
         self._thread.start()
         return Facts(
-            opened.task_count, opened.ordered, opened.seats or (None,), opened.name, opened.hint, socket.gethostname()
+            opened.task_count,
+            getattr(opened, "task_counts", {}),
+            opened.ordered,
+            opened.seats or (None,),
+            opened.name,
+            opened.hint,
+            socket.gethostname(),
         )
 
     def do(self, number: int, orders: list[Order]) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import palaestra
 from palaestra import formats
 from palaestra.envs.arena.by_rule import ByRule
 from palaestra.envs.arena.driving import release, settle
@@ -144,6 +145,7 @@ class ServedEnvironment:
 
         return Server(
             f"palaestra: {self.name}",
+            version=palaestra.__version__,
             instructions=_HOW.format(reset=self._first.reset_name, submit=self._first.submit_name),
             on_list_tools=listed,
             on_call_tool=called,

@@ -6,11 +6,12 @@ Left out: what is played at a table (`arena`).
 import time
 from collections.abc import Sequence
 from enum import Enum
+from typing import Any
 
 from palaestra.envs.arena.playable import Playable
 from palaestra.envs.core.state import Events, Seat
 from palaestra.envs.running.work import Pending
-from palaestra.episode import Start
+from palaestra.episode import Start, Task
 from palaestra.errors import UsageError
 
 _PAUSE = 0.005
@@ -98,6 +99,9 @@ class Gathering:
 class Places:
     """The slots of an arena, and where each stands."""
 
+    _problems: Any = None
+    """What knows the problems by their numbers, where somebody does before they are played."""
+
     def __init__(self, name: str, seats: Sequence[Seat], slots: int, hint: str) -> None:
         if slots < len(seats):
             needed = f", one for each of {', '.join(map(str, seats))}" if len(seats) > 1 else ""
@@ -117,6 +121,10 @@ class Places:
     def seats(self) -> tuple[str, ...]:
         """Who plays in a game; empty where there is one seat, which has no name."""
         return tuple(seat for seat in self._seats if seat is not None)
+
+    def problem(self, task: int) -> Task | None:
+        """The problem of that number; None of an environment that shows its problems only as it plays them."""
+        return None if self._problems is None else self._problems.task(task)
 
     def _no_such_seat(self, seat: Seat) -> UsageError:
         if self._seats == (None,):

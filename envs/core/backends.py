@@ -21,6 +21,9 @@ Service = TypeVar("Service")
 class Backends(Generic[Service]):
     """The backends of one kind of service. A service has `close()`."""
 
+    also = ""
+    """What else names one, in words before the names."""
+
     def __init__(self, kind: str, opener: str, table: Mapping[str, str]) -> None:
         """`kind` and `opener` stand in errors: what one is called, what users call. The table says "module:Class"."""
         self.kind, self.opener, self.table = kind, opener, table
@@ -36,7 +39,8 @@ class Backends(Generic[Service]):
         close = get_close_matches(str(backend), self.table, n=1)
         hint = f"did you mean {close[0]!r}? " if close else ""
         raise UsageError(
-            f"no {self.kind} is {where!r}; {hint}expected {', '.join(self.table)}, or a mapping with such a 'backend'"
+            f"no {self.kind} is {where!r}; {hint}expected {self.also}{', '.join(self.table)}, or a mapping with such a "
+            "'backend'"
         )
 
     def open(self, backend: str, **options: Any) -> Service:

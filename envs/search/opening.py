@@ -6,22 +6,18 @@ from typing import Any
 from palaestra.envs.core.backends import Backends, Where
 from palaestra.envs.search.index import Index
 from palaestra.envs.search.remembered import Remembered
-from palaestra.errors import UsageError
 
 
 class _Indexes(Backends[Index]):
     """A folder's path alone is an embedded index, and an address a server of the kind of Search-R1."""
+
+    also = "the folder of an index, an address, "
 
     def read(self, where: Where) -> tuple[str, dict[str, Any]]:
         if isinstance(where, str) and where.startswith(("http://", "https://")):
             return "retrieve", {"url": where}
         if isinstance(where, str) and where not in self.table and ("/" in where or Path(where).is_dir()):
             return "embedded", {"path": where}
-        if isinstance(where, str) and where not in self.table:
-            raise UsageError(
-                f"search is {where!r}: no folder of that name is here, and no backend; expected an index's folder, an "
-                f"address, one of {', '.join(self.table)}, or a mapping with such a 'backend'"
-            )
         return super().read(where)
 
     def remembered(self, where: Where) -> Remembered:

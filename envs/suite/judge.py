@@ -60,7 +60,7 @@ class Judge(ToolEnv):
 
     def task(self, rng: np.random.Generator) -> Task:
         attempt, solved = _generated(rng)
-        asked = dialogue_prompt(attempt.messages[:1], attempt.messages[1:], [_ADD], ENDED)[1]["content"]
+        asked = dialogue_prompt(attempt.messages, [_ADD], ENDED)[1]["content"]
         label, peers = by_rule(attempt, solved, True), [_generated(rng) for _ in range(3)]
         others = [[by_rule(one, right, True).score, float(right)] for one, right in peers]
         return Task(asked, label.score, data={"outcome": float(solved), "peers": others})

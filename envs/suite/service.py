@@ -18,7 +18,7 @@ too. About half of the wishes are: a refusal is noted with its rule, so whoever 
 (`service_clerk`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -213,7 +213,7 @@ class Service(ToolEnv):
         """What is different from what it should be."""
         wanted, found = expected(attempt.task), attempt.final["changes"]
         lines = [
-            f"{key} is {found.get(key, 'as it was')!r}, expected {wanted.get(key, 'as it was')!r}"
+            f"{key} {_became(found, key)}; expected: it {_became(wanted, key)}"
             for key in sorted(wanted.keys() | found.keys())
             if wanted.get(key, found) != found.get(key, wanted)
         ]
@@ -232,3 +232,7 @@ def _actions(task: Task) -> list[tuple[str, dict[str, Any]]]:
 def expected(task: Task) -> dict[str, Any]:
     """What the right actions change."""
     return outcome(task.data["world"], _actions(task))
+
+
+def _became(changes: Mapping[str, Any], key: str) -> str:
+    return f"became {changes[key]!r}" if key in changes else "stayed as it was"

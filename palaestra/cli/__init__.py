@@ -30,6 +30,7 @@ COMMANDS = {
     "rescore": "compute another reward over recorded episodes",
     "judge": "label recorded episodes with a teacher's verdicts, for a reward model to learn from",
     "collect": "let a teacher play and keep its best episodes",
+    "curate": "let a model play, and keep the tasks that it solves now and then",
     "sft": "imitate recorded episodes",
     "data": "look at a file of tasks, or find the row that is wrong",
     "index": "make an index of a corpus that agents search, or ask one by hand",

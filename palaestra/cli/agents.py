@@ -15,7 +15,7 @@ import tyro
 from palaestra import formats
 from palaestra.cli.display import note
 from palaestra.errors import UnknownId, UsageError
-from palaestra.registry import chosen_format, demonstrator
+from palaestra.registry import demonstrators, format_read
 
 if TYPE_CHECKING:
     from palaestra.agents import Agent
@@ -87,7 +87,8 @@ def open_agent(
 
     `environment` is what the environment is made with: who has no chat of its own writes the format that it reads.
     """
-    agent = _opened(options, chosen_format(env_id, environment or {}) or formats.DEFAULT, env_id, slots, seed)
+    format = formats.DEFAULT if loads_here(options) else format_read(env_id, environment or {})
+    agent = _opened(options, format, env_id, slots, seed)
     try:
         yield agent
     finally:
@@ -192,10 +193,10 @@ def _opened(options: AgentOptions, format: str, env_id: str, slots: int, seed: i
     return load(options.model, slots=slots, seed=seed, device=options.device).agent
 
 
-def _script(env_id: str) -> "Demonstrator":
+def _script(env_id: str) -> "Demonstrator | dict[str, Demonstrator]":
     """The environment's own script, which plays where nobody is named."""
     try:
-        return demonstrator(env_id)
+        return demonstrators(env_id)
     except UnknownId:
         raise
     except UsageError as error:

@@ -29,6 +29,7 @@ from palaestra.envs.core.transcript import transcript, visible
 from palaestra.envs.data.task_files import TaskFile, read_tasks
 from palaestra.episode import Ending, Start, Task
 from palaestra.errors import PalaestraError, TaskFileError, UsageError
+from palaestra.plain import from_pairs
 from palaestra.registry import check_options, registered_author
 
 PROBED = 3
@@ -50,6 +51,8 @@ class Options(Reported):
     """The file of tasks."""
     env: Annotated[str | None, tyro.conf.arg(metavar="ENV-ID")] = None
     """Open its first tasks in this environment, to see whether a column is missing."""
+    env_options: tuple[str, ...] = ()
+    """KEY=VALUE for that environment, beside the file, such as search=FOLDER."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -65,7 +68,8 @@ def _look(options: Options, figures: dict[str, Any]) -> int:
             _show(read_tasks(options.file), figures)
             return 0
         env_id = resolve(options.env)
-        file = _read_by(env_id, str(options.file))
+        others = from_pairs(options.env_options, "env_options")
+        file = _read_by(env_id, str(options.file), others)
     except TaskFileError as error:
         figures |= {"file": str(options.file), "wrong": error.count, "faults": list(error.faults)}
         print(f"{options.file}: {error.summary}", *(f"  {fault}" for fault in error.faults), sep="\n")
@@ -75,7 +79,7 @@ def _look(options: Options, figures: dict[str, Any]) -> int:
             print("with --env ENV-ID it is read by that environment, which may know other columns")
         return 1
     _show(file, figures)
-    missed = list(_missed(file, env_id))
+    missed = list(_missed(file, env_id, others))
     figures["missed"] = missed
     print(f"\nIn {env_id.rpartition(':')[2]}", *(f"  {line}" for line in missed), sep="\n")
     if not missed:
@@ -83,14 +87,14 @@ def _look(options: Options, figures: dict[str, Any]) -> int:
     return 1 if missed else 0
 
 
-def _read_by(env_id: str, path: str) -> TaskFile:
+def _read_by(env_id: str, path: str, others: Mapping[str, Any]) -> TaskFile:
     """The file with the tasks that the environment makes of it; a TaskFileError names the rows that it refuses."""
     found: dict[str, Sequence[Task]] = {}
     refused: dict[str, TaskFileError] = {}
     empty: list[UsageError] = []
     for split in ("train", "eval"):
         try:
-            found[split] = _open(env_id, path, split).spec.tasks
+            found[split] = _open(env_id, path, split, others).spec.tasks
         except TaskFileError as error:
             refused[split] = error
         except UsageError as error:  # The file has nothing for this split.
@@ -208,11 +212,11 @@ class _Watched(dict[str, Any]):
         raise KeyError(name)
 
 
-def _missed(file: TaskFile, env_id: str) -> Iterator[str]:
+def _missed(file: TaskFile, env_id: str, others: Mapping[str, Any]) -> Iterator[str]:
     """What the environment did not find in the first tasks of a split, in words."""
     split = "train" if "train" in file.splits else "eval"
     tasks = [task for task, where in zip(file.tasks, file.splits, strict=True) if where == split][:PROBED]
-    machine = _open(env_id, file.path, split)
+    machine = _open(env_id, file.path, split, others)
     missing: set[str] = set()
     found: dict[str, str] = {}
     with _quiet():
@@ -228,14 +232,15 @@ def _missed(file: TaskFile, env_id: str) -> Iterator[str]:
     yield from (f"task {task_id}: {fault}" for fault, task_id in found.items())
 
 
-def _open(env_id: str, path: str, split: str) -> Machine:
+def _open(env_id: str, path: str, split: str, others: Mapping[str, Any]) -> Machine:
     try:
         check_options(env_id, ("tasks",))
     except UsageError as error:
         raise UsageError(f"{env_id} takes no file of tasks") from error
     if registered_author(env_id) is None:
         raise UsageError(f"{env_id} takes no file of tasks: it is no ToolEnv")
-    return open_machine(env_id, {"tasks": path, "split": split})
+    check_options(env_id, others)
+    return open_machine(env_id, {**others, "tasks": path, "split": split})
 
 
 def _probe(machine: Machine, index: int, task: Task) -> Iterator[str]:

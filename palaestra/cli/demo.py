@@ -55,7 +55,7 @@ def run(arguments: Sequence[str]) -> int:
     need_matplotlib()
     check(config)
     require_trackers(config.track)
-    folder = options.run or fresh_folder(f"demo-{config.env.env_id.split('/')[-1].lower()}-seed{config.seed}")
+    folder = options.run or fresh_folder(f"demo-{config.env.title}-seed{config.seed}")
     with reporting(options.json) as figures, Run.begun(folder, config) as record:
         try:
             with blaming():
@@ -142,4 +142,4 @@ def _guessed(episodes: Sequence[Episode]) -> Episode:
 def _same_task(episodes: Sequence[Episode], other: Episode) -> Episode:
     """The episode of the same task, else one that used its tool."""
     worked = [e for e in episodes if any(call.status is Status.OK for call in e.attempt.calls)]
-    return next((e for e in episodes if e.start.task == other.start.task), (worked or list(episodes))[0])
+    return next((e for e in episodes if e.start.key[:2] == other.start.key[:2]), (worked or list(episodes))[0])

@@ -17,14 +17,16 @@ from rich.console import Console
 from palaestra.cli import agents as seats
 from palaestra.cli.agents import DEMONSTRATOR, AgentOptions, spending, spent, token_limits
 from palaestra.cli.display import watch
-from palaestra.cli.ids import resolve
+from palaestra.cli.ids import resolve_all
 from palaestra.cli.output import Reported, reporting, require_writable
 from palaestra.cli.tables import Table, open_table
 from palaestra.episode import Episode
 from palaestra.errors import UsageError
+from palaestra.mixture import environment_of, read_mixture
 from palaestra.plain import from_pairs
 from palaestra.record import Record, to_line, write
 from palaestra.registry import is_game
+from palaestra.trainers.config import EnvId
 
 if TYPE_CHECKING:
     from palaestra.agents import Agent, TokenLimits
@@ -39,8 +41,8 @@ SAMPLED, GREEDY = "sampled", "greedy"
 class Options(Reported):
     """Measure an agent on held-out tasks, or two agents against each other."""
 
-    env_id: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV-ID")]
-    """Environment, by id."""
+    env_id: EnvId
+    """Environment, by id; or a mixture of several by weight, as in two-hop=3 calculator=1."""
     agent: Annotated[AgentOptions, tyro.conf.arg(name="")]
     against: str | None = None
     """Another agent, named as for --model, that plays the same tasks; the difference is tested, paired by task. With
@@ -69,7 +71,8 @@ class Options(Reported):
     seed: int = 0
     """Decides the sampling noise."""
     env_options: tuple[str, ...] = ()
-    """KEY=VALUE for the environment: tasks=problems.jsonl, or what its class takes."""
+    """KEY=VALUE for the environment: tasks=problems.jsonl, or what its class takes; for one of a mixture
+    calculator.KEY=VALUE."""
     seats: tuple[str, ...] = ()
     """In a game of several seats, those that the agent plays and that are measured; all by default."""
     others: str = DEMONSTRATOR
@@ -98,7 +101,8 @@ class Options(Reported):
 
 @dataclass(slots=True)
 class Measured:
-    """An agent's reports and episodes, by how it played and, in a game, by the seat that it played."""
+    """An agent's reports and episodes, by how it played and, beside that, by environment of a mixture; in a game by the
+    seat that it played."""
 
     model: str
     environment: Mapping[str, Any] = field(default_factory=dict)
@@ -130,7 +134,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _evaluate(options: Options, figures: dict[str, Any]) -> int:
-    env_id, console = resolve(options.env_id), Console()
+    env_id, console = resolve_all(options.env_id), Console()
     from palaestra.agents import TokenLimits
 
     limits = TokenLimits(*token_limits(options.agent.model, options.max_turn_tokens, options.max_episode_tokens))
@@ -152,9 +156,10 @@ def _evaluate(options: Options, figures: dict[str, Any]) -> int:
         write(
             options.save,
             (
-                Record(env_id, one, agent.environment, agent.player(one.start.seat, options.others))
+                Record(own, one, environment, agent.player(one.start.seat, options.others))
                 for agent in measured
                 for one in agent.all
+                for own, environment in [environment_of(env_id, agent.environment, one.start.env)]
             ),
         )
     compared = _compared(measured)
@@ -195,7 +200,7 @@ def measure(
     name: str, table: Table, options: Options, limits: "TokenLimits", critic: "Scoring | None" = None
 ) -> Measured:
     """Let an agent play, showing how far it is."""
-    from palaestra.trainers.evaluate import by_seat, evaluation
+    from palaestra.trainers.evaluate import Report, by_seat, evaluation
     from palaestra.trainers.second_attempts import attempts
 
     found = Measured(name, table.environment, table.seats)
@@ -222,8 +227,11 @@ def measure(
         found.all += played
         if not table.seats:
             found.reports[way], found.episodes[way] = report, played
-        for seat, (own, episodes) in by_seat(report, played, table.seats).items():
-            column = f"{seat} {way}" if len(ways) > 1 else seat
+        parts = by_seat(report, played, table.seats)
+        for env, figures in report.environments.items():
+            parts[env] = Report(**figures), [episode for episode in played if episode.start.env == env]
+        for name, (own, episodes) in parts.items():
+            column = f"{name} {way}" if len(ways) > 1 else name
             found.reports[column], found.episodes[column] = own, episodes
     return found
 
@@ -252,19 +260,21 @@ def _compared(measured: Sequence[Measured]) -> dict[str, Any]:
 
 
 def _show(measured: Sequence[Measured], compared: Mapping[str, Any], env_id: str, console: Console) -> None:
-    from palaestra.cli.results import comparison_table, k_table, report_table
+    from palaestra.cli.results import SUITE, comparison_table, k_table, report_table
 
-    shown_id = env_id.rpartition(":")[2]
+    shown_id = env_id.replace(SUITE, "") if read_mixture(env_id) else env_id.rpartition(":")[2]
     for agent in measured:
         names, title = list(agent.reports), f"{agent.model} in {shown_id}"
-        # Of a game the seats side by side; how they played is below each other, for columns are few.
-        for at in range(0, len(names), len(agent.seats) or len(names)):
-            shown = names[at : at + (len(agent.seats) or len(names))]
-            console.print(report_table(title, {name: agent.reports[name] for name in shown}))
+        # Seats of a game and environments of a mixture side by side; how they played is below each other.
+        apart = len(agent.reports[names[0]].environments)
+        together = len(agent.seats) or (1 + apart if apart else len(names))
+        for at in range(0, len(names), together):
+            shown = {name.removeprefix(SUITE): agent.reports[name] for name in names[at : at + together]}
+            console.print(report_table(title, shown))
         most = max(report.samples for report in agent.reports.values())
         for column, report in agent.reports.items():
             if report.samples == most > 1:
-                console.print(k_table(report, column if agent.seats else ""))
+                console.print(k_table(report, column if agent.seats or apart else ""))
         if faults := [episode.fault for episode in agent.all if episode.reward is None]:
             text = f"{len(faults)} of {len(agent.all)} episodes broke and count in no figure; the last: {faults[-1]}"
             console.print(text, markup=False, highlight=False)
@@ -283,12 +293,11 @@ def _scored(agent: Measured) -> bool:
 
 
 def _per_task(episodes: Sequence[Episode]) -> list[dict[str, Any]]:
-    found: dict[int, dict[str, Any]] = {}
+    found: dict[tuple[str, int], dict[str, Any]] = {}
     for episode in episodes:
-        row = found.setdefault(
-            episode.start.task,
-            {"task": episode.start.task, "id": episode.attempt.task.id, "success": [], "answers": [], "broken": 0},
-        )
+        env, task = episode.start.key[:2]
+        asked = ({"env": env} if env else {}) | {"task": task, "id": episode.attempt.task.id}
+        row = found.setdefault((env, task), {**asked, "success": [], "answers": [], "broken": 0})
         if episode.reward is None:
             row["broken"] += 1
         else:

@@ -7,6 +7,7 @@ import sys
 import gymnasium
 
 from palaestra.errors import UnknownId, UsageError
+from palaestra.mixture import read_mixture
 from palaestra.registry import games, import_author, registered
 
 
@@ -17,11 +18,23 @@ def short_names() -> dict[str, str]:
     return {re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower(): known for known, name in names.items()}
 
 
+def resolve_all(text: str) -> str:
+    """As `resolve`, where `text` may be a mixture."""
+    if (mixture := read_mixture(text)) is None:
+        return resolve(text)
+    named = {name: name.partition("#") for name in mixture.weights}
+    return ",".join(
+        f"{resolve(env_id)}{mark}{label}={mixture.weights[name]}" for name, (env_id, mark, label) in named.items()
+    )
+
+
 def resolve(text: str) -> str:
     """The id that `text` means, with its module where one is named: other processes then find it too.
 
     The module is imported here, looked for in the current folder first.
     """
+    if read_mixture(text) is not None:
+        raise UsageError(f"{text!r} is a mixture, which train, demo and eval take; name one environment here")
     module, _, env_id = text.rpartition(":")
     if module:
         if "" not in sys.path:

@@ -34,7 +34,9 @@ def start_of(seed: int, task: int, sample: int) -> Start:
 class Played:
     """The episodes of one collection, held by this process alone until it is closed."""
 
-    def __init__(self, out: Path, env_id: str, agent: str, seed: int, settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self, out: Path, env_id: str, agent: str, seed: int, settings: Mapping[str, Any], *, synthetic: bool = False
+    ) -> None:
         """`settings` are whatever else decides what is played: they must stay as they are, and be plain."""
         self.path = out.with_name(f"{out.stem}.played.jsonl")
         self.about = out.with_name(f"{out.stem}.collect.json")
@@ -43,6 +45,7 @@ class Played:
         self.done: set[tuple[int, int]] = set()
         """Task and seed of each Start that was scored."""
         self.defects = 0
+        self._synthetic = synthetic
         self._settings = {"env_id": env_id, "agent": agent, "seed": seed, **settings}
         if out.exists() and not (self.path.exists() or self.about.exists()):
             raise UsageError(f"{out} exists, and no collection has made it; remove it, or name another file with --out")
@@ -61,19 +64,33 @@ class Played:
     def add(self, episode: Episode) -> None:
         """Write an episode down."""
         about = self._settings
-        self._recorder.add(Record(about["env_id"], episode, dict(about["options"]), about["agent"]))
+        self._recorder.add(
+            Record(about["env_id"], episode, dict(about["options"]), about["agent"], (), self._synthetic)
+        )
         if episode.reward is not None:
             self.done.add((episode.start.task, episode.start.seed))
 
     def records(self, starts: Sequence[Start]) -> list[Record]:
         """One record for each of these Starts that was played, in their order: the scored one if there is one."""
-        wanted = {(start.task, start.seed): place for place, start in enumerate(starts)}
-        found: dict[int, Record] = {}
+        found: dict[tuple[int, int], Record] = {}
+        for record in self.every(starts):
+            key = record.episode.start.task, record.episode.start.seed
+            if key not in found or found[key].episode.reward is None:
+                found[key] = record
+        keys = [(start.task, start.seed) for start in starts]
+        return [found[key] for key in keys if key in found]
+
+    def every(self, starts: Sequence[Start]) -> Iterator[Record]:
+        """All that was played of these Starts, as it ended: a BROKEN one too, and what it came to when tried again."""
+        wanted = {(start.task, start.seed) for start in starts}
         for record in self._scanned():
-            place = wanted.get((record.episode.start.task, record.episode.start.seed))
-            if place is not None and (place not in found or found[place].episode.reward is None):
-                found[place] = record
-        return [found[place] for place in sorted(found)]
+            if (record.episode.start.task, record.episode.start.seed) in wanted:
+                yield record
+
+    @property
+    def weights(self) -> str:
+        """The digest of the weights that play, where they are known here."""
+        return str(self._settings.get("weights", ""))
 
     def summarise(self, figures: Mapping[str, Any]) -> None:
         """Add figures to what is said about the collection."""

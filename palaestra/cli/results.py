@@ -14,6 +14,8 @@ from palaestra.trainers.evaluate import Both, Report
 from palaestra.trainers.statistics import Comparison, powers_of_two
 
 _ABSENT = "-"
+SUITE = "palaestra/"
+"""What every id of the suite begins with, and a table leaves out."""
 _OF_SCORED = ("success", "low", "high", "reward", "calls", "failed_calls", "success_with_tool", "tool_share", "tokens")
 """Figures of a report that are means over scored episodes."""
 _OF_PAIRS = ("difference", "low", "high", "p_value")
@@ -22,15 +24,20 @@ _OF_PAIRS = ("difference", "low", "high", "p_value")
 
 def result_table(title: str, measured: Mapping[str, Both]) -> Table:
     """Success with its 95 % interval, sampled and greedy, and tool calls an episode; fits 80 columns."""
-    rows = {
-        name: (
-            _of_scored(both.sampled, _interval),
-            _of_scored(both.greedy, _interval),
-            _of_scored(both.sampled, lambda report: f"{report.calls:.2f}"),
-        )
-        for name, both in measured.items()
-    }
+    rows = dict[str, tuple[str, str, str]]()
+    for name, both in measured.items():
+        rows[name] = _row(both.sampled, both.greedy)
+        for env, figures in both.sampled.environments.items():
+            rows[f"{name}, {env.removeprefix(SUITE)}"] = _row(
+                Report(**figures), Report(**both.greedy.environments[env])
+            )
     return table(title, rows, ("sampled", "greedy", "calls"))
+
+
+def shares_table(shares: Mapping[str, Mapping[str, float]]) -> Table:
+    """With which shares the environments of a mixture were played, and learned from."""
+    rows = {env.removeprefix(SUITE): tuple(f"{share:.1%}" for share in own.values()) for env, own in shares.items()}
+    return table("Shares of the mixture", rows, tuple(next(iter(shares.values()))))
 
 
 def report_table(title: str, reports: Mapping[str, Report]) -> Table:
@@ -102,6 +109,11 @@ def _has_scored(report: Report) -> bool:
 
 def _of_scored(report: Report, form: Callable[[Report], str]) -> str:
     return form(report) if _has_scored(report) else _ABSENT
+
+
+def _row(sampled: Report, greedy: Report) -> tuple[str, str, str]:
+    calls = _of_scored(sampled, lambda report: f"{report.calls:.2f}")
+    return _of_scored(sampled, _interval), _of_scored(greedy, _interval), calls
 
 
 def _interval(report: Report) -> str:

@@ -104,5 +104,5 @@ def _way_on(command: str, record: Run) -> str:
     from palaestra.trainers.checkpoint import last_step
 
     step = last_step(record.checkpoints)
-    safe = "no step is saved yet" if step is None else f"step {step} is saved"
+    safe = "no step is saved yet, so it begins again" if step is None else f"step {step} is saved"
     return f"{safe}; go on with: palaestra {command} --resume {shlex.quote(str(record.folder))}"

@@ -11,7 +11,7 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from palaestra.cli.ids import resolve
+from palaestra.cli.ids import resolve_all
 from palaestra.cli.output import Reported
 from palaestra.cli.running import go_on, option_value, understood
 from palaestra.errors import UsageError
@@ -67,14 +67,14 @@ def parse(arguments: Sequence[str], prog: str, about: str | None = None) -> Opti
     kept = (tyro.conf.AvoidSubcommands, tyro.conf.CascadeSubcommandArgs)
     options = understood(default, rest, prog=prog, description=about, config=kept)
     env = options.config.env
-    return replace(options, config=replace(options.config, env=replace(env, env_id=resolve(env.env_id))))
+    return replace(options, config=replace(options.config, env=replace(env, env_id=resolve_all(env.env_id))))
 
 
 def run(arguments: Sequence[str]) -> int:
     """Train, measure before and after, export the model."""
     options, console = parse(arguments, "palaestra train"), Console()
     # Only now: they import torch, and `--help` needs none.
-    from palaestra.cli.results import result_table
+    from palaestra.cli.results import result_table, shares_table
     from palaestra.trainers.measuring import recalled
     from palaestra.trainers.opening import check, check_ranks, open_model, settled
     from palaestra.trainers.scale.ranks import joined
@@ -94,7 +94,7 @@ def run(arguments: Sequence[str]) -> int:
         check(config)
         check_ranks(config, ranks.count)
         require_trackers(config.track)
-        folder = options.run or fresh_folder(config.env.env_id.split("/")[-1].lower())
+        folder = options.run or fresh_folder(config.env.title)
         config, note = settled(config, folder, ranks.count)
         local = None if config.model == "tiny" or ranks.count > 1 else open_model(config.model, config)
         record = Run.begun(folder, config)
@@ -106,6 +106,8 @@ def run(arguments: Sequence[str]) -> int:
         measured = {name: recalled(record.summary[name]) for name in names}
         if measured:
             console.print(result_table(f"Success on held-out tasks of {options.config.env.env_id}", measured))
+        if shares := record.summary.get("mixture"):
+            console.print(shares_table(shares))
         if best := record.summary.get("best"):
             figures = f"{best['success']:.3f} [{best['low']:.2f}, {best['high']:.2f}]"
             console.print(f"best: {figures} after step {best['step']}, {record.folder / 'best'}", soft_wrap=True)

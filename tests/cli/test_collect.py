@@ -140,6 +140,41 @@ def test_the_best_of_each_source_are_kept_and_choosing_anew_plays_nothing(capsys
     assert len(lines(out)) == 60
 
 
+def test_f19_a_teacher_is_filtered_scored_and_the_best_of_each_source_kept_with_exact_counts(
+    capsys, out, tmp_path, monkeypatch
+):
+    (tmp_path / "sourced_world.py").write_text(WORLD.replace("time.sleep(0.004)", ""))
+    (tmp_path / "my_score.py").write_text(
+        "def latest(episode):\n    return episode.start.task\n\n\ndef silent(episode):\n    return None\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "sourced_world", raising=False)
+    asked = ["sourced_world:me/Sourced-v0", "--out", out, "--tasks", 40, "--samples", 2, "--top-k", 4]
+    status, _, err = run(capsys, *asked, "--score", "my_score:latest")
+    assert status == 0, err
+    played, kept = played_in(tmp_path), list(read(out))
+    told = json.loads((tmp_path / "good.collect.json").read_text())
+    assert told["score"] == "my_score:latest"
+    for source in ("odd", "even"):
+        of_source = [r for r in played if r.episode.attempt.task.data["source"] == source]
+        right = [r for r in of_source if r.episode.parts["success"] == 1]
+        distinct = {r.episode.start.task for r in right}  # The script solves a task in one way.
+        chosen = {r.episode.start.task for r in kept if r.episode.attempt.task.data["source"] == source}
+        assert chosen == set(sorted(distinct)[-4:]), "those with the highest score"
+        assert list(told["by_source"][source].values()) == [
+            *(len(of_source), 0, len(of_source) - len(right)),
+            *(len(right) - len(distinct), len(distinct) - 4, 4),
+        ]
+    for name in ("calls-worked", "short", "reward"):
+        assert run(capsys, *asked, "--score", name)[0] == 0
+        assert counts(out)[-1] == 8
+    refused(capsys, "returned None for an episode; expected a number", *asked, "--score", "my_score:silent")
+    refused(capsys, "expected reward, calls-worked, short, or a function", *asked, "--score", "beauty")
+    refused(capsys, "'lates' is not in", *asked, "--score", "my_score:lates")
+    refused(capsys, "say with --top-k how many", *asked[:-2], "--score", "short")
+    assert len(lines(out)) == 80, "nothing was played again"
+
+
 def test_more_tasks_or_samples_play_only_what_is_new_and_fewer_choose_among_fewer(capsys, out):
     def starts():
         return [(r.episode.start.task, r.episode.start.seed) for r in played_in(out.parent)]
@@ -291,7 +326,7 @@ def test_a_damaged_line_is_told_and_its_episode_alone_is_played_again(capsys, ou
 def playing(monkeypatch, broken=None, engine=None):
     """Play in a little world where episodes may break; every answer has an odd length now and then."""
     arena = families.Talk(4, broken=broken)
-    monkeypatch.setattr("palaestra.cli.collect.arena", lambda *_, **__: arena)
+    monkeypatch.setattr("palaestra.cli.rollouts.arena", lambda *_, **__: arena)
     monkeypatch.setattr("palaestra.cli.agents._opened", lambda *_: Agent(engine or families.Echo()))
     return arena
 

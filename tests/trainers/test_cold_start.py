@@ -159,8 +159,8 @@ def test_where_no_demonstration_uses_a_tool_the_gate_measures_success(repeat, mo
     assert pupil.attempts == 1
     assert [p.metrics["rewards/success/mean"] for p in seen if "rewards/success/mean" in p.metrics] == [0.5, 0.9]
     episodes = pupil.demonstrations
-    assert room._Measure(with_tool=False).of(episodes) == 1.0
-    assert room._Measure(with_tool=True).of(episodes) == 0.0, "nothing calls a tool, so nothing would ever pass"
+    assert room._Measure(with_tool={"": False}).of(episodes) == 1.0
+    assert room._Measure(with_tool={"": True}).of(episodes) == 0.0, "nothing calls a tool, so nothing would ever pass"
     with pytest.raises(TrainingHalted, match=r"none of 3 initial weights reached 0\.85 success in 4 steps, on tasks"):
         raised(repeat, [0.1] * 6, monkeypatch, demonstrator=copied)
 
@@ -212,7 +212,7 @@ def test_of_a_file_of_tasks_the_gate_plays_those_that_are_not_demonstrated(file_
 
     local = serve(tiny_model(len(families.TOKENIZERS["tiny"]), layers=1), families.TOKENIZERS["tiny"], slots=4)
     monkeypatch.setattr(room, "play", watched)
-    room._reached(local, file_of_sums, TokenLimits(10, 120), ColdStartConfig(), room._Measure(with_tool=True))
+    room._reached(local, file_of_sums, TokenLimits(10, 120), ColdStartConfig(), room._Measure(with_tool={"": True}))
     measured = {start.task for start in begun}
     assert len(begun) == len({start.seed for start in begun}) == ColdStartConfig().gate_tasks
     assert shown.isdisjoint(measured)

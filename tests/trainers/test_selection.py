@@ -6,9 +6,9 @@ from dataclasses import astuple, replace
 import families
 import pytest
 
-from palaestra import Attempt, ConfigError, Ending, Episode, Start, Task
+from palaestra import Attempt, Call, ConfigError, Ending, Episode, Start, Status, Task
 from palaestra.record import Record
-from palaestra.trainers.selection import Counts, best, distinct, select, source_of, succeeded
+from palaestra.trainers.selection import SCORES, Counts, best, distinct, select, source_of, succeeded
 
 ENV = "palaestra/TwoHop-v0"
 
@@ -170,3 +170,18 @@ def test_records_are_read_once_so_a_generator_will_do():
 def test_rules_that_cannot_be_meant_are_refused(options):
     with pytest.raises(ConfigError, match=next(iter(options))):
         select([], **options)
+
+
+def test_f19_the_ready_scores_prefer_calls_that_worked_and_few_words():
+    def called(*statuses, said):
+        made = record(*said, seed=len(said))
+        calls = tuple(Call("search", {}, "", status) for status in statuses)
+        attempt = replace(made.episode.attempt, calls=calls)
+        return replace(made, episode=replace(made.episode, attempt=attempt))
+
+    clean = called(Status.OK, said=("a long way to look it up", "found"))
+    torn = called(Status.OK, Status.BAD_CALL, said=("look",))
+    silent = called(said=("x",))
+    assert best([silent, torn, clean], 1, SCORES["calls-worked"]) == [clean]
+    assert best([silent, torn], 1, SCORES["calls-worked"]) == [torn], "no call is none that worked"
+    assert best([clean, torn, silent], 1, SCORES["short"]) == [silent]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from palaestra import ConfigError, Ending, TrainingHalted, UsageError
+from palaestra import Call, ConfigError, Ending, Status, TrainingHalted, UsageError
 from palaestra.agents import Chat
 from palaestra.agents.conversation import written_rows
 from palaestra.agents.local_model import load, serve
@@ -245,6 +245,59 @@ def test_thinking_that_a_template_strips_makes_rows_of_its_own_and_each_turn_is_
     made = sft_rows(chat, [("here", episode(messages))], 10_000)
     said = [chat.tokenizer.decode(row.ids[row.sampled].tolist()) for row in made.rows]
     assert said == [thought + "word<|im_end|>", thought + "reply<|im_end|>"]
+
+
+def learned(chat, messages, calls=(), **options):
+    """What a student is taught to say, row by row."""
+    shown = episode(messages)
+    shown = replace(shown, attempt=replace(shown.attempt, calls=tuple(calls)))
+    made = sft_rows(chat, [("here", shown)], 10_000, **options)
+    return [chat.tokenizer.decode(row.ids[row.sampled].tolist()) for row in made.rows], made.rows
+
+
+def tool_dialogue(*said):
+    messages = [{"role": "user", "content": "question"}]
+    for text in said:
+        messages += [{"role": "assistant", "content": text}, {"role": "tool", "name": "search", "content": "reply"}]
+    return messages[:-1]
+
+
+CALL = '<tool_call>{"name": "search"}</tool_call>'
+
+
+@pytest.mark.parametrize("opening", ["<think>\n", "<think>", ""])
+def test_a_student_that_always_thinks_is_taught_inside_the_thinking_that_its_template_opens(opening):
+    chat = families.chat("qwen3-thinking")
+    messages = tool_dialogue(f"{opening}musing\n</think>\n\n{CALL}", "word")
+    kept, rows = learned(chat, messages)
+    # The prompt ends with the opened tag, which is no token to learn; a turn without a thought closes it at once.
+    assert kept == ["musing\n</think>\n\n" + CALL + "<|im_end|>" + "\n</think>\n\nword<|im_end|>"]
+    whole = chat.tokenizer.decode(rows[0].ids.tolist())
+    assert whole.count("<think>") == whole.count("</think>") == 2
+    stripped, _ = learned(chat, messages, strip_thinking=True)
+    assert stripped == ["\n</think>\n\n" + CALL + "<|im_end|>" + "\n</think>\n\nword<|im_end|>"]
+
+
+def test_thinking_is_kept_as_it_is_or_left_out_for_a_student_that_need_not_think():
+    chat = families.chat("qwen3-2507")
+    messages = tool_dialogue("<think>\nmusing\n</think>\n\n" + CALL, "word")
+    assert learned(chat, messages)[0] == ["<think>\nmusing\n</think>\n\n" + CALL + "<|im_end|>word<|im_end|>"]
+    assert learned(chat, messages, strip_thinking=True)[0] == [CALL + "<|im_end|>word<|im_end|>"]
+
+
+def test_turns_with_a_call_that_failed_can_be_context_so_that_the_way_out_is_learned_and_not_the_fault():
+    chat = families.chat("qwen2.5")
+    messages = tool_dialogue(CALL, CALL + "again", "word")
+    calls = [Call("search", {}, "reply", status) for status in (Status.BAD_CALL, Status.OK)]
+    every, rows = learned(chat, messages, calls)
+    assert every == [CALL + "<|im_end|>" + CALL + "again<|im_end|>word<|im_end|>"]
+    worked, masked = learned(chat, messages, calls, only_worked=True)
+    assert worked == [CALL + "again<|im_end|>word<|im_end|>"]
+    assert masked[0].ids.tolist() == rows[0].ids.tolist(), "only the mask differs"
+    assert (masked[0].versions[~masked[0].sampled] == -1).all()
+    assert learned(chat, messages, calls[:1], only_worked=True)[0] == every, "which result is whose is not known"
+    both = [replace(call, status=Status.TOOL_ERROR) for call in calls]
+    assert learned(chat, messages[:-1], both, only_worked=True)[0] == [], "nothing is left to learn"
 
 
 def with_template(template):

@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import Field
 
 from palaestra.trainers.checked import COUNT, check_fields
-from palaestra.trainers.sampling.draws import Even
+from palaestra.trainers.sampling.draws import TaskCount, evenly
 from palaestra.trainers.sampling.in_order import Compared, Groups, InOrder, spread
 
 
@@ -30,8 +30,8 @@ class Dynamic:
     def __post_init__(self) -> None:
         check_fields(self)
 
-    def __call__(self, env: str, task_count: int, groups: Groups, seed: int = 0) -> InOrder:
+    def __call__(self, env: str, task_count: TaskCount, groups: Groups, seed: int = 0) -> InOrder:
         """A sampler, as `Uniform` makes one."""
         keeps = partial(spread, compared=self.compared)
-        draw = Even(env, task_count, groups.num_prompts, seed)
+        draw = evenly(env, task_count, groups.num_prompts, seed)
         return InOrder(draw, groups, keeps, self.max_rounds, self.give_up, self.compared)

@@ -5,12 +5,15 @@ begun in its place. A batch is the first `num_prompts` groups that are not dropp
 (`draws`), and which groups are dropped (`dynamic`).
 """
 
+import json
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Any, Literal
 
 from palaestra.episode import Start
+from palaestra.errors import UsageError
 from palaestra.trainers.batch import Batch, Sample, Scored
 from palaestra.trainers.sampling.sampler import Draw
 from palaestra.trainers.sampling.seats import seated
@@ -31,6 +34,14 @@ class Groups:
     """Seats that are learned from."""
     greedy: bool = False
     """Whether one more episode of each task is played with the likeliest tokens, which is not learned from."""
+    tasks: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """The tasks that are played, by environment; all of one that is not named. Draws are places in these."""
+
+    @property
+    def digest(self) -> str:
+        """Of the tasks; "" where all are played."""
+        text = json.dumps({env: list(tasks) for env, tasks in self.tasks.items()}, sort_keys=True)
+        return blake2b(text.encode(), digest_size=8).hexdigest() if self.tasks else ""
 
     @property
     def episodes(self) -> int:
@@ -125,10 +136,13 @@ class InOrder:
 
     def state(self) -> Mapping[str, Any]:
         """Every draw follows from a group's number, so two numbers are all."""
-        return {"first": self._first, "made": self._made}
+        tasks = self.groups.digest
+        return {"first": self._first, "made": self._made, **({"tasks": tasks} if tasks else {})}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Stand before the group of that number."""
+        if state.get("tasks", self.groups.digest) != self.groups.digest:
+            raise UsageError("the file of curated tasks is not what it was when this run began; put it back")
         self._first = self._begun = int(state["first"])
         self._made = int(state.get("made", self._first // self.groups.num_prompts))
         self._arrived = 0
@@ -142,7 +156,8 @@ class InOrder:
 
     def _starts(self, group: int) -> Iterator[Start]:
         """The members of a group, and of a game each seat's; a seat's episodes are compared with one another."""
-        env, task = self.draw(group)
+        env, drawn = self.draw(group)
+        task = self.groups.tasks[env][drawn] if env in self.groups.tasks else drawn
         count, first = self.groups.num_generations, group * self.groups.episodes
         places = range(self.groups.episodes)
         starts = (Start(task, first + place, group, env=env, greedy=place >= count) for place in places)

@@ -17,6 +17,7 @@ from pydantic import Field
 from palaestra.errors import ConfigError
 from palaestra.trainers.batch import Batch, Scored
 from palaestra.trainers.checked import POSITIVE, SHARE, check_fields
+from palaestra.trainers.sampling.draws import Deal, TaskCount, counts_of
 from palaestra.trainers.sampling.in_order import Groups, InOrder, compared_values
 
 MAX_TASKS = 1_000_000
@@ -39,24 +40,28 @@ class Posterior:
     def __post_init__(self) -> None:
         check_fields(self)
 
-    def __call__(self, env: str, task_count: int, groups: Groups, seed: int = 0) -> "Believing":
+    def __call__(self, env: str, task_count: TaskCount, groups: Groups, seed: int = 0) -> "Believing":
         """A sampler, as `Uniform` makes one."""
-        if task_count > MAX_TASKS:
-            raise ConfigError(
-                f"{env} has {task_count:,} tasks, and the posterior sampler knows something only of tasks that it "
-                f"meets again: at most {MAX_TASKS:,}; play a file of tasks (--env-options tasks=FILE), or use another "
-                "sampler"
-            )
-        return Believing(env, task_count, groups, self, seed)
+        counts = counts_of(env, task_count)
+        for name, count in counts.items():
+            if count > MAX_TASKS:
+                raise ConfigError(
+                    f"{name} has {count:,} tasks, and the posterior sampler knows something only of tasks that it "
+                    f"meets again: at most {MAX_TASKS:,}; play a file of tasks (--env-options tasks=FILE), or use "
+                    "another sampler"
+                )
+        return Believing(Deal(env, seed), counts, groups, self, seed)
 
 
 class Believing(InOrder):
     """Groups in order, of tasks drawn by belief as a group is begun."""
 
-    def __init__(self, env: str, task_count: int, groups: Groups, options: Posterior, seed: int) -> None:
-        self._env, self._options, self._seed = env, options, seed
-        self._known = np.full((task_count, 2), options.prior)
-        self._drawn: dict[int, int] = {}
+    def __init__(
+        self, deal: Deal, task_counts: Mapping[str, int], groups: Groups, options: Posterior, seed: int
+    ) -> None:
+        self._deal, self._options, self._seed = deal, options, seed
+        self._known = {env: np.full((count, 2), options.prior) for env, count in task_counts.items()}
+        self._drawn: dict[int, tuple[str, int]] = {}
         super().__init__(self._draw, groups)
 
     def batch(self) -> Batch | None:
@@ -69,37 +74,41 @@ class Believing(InOrder):
             if not scored.episode.start.greedy:  # It succeeds more often, or less, than what is learned from.
                 groups.setdefault(self._number(scored.episode.start), []).append(scored)
         prior = self._options.prior
-        for members in groups.values():
+        for number, members in groups.items():
             values = [value for of_seat in compared_values(members, "success").values() for value in of_seat]
-            solved, task = sum(values), members[0].episode.start.task
-            self._known[task] = prior + (self._known[task] - prior) * self._options.fading
-            self._known[task] += (solved, len(values) - solved)
+            solved, (env, task) = sum(values), self._drawn[number]
+            known = self._known[env][task]
+            known[:] = prior + (known - prior) * self._options.fading
+            known += (solved, len(values) - solved)
         return replace(made, state=self.state())
 
     def state(self) -> Mapping[str, Any]:
         """Beside the groups, what is known of tasks that were met."""
-        met = np.flatnonzero((self._known != self._options.prior).any(1))
-        return {**super().state(), "known": {str(task): self._known[task].tolist() for task in met}}
+        met = {env: np.flatnonzero((known != self._options.prior).any(1)) for env, known in self._known.items()}
+        known = {env: {str(task): self._known[env][task].tolist() for task in tasks} for env, tasks in met.items()}
+        return {**super().state(), "known": known}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """With what was known then."""
         super().load(state)
-        self._known[:] = self._options.prior
         self._drawn.clear()
-        for task, known in state.get("known", {}).items():
-            self._known[int(task)] = known
+        for env, known in self._known.items():
+            known[:] = self._options.prior
+            for task, pair in state.get("known", {}).get(env, {}).items():
+                known[int(task)] = pair
 
     def _draw(self, group: int) -> tuple[str, int]:
         """By what is known when the group is begun."""
         if group not in self._drawn:
-            self._drawn = {number: task for number, task in self._drawn.items() if number >= self._first}
+            self._drawn = {number: drawn for number, drawn in self._drawn.items() if number >= self._first}
+            env, _ = self._deal(group)
             rng = np.random.default_rng([self._seed, group, 4])
-            chances = liveness(self._known, self.groups.num_generations) ** self._options.sharpness
-            chances[list(self._drawn.values())] = 0.0  # Being played already.
+            chances = liveness(self._known[env], self.groups.num_generations) ** self._options.sharpness
+            chances[[task for of, task in self._drawn.values() if of == env]] = 0.0  # Being played already.
             if rng.random() < self._options.exploring or not chances.any():
                 chances = np.ones(len(chances))
-            self._drawn[group] = int(rng.choice(len(chances), p=chances / chances.sum()))
-        return self._env, self._drawn[group]
+            self._drawn[group] = env, int(rng.choice(len(chances), p=chances / chances.sum()))
+        return self._drawn[group]
 
 
 def liveness(known: NDArray[np.float64], members: int) -> NDArray[np.float64]:

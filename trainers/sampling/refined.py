@@ -18,7 +18,7 @@ from palaestra.errors import ConfigError
 from palaestra.shortening import cut, shortened
 from palaestra.trainers.batch import Batch, Scored
 from palaestra.trainers.checked import COUNT, check_fields
-from palaestra.trainers.sampling.draws import Even
+from palaestra.trainers.sampling.draws import TaskCount, evenly
 from palaestra.trainers.sampling.in_order import Compared, Groups, InOrder, spread
 from palaestra.trainers.sampling.sampler import Draw
 from palaestra.trainers.scoring.terms import response_length
@@ -50,14 +50,14 @@ class Refined:
     def __post_init__(self) -> None:
         check_fields(self)
 
-    def __call__(self, env: str, task_count: int, groups: Groups, seed: int = 0) -> "Refining":
+    def __call__(self, env: str, task_count: TaskCount, groups: Groups, seed: int = 0) -> "Refining":
         """A sampler, as `Uniform` makes one."""
         if groups.seats:
             raise ConfigError(
                 f"{env} is a game of the seats {', '.join(groups.seats)}, and second attempts are made of one agent's "
                 "episodes alone; use another sampler (--recipe.sampler uniform)"
             )
-        return Refining(Even(env, task_count, groups.num_prompts, seed), groups, self)
+        return Refining(evenly(env, task_count, groups.num_prompts, seed), groups, self)
 
 
 class Refining(InOrder):

@@ -2,11 +2,8 @@
 
 from dataclasses import dataclass
 
-from palaestra.trainers.sampling.draws import Even
+from palaestra.trainers.sampling.draws import TaskCount, evenly
 from palaestra.trainers.sampling.in_order import Groups, InOrder
-
-_LARGEST_EPOCH = 10_000_000
-"""Larger sets are drawn from by batches: no run comes to their end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +13,6 @@ class Uniform:
     epochs: bool = False
     """Play every task once before any comes again; else each batch is drawn anew."""
 
-    def __call__(self, env: str, task_count: int, groups: Groups, seed: int = 0) -> InOrder:
-        """A sampler."""
-        block = task_count if self.epochs and task_count <= _LARGEST_EPOCH else groups.num_prompts
-        return InOrder(Even(env, task_count, block, seed), groups)
+    def __call__(self, env: str, task_count: TaskCount, groups: Groups, seed: int = 0) -> InOrder:
+        """A sampler, of an environment or of a mixture."""
+        return InOrder(evenly(env, task_count, groups.num_prompts, seed, self.epochs), groups)

@@ -16,8 +16,9 @@ from pydantic import Field
 
 from palaestra.trainers.batch import Batch, Sample
 from palaestra.trainers.checked import COUNT, NOT_NEGATIVE, check_fields
-from palaestra.trainers.sampling.draws import Even
+from palaestra.trainers.sampling.draws import TaskCount, evenly
 from palaestra.trainers.sampling.in_order import Compared, Groups, InOrder, compared_values
+from palaestra.trainers.sampling.sampler import Draw
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +45,9 @@ class Value:
     def __post_init__(self) -> None:
         check_fields(self)
 
-    def __call__(self, env: str, task_count: int, groups: Groups, seed: int = 0) -> "Refilling":
+    def __call__(self, env: str, task_count: TaskCount, groups: Groups, seed: int = 0) -> "Refilling":
         """A sampler, as `Uniform` makes one."""
-        return Refilling(Even(env, task_count, groups.num_prompts, seed), groups, self, seed)
+        return Refilling(evenly(env, task_count, groups.num_prompts, seed), groups, self, seed)
 
     def value(self, outcomes: NDArray[np.float64], best: float = 1.0) -> float:
         """What a group of these outcomes is worth."""
@@ -59,7 +60,7 @@ class Value:
 class Refilling(InOrder):
     """Groups in order; what a batch lacks is filled up with copies."""
 
-    def __init__(self, draw: Even, groups: Groups, options: Value, seed: int) -> None:
+    def __init__(self, draw: Draw, groups: Groups, options: Value, seed: int) -> None:
         self._options, self._seed = options, seed
         super().__init__(draw, groups)
 

@@ -42,6 +42,7 @@ def entry(record: Record) -> dict[str, Any]:
         "answer": None if attempt.answer is None else _short(attempt.answer),
         "env": record.env_id,
         "agent": record.agent,
+        "synthetic": record.synthetic,
         "ending": str(episode.ending),
         "reward": number(episode.reward),
         "parts": numbers(episode.parts),

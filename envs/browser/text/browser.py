@@ -109,7 +109,7 @@ class TextSession:
         """Put a text into a field."""
         place, element = self._element(number)
         if not isinstance(element.value, str) or element.kind in ("link", "file", *BUTTONS):
-            raise ToolError(f"[{number}] is a {element.kind}; text is typed into a field")
+            raise ToolError(f"[{number}] is a {element.shown_kind}; text is typed into a field")
         if "readonly" in element.attributes:
             raise ToolError(f"[{number}] can only be read")
         most = element.attributes.get("maxlength", "")
@@ -123,7 +123,7 @@ class TextSession:
         """Choose an option by its text; of several that may be chosen, one more or one less."""
         place, element = self._element(number)
         if element.kind != "select" or not isinstance(element.value, tuple):
-            raise ToolError(f"[{number}] is a {element.kind}; options are those of a select")
+            raise ToolError(f"[{number}] is a {element.shown_kind}; options are those of a select")
         wanted = " ".join(option.split()).casefold()
         names = [text.casefold() for text, _, _ in element.options]
         found = next((n for n, name in enumerate(names) if name == wanted), None)

@@ -34,6 +34,11 @@ class Element:
         """Neither acted on nor sent."""
         return "disabled" in self.attributes
 
+    @property
+    def shown_kind(self) -> str:
+        """What an agent reads: button, field, or its own kind."""
+        return "button" if self.kind in BUTTONS else "field" if self.kind in FIELDS else self.kind
+
 
 class Open:
     """What takes all text up to its end tag: a link, a button, a title, an option, a textarea; a select its options."""

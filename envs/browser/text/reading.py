@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from palaestra.envs.browser.format import CLOSE, OPEN, bracket, chosen, finished, squeezed
 from palaestra.envs.browser.text.bounds import VOID
-from palaestra.envs.browser.text.elements import BUTTONS, FIELDS, TYPES, Element, Open, Value
+from palaestra.envs.browser.text.elements import BUTTONS, TYPES, Element, Open, Value
 from palaestra.envs.browser.text.markup import TOKEN, attributes_of, decoded, is_hidden, labels_of
 
 MAX_ELEMENTS = 5_000
@@ -339,8 +339,7 @@ class Reader:
         if element.disabled:
             states.append("disabled")
         rest += f" ({', '.join(states)})" if states else ""
-        kind = "button" if kind in BUTTONS else "field" if kind in FIELDS else kind
-        self._parts.append(f" {bracket(element.number, kind, squeezed(name), rest)} ")
+        self._parts.append(f" {bracket(element.number, element.shown_kind, squeezed(name), rest)} ")
 
 
 _TO_COME = Element(0, "", "", {})

@@ -185,7 +185,7 @@ def test_what_cannot_be_used_is_refused_with_what_to_do(tmp_path):
     strange = spoilt("strange", lambda copy: (copy / MANIFEST).write_text("[]"))
     for path, words in {
         tmp_path / "none": "does not exist; make one with `palaestra index build", other: "has the format 99",
-        short: "documents has another size", gone: "order has another size", garbled: "is damaged",
+        short: "documents has another size", gone: "order is missing", garbled: "is damaged",
         strange: "is damaged", tmp_path: "has no index; make one",
     }.items():  # fmt: skip
         with pytest.raises(UsageError, match=words):

@@ -123,7 +123,7 @@ function advantageWorked(member, group) {
 function facts(member, content) {
   const rows = [
     ["expected", content.expected], ["task", content.task_id.endsWith(String(member.task)) ? content.task_id : `${content.task_id} (index ${member.task})`.trim()], ["environment", member.env],
-    ["agent", member.agent || "–"], ["seed", member.seed], ["seat", member.seat ?? ""],
+    ["agent", member.agent || "–"], ["synthetic", member.synthetic ? "calls were put into a written solution, and made" : ""], ["seed", member.seed], ["seat", member.seat ?? ""],
     ["weights", member.versions.length ? (member.versions[0] === member.versions[1] ? `version ${member.versions[0]}` : `versions ${member.versions.join(" to ")}`) : ""],
     ["tokens", member.tokens ? `${count(member.sampled)} sampled of ${count(member.tokens)}, ${plural(content.rows.length, "row")}` : "none recorded"],
     ["seconds", fixed(member.seconds, 3)], ["file", `${member.file}, line ${count(member.line)}`],

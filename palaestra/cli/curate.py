@@ -1,0 +1,107 @@
+"""`palaestra curate ID --model M -k 8 --out FILE.json`: a model plays tasks, and those that fit it are kept.
+
+    play  ->  FILE.played.jsonl, an episode a line as it ends  ->  pass rates  ->  FILE.json, for `train --curated`
+
+Left out: playing (`rollouts`), and the rules (`trainers.curation`).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, Any, ClassVar
+
+import tyro
+
+from palaestra.cli.display import note, show_line, table
+from palaestra.cli.ids import resolve
+from palaestra.cli.rollouts import RolloutOptions, Rollouts, run_rollouts
+from palaestra.episode import Episode
+from palaestra.errors import UsageError
+from palaestra.plain import from_pairs
+from palaestra.trainers.curation import OUTCOMES, curate, histogram, shares
+from palaestra.trainers.sampling.curated import Curated
+
+
+@dataclass(frozen=True)
+class Options(RolloutOptions):
+    """Let a model play each task several times, and keep the tasks that it solves now and then.
+
+    The same command again plays only what is missing in FILE.played.jsonl. For a newer policy name another --out.
+    """
+
+    SUFFIX: ClassVar[str] = ".json"
+
+    samples: Annotated[int, tyro.conf.arg(aliases=["-k"])] = 8
+    """Episodes a task: a pass rate is told in steps of one of them."""
+    target: tuple[str, ...] = ()
+    """Keep as many as fit this histogram: hard=1 medium=2 easy=1, or another model's curated file, whose own it is."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        curate((), samples=self.samples)
+        if self.temperature == 0:
+            raise UsageError("temperature is 0; a model that plays greedily passes a task always or never")
+
+    def histogram(self, env_id: str) -> Mapping[str, float] | None:
+        """The target, from numbers or from a file of the same environment."""
+        if len(self.target) == 1 and "=" not in self.target[0]:
+            other = Curated.read(self.target[0])
+            other.check_env(env_id, self.target[0])
+            return histogram(other.tasks)
+        if not self.target:
+            return None
+        found: dict[str, Any] = from_pairs(self.target, "target")
+        shares(found)  # Refuses what is none.
+        return found
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Play what is missing, rate, keep; 1 where no task is solved now and then."""
+    options = tyro.cli(Options, args=list(arguments), prog="palaestra curate")
+    target = options.histogram(resolve(options.env_id))
+    return run_rollouts(options, "curate", lambda rollouts: _kept(options, target, rollouts))
+
+
+def _kept(options: Options, target: Mapping[str, float] | None, rollouts: Rollouts) -> int:
+    tokens: list[int] = []
+
+    def episodes() -> Iterator[Episode]:
+        """One by one: of a large set not all fit into memory."""
+        for record in rollouts.played.every(rollouts.starts):
+            tokens.append(record.episode.sampled_tokens)
+            yield record.episode
+
+    rule: dict[str, Any] = {"samples": options.samples, "least_success": options.least_success, "seed": options.seed}
+    found = curate(episodes(), target=target, **rule)
+    told = {
+        "model": options.agent.model,
+        "weights": rollouts.played.weights,
+        "options": dict(rollouts.environment),
+        "temperature": options.temperature,
+        **rule,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "episodes": len(tokens),
+        "generated_tokens": sum(tokens),
+        "spent_last": rollouts.cost,
+        "target": target,
+        "found": dict(found.found),
+        "kept": found.histogram,
+    }
+    rollouts.figures.update({"env_id": rollouts.env_id, "split": options.split, "out": str(options.out), **told})
+    kept = {**dict.fromkeys(OUTCOMES, 0), **found.histogram}
+    rows = {"tasks": found.found, "kept": kept}
+    shown = {name: tuple(str(row[one]) for one in OUTCOMES) for name, row in rows.items()}
+    rollouts.console.print(table(f"Tasks of {rollouts.env_id.rpartition(':')[2]}", shown, OUTCOMES))
+    if found.found["incomplete"]:
+        note(f"{found.found['incomplete']} tasks have BROKEN episodes and are left out; the same command plays them")
+    if not found.kept:
+        show_line(
+            rollouts.console,
+            f"no task is solved now and then, so {options.out} was not written; more -k, other tasks or another model "
+            "may find some",
+        )
+        return 1
+    Curated(rollouts.env_id, options.split, found.kept, told).write(options.out)
+    show_line(rollouts.console, f"{len(found.kept)} tasks: {options.out}; {sum(tokens):,} tokens were generated")
+    rollouts.tell_defects()
+    return 0

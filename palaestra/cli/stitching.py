@@ -1,0 +1,100 @@
+"""Where the solutions of `palaestra collect --stitch` come from: the tasks' data, a function, or recorded episodes.
+
+Left out: what is made of a solution (`agents.policies.stitched`).
+"""
+
+import sys
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from palaestra import formats
+from palaestra.cli.display import note
+from palaestra.episode import Task
+from palaestra.errors import EnvironmentDefect, UsageError
+from palaestra.protocols import Arena
+from palaestra.reading import Reading
+from palaestra.record import Record
+from palaestra.registry import chosen_format, load_author
+from palaestra.trainers.provenance import digest_of
+
+if TYPE_CHECKING:
+    from palaestra.agents import Agent
+    from palaestra.agents.policies.stitched import Solution
+
+NAME = "stitched"
+"""Who has played, in the records."""
+
+
+class Stitching:
+    """Written solutions, played in place of an agent."""
+
+    def __init__(self, source: str, env_id: str) -> None:
+        """`source` is a file of episodes, a function `module:name` of a Task, or else a key of the tasks' data."""
+        self.settings: dict[str, Any] = {"stitch": source}
+        """What decides an episode."""
+        self._key, self._recorded, self._function = source, dict[int, tuple[str, str]](), None
+        self._from_file = source.endswith(".jsonl")
+        if self._from_file:
+            self.settings["solutions"] = digest_of(Path(source)) if Path(source).is_file() else ""
+            self._read(Path(source), env_id)
+        elif ":" in source:
+            if "" not in sys.path:
+                sys.path.insert(0, "")  # One's own lies in the current folder.
+            self._function = load_author(source, "--stitch: the function")
+
+    def agent(self, places: Arena, env_id: str, environment: Mapping[str, Any]) -> "Agent":
+        """Who plays the solutions there."""
+        from palaestra.agents import Agent
+        from palaestra.agents.policies.stitched import Stitched
+
+        format = chosen_format(env_id, environment) or formats.DEFAULT
+        return Agent(Stitched(lambda task: self._solution(task, self._problem(places, task)), format))
+
+    def computes(self, places: Arena, task: int) -> bool:
+        """Whether there is a solution of that task which computes something."""
+        return bool(self._solution(task, self._problem(places, task)).steps)
+
+    def fits(self, record: Record) -> bool:
+        """Whether the tools gave what the solution says."""
+        from palaestra.agents.policies.stitched import agrees
+
+        attempt = record.episode.attempt
+        return agrees(self._solution(record.episode.start.task, attempt.task), attempt.calls)
+
+    def _problem(self, places: Arena, task: int) -> Task:
+        found: Task | None = getattr(places, "problem", lambda _: None)(task)
+        if found is None:
+            raise UsageError("this environment shows its problems only as it plays them, so no solution can be found")
+        return found
+
+    def _solution(self, number: int, task: Task) -> "Solution":
+        return _cut(self._text(number, task))
+
+    def _text(self, number: int, task: Task) -> str:
+        """The solution as it was written; "" where there is none."""
+        if self._from_file:
+            prompt, text = self._recorded.get(number, ("", ""))
+            return text if prompt == task.prompt else ""
+        found = self._function(task) if self._function else task.data.get(self._key, "")
+        if not isinstance(found, str):
+            raise EnvironmentDefect(f"--stitch {self._key}: found {found!r:.100} for a task; expected its solution")
+        return found
+
+    def _read(self, path: Path, env_id: str) -> None:
+        """The first episode of each task in which an agent did it all by itself."""
+        for place, record in Reading([path], note):
+            if record.env_id.rpartition(":")[2] != env_id.rpartition(":")[2]:
+                raise UsageError(f"{place} is of {record.env_id}; expected solutions of {env_id}, which is played")
+            attempt = record.episode.attempt
+            if not attempt.calls:
+                said = [str(m.get("content") or "") for m in attempt.messages if m["role"] == "assistant"]
+                self._recorded.setdefault(record.episode.start.task, (attempt.task.prompt, "\n\n".join(said)))
+
+
+@lru_cache(maxsize=4096)
+def _cut(text: str) -> "Solution":
+    from palaestra.agents.policies.stitched import cut
+
+    return cut(text)

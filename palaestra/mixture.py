@@ -1,0 +1,129 @@
+"""Several environments in one run, each with its share of what is played: a mixture, which is one more form of an id.
+
+    palaestra/TwoHop-v0=3,palaestra/Calculator-v0=1         three groups of four are of TwoHop
+    palaestra/CodeMath-v0#dapo=17,palaestra/CodeMath-v0#skywork=5    one id twice, each with a name of its own
+
+What stands before a weight is the name of an environment, and `Start.env` says it. An option of one of them has that
+name before it, `calculator.digits=2`; one without a name is for all. Left out: which group is of which environment
+(`trainers.sampling.draws`), and playing several at once (`envs.arena.mixed`).
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil, floor
+from typing import Any
+
+from palaestra.errors import UsageError, plain_name
+
+_WEIGHT = re.compile(r"\d{1,12}(\.\d{1,12}|/[1-9]\d{0,11})?")
+_RAREST = Fraction(1, 10_000)
+_BLOCK = 100
+_LABEL = "#"
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """Weights by name, in the order in which they were named."""
+
+    weights: Mapping[str, Fraction]
+
+    @property
+    def shares(self) -> dict[str, Fraction]:
+        """The weights, divided by their sum."""
+        whole = sum(self.weights.values())
+        return {name: weight / whole for name, weight in self.weights.items()}
+
+    @property
+    def block(self) -> int:
+        """In so many groups every environment comes at least once."""
+        return max(_BLOCK, ceil(1 / min(self.shares.values())))
+
+    def counts(self, total: int) -> dict[str, int]:
+        """How many of so many are each one's: its share of them, and less than one beside it.
+
+        From one multiple of `block` to the next no count falls.
+        """
+        found, share, end = dict[str, int](), Fraction(0), 0
+        for name, own in self.shares.items():
+            share, begin = share + own, end
+            end = floor(total * share + Fraction(1, 2))
+            found[name] = end - begin
+        return found
+
+    def own(self, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The options of one environment: those for all, and over them its own."""
+        named = {key: key.rpartition(".") for key in options}
+        everybodys = {key: options[key] for key, (of, _, _) in named.items() if not of}
+        return everybodys | {key: options[whole] for whole, (of, _, key) in named.items() if of and self._is(of, name)}
+
+    def check(self, options: Mapping[str, Any]) -> None:
+        """Refuse options of nobody, and two environments that are one."""
+        for key in options:
+            of = key.rpartition(".")[0]
+            if of and sum(self._is(of, name) for name in self.weights) != 1:
+                raise UsageError(f"option {key!r} names {of!r}; expected one of {', '.join(self.weights)}")
+        seen: list[tuple[str, dict[str, Any]]] = []
+        for name in self.weights:
+            environment = plain_id(name), self.own(name, options)
+            if environment in seen:
+                raise UsageError(
+                    f"{environment[0]} is in the mixture twice with the same options; add its weights up, or give each "
+                    f"options of its own, as in --env-options {name}.tasks=FILE"
+                )
+            seen.append(environment)
+
+    def _is(self, said: str, name: str) -> bool:
+        """Whether somebody who says this means that environment: its name, or the short form of it."""
+        return said == name or (said not in self.weights and _short(said) == _short(name))
+
+
+def read_mixture(env_id: str) -> Mixture | None:
+    """The mixture that an id names; None where it names one environment."""
+    if not set(env_id) & {"=", ",", _LABEL}:
+        return None
+    weights: dict[str, Fraction] = {}
+    for text in env_id.split(","):
+        name, equals, weight = text.strip().partition("=")
+        if not plain_id(name):
+            raise UsageError(f"{env_id!r} is no mixture; expected ID=WEIGHT,ID=WEIGHT, such as two-hop=3,calculator=1")
+        if name in weights:
+            raise UsageError(
+                f"{name} is twice in {env_id!r}; add its weights up, or, with other options, give each a name of its "
+                f"own: {name}#easy=1,{name}#hard=1"
+            )
+        if equals and not (_WEIGHT.fullmatch(weight) and Fraction(weight)):
+            raise UsageError(f"{name} has the weight {weight!r}; expected a number above 0, such as 3, 0.5 or 1/3")
+        weights[name] = Fraction(weight) if equals else Fraction(1)
+    found = Mixture(weights)
+    name, least = min(found.shares.items(), key=lambda pair: pair[1])
+    if least < _RAREST:
+        raise UsageError(
+            f"{name} has a share of {float(least):.2g}; expected at least {float(_RAREST):g}: leave it out"
+        )
+    return found
+
+
+def plain_id(name: str) -> str:
+    """The id of an environment of a mixture, without the name that tells it from another of the same id."""
+    return name.partition(_LABEL)[0]
+
+
+def environment_of(env_id: str, options: Mapping[str, Any], env: str) -> tuple[str, dict[str, Any]]:
+    """The id and the options of the environment that `Start.env` names, in a run of this id with these options."""
+    mixture = read_mixture(env_id)
+    return (env or env_id, dict(options)) if mixture is None else (plain_id(env), mixture.own(env, options))
+
+
+def environments(env_id: str, options: Mapping[str, Any]) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Id and options of each environment of an id, by `Start.env`; of one that is no mixture under the id itself."""
+    mixture = read_mixture(env_id)
+    names: Iterable[str] = [env_id] if mixture is None else mixture.weights
+    return {name: environment_of(env_id, options, name) for name in names}
+
+
+def _short(name: str) -> tuple[str, str]:
+    """What a name on the command line may be shortened to, and its label."""
+    env_id, _, label = name.partition(_LABEL)
+    return plain_name(env_id.rpartition(":")[2]), label

@@ -1,0 +1,113 @@
+"""The file that `palaestra curate` writes: which tasks of an environment a model solves now and then.
+
+It holds task numbers, for these exist in every environment, whether its tasks come from a file or are drawn; and of
+each task a digest of its prompt, by which an environment that was opened otherwise is found out. Left out: how the
+tasks were chosen (`trainers.curation`).
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from palaestra.errors import UsageError
+from palaestra.mixture import environments
+from palaestra.protocols import Arena
+from palaestra.trainers.curation import Rated, prompt_digest
+from palaestra.trainers.durable import write_text
+from palaestra.trainers.sampling.draws import counts_in
+
+_KIND = "curated tasks"
+_COMPARED = 64
+"""Tasks whose prompts are held against the environment's: to draw them all may take long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curated:
+    """Tasks of one split of an environment."""
+
+    env_id: str
+    split: str
+    tasks: tuple[Rated, ...]
+    made: Mapping[str, Any]
+    """How: model, digest of its weights, samples, seed, options of the environment, date, generated tokens."""
+
+    def write(self, path: Path) -> None:
+        """A task a line; whole or not at all."""
+        head = {"palaestra": _KIND, "env_id": self.env_id, "split": self.split, **self.made}
+        rows = ",\n".join(json.dumps(asdict(task) | {"bucket": task.bucket}) for task in self.tasks)
+        write_text(path, f'{json.dumps(head, indent=1)[:-2]},\n "tasks": [\n{rows}\n]}}\n')
+
+    @classmethod
+    def read(cls, path: Path | str) -> "Curated":
+        """What was written, or an error that says what the file is not."""
+        try:
+            content = json.loads(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise UsageError(f"the curated tasks in {path} cannot be read: {error.strerror or error}") from error
+        except ValueError:
+            content = None
+        if not isinstance(content, dict) or content.pop("palaestra", None) != _KIND:
+            raise UsageError(f"{path} holds no curated tasks; expected a file that palaestra curate has written")
+        names = [field.name for field in fields(Rated)]
+        try:
+            tasks = tuple(Rated(**{name: row[name] for name in names}) for row in content.pop("tasks"))
+            found = cls(content.pop("env_id"), content.pop("split"), tasks, content)
+            numbers = [task.task for task in tasks]
+            whole = all(type(number) is int and number >= 0 for number in numbers) and len({*numbers}) == len(numbers)
+        except (KeyError, TypeError, AttributeError):
+            whole = False
+        if not whole or not tasks:
+            raise UsageError(f"{path} is damaged: its tasks are not those that palaestra curate writes; make it anew")
+        return found
+
+    def is_of(self, env_id: str) -> bool:
+        """Whether they are tasks of that environment."""
+        return self.env_id.rpartition(":")[2] == env_id.rpartition(":")[2]
+
+    def check_env(self, env_id: str, path: Path | str) -> None:
+        """Refuse tasks of another environment."""
+        if not self.is_of(env_id):
+            raise UsageError(
+                f"{path} holds tasks of {self.env_id}, and {env_id} is played; expected a file that palaestra curate "
+                f"has made for {env_id}"
+            )
+
+    def check(self, arena: Arena, path: Path | str, env: str) -> None:
+        """Refuse an arena in which these numbers are other tasks, as far as it shows them before they are played.
+
+        Of a mixture, `env` of it is looked at, and it shows no more than how many tasks it has.
+        """
+        last, mixed = max(task.task for task in self.tasks), getattr(arena, "mixture", None) is not None
+        wrong = f"it has no task {last}" * (last >= counts_in(arena, 0)[1][env if mixed else ""])
+        problem = getattr(arena, "problem", None)
+        for task in () if wrong or mixed or problem is None else self.tasks[:: -(-len(self.tasks) // _COMPARED)]:
+            found = problem(task.task)
+            if found is not None and prompt_digest(found.prompt) != task.prompt:
+                wrong = f"its task {task.task} is {' '.join(found.prompt.split())[:60]!r}, which is another"
+                break
+        if wrong:
+            raise UsageError(
+                f"{path} does not fit {self.env_id} as it is opened here: {wrong}; curated with the options "
+                f"{self.made.get('options')}, so open it with these, or curate it anew"
+            )
+
+
+def curated_tasks(paths: Sequence[str], env_id: str, arena: Arena | None = None) -> Mapping[str, tuple[int, ...]]:
+    """The training tasks that these files name, by environment, of a mixture or alone; no environment without a file."""
+    found: dict[str, tuple[int, ...]] = {}
+    for path in paths:
+        curated = Curated.read(path)
+        names = [name for name, (own, _) in environments(env_id, {}).items() if curated.is_of(own)]
+        if not names:
+            curated.check_env(env_id, path)
+        if curated.split != "train":
+            raise UsageError(f"{path} holds tasks of the split {curated.split!r}; training plays train")
+        name = next((name for name in names if name not in found), "")
+        if not name:
+            raise UsageError(f"{path} is a second file for {env_id}; name one")
+        if arena is not None:
+            curated.check(arena, path, name)
+        found[name] = tuple(task.task for task in curated.tasks)
+    return found
