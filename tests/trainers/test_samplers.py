@@ -135,6 +135,14 @@ def test_f43_the_value_of_a_task(solved, value):
     assert Value().value(np.zeros(5)) == Value().value(np.ones(5)) == Value().value(np.full(8, 0.7)) == 0
 
 
+@pytest.mark.parametrize(("worst", "options"), [(-1.0, Value()), (0.0, Value(worst_reward=0.0))])
+def test_f43_a_training_reward_is_scaled_from_its_own_range(worst, options):
+    source = opened(options, prompts=1, generations=5)
+    while (start := source.next()) is not None:
+        source.heard(ended(start, 0.0, reward=1.0 if start.seed < 2 else worst))
+    assert source.batch().figures["sampler/mean_value"] == pytest.approx(0.2939, abs=1e-4)
+
+
 def test_f43_it_is_largest_at_a_quarter_and_for_the_variance_at_a_third():
     shares = np.arange(1, 1200) / 1200
 
