@@ -3,13 +3,15 @@
 PYTHON ?= python3
 ENV = two-hop
 SEED = 0
+PART = algorithms
+MINUTES = 60
 SUITES = gem skyrl gymnasium textarena openenv inspect smolagents
 PY = .venv/bin/python
 
 export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-browser test-docker test-vllm prove check bench-async bench-depth bench-gpu bench-engine bench-episodes bench-envs bench-judge bench-sandbox bench-train bench-web docs pictures clean
+.PHONY: help setup demo test test-browser test-docker test-vllm prove check bench-async bench-depth bench-gpu bench-engine bench-episodes bench-envs bench-judge bench-sandbox bench-train bench-web study examples docs pictures clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -79,6 +81,12 @@ bench-sandbox: setup  ## a program in the sandbox, beside a bare process and oth
 bench-web: setup  ## search, the text browser, the real one and all of MiniWoB, against their targets
 	@CHROMIUM="$$($(PY) scripts/chromium.py)" && export CHROMIUM && $(PY) benchmarks/web.py && \
 		$(PY) -m pytest -m "chromium and prove" -q tests/chromium
+
+study: setup  ## the papers' claims put to the test, an hour on two cores: PART=algorithms; ONLY=vspo, MINUTES=10
+	@$(PY) benchmarks/study $(PART) --minutes $(MINUTES) $(if $(ONLY),--only $(ONLY))
+
+examples: setup  ## the small versions of both papers' paths, five minutes each
+	@$(PY) examples/demystify/small.py && $(PY) examples/prs_vspo/small.py
 
 clean:  ## remove what tests and builds leave behind; .venv and runs/ stay
 	@rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -310,6 +310,9 @@ class GRPOConfig:
     """Held-out tasks, played before and after; 0 measures nothing."""
     track: Trackers = ()
     """Where the figures go beside the run's folder: wandb, trackio, tensorboard."""
+    collapse: Literal["warn", "stop", "off"] = "warn"
+    """What follows where the policy collapses, told by entropy, log-prob gap, repetition and tool calls: a note, or an
+    end with a checkpoint."""
     recipe: Recipe = field(default_factory=lambda: find_recipe("grpo-tcr"))
     play: PlayConfig = field(default_factory=PlayConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)

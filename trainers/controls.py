@@ -65,7 +65,7 @@ class Background:
     """One worker process for controls; a context manager that leaves none behind."""
 
     def __init__(self) -> None:
-        self._pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=_die_with_parent)
+        self._pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=die_with_parent)
 
     def __enter__(self) -> "Background":
         return self
@@ -81,7 +81,8 @@ class Background:
         return self._pool.submit(run_control, name, start, config)
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """In a process that was spawned: one torch thread, and an end with the parent, however that ends."""
     torch.set_num_threads(1)
     parent = multiprocessing.parent_process()
     assert parent is not None

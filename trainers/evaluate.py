@@ -13,6 +13,8 @@ from palaestra.episode import Ending, Episode, Start, Status
 from palaestra.errors import UsageError
 from palaestra.protocols import Arena
 from palaestra.trainers import statistics
+from palaestra.trainers.intervals import difference_interval
+from palaestra.trainers.metrics import episode_metrics, facts_of
 from palaestra.trainers.progress import Progress, result_of
 from palaestra.trainers.sampling.draws import counts_in
 from palaestra.trainers.sampling.seats import seated, seats_of
@@ -52,8 +54,9 @@ class Report:
     at_k: dict[str, dict[str, float]] = field(default_factory=dict)
     """By name, for k in 1, 2, 4 ... and `samples`: `value`, `low`, `high`, and the `tasks` with at least k samples.
 
-    `pass@k` is unbiased and counts full success, `any@k` counts the first k samples, `maj@k` takes the answer most
-    often given; `bootstrap best@k` and `bootstrap maj@k` are the papers', from 1000 resamples with replacement.
+    `pass@k` is unbiased and counts full success, `any@k` counts the first k samples, `gap@k` is pass@k less avg@k, and
+    `maj@k` takes the answer most often given; `bootstrap best@k` and `bootstrap maj@k` are the papers', from 1000
+    resamples with replacement.
     """
     parts: dict[str, dict[str, float]] = field(default_factory=dict)
     """Beside success, the means of the reward's parts that lie from 0 to 1: `value`, `low`, `high` and `tasks`."""
@@ -203,7 +206,7 @@ def summarise(episodes: Sequence[Episode], tasks: int, samples: int, temperature
     scored = [episode for episode in episodes if episode.reward is not None]
     matrix = [row for row in successes_by_task(episodes).values() if row]
     success = estimate(statistics.avg_at_k(matrix))
-    calls = [call for episode in scored for call in episode.attempt.calls]
+    figures = episode_metrics([facts_of(episode) for episode in scored])
     with_tool = [e for e in scored if any(call.status is Status.OK for call in e.attempt.calls)]
     count = max(1, len(scored))
     return Report(
@@ -214,11 +217,11 @@ def summarise(episodes: Sequence[Episode], tasks: int, samples: int, temperature
         low=success.low,
         high=success.high,
         reward=sum(e.reward for e in scored if e.reward is not None) / count,
-        calls=len(calls) / count,
-        failed_calls=sum(call.status is not Status.OK for call in calls) / max(1, len(calls)),
+        calls=figures.get("tools/call_frequency", 0.0),
+        failed_calls=figures.get("tools/failure_frequency", 0.0),
         success_with_tool=sum(e.parts["success"] for e in with_tool) / max(1, len(with_tool)),
         tool_share=len(with_tool) / count,
-        tokens=sum(e.sampled_tokens for e in scored) / count if any(e.rows for e in scored) else None,
+        tokens=figures.get("completions/mean_length", 0.0) if any(e.rows for e in scored) else None,
         broken=len(episodes) - len(scored),
         endings={str(ending): sum(e.ending is ending for e in episodes) for ending in Ending},
         at_k=_at_k(matrix, _answers_by_task(scored), samples),
@@ -280,4 +283,5 @@ def _at_k(matrix: statistics.Matrix, answers: statistics.Answers, samples: int) 
         found[f"maj@{k}"] = statistics.maj_at_k(matrix, answers, k)
         found[f"bootstrap best@{k}"] = statistics.best_of_resamples(matrix, k)
         found[f"bootstrap maj@{k}"] = statistics.maj_of_resamples(matrix, answers, k)
-    return {name: asdict(estimate(values)) for name, values in found.items()}
+    gaps = {f"gap@{k}": estimate(statistics.gap_at_k(matrix, k), difference_interval) for k in powers_of_two(samples)}
+    return {name: asdict(one) for name, one in {**{n: estimate(v) for n, v in found.items()}, **gaps}.items()}

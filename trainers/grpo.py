@@ -10,32 +10,29 @@ import time
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager, nullcontext
 
-import numpy as np
-
 from palaestra.agents import TokenLimits
 from palaestra.agents.policies.table import in_every_seat
 from palaestra.episode import Episode
-from palaestra.errors import TrainingHalted
 from palaestra.mixture import read_mixture
 from palaestra.protocols import Arena
 from palaestra.record import Lesson
 from palaestra.trainers.ahead import require_own_weights
+from palaestra.trainers.audit.collapse import Collapse
+from palaestra.trainers.audit.findings import require
+from palaestra.trainers.audit.groups import advantage_findings
+from palaestra.trainers.audit.live import audited
 from palaestra.trainers.batch import Batch
 from palaestra.trainers.config import GRPOConfig
 from palaestra.trainers.learner import Learner
 from palaestra.trainers.look import look
-from palaestra.trainers.losses.advantages import GreedyBaseline, damped
+from palaestra.trainers.losses.advantages import damped
 from palaestra.trainers.metrics import batch_metrics, mixture_metrics
 from palaestra.trainers.progress import Progress
 from palaestra.trainers.rollouts import rollouts
-from palaestra.trainers.sampling.curated import curated_tasks
-from palaestra.trainers.sampling.draws import counts_in
-from palaestra.trainers.sampling.in_order import Groups
-from palaestra.trainers.sampling.sampler import Sampler
-from palaestra.trainers.sampling.seats import check_seats, seats_of
+from palaestra.trainers.sampling.opening import open_sampler
+from palaestra.trainers.sampling.seats import seats_of
 from palaestra.trainers.scoring.progressive import opened
 from palaestra.trainers.scoring.reasoning import scoring
-from palaestra.trainers.share import Share
 from palaestra.trainers.turns import Turns
 from palaestra.trainers.update import update
 
@@ -49,20 +46,9 @@ def train(learner: Learner[GRPOConfig], arena: Arena) -> Generator[Progress, Non
     Whenever this yields, the learner stands between two steps: it can be saved, and go on from there bit by bit.
     """
     config, seats, recipe, turns = learner.config, seats_of(arena), learner.config.recipe, Turns()
-    mixture = read_mixture(config.env.env_id)
+    mixture, collapse = read_mixture(config.env.env_id), Collapse(config.collapse)
     require_own_weights(learner.agent, config.play.max_staleness)
-    check_seats(arena, config.env.train_seats)
-    play, learning = config.play, frozenset(config.env.train_seats or seats)
-    tasks = curated_tasks(config.env.curated, config.env.env_id)
-    greedy = isinstance(recipe.advantage, GreedyBaseline)
-    groups = Groups(play.num_prompts, play.num_generations, seats, learning, greedy, tasks)
-    counts = {env or config.env.env_id: count for env, count in counts_in(arena, 0)[1].items()}
-    counts |= {env: len(chosen) for env, chosen in tasks.items()}
-    sampler: Sampler = recipe.sampler(config.env.env_id, counts, groups, config.seed)
-    if learner.ranks.count > 1:
-        sampler = Share(sampler, learner.ranks, seats)
-    if learner.state:
-        sampler.load(learner.state)
+    sampler = open_sampler(learner, arena)
     agent, limits = in_every_seat(learner.agent, seats), TokenLimits(config.play.max_turn_tokens, config.longest_row)
     learner.publish()
     judge = None if recipe.judge is None else recipe.judge.opened()
@@ -80,21 +66,25 @@ def train(learner: Learner[GRPOConfig], arena: Arena) -> Generator[Progress, Non
     with _loaded_for_good(), asked, closing(scored), closing(played) as batches:
         while learner.step < learner.steps:
             learner.require_gradients()
+            collapse.require_none()
             began = time.perf_counter()
-            batch = _checked(next(batches), config.play.max_broken_share)
+            batch = next(batches)
             waited = time.perf_counter() - began
-            metrics = {"time/play": waited} | batch_metrics(batch)
+            odd = audited(learner, batch)
+            metrics = {"time/play": waited} | batch_metrics(batch) | odd
             metrics |= mixture_metrics(mixture, batch) if mixture else {}
             metrics |= learner.ranks.summed({name: metrics[name] for name in _OF_A_RANK if name in metrics})
             seen = look(learner, batch)
-            advantages = damped(recipe.advantage(batch, seen), batch, recipe.max_advantage)
-            figures, lessons = update(learner, batch, advantages, seen)
+            advantages = recipe.advantage(batch, seen)
+            require(advantage_findings(recipe, batch, seen, advantages))
+            figures, lessons = update(learner, batch, damped(advantages, batch, recipe.max_advantage), seen)
             with turns.take(urgent=True):  # Between two polls, where play goes on.
                 learner.publish()
             learner.state = shaping.after(batch)
             took = time.perf_counter() - began
             metrics |= figures | {"time/learn": took - waited, "step_time": took}
-            yield Progress("grpo", learner.step, learner.steps, metrics, _note(metrics), _beside(batch, lessons))
+            note = "; ".join(filter(None, (_note(metrics), collapse.told(metrics))))
+            yield Progress("grpo", learner.step, learner.steps, metrics, note, _beside(batch, lessons))
 
 
 @contextmanager
@@ -107,27 +97,6 @@ def _loaded_for_good() -> Iterator[None]:
         yield
     finally:
         gc.unfreeze()
-
-
-def _checked(batch: Batch, max_broken_share: float) -> Batch:
-    """A batch that can be learned from; too many episodes without a reward end the run."""
-    played = len(batch.played)
-    dropped = [scored for scored in batch.played if scored.terms is None]
-    if len(dropped) > max_broken_share * played or len(dropped) == played:
-        raise TrainingHalted(
-            f"{len(dropped)} of {played} episodes of this step are BROKEN, or have no reward or no verdict, more than "
-            f"max_broken_share={max_broken_share}; the last fault: {dropped[-1].fault}"
-        )
-    cut = sum(bool(scored.episode.fault) for scored in batch.played if scored.terms is not None)
-    # Without a sample and not for that reason: its sampler kept no group, and the step is a counted skip.
-    if not any(batch.lengths) and (batch.samples or cut == played - len(dropped)):
-        raise TrainingHalted(
-            f"no episode of this step can be learned from: of {played}, {cut} were cut short by another seat, and no "
-            "other holds a sampled token; are the prompts longer than max_episode_tokens?"
-        )
-    if not all(np.isfinite(row.logprobs).all() for episode in batch.episodes for row in episode.rows):
-        raise TrainingHalted("the engine reports log-probs that are not numbers; the weights have diverged")
-    return batch
 
 
 def _note(metrics: dict[str, float]) -> str:

@@ -81,6 +81,15 @@ def difference_interval(differences: Sequence[float] | Values) -> tuple[float, f
     return max(-1.0, centre - half), min(1.0, centre + half)
 
 
+def student_interval(values: Sequence[float] | Values) -> tuple[float, float] | None:
+    """Student's interval of the mean of a few figures of any size, one a seed; None of fewer than two."""
+    if len(values) < 2:
+        return None
+    centre = float(np.mean(values))
+    half = student_quantile(len(values) - 1) * float(np.std(values, ddof=1)) / sqrt(len(values))
+    return centre - half, centre + half
+
+
 def sign_flip_p(differences: Sequence[float] | Values, seed: int = 0) -> float:
     """Two-sided p-value: how often random signs would move the mean of the differences as far from 0.
 

@@ -19,7 +19,7 @@ from palaestra.trainers.sft_config import SFTConfig
 RunConfig = GRPOConfig | SFTConfig
 VERSION = 2
 _SAVED = ("save.checkpoint_every", "save.keep_checkpoints", "save.recorded_groups", "play.max_broken_share")
-_MEASURED = ("eval.eval_steps", "eval.early_stopping_patience", "track", "play.max_logprob_gap")
+_MEASURED = ("eval.eval_steps", "eval.early_stopping_patience", "track", "collapse", "play.max_logprob_gap")
 _SERVERS = ("urls", "transfer", "weights_folder", "answer_seconds", "restart_seconds")
 FREE = (
     *(*_SAVED, *_MEASURED, "scale.optimizer_offload", "scale.fit", "scale.rank_timeout"),

@@ -31,6 +31,7 @@ Matrix = Sequence[Sequence[float]]
 Answers = Sequence[Sequence[str | None]]
 Task = TypeVar("Task", int, tuple[str, int])
 """A task by its number, or by its environment and number."""
+Interval = Callable[[Sequence[float] | Values], tuple[float, float]]
 
 RESAMPLES = 1000
 SEED = 42
@@ -49,9 +50,9 @@ class Estimate:
     """How many tasks it is the mean of; without any, the value is 0 and the interval is all of [0, 1]."""
 
 
-def estimate(values: Sequence[float] | Values) -> Estimate:
-    """The mean of one value a task, with the interval of `mean_interval`."""
-    low, high = mean_interval(values)
+def estimate(values: Sequence[float] | Values, interval: Interval = mean_interval) -> Estimate:
+    """The mean of one value a task, with its interval."""
+    low, high = interval(values)
     return Estimate(float(np.mean(values)) if len(values) else 0.0, low, high, len(values))
 
 
@@ -69,6 +70,12 @@ def pass_at_k(matrix: Matrix, k: int) -> Values:
         left = np.arange(k)
         found.append(1.0 - float(np.prod(np.maximum(0, failed - left) / (samples - left))))
     return np.array(found)
+
+
+def gap_at_k(matrix: Matrix, k: int) -> Values:
+    """pass@k less avg@k of each task with at least k samples: what trying k times finds and trying once does not."""
+    found: Values = np.subtract(pass_at_k(matrix, k), [row.mean() for row in _rows(matrix, k)])
+    return found
 
 
 def any_of_k(matrix: Matrix, k: int) -> Values:

@@ -27,7 +27,8 @@ def _model(learner: Learner[Any]) -> tuple[str, str]:
 
 
 def _grpo(config: GRPOConfig) -> Iterator[tuple[str, str]]:
-    play, options = config.play, " ".join(config.env.env_options)
+    play, env = config.play, config.env
+    options = " ".join((*env.env_options, *(f"curated: {path}" for path in env.curated)))
     yield "plays", f"{config.env.env_id} {options}".strip()
     groups = f"{play.num_prompts} groups x {play.num_generations} episodes a step, {play.slots} at once"
     yield "a step", f"{groups}, rows of at most {config.longest_row:,} tokens, turns of {play.max_turn_tokens:,}"

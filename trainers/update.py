@@ -1,20 +1,20 @@
 """One batch becomes optimizer steps: pack, score, loss, step.
 
-A mini-batch is some of the groups, whole; a micro-batch is what fits into memory, and changes no gradient. Here engine
-and trainer must agree: the log-probs of each batch's first mini-batch are compared with the engine's, for nothing, and
-too large a gap in tokens of the newest weights stops the run. Left out: the weights of a correction (`correction`).
+A mini-batch is some of the groups, whole; a micro-batch is what fits into memory, and changes no gradient. The
+log-probs of each batch's first mini-batch are compared with the engine's, for nothing. Left out: the weights of a
+correction (`correction`), and what must hold of all this (`audit`).
 """
 
+import math
 from collections import defaultdict
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from palaestra.agents.policies.table import trained_engines
 from palaestra.episode import Episode
-from palaestra.errors import TrainingHalted
 from palaestra.record import Lesson
+from palaestra.trainers.audit.live import NO_GAP, audit_gradients, audit_weights, audited_gap
 from palaestra.trainers.batch import Batch, Seen
 from palaestra.trainers.config import GRPOConfig
 from palaestra.trainers.forward import Scores, token_logprobs
@@ -26,6 +26,9 @@ from palaestra.trainers.losses.token_advantages import GAE
 from palaestra.trainers.packed import Packed, pack, placed
 from palaestra.trainers.passes import passes
 
+_FREE = math.log(0.9)
+"""Old log-prob below which a token could have been another one: elsewhere an upper clip has nothing to hold back."""
+
 
 def update(
     learner: Learner[GRPOConfig], batch: Batch, advantages: Advantages, seen: Seen
@@ -36,13 +39,14 @@ def update(
     correction = corrected(config.recipe.correction, batch, seen)
     values = [np.asarray(value, np.float64) for value in advantages]
     said: list[tuple[tuple[NDArray[np.float32], ...], int]] = [((), 0)] * len(batch.samples)
-    sums, norms, taught_parts, gap = defaultdict[str, float](float), list[float | None](), 0, (0.0, 0.0)
+    sums, norms, taught_parts, gap = defaultdict[str, float](float), list[float | None](), 0, dict(NO_GAP)
     # Without a further term an advantage of 0 has no gradient: its sample counts in the weights and is not computed.
     every = seen.reference is not None or bool(config.recipe.entropy_coef) or learner.critic is not None
     longest = config.recipe.shaping.max_completion_length
     parts = batch.mini_batches(config.optimizer.num_mini_batches)
     for number, part in enumerate(parts * config.optimizer.num_iterations):
         weights = token_weights([correction.kept[i] for i in part], config.recipe.aggregation, longest)
+        audit_weights(weights, [correction.kept[i] for i in part], config.recipe.aggregation)
         taught = [
             (i, share)
             for i, share in zip(part, weights, strict=True)
@@ -62,12 +66,13 @@ def update(
         if learner.critic is not None:
             learner.critic.step(rate)
         if not taught_parts:
-            gap = _checked_gap(learner, said_N, packed)
+            gap = audited_gap(learner, said_N, packed)
         norms.append(learner.descend(rate))
         if number < len(parts):  # What it said before it learned from these tokens, not in later passes.
             for i, of_sample in zip(places, packed.by_episode(said_N), strict=True):
                 said[i] = _by_row(of_sample, batch.episodes[i]), taught_parts
         taught_parts += 1
+    audit_gradients(norms, values, batch.lengths, sums)
     learner.step += 1
     sums = defaultdict(float, learner.ranks.summed(sums))
     lessons = [
@@ -85,10 +90,10 @@ def update(
         "clip_ratio/low_mean": sums["low"] / counted,
         "clip_ratio/high_mean": sums["high"] / counted,
         "clip_ratio/region_mean": (sums["low"] + sums["high"]) / counted,
+        "clip_ratio/free_high_mean": sums["free_high"] / max(sums["free"], 1),
         "optimizer_steps": len(taken),
         "skipped_steps": len(norms) - len(taken),
-        "sampling/sampling_logp_difference/mean": gap[0],
-        "sampling/sampling_logp_difference/max": gap[1],
+        **gap,
         **correction.figures,
         "learning_rate": config.optimizer.learning_rate * rate,
         **({"entropy": sums["entropy"] / counted} if taught_parts else {}),
@@ -156,6 +161,9 @@ def _backward(
     sums["loss"] += float(loss.detach())
     sums["low"] += result.clipped_low
     sums["high"] += result.clipped_high
+    free_S = (micro.old_N[sampled_N] < _FREE) & (micro.advantages_N[sampled_N] > 0)
+    sums["free"] += int(free_S.sum())
+    sums["free_high"] += 0 if result.high_S is None else int((result.high_S & free_S).sum())
     sums["tokens"] += len(result.loss_S)
 
 
@@ -168,30 +176,3 @@ def _by_row(said: NDArray[np.float32], episode: Episode) -> tuple[NDArray[np.flo
         part[row.sampled], said = said[:count], said[count:]
         parts.append(part)
     return tuple(parts)
-
-
-def _checked_gap(learner: Learner[GRPOConfig], said_N: torch.Tensor, packed: Packed) -> tuple[float, float]:
-    """By how much engine and trainer differ before any step: on average and at most, over tokens of these weights.
-
-    With the same float32 weights each token is held. Of another precision or on another server single tokens may differ
-    widely, and the mean is held.
-    """
-    same_N = packed.sampled_N & (packed.versions_N == learner.step)
-    if not same_N.any():
-        return 0.0, 0.0
-    gap_S = (said_N - packed.sampled_logprobs_N)[same_N].abs()
-    mean, worst, bound = float(gap_S.mean()), float(gap_S.max()), learner.config.play.max_logprob_gap
-    shared = all(engine.shares_weights for engine in trained_engines(learner.agent))
-    if bound is not None:
-        found, allowed = mean, bound
-    elif shared and next(learner.model.parameters()).dtype == torch.float32:
-        found, allowed = worst, 1e-3
-    else:
-        found, allowed = mean, 0.1
-    if not found <= allowed:  # Not-a-number too.
-        raise TrainingHalted(
-            f"the engine's log-probs differ from the trainer's by {found:.3g} (at most {allowed} expected, "
-            "max_logprob_gap): they do not run the same weights, template or arithmetic, and training on would be "
-            "training on noise"
-        )
-    return mean, worst

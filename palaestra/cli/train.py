@@ -42,9 +42,9 @@ class Options(Reported):
             raise UsageError("--resume names the folder already; leave out --run")
 
 
-def parse(arguments: Sequence[str], prog: str, about: str | None = None) -> Options:
+def parse(arguments: Sequence[str], prog: str, about: str | None = None, kind: type[Options] = Options) -> Options:
     """Options whose defaults fit the model, the recipe and its parts that are asked for; `about` is what `--help` says
-    in place of train's.
+    in place of train's, `kind` may have more of them.
 
     Those of a run that is gone on with are the defaults then: what differs from them was asked for.
     """
@@ -63,7 +63,7 @@ def parse(arguments: Sequence[str], prog: str, about: str | None = None) -> Opti
     else:
         config = (tiny_config if model in (None, "tiny") else grpo_config)(tyro.MISSING, named)
     recipe, rest = _with_parts(config.recipe, list(arguments))
-    default = Options(replace(config, recipe=recipe), named)
+    default = kind(replace(config, recipe=recipe), named)
     kept = (tyro.conf.AvoidSubcommands, tyro.conf.CascadeSubcommandArgs)
     options = understood(default, rest, prog=prog, description=about, config=kept)
     env = options.config.env

@@ -44,7 +44,7 @@ class Options(Reported):
             raise UsageError("--port is where --serve listens; add --serve")
         if not 0 <= self.port < 65_536:
             raise UsageError(f"port is {self.port}; it must be from 0 to 65535")
-        chosen_steps(self.steps)
+        chosen_numbers(self.steps)
         if self.serve and self.json is not None:
             raise UsageError("--serve goes on until it is ended, so it reports nothing; leave out --json")
         if self.serve and self.compares:
@@ -56,7 +56,7 @@ class Options(Reported):
         return len(self.paths) > 1 and all(path.is_dir() for path in self.paths)
 
 
-def chosen_steps(text: str) -> frozenset[int] | None:
+def chosen_numbers(text: str, what: str = "steps") -> frozenset[int] | None:
     """`1,5,10-20` as numbers; None for all."""
     if not text.strip():
         return None
@@ -65,9 +65,9 @@ def chosen_steps(text: str) -> frozenset[int] | None:
         found = re.fullmatch(r"\s*(\d{1,9})(?:\s*-\s*(\d{1,9}))?\s*", part)
         steps = range(int(found[1]), int(found[2] or found[1]) + 1) if found else range(0)
         if not steps:
-            raise UsageError(f"steps has {part.strip()!r}; expected numbers and ranges, such as 1,5,10-20")
+            raise UsageError(f"{what} has {part.strip()!r}; expected numbers and ranges, such as 1,5,10-20")
         if len(steps) > _MOST_STEPS + 1:
-            raise UsageError(f"steps has {part.strip()!r}, more than {_MOST_STEPS:,} steps")
+            raise UsageError(f"{what} has {part.strip()!r}, more than {_MOST_STEPS:,}")
         chosen.update(steps)
     return frozenset(chosen)
 
@@ -77,7 +77,7 @@ def run(arguments: Sequence[str]) -> int:
     options = tyro.cli(Options, args=list(arguments), prog="palaestra view")
     if not options.paths:
         raise UsageError("name a run's folder, or one or more episode files: palaestra view RUN")
-    steps = chosen_steps(options.steps)
+    steps = chosen_numbers(options.steps)
     if options.serve:
         return _serve(options, steps, Console())
     with reporting(options.json) as figures:

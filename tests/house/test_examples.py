@@ -1,19 +1,31 @@
-"""Every example runs as it stands."""
+"""Every example runs as it stands; what only a GPU can run is understood, to the last option."""
 
+import json
 import os
+import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+import tyro
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SLOW = {"train_in_python.py"}
+PATHS = {
+    "demystify": (["qwen3-4b"], ["qwen2.5-7b"]),
+    "prs_vspo": (["qwen2.5-7b", "short"], ["qwen3-4b", "long"]),
+}
+RECORDER = """#!{python}
+import json, os, sys
+open(os.environ["SAID"], "a").write(json.dumps(sys.argv[1:]) + "\\n")
+"""
 
 
-def run(name, folder):
+def run(name, folder, *words):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(EXAMPLES / name)]
+    command = [sys.executable, str(EXAMPLES / name), *words]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -28,3 +40,41 @@ def run(name, folder):
 )
 def test_it_runs_and_says_something(name, tmp_path):
     assert run(name, tmp_path).strip()
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize(("path", "measured"), [("demystify", ["two-hop", "calculator"]), ("prs_vspo", [None])])
+def test_the_small_version_of_a_full_scale_path_goes_all_the_way(path, measured, tmp_path):
+    run(f"{path}/small.py", tmp_path, "--quick", "--folder", str(tmp_path))
+    for name in measured:
+        found = json.loads((tmp_path / (f"avg-{name}.json" if name else "avg.json")).read_text())
+        assert found["at_k"]["pass@8"]["value"] >= found["success"] > 0
+
+
+@pytest.mark.parametrize(("path", "words"), [(path, words) for path, every in PATHS.items() for words in every])
+def test_every_command_of_a_full_scale_path_is_understood(path, words, tmp_path):
+    said, script = tmp_path / "said.jsonl", EXAMPLES / path / "full_scale.sh"
+    (tmp_path / "data").mkdir()
+    for name in re.findall(r"\$DATA/([\w.-]+\.jsonl)", script.read_text()):
+        (tmp_path / "data" / name).touch()
+    recorder = tmp_path / "palaestra"
+    recorder.write_text(RECORDER.format(python=sys.executable))
+    recorder.chmod(0o755)
+    urls = dict.fromkeys(("TEACHER_URL", "ENGINE_URL", "SEARCH_URL", "JUDGE_URL"), "http://127.0.0.1:1")
+    environment = {**os.environ, **urls, "SAID": str(said), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    subprocess.run(["sh", str(script), *words], cwd=tmp_path, env=environment, check=True, timeout=60)
+    commands = [json.loads(line) for line in said.read_text().splitlines()]
+    assert {"train", "eval"} <= {name for name, *_ in commands}
+    for name, *arguments in commands:
+        understand(name, arguments)
+
+
+def understand(name, arguments):
+    """Read a command's options as it does itself; one that is unknown ends the program."""
+    module = import_module(f"palaestra.cli.{name}")
+    if name == "train":
+        module.parse(arguments, "palaestra train")
+    elif name == "sft":
+        module.parse(arguments)
+    else:
+        tyro.cli(module.Options, args=arguments)

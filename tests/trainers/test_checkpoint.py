@@ -382,15 +382,15 @@ def test_what_is_ignored_stays_ignored():
 
 
 def test_too_many_broken_episodes_leave_a_checkpoint_too(monkeypatch, config, tmp_path):
-    inner, calls = grpo._checked, []
+    inner, calls = grpo.audited, []
 
-    def breaks(batch, share):
+    def breaks(learner, batch):
         calls.append(1)
         if len(calls) == 3:
             raise TrainingHalted("all is broken")
-        return inner(batch, share)
+        return inner(learner, batch)
 
-    monkeypatch.setattr(grpo, "_checked", breaks)
+    monkeypatch.setattr(grpo, "audited", breaks)
     with pytest.raises(TrainingHalted, match="all is broken"):
         on(tmp_path, changed(config, {"checkpoint_every": 100}))
     assert steps_kept(tmp_path) == [2]

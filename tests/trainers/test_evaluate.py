@@ -89,10 +89,11 @@ def test_agents_pooled_on_the_same_tasks_count_each_task_once():
 
 
 def answered(values, answers, task):
-    """Episodes of one task; None in place of a success broke."""
+    """Episodes of one task, of several rows as where a template rewrites history; None in place of a success broke."""
     for seed, (value, answer) in enumerate(zip(values, answers, strict=True)):
+        rows = [families.token_row(3, [2])] * (1 + seed)
         episode = families.an_episode(
-            reward=value, task=task, seed=seed, ending=Ending.BROKEN if value is None else Ending.ANSWERED
+            *rows, reward=value, task=task, seed=seed, ending=Ending.BROKEN if value is None else Ending.ANSWERED
         )
         yield replace(episode, attempt=replace(episode.attempt, answer=answer))
 

@@ -18,11 +18,12 @@ from palaestra.errors import ConfigError, TrainingHalted, UsageError
 from palaestra.protocols import Engine, Request
 from palaestra.record import read
 from palaestra.trainers import grpo
+from palaestra.trainers.audit.live import require_rewards
 from palaestra.trainers.cold_start import demonstrate
 from palaestra.trainers.config import tiny_config
 from palaestra.trainers.evaluate import by_seat, evaluate
 from palaestra.trainers.learner import Learner
-from palaestra.trainers.losses.advantages import Group
+from palaestra.trainers.losses.advantages import Successes
 from palaestra.trainers.progress import result_of
 from palaestra.trainers.rollouts import rollouts
 from palaestra.trainers.run import Run
@@ -66,11 +67,11 @@ def arena():
 @pytest.fixture(autouse=True)
 def alternating(monkeypatch):
     """A random agent's rewards are all alike; these advantages are not, so that something is learned."""
-    monkeypatch.setattr(Group, "__call__", lambda _, batch, seen: np.resize([1.0, -1.0], len(batch.samples)))
+    monkeypatch.setattr(Successes, "__call__", lambda _, batch, seen: np.resize([1.0, -1.0], len(batch.samples)))
 
 
 def settings(**changes):
-    return tiny_config(GAME, **{**SMALL, **changes})
+    return tiny_config(GAME, **{**SMALL, "advantage": "successes", **changes})
 
 
 def against_script(engine):
@@ -222,7 +223,7 @@ def test_an_episode_that_another_seat_cut_short_is_not_learned_from(arena):
     assert learned == [s.episode.start.key for s in batch.played if not s.episode.fault]
     assert any(s.episode.ending is Ending.LENGTH_LIMIT for s in batch.scored)
     with pytest.raises(TrainingHalted, match="cut short by another seat"):
-        grpo._checked(replace(batch, played=tuple(s for s in batch.played if s.episode.fault), samples=()), 1.0)
+        require_rewards(replace(batch, played=tuple(s for s in batch.played if s.episode.fault), samples=()), 1.0)
 
 
 def test_a_seat_that_does_not_exist_is_not_trained(arena):

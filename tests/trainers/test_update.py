@@ -15,7 +15,7 @@ from palaestra.trainers import grpo
 from palaestra.trainers.batch import Sample
 from palaestra.trainers.forward import token_logprobs
 from palaestra.trainers.learner import Learner
-from palaestra.trainers.losses.advantages import Group
+from palaestra.trainers.losses.advantages import Successes
 from palaestra.trainers.losses.policy import Clip
 from palaestra.trainers.packed import pack
 from palaestra.trainers.update import update as grpo_update
@@ -28,7 +28,8 @@ def untrained():
 def learned(monkeypatch, batch, model, recipe="grpo-t", advantages=None, reference=None, **changes):
     """One step on a batch; its progress."""
     if advantages is not None:
-        monkeypatch.setattr(Group, "__call__", lambda *_: advantages)
+        monkeypatch.setattr(Successes, "__call__", lambda *_: advantages)
+        changes["advantage"] = "successes"  # One that is held to no closed form.
     monkeypatch.setattr(grpo, "rollouts", lambda *_, **__: (one for one in [batch]))
     config = settings(recipe, **{"steps": 1, "num_mini_batches": 1, "beta": 0.0, **changes})
     learner = Learner(Agent(families.Echo()), model, config, reference=reference)
@@ -78,7 +79,7 @@ def test_an_advantage_may_be_one_number_for_each_token(monkeypatch):
 
 def test_an_episode_that_is_two_samples_teaches_as_two_copies_of_it(monkeypatch):
     model = untrained()
-    episodes = spoken(model, [(0, [4], 1.0), (0, [6], 0.0), (1, [4], 0.0)])
+    episodes = spoken(model, [(0, [4], 1.0), (0, [6], 0.0), (0, [4], 0.0)])
     batch = batch_of(episodes)
     twice = replace(batch, samples=(Sample(0, 0), Sample(1, 0), Sample(0, 1), Sample(2, 1)))
     progress = learned(monkeypatch, twice, model, advantages=[1.0, -1.0, 0.5, -0.25])

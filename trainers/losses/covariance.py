@@ -51,7 +51,8 @@ class ClipCov:
         dice = (old_S[places].double() * 1e6).frac().abs()
         kept_S = there_S.new_ones(len(logprobs_S))
         kept_S[places[dice.argsort()[:count]]] = False
-        return PolicyLoss(result.loss_S * kept_S, result.clipped_low, result.clipped_high + count)
+        high_S = ~kept_S if result.high_S is None else result.high_S | ~kept_S
+        return PolicyLoss(result.loss_S * kept_S, result.low_S, high_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ class KLCov:
         count = max(int(self.kl_cov_ratio * len(logprobs_S)), 1)
         held_S = moved_S.new_zeros(len(moved_S))
         held_S[covariances(logprobs_S, advantages_S).topk(min(count, len(moved_S))).indices] = self.kl_cov_coef
-        return PolicyLoss(-moved_S.clamp(max=10.0).exp() * advantages_S + held_S * moved_S.abs(), 0, 0)
+        return PolicyLoss(-moved_S.clamp(max=10.0).exp() * advantages_S + held_S * moved_S.abs())
 
 
 def covariances(logprobs_S: "Tensor", advantages_S: "Tensor") -> "Tensor":

@@ -20,11 +20,21 @@ _LARGEST_LOG_RATIO = 10.0
 
 @dataclass(frozen=True, slots=True)
 class PolicyLoss:
-    """The loss of each sampled token, before its weight, and how many were clipped."""
+    """The loss of each sampled token, before its weight, and which of them were clipped; None where nothing can be."""
 
     loss_S: "Tensor"
-    clipped_low: int
-    clipped_high: int
+    low_S: "Tensor | None" = None
+    high_S: "Tensor | None" = None
+
+    @property
+    def clipped_low(self) -> int:
+        """How many were clipped below."""
+        return 0 if self.low_S is None else int(self.low_S.sum())
+
+    @property
+    def clipped_high(self) -> int:
+        """How many were clipped above."""
+        return 0 if self.high_S is None else int(self.high_S.sum())
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +66,9 @@ class Clip:
         if self.dual_clip is not None:
             loss_S = loss_S.minimum(-self.dual_clip * advantages_S).where(advantages_S < 0, loss_S)
         said_S = ratio_S.detach()
-        low = int(((said_S < 1 - self.epsilon) & (advantages_S < 0)).sum())
-        high = int(((said_S > 1 + self.epsilon_high) & (advantages_S > 0)).sum())
-        return PolicyLoss(loss_S, low, high)
+        low_S = (said_S < 1 - self.epsilon) & (advantages_S < 0)
+        high_S = (said_S > 1 + self.epsilon_high) & (advantages_S > 0)
+        return PolicyLoss(loss_S, low_S, high_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +90,8 @@ class CISPO:
         """The ratio is a number here: the gradient is that of the log-prob alone."""
         ratio_S = _ratio(logprobs_S.detach() - old_S)
         bounded_S = ratio_S.clamp(1 - self.epsilon, 1 + self.epsilon_high)
-        low, high = int((ratio_S < 1 - self.epsilon).sum()), int((ratio_S > 1 + self.epsilon_high).sum())
-        return PolicyLoss(-bounded_S * advantages_S * logprobs_S, low, high)
+        loss_S = -bounded_S * advantages_S * logprobs_S
+        return PolicyLoss(loss_S, ratio_S < 1 - self.epsilon, ratio_S > 1 + self.epsilon_high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +117,9 @@ class GMPO:
         sums_R = bounded_S.new_zeros(rows).index_add(0, row_S, bounded_S)
         mean_S = (sums_R / row_S.bincount(minlength=rows).clamp(min=1))[row_S]
         said_S = log_ratio_S.detach()
-        low = int(((said_S < -self.epsilon_log) & (advantages_S < 0)).sum())
-        high = int(((said_S > self.epsilon_log) & (advantages_S > 0)).sum())
-        return PolicyLoss(-advantages_S * mean_S.exp(), low, high)
+        low_S = (said_S < -self.epsilon_log) & (advantages_S < 0)
+        high_S = (said_S > self.epsilon_log) & (advantages_S > 0)
+        return PolicyLoss(-advantages_S * mean_S.exp(), low_S, high_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +128,7 @@ class PolicyGradient:
 
     def __call__(self, logprobs_S: "Tensor", old_S: "Tensor", advantages_S: "Tensor", row_S: "Tensor") -> PolicyLoss:
         """`old_S` is not looked at."""
-        return PolicyLoss(-advantages_S * logprobs_S, 0, 0)
+        return PolicyLoss(-advantages_S * logprobs_S)
 
 
 def _ratio(log_ratio_S: "Tensor") -> "Tensor":

@@ -81,8 +81,8 @@ class Curated:
         """
         last, mixed = max(task.task for task in self.tasks), getattr(arena, "mixture", None) is not None
         wrong = f"it has no task {last}" * (last >= counts_in(arena, 0)[1][env if mixed else ""])
-        problem = getattr(arena, "problem", None)
-        for task in () if wrong or mixed or problem is None else self.tasks[:: -(-len(self.tasks) // _COMPARED)]:
+        problem = getattr(arena, "problem", lambda _: None)
+        for task in () if wrong or mixed else self.tasks[:: -(-len(self.tasks) // _COMPARED)]:
             found = problem(task.task)
             if found is not None and prompt_digest(found.prompt) != task.prompt:
                 wrong = f"its task {task.task} is {' '.join(found.prompt.split())[:60]!r}, which is another"
@@ -95,7 +95,7 @@ class Curated:
 
 
 def curated_tasks(paths: Sequence[str], env_id: str, arena: Arena | None = None) -> Mapping[str, tuple[int, ...]]:
-    """The training tasks that these files name, by environment, of a mixture or alone; no environment without a file."""
+    """The training tasks that these files name, by environment; one without a file is not there, and plays all."""
     found: dict[str, tuple[int, ...]] = {}
     for path in paths:
         curated = Curated.read(path)

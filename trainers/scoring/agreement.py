@@ -29,7 +29,7 @@ def judged_figures(played: Sequence[Scored]) -> dict[str, float]:
         "judge/score": scores.mean(),
         "judge/score_of_solved": scores[solved].mean() if solved.any() else math.nan,
         "judge/score_of_failed": scores[~solved].mean() if not solved.all() else math.nan,
-        "judge/correlation": correlation(scores, outcomes),
+        "judge/correlation": correlation(scores.tolist(), outcomes.tolist()),
         "judge/clamped": sum("written" in one.remarks for one in said),
         "judge/without_critique": sum(not one.remarks["critique"] for one in said),
         "judge/dropped": dropped,

@@ -135,7 +135,7 @@ FILES = {
 
 
 @pytest.mark.parametrize(("row", "solution"), FILES.values(), ids=FILES)
-def test_published_files_are_read_and_judged(row, solution, saved):
+def test_f27_published_files_are_read_and_judged(row, solution, saved):
     path = saved(row)
     env = gymnasium.make(ID, tasks=path).unwrapped
     question, _ = env.reset(seed=0)

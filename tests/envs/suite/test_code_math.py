@@ -75,7 +75,7 @@ ROWS = {
 
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
-def test_files_are_read_with_the_columns_of_their_makers(row, saved):
+def test_f27_files_are_read_with_the_columns_of_their_makers(row, saved):
     path = saved(row)
     assert [played(f"\\boxed{{{text}}}", path) for text in ("4", "4.0", "5")] == [1.0, 1.0, 0.0]
     assert played("\\boxed{4.0}", path, compare="text") == 0.0

@@ -88,7 +88,7 @@ def rows_of(count):
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])
-def test_gpqa_is_a_test_set_with_options_in_a_lasting_order(tmp_path, suffix):
+def test_f27_gpqa_is_a_test_set_with_options_in_a_lasting_order(tmp_path, suffix):
     path = tmp_path / f"gpqa.{suffix}"
     rows = rows_of(30)
     rows[3]["Question"] = 'Two lines\nand "quotes", commas'
@@ -190,6 +190,6 @@ def test_a_wrong_file_is_refused_by_its_rows(saved, rows, said):
         _ = tasks_of(questions=saved(*rows))
 
 
-def test_an_absent_file_is_said_at_once():
+def test_f27_an_absent_file_is_said_at_once():
     with pytest.raises(UsageError, match=r"gpqa_diamond\.csv"):
         Science("eval", questions="gpqa_diamond.csv")

@@ -13,7 +13,7 @@ import pytest
 from viewer_records import HOSTILE, hostile_record, record
 
 from palaestra.cli import main
-from palaestra.cli.view import Options, chosen_steps
+from palaestra.cli.view import Options, chosen_numbers
 from palaestra.errors import UsageError
 from palaestra.record import write as write_records
 from palaestra.trainers.viewer import page
@@ -155,8 +155,8 @@ def test_the_command_line_says_what_is_wrong(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_steps_are_read_as_numbers_and_ranges() -> None:
-    assert chosen_steps("") is None
-    assert chosen_steps(" 1, 5-7 ,3") == {1, 3, 5, 6, 7}
+    assert chosen_numbers("") is None
+    assert chosen_numbers(" 1, 5-7 ,3") == {1, 3, 5, 6, 7}
 
 
 @pytest.mark.parametrize(

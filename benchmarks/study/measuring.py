@@ -1,0 +1,98 @@
+"""What is measured of an agent on held-out tasks, and of a run's steps. Left out: what an arm is (`arms`)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+import palaestra
+from palaestra.agents import Agent, TokenLimits
+from palaestra.episode import Episode, Status
+from palaestra.trainers.evaluate import evaluate
+from palaestra.trainers.progress import Progress
+
+TASKS, SAMPLES = 96, 2
+
+
+def measure(
+    agent: Agent, env_id: str, options: Mapping[str, Any], limits: TokenLimits, tasks: int = TASKS
+) -> dict[str, float]:
+    """On the same held-out tasks for every arm."""
+    arena = palaestra.arena(env_id, 96, split="eval", ordered=True, **options)
+    report, episodes = evaluate(agent, arena, tasks=tasks, samples=SAMPLES, limits=limits)
+    arena.close()
+    firsts = [episode.attempt.calls[0].status is Status.OK for episode in episodes if episode.attempt.calls]
+    again, busy = repeated(episodes)
+    return {
+        "success": report.success,
+        "calls": report.calls,
+        "served": sum(firsts) / len(episodes),
+        "length": report.tokens or 0.0,
+        **({"recovered": again / busy} if busy else {}),
+    }
+
+
+def repeated(episodes: Sequence[Episode]) -> tuple[int, int]:
+    """Of calls that were told "busy": how many were made again at once, and how many there were."""
+    again = busy = 0
+    for episode in episodes:
+        calls = episode.attempt.calls
+        for one, after in zip(calls, (*calls[1:], None), strict=False):
+            if one.status is Status.TOOL_ERROR and "busy" in one.text:
+                busy += 1
+                again += after is not None and (after.name, after.arguments) == (one.name, one.arguments)
+    return again, busy
+
+
+PER_STEP = {
+    "frac_reward_zero_std": "dead",
+    "sampler/dead_share": "dead_played",
+    "sampler/copies": "copies",
+    "sampler/largest_share": "largest_share",
+    "entropy": "entropy",
+    "kl": "kl",
+    "clip_ratio/region_mean": "clipped",
+    "completions/mean_length": "length",
+    "completions/clipped_ratio": "cut",
+}
+
+
+class Steps:
+    """Figures of a run's steps, and what they come to."""
+
+    def __init__(self, zone: int | None = None) -> None:
+        """`zone` is the length from which a response is penalised."""
+        self.zone = zone
+        self.tokens = self.optimizer_steps = self.useful = 0.0
+        self.figures: list[dict[str, float]] = []
+
+    def add(self, progress: Progress, longer: Any) -> None:
+        """A step of training; `longer` gives the length that the penalty counts."""
+        metrics = progress.metrics
+        self.tokens += metrics["num_tokens/sampled"]
+        self.optimizer_steps += metrics.get("optimizer_steps", 0.0)
+        taught = [episode for episode, lessons in progress.played if any(lesson.advantage for lesson in lessons)]
+        self.useful += sum(episode.sampled_tokens for episode in taught)
+        line = {name: metrics[key] for key, name in PER_STEP.items() if key in metrics}
+        if self.zone is not None:
+            line["zone"] = float(np.mean([longer(episode) > self.zone for episode, _ in progress.played]))
+        self.figures.append(line)
+
+    def summary(self) -> dict[str, Any]:
+        """Means of all steps, of the first five and of the last five."""
+        names = sorted({name for line in self.figures for name in line})
+        parts = {"all": self.figures, "first": self.figures[:5], "last": self.figures[-5:]}
+        return {
+            "steps": len(self.figures),
+            "optimizer_steps": self.optimizer_steps,
+            "tokens": self.tokens,
+            "useful_share": self.useful / max(1.0, self.tokens),
+            **{
+                part: {
+                    name: round(float(np.mean([line[name] for line in lines if name in line])), 4)
+                    for name in names
+                    if any(name in line for line in lines)
+                }
+                for part, lines in parts.items()
+            },
+        }

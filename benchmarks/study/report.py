@@ -1,0 +1,183 @@
+"""Tables and one picture of the study, written into its page between two marks; what is around them is left alone.
+
+Intervals are Student's t over seeds, 95 %; differences are paired by seed. Left out: words on what holds, which stand
+on the page and are written by who has read the tables.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from arms import COMPARISONS, Comparison
+from results import Results
+from useful import table as useful_table
+
+from palaestra.trainers.intervals import student_quantile
+
+BEGIN, END = "<!-- tables: written by make study -->", "<!-- end of the tables -->"
+PICTURE = "pictures/study.png"
+Line = Mapping[str, Any]
+
+
+def _figure(part: str, name: str) -> Callable[[Line], float | None]:
+    return lambda line: line["figures"][part].get(name)
+
+
+def _measured(place: int, name: str) -> Callable[[Line], float | None]:
+    return lambda line: line["curve"][place].get(name)
+
+
+def _control(line: Line) -> float | None:
+    return next((found["success"] for found in line["controls"].values()), None)
+
+
+COLUMNS: Mapping[str, Callable[[Line], float | None]] = {
+    "optimizer steps": lambda line: line["figures"]["optimizer_steps"],
+    "useful tokens": lambda line: line["figures"]["useful_share"],
+    "dead groups": lambda line: line["figures"]["all"].get("dead_played", line["figures"]["all"].get("dead")),
+    "dead, steps 1-5": _figure("first", "dead"),
+    "copies a step": _figure("all", "copies"),
+    "largest share": _figure("all", "largest_share"),
+    "clipped, of free tokens with A > 0": lambda line: line["figures"]["free_clipped"],
+    "clipped, of all tokens": _figure("all", "clipped"),
+    "entropy, steps 1-5": _figure("first", "entropy"),
+    "entropy, last 5": _figure("last", "entropy"),
+    "KL, last 5": _figure("last", "kl"),
+    "tokens an episode, steps 1-5": _figure("first", "length"),
+    "tokens an episode, last 5": _figure("last", "length"),
+    "in the zone, steps 1-5": _figure("first", "zone"),
+    "in the zone, last 5": _figure("last", "zone"),
+    "success at the first point": _measured(1, "success"),
+    "first call served, before": _measured(0, "served"),
+    "after": _measured(-1, "served"),
+    "busy calls repeated, before": _measured(0, "recovered"),
+    "repeated, after": _measured(-1, "recovered"),
+    "calls, after": _measured(-1, "calls"),
+    "control": _control,
+    "tasks kept": lambda line: line.get("kept"),
+    "tokens of curation": lambda line: line.get("curation_tokens"),
+}
+_CLIP = ["optimizer steps", "clipped, of free tokens with A > 0", "clipped, of all tokens", "entropy, last 5"]
+SHOWN = {
+    "vspo": ["optimizer steps", "dead groups", "copies a step", "largest share", "useful tokens", "entropy, last 5"],
+    "origin": ["busy calls repeated, before", "repeated, after", "calls, after", "dead groups", "control"],
+    "prs-format": ["dead, steps 1-5", "dead groups", "first call served, before", "after"],
+    "prs-choice": ["dead, steps 1-5", "dead groups", "first call served, before", "after"],
+    "curated": ["useful tokens", "dead groups", "tasks kept", "tokens of curation", "optimizer steps"],
+    "sequence": _CLIP,
+    "epsilon-high": _CLIP,
+    "overlong": [
+        "in the zone, steps 1-5",
+        "in the zone, last 5",
+        "tokens an episode, steps 1-5",
+        "tokens an episode, last 5",
+        "dead groups",
+        "success at the first point",
+    ],
+    "kl": ["KL, last 5", "entropy, last 5", "tokens an episode, last 5", "optimizer steps"],
+    "damping": ["clipped, of all tokens", "entropy, last 5", "copies a step", "optimizer steps"],
+    "diverse": ["dead groups", "entropy, last 5", "calls, after", "control"],
+}
+
+
+def area(line: Line) -> float:
+    """Mean success of the points after the start: the area under the curve."""
+    return float(np.mean([point["success"] for point in line["curve"][1:]]))
+
+
+def interval(values: Sequence[float]) -> str:
+    """A mean, and how far its interval reaches."""
+    mean = float(np.mean(values))
+    if len(values) < 2:
+        return f"{mean:+.3f}"
+    return f"{mean:+.3f} ± {student_quantile(len(values) - 1) * np.std(values, ddof=1) / len(values) ** 0.5:.3f}"
+
+
+def verdict(values: Sequence[float]) -> str:
+    """What the interval of a difference says."""
+    if len(values) < 5:
+        return "too few seeds"
+    reach = student_quantile(len(values) - 1) * np.std(values, ddof=1) / len(values) ** 0.5
+    return "not resolved" if abs(np.mean(values)) <= reach else ("more" if np.mean(values) > 0 else "less")
+
+
+def write(page: Path, results: Results) -> None:
+    """The tables into the page, and the picture beside it."""
+    parts = [_section(name, comparison, results) for name, comparison in COMPARISONS.items()]
+    text = page.read_text(encoding="utf-8")
+    before, _, rest = text.partition(BEGIN)
+    if not rest or END not in rest:
+        raise SystemExit(f"{page} has no {BEGIN!r} and {END!r}, between which the tables are written")
+    after = rest.partition(END)[2]
+    tables = "\n\n".join([f"![Success by generated tokens, means over seeds]({PICTURE})", *parts, useful_table()])
+    page.write_text(f"{before}{BEGIN}\n\n{tables}\n\n{END}{after}", encoding="utf-8")
+    _draw(page.parent / PICTURE, results)
+
+
+def _section(name: str, comparison: Comparison, results: Results) -> str:
+    """Success and its differences, then the mechanism's figures."""
+    runs = {arm: results.of(name, arm) for arm in comparison.arms}
+    base = runs[comparison.against]
+    seconds = sum(line["cpu_seconds"] for lines in runs.values() for line in lines.values())
+    rows = [
+        f"### {comparison.title} (`{name}`)",
+        "",
+        f"{comparison.tokens:,} tokens a run; differences are to `{comparison.against}`. "
+        f"{sum(map(len, runs.values()))} of {sum(map(comparison.seeds_of, runs))} runs, {seconds:.0f} CPU seconds.",
+        "",
+        f"| arm | seeds | start | AUC | final | d AUC | d final | AUC is | {' | '.join(SHOWN[name])} |",
+        "|---" * (8 + len(SHOWN[name])) + "|",
+    ]
+    if not any(runs.values()):
+        return "\n".join([*rows[:2], "Not run yet."])
+    for arm, lines in runs.items():
+        if lines:
+            rows.append(_row(arm, lines, {} if arm == comparison.against else base, SHOWN[name]))
+    return "\n".join(rows)
+
+
+def _row(arm: str, lines: Mapping[int, Line], base: Mapping[int, Line], shown: Sequence[str]) -> str:
+    both = [seed for seed in lines if seed in base]
+    areas = [area(lines[seed]) - area(base[seed]) for seed in both]
+    finals = [lines[seed]["curve"][-1]["success"] - base[seed]["curve"][-1]["success"] for seed in both]
+    cells = [
+        arm,
+        str(len(lines)),
+        *(f"{np.mean([of(line) for line in lines.values()]):.2f}" for of in (_start, area, _final)),
+        *((interval(areas), interval(finals), verdict(areas)) if both else ("", "", "")),
+    ]
+    for title in shown:
+        found = [value for line in lines.values() if (value := COLUMNS[title](line)) is not None]
+        cells.append(f"{np.mean(found):.3g}" if found else "")
+    return "| " + " | ".join(cells) + " |"
+
+
+def _start(line: Line) -> float:
+    return float(line["curve"][0]["success"])
+
+
+def _final(line: Line) -> float:
+    return float(line["curve"][-1]["success"])
+
+
+def _draw(picture: Path, results: Results) -> None:
+    """A panel a comparison, a line an arm: the mean over seeds."""
+    from matplotlib.figure import Figure  # palaestra[plot]
+
+    panels = {name: comparison for name, comparison in COMPARISONS.items() if results.of(name, comparison.against)}
+    figure = Figure(figsize=(11, 2.6 * -(-len(panels) // 3)), dpi=80, layout="constrained")
+    for place, (name, comparison) in enumerate(panels.items(), start=1):
+        axes = figure.add_subplot(-(-len(panels) // 3), 3, place, title=comparison.title, ylim=(0, 1))
+        for arm in comparison.arms:
+            curves = [line["curve"] for line in results.of(name, arm).values()]
+            if curves:
+                tokens = comparison.tokens / 1000 * np.linspace(0, 1, len(curves[0]))
+                axes.plot(tokens, np.mean([[p["success"] for p in c] for c in curves], axis=0), label=arm, linewidth=1)
+        axes.title.set_fontsize(8)
+        axes.tick_params(labelsize=7)
+        axes.legend(fontsize=5, loc="best")
+    if panels:
+        figure.supxlabel("thousand generated tokens", fontsize=8)
+        picture.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(picture)

@@ -1,0 +1,49 @@
+"""Results on disk: a file a comparison, a line a run. A run of other settings is none of the study's."""
+
+import json
+from collections.abc import Mapping
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from arms import COMPARISONS, STARTS
+from one_run import settings
+
+
+def digest(name: str, arm: str, seed: int) -> str:
+    """Of all that a run is told: its settings, and how its start model is raised."""
+    asked = settings(COMPARISONS[name], COMPARISONS[name].arms[arm], seed)
+    text = json.dumps([asked, repr(STARTS[asked["start"]]), COMPARISONS[name].controls], sort_keys=True)
+    return blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+class Results:
+    """The lines of all files in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self._lines = folder, dict[tuple[str, str, int], dict[str, Any]]()
+        for name in COMPARISONS:
+            path = folder / f"{name}.jsonl"
+            for text in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
+                self._take(name, json.loads(text))
+
+    def has(self, name: str, arm: str, seed: int) -> bool:
+        """Whether that run is there."""
+        return (name, arm, seed) in self._lines
+
+    def add(self, name: str, found: Mapping[str, Any]) -> None:
+        """Keep a run, at once: the study may be stopped at any time."""
+        line = {**found, "digest": digest(name, found["arm"], found["seed"])}
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / f"{name}.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        self._take(name, line)
+
+    def of(self, name: str, arm: str) -> dict[int, dict[str, Any]]:
+        """The runs of an arm, by seed."""
+        return {seed: line for (one, other, seed), line in sorted(self._lines.items()) if (one, other) == (name, arm)}
+
+    def _take(self, name: str, line: dict[str, Any]) -> None:
+        arm, seed = line["arm"], line["seed"]
+        if arm in COMPARISONS[name].arms and line["digest"] == digest(name, arm, seed):
+            self._lines[name, arm, seed] = line

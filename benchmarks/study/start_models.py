@@ -1,0 +1,118 @@
+"""Start models: the tiny agent raised to imitate, by seed, kept in a folder and shared by all arms that begin there.
+
+Left out: a gate on success, for starts shall be bad. Where two rewards are compared from calls that nearly all fail,
+the share of first calls that are served must lie within bounds, or the last phase is learned again from other
+demonstrations; how often is written down.
+"""
+
+import copy
+import fcntl
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from measuring import measure
+
+import palaestra
+from palaestra.agents import TokenLimits
+from palaestra.agents.conversation import written_rows
+from palaestra.agents.local_model import export, serve
+from palaestra.agents.policies.tiny import tiny_model, tiny_tokenizer
+from palaestra.episode import Episode
+from palaestra.trainers.cold_start import demonstrate
+from palaestra.trainers.learner import Learner
+from palaestra.trainers.progress import result_of
+from palaestra.trainers.sft import Imitation
+from palaestra.trainers.sft_config import tiny_sft_config
+
+MOST_TRIES = 8
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Demonstrations in one environment, and so many steps of imitation."""
+
+    env_id: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    habits: Mapping[str, Any] = field(default_factory=dict)
+    """Of the demonstrator."""
+    tool_rate: float = 1.0
+    episodes: int = 5000
+    steps: int = 350
+    """0 adds its words to the tokenizer alone."""
+    decay: int = 150
+    """Last steps, in which the rate falls to 0."""
+    rates: tuple[float, float] = (4e-3, 0.03)
+    """AdamW's and Muon's."""
+
+
+@dataclass(frozen=True)
+class StartModel:
+    """How one is raised."""
+
+    phases: Sequence[Phase]
+    served: tuple[float, float] | None = None
+    """Bounds of the share of first calls that are served, after the last phase."""
+
+
+def opened(name: str, recipe: StartModel, seed: int, root: Path) -> Path:
+    """The folder of a start model; it is raised where there is none, while others that want it wait."""
+    folder = root / f"{name}-{seed}"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "raised.json").is_file():
+            began = time.process_time()
+            told = _raised(recipe, seed, folder)
+            content = told | {"cpu_seconds": round(time.process_time() - began, 1)}
+            (folder / "raised.json").write_text(json.dumps(content), encoding="utf-8")
+    return folder
+
+
+def _raised(recipe: StartModel, seed: int, folder: Path) -> dict[str, float]:
+    shown = [_shown(phase, seed) for phase in recipe.phases]
+    tokenizer = tiny_tokenizer(m["content"] for episodes in shown for e in episodes for m in e.attempt.messages)
+    local = serve(tiny_model(len(tokenizer), seed=seed), tokenizer, slots=96, seed=seed)
+    *before, last = [(phase, episodes) for phase, episodes in zip(recipe.phases, shown, strict=True) if phase.steps]
+    for phase, episodes in before:
+        _imitate(local, phase, episodes, seed)
+    kept, told = copy.deepcopy(local.model.state_dict()), dict[str, float]()
+    for tries in range(1, MOST_TRIES + 1):
+        phase, episodes = last
+        _imitate(local, phase, episodes, seed)
+        if recipe.served is None:
+            break
+        found = measure(local.agent, phase.env_id, phase.options, TokenLimits(72, 256))["served"]
+        told = {"tries": tries, "served": found}
+        if recipe.served[0] <= found <= recipe.served[1]:
+            break
+        local.model.load_state_dict(kept)
+        last = phase, _shown(phase, seed + 1000 * tries)
+    export(local.model, tokenizer, folder)
+    return told
+
+
+def _shown(phase: Phase, seed: int) -> list[Episode]:
+    """Demonstrations, as the demonstrator plays them: guesses too, and what becomes of calls that cannot be read."""
+    arena = palaestra.arena(phase.env_id, 96, ordered=True, **phase.options)
+    plays = partial(palaestra.demonstrator(phase.env_id), **phase.habits)
+    episodes = result_of(demonstrate(arena, plays, phase.episodes, phase.tool_rate, seed))
+    arena.close()
+    return list(episodes)
+
+
+def _imitate(local: Any, phase: Phase, episodes: Sequence[Episode], seed: int) -> None:
+    rows = [row for episode in episodes for row in written_rows(local.agent.chat, episode.attempt.messages)]
+    config = tiny_sft_config(seed=seed, learning_rate=phase.rates[0], matrix_learning_rate=phase.rates[1])
+    learner = Learner(local.agent, local.model, config)
+    imitation = Imitation(learner, rows)
+    for step in range(phase.steps):
+        imitation.step(min(1.0, (step + 1) / 20, (phase.steps - step) / max(1, phase.decay)))
+    learner.step = 0
+    with torch.no_grad():
+        learner.publish()

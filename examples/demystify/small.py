@@ -1,0 +1,90 @@
+"""The path of full_scale.sh with the tiny agent: episodes -> imitation -> curation -> a mix -> GRPO-TCR -> avg@k.
+
+    python examples/demystify/small.py [--quick] [--folder FOLDER]
+
+Two sources stand for the paper's four: chains of facts, and products from a file with verl's columns, as DAPO-Math has
+them. The agent is imitated for too short a time on purpose, so that there is something left to learn.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from palaestra.cli import main as palaestra
+
+SMALL = {"max_turn_tokens": 72, "max_episode_tokens": 256}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a minute in place of five")
+    parser.add_argument("--folder", type=Path, default=Path("runs/demystify-small"))
+    options = parser.parse_args()
+    folder, quick = options.folder, options.quick
+    folder.mkdir(parents=True, exist_ok=True)
+    shown, epochs, pool, steps, tasks, samples = (1300, 4, 30, 6, 16, 8) if quick else (2600, 2, 120, 50, 48, 32)
+
+    published = folder / "published.jsonl"
+    with published.open("w") as file:
+        for number in range(4000):
+            a, b = divmod(number * 7919 % 10_000, 100)
+            row = {
+                "prompt": [{"role": "user", "content": f"What is {a} * {b}?"}],
+                "reward_model": {"ground_truth": str(a * b)},
+            }
+            file.write(json.dumps({"data_source": "products", **row}) + "\n")
+    sums = f"tasks={published}"
+
+    run("collect", "two-hop", "--tasks", shown, "--out", folder / "hops.jsonl")
+    run("collect", "calculator", "--env-options", sums, "--tasks", shown, "--out", folder / "products.jsonl")
+    run("sft", folder / "hops.jsonl", folder / "products.jsonl", "--epochs", epochs, "--run", folder / "sft")
+    start, small = folder / "sft" / "model", [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items()]
+    for name, extra in (("two-hop", []), ("calculator", ["--env-options", sums])):
+        run(
+            "curate", name, *extra, "--model", start, "-k", 8, "--tasks", pool, *small, "--out", folder / f"{name}.json"
+        )
+    run(
+        *("train", "two-hop=3", "calculator=1", "--env-options", f"calculator.{sums}", "--model", start),
+        *("--curated", folder / "two-hop.json", folder / "calculator.json", "--recipe", "grpo-tcr"),
+        *("--recipe.shaping.max-completion-length", 256, "--optimizer.learning-rate", "7e-4", "--play.ordered"),
+        *(
+            "--play.num-prompts",
+            12,
+            "--play.num-generations",
+            8,
+            "--play.slots",
+            96,
+            "--steps",
+            steps,
+            "--eval-tasks",
+            0,
+        ),
+        *(f"--play.{one[2:]}" for one in small),
+        *("--run", folder / "rl"),
+    )
+    for name, extra in (("two-hop", []), ("calculator", ["--env-options", sums])):
+        both = ["--model", folder / "rl" / "model", "--against", start]
+        run(
+            "eval",
+            name,
+            *extra,
+            *both,
+            "--tasks",
+            tasks,
+            "--samples",
+            samples,
+            *small,
+            "--json",
+            folder / f"avg-{name}.json",
+        )
+
+
+def run(*words: object) -> None:
+    """A command, as a user gives it."""
+    print("palaestra", *words, flush=True)
+    if status := palaestra([str(word) for word in words]):
+        raise SystemExit(status)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""`palaestra analyse RUN...`: runs and files of episodes in figures, side by side, as a table, a plot or JSON."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from palaestra.cli.display import note, show_line, table
+from palaestra.cli.output import Reported, reporting, require_writable
+from palaestra.errors import UsageError
+
+if TYPE_CHECKING:
+    from palaestra.trainers.analysis import Analysis, Spread
+
+_ROWS = {
+    "held-out, before": "held-out/before",
+    "held-out, after": "held-out/after",
+    "success": "rewards/success/mean",
+    "  all steps": "rewards/success/whole_run",
+    "pass@k less avg@k": "rewards/success/pass_less_avg",
+    "reward": "reward",
+    "dead groups": "frac_reward_zero_std",
+    "entropy": "entropy",
+    "clipped above": "clip_ratio/high_mean",
+    "  free tokens": "clip_ratio/free_high_mean",
+    "clipped below": "clip_ratio/low_mean",
+    "calls": "tools/call_frequency",
+    "  failed": "tools/failure_frequency",
+    "turns": "episodes/turns",
+    "tokens": "completions/mean_length",
+    "  a turn": "completions/tokens_per_turn",
+    "deliberative": "modes/deliberative",
+    "  their success": "modes/deliberative/success",
+    "reactive": "modes/reactive",
+    "  theirs": "modes/reactive/success",
+    "out of tokens": "completions/clipped_ratio",
+    "out of turns": "episodes/turn_limit",
+    "broken": "episodes/broken",
+    "loss": "loss",
+}
+"""What the table shows, by the names of metrics.jsonl; JSON has all figures."""
+_BESIDE = {"held-out, after": "  less 1st", "success": "  less 1st ", "  all steps": "  less 1st  "}
+"""Rows below which the difference to the first group stands. Labels are keys: those that read alike end in blanks."""
+_MEANING = (
+    "means of the last tenth of the steps, at least 5, with 95 % over seeds (±) or, of a single run, over tasks ([,]); "
+    "less 1st: beside the first column, paired by seed"
+)
+_NARROWEST, _ABSENT = 13, "-"
+"""Letters of a column with figures."""
+
+
+@dataclass(frozen=True)
+class Options(Reported):
+    """Show runs, folders of runs and files of episodes in figures, side by side: success, entropy, clipping, use of
+    tools, lengths. Runs that differ in their seed alone are one column, with 95 % intervals over seeds.
+    """
+
+    paths: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """Runs' folders, folders of such folders (a sweep's), or files of episodes, of eval --save or collect."""
+    plot: Path | None = None
+    """Draw the curves of the runs here: a .png, .svg or .pdf."""
+
+    def __post_init__(self) -> None:
+        if self.plot is not None:
+            require_writable("--plot", self.plot)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Print the tables, and draw."""
+    options = tyro.cli(Options, args=list(arguments), prog="palaestra analyse")
+    if not options.paths:
+        raise UsageError("name runs' folders, or files of episodes: palaestra analyse RUN")
+    from palaestra.trainers.analysis import analyse
+    from palaestra.trainers.analysis.plots import check_plot
+
+    if options.plot is not None:
+        check_plot(options.plot)
+    with reporting(options.json) as figures:
+        found = analyse(options.paths, note)
+        show(found, Console(), options.plot)
+        figures |= found.as_dict()
+    return 0
+
+
+def show(found: "Analysis", console: Console, image: Path | None = None) -> None:
+    """Print an analysis, and draw its curves."""
+    for drawn in tables(found, console.width):
+        console.print(drawn)
+    if any(source.steps for group in found.groups for source in group.sources):
+        show_line(console, _MEANING)
+    if image is not None:
+        from palaestra.trainers.analysis.plots import plot
+
+        plot(image, found)
+        show_line(console, f"curves: {image}")
+
+
+def tables(found: "Analysis", width: int) -> Iterator[Table]:
+    """So many groups a table as fit beside each other."""
+    groups, rows = found.groups, {"runs": [str(len(group.sources)) for group in found.groups]}
+    for label, name in _ROWS.items():
+        if any(name in group.figures for group in groups):
+            rows[label] = [_cell(group.figures.get(name), "") for group in groups]
+        if label in _BESIDE and any(name in group.beside for group in groups):
+            rows[_BESIDE[label]] = [_cell(group.beside.get(name), "+") for group in groups]
+    widest = max(len(cell) for cells in rows.values() for cell in cells)
+    together = max(1, (width - max(map(len, rows)) - 4) // (max(_NARROWEST, widest) + 3))
+    for at in range(0, len(groups), together):
+        part = slice(at, at + together)
+        names = tuple(group.name for group in groups[part])
+        yield table("", {label: tuple(cells[part]) for label, cells in rows.items()}, names)
+
+
+def _cell(spread: "Spread | None", sign: str) -> str:
+    if spread is None:
+        return _ABSENT
+    value = f"{spread.value:{sign}.3f}"
+    if spread.low is None or spread.high is None:
+        return value
+    if spread.over == "tasks":
+        return f"{value} [{_share(spread.low)}, {_share(spread.high)}]"
+    return f"{value} ±{(spread.high - spread.low) / 2:.3f}"
+
+
+def _share(value: float) -> str:
+    """A bound in [0, 1] in three letters, so that three columns fit."""
+    text = f"{value:.2f}"
+    return text[1:] if text.startswith("0") else text[:3]

@@ -1,0 +1,96 @@
+"""`palaestra audit RUN`: what must be true of a run's records, checked one by one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+from rich.console import Console
+
+from palaestra.cli.display import show_line, table
+from palaestra.cli.ids import resolve
+from palaestra.cli.output import Reported, reporting
+from palaestra.errors import PalaestraError
+from palaestra.record import Record
+from palaestra.registry import is_game
+
+if TYPE_CHECKING:
+    from palaestra.envs.records.rescore import Scorer
+    from palaestra.trainers.audit.offline import Ledger
+
+_SHOWN = 10
+
+
+@dataclass(frozen=True)
+class Options(Reported):
+    """Check the records of a run of GRPO: masks, turns, groups, advantages, versions, rewards, figures."""
+
+    run: Annotated[Path, tyro.conf.Positional]
+    """The run's folder."""
+    rescore: bool = True
+    """Compute the environment's rewards anew too. Those of programs run in the sandbox again."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Print a row a check; 1 when something is wrong, or a line is no record."""
+    options = tyro.cli(Options, args=list(arguments), prog="palaestra audit")
+    with reporting(options.json) as figures:
+        return _audit(options, figures)
+
+
+def _audit(options: Options, figures: dict[str, Any]) -> int:
+    from palaestra.trainers.audit.findings import CAUSES
+    from palaestra.trainers.audit.offline import audit_run
+
+    console = Console()
+    ledger = audit_run(options.run, partial(show_line, console), _reward_anew if options.rescore else None)
+    wrong = ledger.wrong()
+    rows = {
+        check: (f"{ledger.looked[check]:,}", f"{wrong[check]:,}", ledger.skipped.get(check, "")) for check in CAUSES
+    }
+    console.print(table(f"Audit of {options.run}", rows, ("looked at", "wrong", "left out"), "left"))
+    figures |= {
+        "checks": {check: {"looked_at": ledger.looked[check], "wrong": wrong[check]} for check in CAUSES},
+        "figures": ledger.figures,
+        "defects": ledger.defects,
+        "findings": [str(finding) for finding in ledger.findings],
+    }
+    show_line(console, _said(ledger))
+    for finding in ledger.findings[:_SHOWN]:
+        show_line(console, str(finding), "red")
+    if len(ledger.findings) > _SHOWN:
+        show_line(console, f"and {len(ledger.findings) - _SHOWN} more; --json FILE has them all")
+    return 1 if ledger.findings or ledger.defects else 0
+
+
+def _said(ledger: "Ledger") -> str:
+    """The figures in a line."""
+    return ", ".join(
+        f"{name} {value:.3g}" if value % 1 else f"{name} {value:,.0f}" for name, value in ledger.figures.items()
+    )
+
+
+def _reward_anew(record: Record) -> float | None:
+    """What the record's own environment gives for its attempt; None for games, and where it cannot be opened alone."""
+    from palaestra.envs.records.rescore import rescore
+
+    scorer = _scorer(record.env_id)
+    if scorer is None:
+        return None
+    try:
+        return rescore(record, scorer).episode.reward
+    except PalaestraError:
+        return None
+
+
+@cache
+def _scorer(env_id: str) -> "Scorer | None":
+    from palaestra.envs.records.rescore import find_scorer
+
+    try:
+        name = resolve(env_id)
+        return None if is_game(name) else find_scorer(name)
+    except PalaestraError:
+        return None

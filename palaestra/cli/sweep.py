@@ -1,0 +1,108 @@
+"""`palaestra sweep ID --over SETTING=VALUE,VALUE`: train a grid of settings over seeds, and hold the arms together.
+
+Everything that `palaestra train` takes may be given, or swept over. The same command again goes on where it stopped.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+
+from palaestra.cli import train
+from palaestra.cli.analyse import show
+from palaestra.cli.display import note, watch
+from palaestra.cli.output import reporting, require_writable
+from palaestra.cli.running import option_value
+from palaestra.cli.view import chosen_numbers
+from palaestra.errors import UsageError
+from palaestra.trainers.config import GRPOConfig
+
+_ABOUT = "Train a grid of settings over seeds as ordinary runs, and print one table with 95 % intervals over seeds."
+_NOT_SWEPT = ("seed", "seeds", "run", "resume", "over", "json", "plot", "at-once")
+
+
+@dataclass(frozen=True)
+class Options(train.Options):
+    """Options of train, and those of a sweep."""
+
+    over: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """SETTING=VALUE,VALUE: a setting of train and its values. Named more than once, every combination is an arm; the
+    first is what the others are held against."""
+    seeds: str = "0-4"
+    """Each arm is run with all of these, such as 0-4 or 1,5,7."""
+    at_once: int = 1
+    """Runs at work side by side, each with one thread."""
+    plot: Path | None = None
+    """Draw the curves here: a .png, .svg or .pdf."""
+    run: Path | None = None
+    """Folder for the runs; runs/sweep-NAME by default. One that holds runs of this sweep is gone on with."""
+    resume: Annotated[Path | None, tyro.conf.Suppress] = None
+
+    def __post_init__(self) -> None:
+        if self.at_once < 1:
+            raise UsageError(f"at_once is {self.at_once}; it must be at least 1")
+        if self.plot is not None:
+            require_writable("--plot", self.plot)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run what is missing, then print the table; 1 where a run failed."""
+    if option_value(arguments, "--resume") is not None:
+        raise UsageError("a sweep is gone on with by the same command, with the same --run; leave out --resume")
+    options = train.parse(arguments, "palaestra sweep", _ABOUT, Options)
+    assert isinstance(options, Options)
+    arms, seeds = _arms(options, arguments), sorted(chosen_numbers(options.seeds, "seeds") or ())
+    env_id = options.config.env.env_id
+    folder = options.run or Path("runs") / f"sweep-{env_id.split('/')[-1].lower()}"
+    from palaestra.trainers.analysis import analyse
+    from palaestra.trainers.analysis.plots import check_plot
+    from palaestra.trainers.interrupts import Interrupted, Interrupts
+    from palaestra.trainers.sweep import planned, sweep
+
+    if options.plot is not None:
+        check_plot(options.plot)
+    console, runs = Console(), planned(arms, seeds, folder)
+    with reporting(options.json) as figures, Interrupts() as interrupts:
+        try:
+            faults = watch(sweep(runs, options.at_once, interrupts))
+        except Interrupted as stop:
+            Console(stderr=True).print("\ninterrupted; the same command goes on with the sweep", soft_wrap=True)
+            return 128 + stop.number
+        done = [one.folder for one in runs if one.finished]
+        if done:
+            found = analyse(done, note)
+            show(found, console, options.plot)
+            figures |= {"folder": str(folder), **found.as_dict()}
+        for name, fault in faults.items():
+            console.print(f"{name} failed: {fault}", markup=False, highlight=False, soft_wrap=True)
+        figures["failed"] = faults
+    return 1 if faults else 0
+
+
+def _arms(options: Options, arguments: Sequence[str]) -> dict[str, GRPOConfig]:
+    """The config of each arm, as train understands its options."""
+    grid: list[list[tuple[str, str]]] = []
+    for text in options.over:
+        name, _, values = text.partition("=")
+        key, given = name.strip().lstrip("-").replace("_", "-"), [one.strip() for one in values.split(",")]
+        if not key or not all(given):
+            raise UsageError(
+                f"over has {text!r}; expected SETTING=VALUE,VALUE, as in recipe.loss.epsilon-high=0.2,0.28"
+            )
+        if key in _NOT_SWEPT:
+            raise UsageError(f"over has {key!r}, which is no setting of a run; seeds are named with --seeds 0-4")
+        if len(set(given)) < len(given):
+            raise UsageError(f"over has {text!r}, in which a value stands twice")
+        grid.append([(key, value) for value in given])
+    if not grid:
+        raise UsageError("name what to sweep over: --over recipe.loss.epsilon-high=0.28,0.315,0.35")
+    arms = {}
+    for chosen in product(*grid):
+        own = [word for key, value in chosen for word in (f"--{key}", value)]
+        name = ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in chosen)
+        arms[name] = train.parse([*arguments, *own], "palaestra sweep", _ABOUT, Options).config
+    return arms

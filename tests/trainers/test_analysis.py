@@ -1,0 +1,195 @@
+"""Figures of episodes and of runs: the same offline as live, and held together over seeds."""
+
+import math
+from dataclasses import replace
+
+import families
+import numpy as np
+import pytest
+import torch
+from batches import batch_of, local, restless, settings
+
+from palaestra import Ending, Status, UsageError
+from palaestra.record import Record, write
+from palaestra.trainers.analysis import analyse
+from palaestra.trainers.batch import Seen
+from palaestra.trainers.evaluate import summarise
+from palaestra.trainers.learner import Learner
+from palaestra.trainers.losses.policy import PolicyGradient
+from palaestra.trainers.metrics import GAP, batch_metrics
+from palaestra.trainers.run import Run
+from palaestra.trainers.update import update
+
+OK, FAILED = Status.OK, Status.TOOL_ERROR
+
+
+def learner_of(model, **changes):
+    return Learner(replace(local(), model=model).agent, model, settings("grpo-t", beta=0.0, **changes))
+
+
+def figures_of_update(model, batch, advantages, **changes):
+    return update(learner_of(model, **changes), batch, advantages, Seen())[0]
+
+
+def test_f23_pass_avg_and_maj_of_a_matrix_worked_by_hand():
+    """Two tasks of four samples: 1 of 4 and 4 of 4 right; the votes of the first tie."""
+    rows = [[1.0, 0.0, 0.0, 0.0], [1.0] * 4]
+    answers = [["a", "a", "b", "b"], ["c"] * 4]
+    episodes = [
+        replace(one, attempt=replace(one.attempt, answer=answer))
+        for task, (row, said) in enumerate(zip(rows, answers, strict=True))
+        for sample, (value, answer) in enumerate(zip(row, said, strict=True))
+        for one in [families.an_episode(families.token_row(2, [1]), reward=value, task=task, seed=sample)]
+    ]
+    report = summarise(episodes, 2, 4, 1.0)
+    at = {name: found["value"] for name, found in report.at_k.items()}
+    assert report.success == pytest.approx((0.25 + 1) / 2)
+    assert at["pass@2"] == pytest.approx((1 - 3 / 6 + 1) / 2)
+    assert (at["pass@4"], at["any@1"], at["any@4"]) == (1.0, 1.0, 1.0)
+    assert at["gap@4"] == pytest.approx(1 - 0.625)
+    assert at["maj@4"] == pytest.approx((0.5 * 0.5 + 1) / 2), "a tie of a (half right) and b (wrong)"
+    drawn = np.random.RandomState(42).choice(4, size=(1000, 4), replace=True)
+    assert at["bootstrap best@4"] == pytest.approx((np.array(rows[0])[drawn].max(1).mean() + 1) / 2)
+    assert report == summarise(episodes, 2, 4, 1.0)
+
+
+def test_f24_the_entropy_of_uniform_logits_is_the_log_of_the_vocabulary_and_masked_tokens_are_excluded():
+    model = restless()
+    with torch.no_grad():
+        model.lm_head.weight.zero_()
+    vocabulary = model.config.vocab_size
+    row = families.token_row(5, [3, 2, 4], logprob=-math.log(vocabulary))
+    row.logprobs[~row.sampled] = -77.0
+    batch = batch_of([families.an_episode(row), families.an_episode(row, reward=0.0, seed=1)])
+    assert figures_of_update(model, batch, [1.0, -1.0])["entropy"] == pytest.approx(math.log(vocabulary), rel=1e-5)
+    assert batch_metrics(batch)["entropy"] == pytest.approx(math.log(vocabulary), rel=1e-6)
+
+
+def test_the_clipped_share_of_free_tokens_is_of_those_that_were_unsure_and_are_to_become_likelier(monkeypatch):
+    """One token a row. Three are driven up: two of them were free, and one of these is clipped."""
+    model = restless()
+    rows = [families.token_row(3, [1], seed=number, version=-1) for number in range(4)]
+    now = [float(families.fresh_logprobs(model, row)[0]) for row in rows]
+    assert max(now) < math.log(0.5), "or the old log-probs below could not be"
+    with torch.no_grad():
+        sure = float(np.float32(math.log(0.95)))
+    for row, old in zip(rows, [now[0] - 1.0, now[1], sure, now[3]], strict=True):
+        row.logprobs[row.sampled] = old
+    batch = batch_of([families.an_episode(row, reward=1.0, seed=number) for number, row in enumerate(rows)])
+    found = figures_of_update(model, batch, [1.0, 1.0, 1.0, -1.0], max_logprob_gap=100.0, num_mini_batches=1)
+    assert found["clip_ratio/high_mean"] == pytest.approx(1 / 4)
+    assert found["clip_ratio/free_high_mean"] == pytest.approx(1 / 2)
+    plain = PolicyGradient()(torch.zeros(2), torch.zeros(2), torch.ones(2), torch.zeros(2, dtype=torch.long))
+    assert (plain.clipped_low, plain.clipped_high) == (0, 0)
+
+
+def scripted():
+    """Two that think long and call seldom, one that does the opposite, one that does both, and one in the middle."""
+    specs = [
+        (40, 2, [OK], 1.0, Ending.ANSWERED),
+        (60, 2, [OK], 1.0, Ending.ANSWERED),
+        (12, 4, [FAILED, OK, FAILED], 0.0, Ending.TURN_LIMIT),
+        (90, 3, [OK, OK, OK], 0.0, Ending.LENGTH_LIMIT),
+        (40, 2, [OK, OK], 0.0, Ending.ANSWERED),
+    ]
+    return [
+        families.an_episode(
+            families.token_row(4, [tokens], logprob=-0.5),
+            reward=reward,
+            calls=calls,
+            ending=ending,
+            turns=turns,
+            seed=at,
+        )
+        for at, (tokens, turns, calls, reward, ending) in enumerate(specs)
+    ]
+
+
+def test_f25_calls_tokens_a_round_success_rate_and_modes_of_a_scripted_log(tmp_path):
+    path = tmp_path / "played.jsonl"
+    write(path, [Record("palaestra/TwoHop-v0", one, agent="script") for one in scripted()])
+    (group,) = analyse([path]).groups
+    found = group.each[0]
+    assert found["tools/call_frequency"] == 10 / 5
+    assert 1 - found["tools/failure_frequency"] == 8 / 10
+    assert found["completions/tokens_per_turn"] == pytest.approx(242 / 13)
+    assert (found["completions/mean_length"], found["completions/max_length"]) == (242 / 5, 90)
+    assert (found["completions/clipped_ratio"], found["episodes/turn_limit"]) == (0.2, 0.2)
+    # Medians: 20 tokens a turn, 2 calls.
+    assert (found["modes/deliberative"], found["modes/deliberative/success"]) == (0.6, pytest.approx(2 / 3))
+    assert (found["modes/reactive"], found["modes/reactive/success"]) == (0.2, 0.0)
+    assert found["entropy"] == pytest.approx(0.5)
+    assert found[GAP] == pytest.approx(1 - 0.4)
+
+
+def test_offline_and_live_figures_are_the_same(tmp_path):
+    episodes = scripted()
+    live = batch_metrics(batch_of(episodes))
+    write(tmp_path / "a.jsonl", [Record("palaestra/TwoHop-v0", one) for one in episodes])
+    offline = analyse([tmp_path / "a.jsonl"]).groups[0].each[0]
+    shared = live.keys() & offline.keys()
+    assert len(shared) >= 15
+    assert {name: offline[name] for name in shared} == pytest.approx({name: live[name] for name in shared})
+
+
+def made(folder, seed, success, **changes):
+    """A run that has been written down by hand: its curve of success, and nothing played."""
+    import json
+
+    with Run(folder, settings(steps=len(success), seed=seed, **changes)):
+        pass
+    lines = [{"step": step, "rewards/success/mean": value, "loss": None} for step, value in enumerate(success, start=1)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def test_runs_that_differ_in_their_seed_are_one_group_with_an_interval_over_seeds(tmp_path):
+    for seed, level in enumerate([0.2, 0.4, 0.6]):
+        made(tmp_path / "a" / f"seed-{seed}", seed, [level] * 20)
+        made(tmp_path / "b" / f"seed-{seed}", seed, [level + 0.1] * 20, epsilon_high=0.3, slots=8)
+    made(tmp_path / "b" / "seed-9", 9, [0.9] * 20, epsilon_high=0.3, slots=8)
+    first, second = analyse([tmp_path]).groups
+    assert [len(first.sources), len(second.sources)] == [3, 4]
+    assert "epsilon_high 0.3" in second.name
+    spread = first.figures["rewards/success/mean"]
+    half = 4.302653 * 0.2 / math.sqrt(3)
+    assert (spread.value, spread.low, spread.high) == pytest.approx((0.4, 0.4 - half, 0.4 + half), abs=1e-6)
+    beside = second.beside["rewards/success/mean"]
+    assert (beside.value, beside.low, beside.high, beside.runs) == (
+        pytest.approx(0.1), pytest.approx(0.1), pytest.approx(0.1), 3,
+    )  # fmt: skip
+    assert not first.beside
+
+
+def test_what_is_said_of_a_run_is_the_mean_of_the_last_tenth_of_its_steps(tmp_path):
+    made(tmp_path / "run", 0, [0.0] * 90 + [0.5] * 10)
+    figures = analyse([tmp_path / "run"]).groups[0].each[0]
+    assert figures["rewards/success/mean"] == 0.5
+    assert figures["rewards/success/whole_run"] == pytest.approx(0.05)
+    assert "loss" not in figures, "what was no number is no number"
+
+
+@pytest.mark.parametrize(("name", "text", "said"), [
+    ("gone", None, "there is no"), ("a.jsonl", "{}\n", "is an episode"), ("empty/x", "", "holds no run"),
+])  # fmt: skip
+def test_what_cannot_be_analysed_is_said(tmp_path, name, text, said):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(UsageError, match=said):
+        analyse([path.parent if "/" in name else path], lambda _: None)
+
+
+def test_a_plot_is_drawn_and_one_without_curves_is_refused(tmp_path):
+    from palaestra.trainers.analysis.plots import check_plot, plot
+
+    for seed in (0, 1):
+        made(tmp_path / "runs" / f"seed-{seed}", seed, [0.1 * seed] * 4)
+    plot(tmp_path / "curves.svg", analyse([tmp_path / "runs"]))
+    assert "<svg" in (tmp_path / "curves.svg").read_text()
+    write(tmp_path / "a.jsonl", [Record("palaestra/TwoHop-v0", one) for one in scripted()])
+    with pytest.raises(UsageError, match="nothing here has steps"):
+        plot(tmp_path / "b.png", analyse([tmp_path / "a.jsonl"]))
+    with pytest.raises(UsageError, match=r"\.png, \.svg, \.pdf"):
+        check_plot(tmp_path / "b.txt")
