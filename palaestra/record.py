@@ -294,14 +294,8 @@ def _record_in(content: Mapping[str, Any]) -> Record:
 
 def _lesson_in(content: Mapping[str, Any], rows: Iterable[TokenRow]) -> Lesson:
     said = tuple(_spread(row.sampled, one) for row, one in zip(rows, content["trainer_logprobs"], strict=False))
-    return Lesson(
-        content["step"],
-        content["terms"],
-        content["advantage"],
-        said,
-        content["updates"],
-        from_plain(content.get("remarks", {})),
-    )
+    remarks = from_plain(content.get("remarks", {}))
+    return Lesson(content["step"], content["terms"], content["advantage"], said, content["updates"], remarks)
 
 
 def _call_in(content: Mapping[str, Any]) -> Call:

@@ -4,6 +4,7 @@ import ast
 import json
 import re
 from contextlib import redirect_stdout
+from dataclasses import fields, is_dataclass
 from functools import cache
 from importlib.util import module_from_spec, spec_from_file_location
 from inspect import signature
@@ -16,9 +17,9 @@ from pages import PAGES, ROOT, Block, Reader, blocks, same
 from palaestra.cli import COMMANDS, main
 from palaestra.envs import ToolEnv
 from palaestra.registry import author_class, registered
-from palaestra.trainers.checked import flat, plain
+from palaestra.trainers.checked import PARTS, flat, plain
 from palaestra.trainers.config import grpo_config
-from palaestra.trainers.recipes import CORRECTIONS
+from palaestra.trainers.recipes import CORRECTIONS, Recipe
 
 CLI = ROOT / "palaestra" / "cli"
 SUBCOMMANDS = {
@@ -101,7 +102,17 @@ def options(command: str) -> frozenset[str]:
     shown = StringIO()
     with redirect_stdout(shown), pytest.raises(SystemExit):
         main([command, "--help"])
-    return frozenset(re.findall(OPTION, shown.getvalue()))
+    # Those of a part are in the help only where a recipe has it.
+    return frozenset(re.findall(OPTION, shown.getvalue())) | (of_parts() if command == "train" else frozenset())
+
+
+@cache
+def of_parts() -> frozenset[str]:
+    """The options of all parts that a recipe may have."""
+    parts = ((part.name, kind) for part in fields(Recipe) for kind in part.metadata.get(PARTS, {}).values())
+    named = [f"{name}.{one.name}" for name, kind in parts if is_dataclass(kind) for one in fields(kind)]
+    switched = [name.replace(".", ".no-", 1) for name in named]
+    return frozenset(f"--recipe.{name.replace('_', '-')}" for name in (*named, *switched))
 
 
 def known(option: str, command: str) -> bool:

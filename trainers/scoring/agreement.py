@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from palaestra.record import Record
 from palaestra.trainers.batch import Scored
@@ -36,7 +37,7 @@ def judged_figures(played: Sequence[Scored]) -> dict[str, float]:
     return {name: float(value) for name, value in figures.items() if not math.isnan(value)}
 
 
-def correlation(scores: Sequence[float], outcomes: Sequence[float]) -> float:
+def correlation(scores: NDArray[np.float64], outcomes: NDArray[np.float64]) -> float:
     """Pearson's; not a number where either is the same everywhere."""
     if len(scores) < 2 or not np.ptp(scores) or not np.ptp(outcomes):
         return math.nan
