@@ -29,7 +29,7 @@ from palaestra.trainers.losses.advantages import damped
 from palaestra.trainers.metrics import batch_metrics, mixture_metrics
 from palaestra.trainers.progress import Progress
 from palaestra.trainers.rollouts import rollouts
-from palaestra.trainers.sampling.opening import open_sampler
+from palaestra.trainers.samplers import open_sampler
 from palaestra.trainers.sampling.seats import seats_of
 from palaestra.trainers.scoring.progressive import opened
 from palaestra.trainers.scoring.reasoning import scoring
