@@ -211,7 +211,7 @@ def until(condition, seconds=500.0):
 @pytest.mark.prove
 @pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGINT])
 def test_a_sweep_that_is_stopped_or_killed_goes_on_without_repeating_what_is_done(model, tmp_path, signal_number):
-    arguments = command(model, tmp_path / "s", over="recipe.loss.epsilon-high=0.28,0.35", seeds="0", steps=12)
+    arguments = command(model, tmp_path / "s", over="recipe.loss.epsilon-high=0.28,0.35", seeds="0", steps=40)
     first, second = (tmp_path / "s" / f"epsilon-high_{value}" / "seed-0" for value in ("0.28", "0.35"))
     process = start(arguments)
     try:
@@ -237,4 +237,4 @@ def test_a_sweep_that_is_stopped_or_killed_goes_on_without_repeating_what_is_don
     assert (first / "summary.json").stat().st_mtime_ns == finished
     assert "going on after step" in (second / "log.txt").read_text()
     assert (second / "metrics.jsonl").read_text().splitlines()[: before - 1] == lines
-    assert steps(second) == 12
+    assert steps(second) == 40
