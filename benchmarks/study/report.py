@@ -110,9 +110,9 @@ def write(page: Path, results: Results) -> None:
     if not rest or END not in rest:
         raise SystemExit(f"{page} has no {BEGIN!r} and {END!r}, between which the tables are written")
     after = rest.partition(END)[2]
-    tables = "\n\n".join([f"![Success by generated tokens, means over seeds]({PICTURE})", *parts, useful_table()])
+    shown = [f"![Success by generated tokens, means over seeds]({PICTURE})"] * _draw(page.parent / PICTURE, results)
+    tables = "\n\n".join([*shown, *parts, useful_table()])
     page.write_text(f"{before}{BEGIN}\n\n{tables}\n\n{END}{after}", encoding="utf-8")
-    _draw(page.parent / PICTURE, results)
 
 
 def _section(name: str, comparison: Comparison, results: Results) -> str:
@@ -161,11 +161,11 @@ def _final(line: Line) -> float:
     return float(line["curve"][-1]["success"])
 
 
-def _draw(picture: Path, results: Results) -> None:
-    """A panel a comparison, a line an arm: the mean over seeds."""
+def _draw(picture: Path, results: Results) -> bool:
+    """A panel a comparison, a line an arm: the mean over seeds. Whether there is anything to show."""
     from matplotlib.figure import Figure  # palaestra[plot]
 
-    panels = {name: comparison for name, comparison in COMPARISONS.items() if results.of(name, comparison.against)}
+    panels = {name: found for name, found in COMPARISONS.items() if any(results.of(name, arm) for arm in found.arms)}
     figure = Figure(figsize=(11, 2.6 * -(-len(panels) // 3)), dpi=80, layout="constrained")
     for place, (name, comparison) in enumerate(panels.items(), start=1):
         axes = figure.add_subplot(-(-len(panels) // 3), 3, place, title=comparison.title, ylim=(0, 1))
@@ -181,3 +181,4 @@ def _draw(picture: Path, results: Results) -> None:
         figure.supxlabel("thousand generated tokens", fontsize=8)
         picture.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(picture)
+    return bool(panels)
