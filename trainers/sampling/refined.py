@@ -109,7 +109,7 @@ def second_start(first: Scored, seed: int, max_prefix_tokens: int) -> Start:
     """
     episode = first.episode
     plain = replace(episode.start, seed=seed, prefix=())
-    critique = str(first.remarks.get("critique") or "").strip() if first.terms is not None else ""
+    critique = str(first.remarks.get("critique") or "").strip()
     messages = episode.attempt.messages
     begins = next((place for place, one in enumerate(messages) if one["role"] == "assistant"), None)
     if not critique or begins is None:
