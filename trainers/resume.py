@@ -13,7 +13,8 @@ from palaestra import formats
 from palaestra.errors import ConfigError, UsageError
 from palaestra.options import FORMAT
 from palaestra.trainers.checked import changed, flat, plain
-from palaestra.trainers.config import EnvConfig, GRPOConfig, PlayConfig, ScaleConfig
+from palaestra.trainers.config import GRPOConfig, PlayConfig, ScaleConfig
+from palaestra.trainers.env_config import EnvConfig
 from palaestra.trainers.sft_config import SFTConfig
 
 RunConfig = GRPOConfig | SFTConfig

@@ -54,12 +54,11 @@ class Arena(Places):
     ) -> None:
         """`timeout` is how long a game may wait for its seats, `hint` what to say to whoever begins one that it lacks.
         `ordered=None` means True where nothing waits: then order costs nothing and curves repeat."""
-        self._make = make
-        first = make()
+        self._make, first = make, make()
         self._idle: list[Playable] = [first]
         Places.__init__(self, name, first.seats, slots, hint)
-        self._problems = getattr(first, "spec", None)
-        self.task_count, self._barrier = first.task_count, first.inline if ordered is None else ordered
+        self.task_count, self._problems = first.task_count, getattr(first, "spec", None)
+        self._barrier = first.inline if ordered is None else ordered
         self._runner = Runner(min(slots, MAX_WORKERS) if max_workers is None else max_workers)
         self._inbox = Inbox(name)
         self.outstanding = 0

@@ -26,7 +26,7 @@ from palaestra.mixture import environment_of, read_mixture
 from palaestra.plain import from_pairs
 from palaestra.record import Record, to_line, write
 from palaestra.registry import is_game
-from palaestra.trainers.env_id import EnvId
+from palaestra.trainers.env_config import EnvId
 
 if TYPE_CHECKING:
     from palaestra.agents import Agent, TokenLimits

@@ -6,7 +6,8 @@ import pytest
 
 from palaestra import ConfigError
 from palaestra.trainers.checked import changed, flat, plain
-from palaestra.trainers.config import EnvConfig, GRPOConfig, grpo_config, tiny_config
+from palaestra.trainers.config import GRPOConfig, grpo_config, tiny_config
+from palaestra.trainers.env_config import EnvConfig
 from palaestra.trainers.recipes import ADVANTAGES, LOSSES, RECIPES, SAMPLERS
 from palaestra.trainers.sft_config import SFTConfig, tiny_sft_config
 

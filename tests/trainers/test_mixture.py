@@ -16,7 +16,8 @@ from palaestra.agents import Agent, ScriptedPolicy
 from palaestra.mixture import environment_of, read_mixture
 from palaestra.trainers import cold_start, grpo
 from palaestra.trainers.batch import Scored
-from palaestra.trainers.config import ColdStartConfig, EnvConfig, tiny_config
+from palaestra.trainers.config import ColdStartConfig, tiny_config
+from palaestra.trainers.env_config import EnvConfig
 from palaestra.trainers.evaluate import compare, evaluate
 from palaestra.trainers.learner import Learner
 from palaestra.trainers.measuring import evaluate_both
