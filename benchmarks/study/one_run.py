@@ -16,7 +16,8 @@ from start_models import opened
 
 from palaestra.errors import TrainingHalted
 from palaestra.trainers import GRPOConfig, tiny_config
-from palaestra.trainers.evaluate import evaluate, successes_by_task
+from palaestra.trainers.curation import curate
+from palaestra.trainers.evaluate import evaluate
 from palaestra.trainers.grpo import train
 from palaestra.trainers.learner import Learner
 from palaestra.trainers.losses.policy import Clip, PolicyLoss
@@ -113,8 +114,7 @@ def curated(agent: Any, config: GRPOConfig) -> tuple[list[int], int]:
     before = agent.engine.sampled
     with closing(open_arena(config)) as arena:
         _, episodes = evaluate(agent, arena, tasks=arena.task_count, samples=8, limits=limits(config))
-    solved = {task: sum(values) for task, values in successes_by_task(episodes).items()}
-    return [task for task, count in solved.items() if 0 < count < 8], agent.engine.sampled - before
+    return [one.task for one in curate(episodes, samples=8).kept], agent.engine.sampled - before
 
 
 def _trained(config: GRPOConfig, local: Any, asked: Mapping[str, Any], spent: float) -> tuple[Steps, list[Any], str]:
