@@ -13,8 +13,8 @@ from palaestra.trainers.checked import NOT_NEGATIVE, check_fields
 
 
 def _named(words: list[str]) -> str:
-    if not words:
-        raise ValueError("name an environment, such as two-hop, or several by weight: two-hop=3 calculator=1")
+    if len(words) > 1 and (bare := next((word for word in words if "=" not in word), None)):
+        raise ValueError(f"{bare!r} has no weight; several environments are mixed by weight: two-hop=3 calculator=1")
     return ",".join(words)
 
 

@@ -72,7 +72,7 @@ def update(
             for i, of_sample in zip(places, packed.by_episode(said_N), strict=True):
                 said[i] = _by_row(of_sample, batch.episodes[i]), taught_parts
         taught_parts += 1
-    audit_gradients(norms, values, batch.lengths, sums)
+    audit_gradients(norms, values, batch, sums)
     learner.step += 1
     sums = defaultdict(float, learner.ranks.summed(sums))
     lessons = [

@@ -20,6 +20,8 @@ def short_names() -> dict[str, str]:
 
 def resolve_all(text: str) -> str:
     """As `resolve`, where `text` may be a mixture."""
+    if not text:
+        raise UsageError("name an environment, such as two-hop, or several by weight: two-hop=3 calculator=1")
     if (mixture := read_mixture(text)) is None:
         return resolve(text)
     named = {name: name.partition("#") for name in mixture.weights}

@@ -101,7 +101,7 @@ def test_a_student_imitates_calls_as_its_template_writes_them(model, tmp_path, c
 def test_a_student_learns_another_format_where_it_is_told_to(model, tmp_path, monkeypatch):
     seen = []
     inner = sft.sft_rows
-    monkeypatch.setattr(sft, "sft_rows", lambda *given: seen.append(given[1]) or inner(*given))
+    monkeypatch.setattr(sft, "sft_rows", lambda *given, **how: seen.append(given[1]) or inner(*given, **how))
     lessons = tmp_path / "lessons.jsonl"
     main(["eval", ENV, "--tasks", "2", "--env-options", "format=glm", "--save", str(lessons)])
     main(["sft", str(lessons), "-m", str(model), "--epochs", "1", "--format", "deepseek", "--run", str(tmp_path / "r")])

@@ -286,7 +286,14 @@ def test_options_on_which_no_weight_depends_may_change_and_are_remembered(tmp_pa
     other = {"checkpoint_every": 7, "keep_checkpoints": 9, "recorded_groups": 0, "max_broken_share": 0.5}
     other |= {"eval_steps": 5, "early_stopping_patience": 2, "track": ("tensorboard",), "optimizer_offload": True}
     other["rank_timeout"] = 60.0
-    other |= {"urls": (), "transfer": "nccl", "weights_folder": "w", "answer_seconds": 9.0, "restart_seconds": 9.0}
+    other |= {
+        "urls": (),
+        "transfer": "nccl",
+        "collapse": "off",
+        "weights_folder": "w",
+        "answer_seconds": 9.0,
+        "restart_seconds": 9.0,
+    }
     asked = changed(CONFIG, {**other, "max_logprob_gap": 0.5, "fit": False})
     then, now = flat(plain(CONFIG)), flat(plain(asked))
     assert {name for name in now if now[name] != then[name]} == {*FREE} - {"engine.urls"}

@@ -110,19 +110,27 @@ def audit_weights(shares: Sequence[float], kept: Sequence[int], aggregation: str
 def audit_gradients(
     norms: Sequence[float | None],
     values: Sequence[NDArray[np.float64]],
-    lengths: Sequence[int],
+    batch: Batch,
     sums: Mapping[str, float],
 ) -> None:
     """Halt where a batch has advantages and no token was learned from, or gave no gradient at all.
 
-    Exact zeros are right where tokens were clipped, or could not have come otherwise.
+    Exact zeros are right where tokens were clipped, could not have come otherwise, or where equal episodes have
+    opposite advantages.
     """
+    lengths = batch.lengths
     if not any(value.any() for value, length in zip(values, lengths, strict=True) if length):
         return
     if not norms:
         found = f"of {sum(lengths)} tokens none is learned from, and the advantages are not 0"
         require([Finding("correction", "this step", found)])
     if not any(norm != 0 for norm in norms) and sums["entropy"] > 0 and not sums["low"] + sums["high"]:
+        totals: dict[bytes, NDArray[np.float64]] = {}
+        for value, episode in zip(values, batch.episodes, strict=True):
+            same = b" ".join(row.ids.tobytes() for row in episode.rows)
+            totals[same] = totals.get(same, np.zeros(1)) + value
+        if not any(total.any() for total in totals.values()):
+            return
         require([Finding("gradients", "this step", "every gradient is exactly 0, and the advantages are not")])
 
 

@@ -190,7 +190,7 @@ def test_questions_of_a_file_are_not_asked_of_the_generated_world(saved):
 
 @pytest.mark.parametrize(("options", "said"), [
     ({"kinds": "double"}, "single, bridge, comparison"), ({"kinds": ()}, "expected some of"), ({"kinds": 3}, "some of"),
-    ({"hops": 5}, "from 2 to 4"), ({"metric": "bleu"}, "'em' or 'f1'"), ({"world": "real"}, "'full' or 'plain'"),
+    ({"hops": 5}, "from 2 to 4"), ({"metric": "bleu"}, "one of em, f1, rule"), ({"world": "real"}, "'full' or 'plain'"),
     ({"world": ["full"]}, "'full' or 'plain'"),
     ({"size": 3}, "from 40"), ({"world_seed": -1}, "from 0"), ({"search": "gogle"}, "embedded"),
 ])  # fmt: skip
