@@ -37,8 +37,11 @@ class UnknownId(UsageError):
 
     def __init__(self, env_id: str, known: Iterable[str]) -> None:
         known = sorted(known)
+        # The names alone: beside "palaestra/" and "-v0" a letter too many would hardly count.
+        names = {plain_name(one): one for one in known}
         same = [one for one in known if plain_name(one) == plain_name(env_id)]
-        close = same or get_close_matches(env_id, known, n=3, cutoff=0.4)
+        near = [names[name] for name in get_close_matches(plain_name(env_id), names, n=3, cutoff=0.75)]
+        close = same or near or get_close_matches(env_id, known, n=3, cutoff=0.4)
         hint = f"did you mean {' or '.join(close)}?" if close else f"known ids: {', '.join(known)}"
         own = "(an id of your own exists once the module that registers it is imported"
         form = "" if ":" in env_id else f"; its name goes before the id: MODULE:{env_id}"

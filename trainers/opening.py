@@ -202,15 +202,20 @@ def limits(config: GRPOConfig) -> TokenLimits:
     return TokenLimits(config.play.max_turn_tokens, config.longest_row)
 
 
+def check_judge(config: GRPOConfig) -> None:
+    """Refuse a judge that nobody serves, before a run begins or goes on."""
+    if config.recipe.judge is not None:
+        with closing(config.recipe.judge.opened()) as judge:
+            judge.check()
+
+
 def check(config: GRPOConfig) -> None:
     """Refuse, before anything is made, what cannot work: the device, a judge that nobody serves, options of the
     environment, seats, tasks in both splits, and for the tiny agent a demonstrator.
     """
     find_device(config.device)
     check_scale(config)
-    if config.recipe.judge is not None:
-        with closing(config.recipe.judge.opened()) as judge:
-            judge.check()
+    check_judge(config)
     if config.model == "tiny":
         demonstrators(config.env.env_id)
     for split in ("train", "eval"):

@@ -48,8 +48,8 @@ def read_config(folder: Path) -> RunConfig:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(
-            f"{folder} holds no run to go on with: {path} cannot be read ({error.strerror}); "
-            f"begin one with: palaestra train ID --run {folder}"
+            f"{folder} holds no run to go on with: {path} cannot be read ({error.strerror}); name the folder of a run; "
+            "palaestra train ID --run FOLDER begins one"
         ) from error
     except ValueError as error:
         raise UsageError(f"{path} is no JSON ({error}); was it edited?") from error

@@ -36,6 +36,8 @@ class Attempts:
     second_episodes: list[Episode]
     without_critique: int
     """Second attempts that had none to read: plain samples."""
+    fault: str = ""
+    """Why the judge gave up, the last time that it did."""
 
     @property
     def gain(self) -> Comparison:
@@ -65,13 +67,14 @@ def attempts(
         raise UsageError(f"a game of the seats {', '.join(seats)} has no second attempts: they are one agent's")
     asked, limits = held_out(arena, tasks), limits or TokenLimits()
     queue = deque(held_out_starts(asked, samples, seed))
-    total, judged = len(queue), 0
+    total, judged, fault = len(queue), 0, ""
 
     def starts() -> Iterator[Start | None]:
-        nonlocal judged
+        nonlocal judged, fault
         while queue or judged < total:
             for scored in scoring.ready():
                 judged += 1
+                fault = scored.fault or fault
                 number = scored.episode.start.seed + SEEDS_BEYOND_TRAINING
                 queue.appendleft(second_start(scored, number, limits.max_episode_tokens // _OF_PREFIX))
             yield queue.popleft() if queue else None
@@ -90,7 +93,7 @@ def attempts(
     for episodes in found:
         episodes.sort(key=lambda episode: episode.start.key[:3])
     first, second = (summarise(episodes, len(asked), samples, temperature) for episodes in found)
-    return Attempts(first, second, *found, sum(not episode.start.prefix for episode in found[True]))
+    return Attempts(first, second, *found, sum(not one.start.prefix for one in found[True]), fault)
 
 
 def critics(judge: Judge, **options: Any) -> Scoring:

@@ -240,7 +240,7 @@ def _add_both(found: Measured, way: str, both: "Attempts") -> None:
     first, second = f"{way} first".strip(), f"{way} second".strip()
     found.reports |= {first: both.first, second: both.second}
     found.episodes |= {first: both.first_episodes, second: both.second_episodes}
-    found.gains[second] = both.gain, both.without_critique
+    found.gains[second] = both.gain, both.without_critique, both.fault
     found.all += [*both.first_episodes, *both.second_episodes]
 
 
@@ -279,10 +279,13 @@ def _show(measured: Sequence[Measured], compared: Mapping[str, Any], env_id: str
             text = f"{len(faults)} of {len(agent.all)} episodes broke and count in no figure; the last: {faults[-1]}"
             console.print(text, markup=False, highlight=False)
         if agent.gains:
-            gains = {way: gain for way, (gain, _) in agent.gains.items()}
+            gains = {way: gain for way, (gain, *_) in agent.gains.items()}
             console.print(comparison_table(f"{agent.model}: second attempts less first", gains))
-            if missed := sum(count for _, count in agent.gains.values()):
-                console.print(f"{missed} second attempts had no critique to read", markup=False, highlight=False)
+            if missed := sum(count for _, count, _ in agent.gains.values()):
+                said = f"{missed} second attempts had no critique to read"
+                faults = [fault for *_, fault in agent.gains.values() if fault]
+                said += f"; the last time that the judge gave up: {faults[-1]}" if faults else ""
+                console.print(said, markup=False, highlight=False, soft_wrap=True)
     if compared:
         first, second = measured
         console.print(comparison_table(f"{first.model} less {second.model}", compared))
@@ -326,7 +329,7 @@ def _agent(agent: Measured) -> dict[str, Any]:
         return known | {"seats": {name: agent.figures(name) for name in agent.reports}}
     from palaestra.cli.results import comparison_figures
 
-    for way, (gain, missed) in agent.gains.items():
+    for way, (gain, missed, _) in agent.gains.items():
         known |= {f"gain of {way}": comparison_figures(gain) | {"without_critique": missed}}
     first, *others = agent.reports
     return known | agent.figures(first) | {way: agent.figures(way) for way in others}

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import tyro
 from rich.console import Console
 
-from palaestra.cli.display import show_line, table
+from palaestra.cli.display import note, show_line, table
 from palaestra.cli.episodes import Reading
 from palaestra.cli.output import Reported, reporting, require_writable
 from palaestra.errors import UsageError
@@ -74,6 +74,12 @@ def run(arguments: Sequence[str]) -> int:
         part.write_text("".join(f"{json.dumps(label)}\n" for label in found), encoding="utf-8")
         os.replace(part, options.out)
         counts["taught"] = _teach(options.out, found)
+        counts["solved"] = sum(label["outcome"] >= 1 for label in found)
+        if found and counts["solved"] in (0, len(found)):
+            note(
+                f"{'all' if counts['solved'] else 'none'} of these episodes are solved: a judge that is taught by them "
+                "sees no difference; label what was played whole, as collect keeps it in FILE.played.jsonl"
+            )
         figures |= counts
         Console().print(table("labels", {name: (str(count),) for name, count in counts.items()}, ("",)))
         return int(bool(counts["without a verdict"]))

@@ -30,11 +30,10 @@ def run(arguments: Sequence[str]) -> int:
             find_recipe(options.name)  # Or an error that names the closest.
             values = sourced(options.name)
             figures |= {key: {"value": value, "source": source} for key, value, source in values}
-            rows = {
-                f"--recipe.{key.removesuffix('.name').replace('_', '-')}": (str(value), source)
-                for key, value, source in values
-            }
-            console.print(table(f"Recipe {options.name}", rows, ("value", "source"), justify="left"))
+            rows = {_option(key): (str(value), source) for key, value, source in values}
+            drawn = table(f"Recipe {options.name}", rows, ("value", "source"), justify="left")
+            drawn.columns[0].no_wrap = True  # An option that is broken in two can neither be copied nor found.
+            console.print(drawn)
         else:
             figures |= {name: plain(recipe) for name, recipe in RECIPES.items()}
             console.print(

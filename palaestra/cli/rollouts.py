@@ -199,6 +199,8 @@ def _play_missing(
         samples, count = range(options.samples), len(tasks)
         if stitching is not None:
             tasks = [task for task in tasks if stitching.computes(places, task)]
+            if wrong := "" if tasks else stitching.missing():
+                raise UsageError(wrong)
             note(f"{len(tasks)} of {count} tasks have a solution that computes something; they are played")
         starts = [start_of(options.seed, task, sample) for task in tasks for sample in samples]
         missing = [start for start in starts if (start.task, start.seed) not in played.done]

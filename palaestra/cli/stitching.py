@@ -35,6 +35,7 @@ class Stitching:
         self.settings: dict[str, Any] = {"stitch": source}
         """What decides an episode."""
         self._key, self._recorded, self._function = source, dict[int, tuple[str, str]](), None
+        self._keys: set[str] = set()
         self._from_file = source.endswith(".jsonl")
         if self._from_file:
             self.settings["solutions"] = digest_of(Path(source)) if Path(source).is_file() else ""
@@ -55,6 +56,13 @@ class Stitching:
     def computes(self, places: Arena, task: int) -> bool:
         """Whether there is a solution of that task which computes something."""
         return bool(self._solution(task, self._problem(places, task)).steps)
+
+    def missing(self) -> str:
+        """What to say where no task computes anything: a key that no task has was perhaps misspelt."""
+        if self._from_file or self._function or self._key in self._keys:
+            return ""
+        known = ", ".join(sorted(self._keys)) or "nothing"
+        return f"--stitch is {self._key!r}, and no task has data of that name; their data has: {known}"
 
     def fits(self, record: Record) -> bool:
         """Whether the tools gave what the solution says."""
@@ -77,6 +85,7 @@ class Stitching:
         if self._from_file:
             prompt, text = self._recorded.get(number, ("", ""))
             return text if prompt == task.prompt else ""
+        self._keys |= {str(key) for key in task.data}
         found = self._function(task) if self._function else task.data.get(self._key, "")
         if not isinstance(found, str):
             raise EnvironmentDefect(f"--stitch {self._key}: found {found!r:.100} for a task; expected its solution")

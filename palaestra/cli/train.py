@@ -76,7 +76,7 @@ def run(arguments: Sequence[str]) -> int:
     # Only now: they import torch, and `--help` needs none.
     from palaestra.cli.results import result_table, shares_table
     from palaestra.trainers.measuring import recalled
-    from palaestra.trainers.opening import check, check_ranks, open_model, settled
+    from palaestra.trainers.opening import check, check_judge, check_ranks, open_model, settled
     from palaestra.trainers.scale.ranks import joined
     from palaestra.trainers.trackers import require_trackers
 
@@ -90,7 +90,14 @@ def run(arguments: Sequence[str]) -> int:
 
     def begun(config: GRPOConfig) -> "tuple[Run, object]":
         if options.resume is not None:
-            return Run.reopened(options.resume, config), None
+            record = Run.reopened(options.resume, config)
+            try:
+                if not record.finished:
+                    check_judge(record.config)
+            except UsageError:
+                record.close()
+                raise
+            return record, None
         check(config)
         check_ranks(config, ranks.count)
         require_trackers(config.track)

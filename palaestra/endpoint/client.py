@@ -113,7 +113,7 @@ class Endpoint:
         return text
 
     async def check(self) -> None:
-        """One free question: a UsageError where the server cannot be reached or refuses the key."""
+        """One free question: a UsageError where the server cannot be reached, refuses the key, or is another kind."""
         try:
             async with asyncio.timeout(min(self.config.timeout, self.config.connect_timeout + 5.0)):
                 found = await self._send("/models", None)
@@ -123,6 +123,9 @@ class Endpoint:
             raise UsageError(f"{self._address} cannot be reached: {again}; is the server running there?") from None
         if found.status == 401:
             raise UsageError(self._refusal(found.status, problem_in_page(found.body)))
+        if found.status == 200 and found.body.lstrip()[:1] == b"<":
+            page = self._shown(found.body[:200].decode("utf-8", "replace"))
+            raise UsageError(f"{self._address}/models answered a page, {page}: no such server is there; {_EXPECTED}")
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -159,7 +162,9 @@ class Endpoint:
         """Say that something is wrong, once in a while."""
         if not self._silent and time.monotonic() >= self._quiet_until:
             self._quiet_until = time.monotonic() + _QUIET
-            log.warning("%s: %s; trying again for %g s", self._address, again, self.config.patience)
+            patience = self.config.patience
+            for_long = f"; trying again for {patience:g} s" if patience else ""
+            log.warning("%s: %s%s", self._address, again, for_long)
 
     async def _try(self, asked: dict[str, Any], max_tokens: int | None) -> Answer:
         """Send the question once, when the limits allow, and judge what comes back."""

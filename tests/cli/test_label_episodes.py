@@ -58,6 +58,14 @@ def test_episodes_become_tasks_of_a_judge_and_lessons_for_it(played, tmp_path, c
     arena.close()
 
 
+def test_labels_of_successes_alone_are_told(played, tmp_path, capsys):
+    solved = [record for record in read(played) if record.episode.reward == 1]
+    for records, said_so in ((solved, True), (list(read(played)), False)):
+        write(tmp_path / "some.jsonl", records)
+        assert main(["judge", str(tmp_path / "some.jsonl"), "--out", str(tmp_path / f"labels-{said_so}.jsonl")]) == 0
+        assert ("sees no difference" in " ".join(capsys.readouterr().err.split())) is said_so
+
+
 def test_labels_of_other_episodes_are_refused_and_their_own_are_kept(played, tmp_path, capsys):
     out, some = tmp_path / "labels.jsonl", tmp_path / "some.jsonl"
     whole = {json.dumps(record.episode.attempt.messages): record for record in read(played)}

@@ -104,9 +104,9 @@ def test_f20_bad_requests_are_refused(capsys, there):
     refused(capsys, "expected one whose only required argument is called expression or code", *asked, "sums:working")
     refused(capsys, "found None for a task", *asked, "sums:none")
     refused(capsys, "cannot be read", *asked, "nowhere.jsonl")
-    status, shown, _ = stitch(capsys, "nothing", "--tasks", 3)
-    assert status == 1
-    assert "nothing was kept" in shown
+    status, _, err = stitch(capsys, "wrking", "--tasks", 3)
+    assert status == 2
+    assert "'wrking', and no task has data of that name; their data has: split, working" in err
 
 
 @pytest.mark.parametrize(

@@ -8,15 +8,18 @@ import signal
 
 import families
 import pytest
+from fake_server import nobody
 
 from palaestra.agents.local_model import export, serve
 from palaestra.agents.policies.tiny import tiny_model
 from palaestra.cli import main
 from palaestra.trainers import measuring, opening, reinforce
+from palaestra.trainers.checked import plain
 from palaestra.trainers.cold_start import Pupil
 from palaestra.trainers.learner import Learner
 from palaestra.trainers.progress import Progress
 from palaestra.trainers.run import Run
+from palaestra.trainers.scoring.reasoning import ReasoningReward
 
 OPTIONS = {
     "steps": 3,
@@ -230,6 +233,15 @@ def test_figures_that_were_edited_into_nonsense_are_named(capsys, stopped, conte
     assert status == 0, err
     assert "before.json is gone" in err
     assert "before" not in json.loads((stopped / "summary.json").read_text())
+
+
+def test_a_run_whose_judge_is_gone_does_not_go_on(capsys, stopped):
+    config = json.loads((stopped / "config.json").read_text())
+    with nobody() as url:
+        config["recipe"]["judge"] = {**plain(ReasoningReward((url,))), "name": "rrm"}
+        (stopped / "config.json").write_text(json.dumps(config))
+        status, _, err = run(capsys, "train", "--resume", stopped)
+    assert status == 2 and "cannot be reached" in " ".join(err.split())
 
 
 # Signals.

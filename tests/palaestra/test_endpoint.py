@@ -459,9 +459,10 @@ def test_questions_are_out_at_once_and_never_more_than_allowed():
         assert server.peak == 4
 
 
-def test_a_free_question_finds_a_wrong_key_before_anything_is_played():
-    with replying(error(401, "no")) as server, pytest.raises(UsageError, match="401"):
-        using(server, lambda endpoint: endpoint.check())
+def test_a_free_question_finds_a_wrong_key_or_a_page_before_anything_is_played():
+    for reply, why in ((error(401, "no"), "401"), (Reply(b"<html>Welcome</html>"), "a page.*expected a base URL")):
+        with replying(reply) as server, pytest.raises(UsageError, match=why):
+            using(server, lambda endpoint: endpoint.check())
     for reply in (Reply({"data": []}), error(404, "no list here"), error(500, "busy")):
         with replying(reply) as server:
             using(server, lambda endpoint: endpoint.check())

@@ -143,6 +143,13 @@ def made(folder, seed, success, **changes):
     return folder
 
 
+def test_runs_that_have_little_in_common_are_named_by_their_folders(tmp_path):
+    changes = {"slots": 7, "max_turn_tokens": 9, "num_prompts": 7, "num_generations": 9, "eval_tasks": 7}
+    made(tmp_path / "a", 0, [0.5] * 9)
+    made(tmp_path / "b", 0, [0.5] * 8, **changes)
+    assert [group.name for group in analyse([tmp_path]).groups] == [str(tmp_path / "a"), str(tmp_path / "b")]
+
+
 def test_runs_that_differ_in_their_seed_are_one_group_with_an_interval_over_seeds(tmp_path):
     for seed, level in enumerate([0.2, 0.4, 0.6]):
         made(tmp_path / "a" / f"seed-{seed}", seed, [level] * 20)

@@ -83,6 +83,9 @@ def test_recipes_are_printed_resolved(capsys):
     assert main(["recipes"]) == 0
     shown = capsys.readouterr().out
     assert all(name in shown for name in RECIPES)
+    assert main(["recipes", "reagent-u"]) == 0
+    options = [word for word in capsys.readouterr().out.split() if word.startswith("--recipe.")]
+    assert "--recipe.sampler.max-prefix-tokens" in options, "whole, so that it can be copied and found"
     assert main(["recipes", "demyagent", "--json", "-"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["loss.epsilon_high"]["value"] == 0.315

@@ -61,6 +61,7 @@ def test_an_attempt_without_a_critique_is_a_plain_sample_and_counted(repeats):  
     both, _ = measured(Agent(ScriptedPolicy(improves)), repeats, fails, tasks=3)
     seconds = {one.start.task: one for one in both.second_episodes}
     assert both.without_critique >= 2
+    assert both.fault == "its judge failed: RuntimeError: no credit"
     assert not seconds[0].start.prefix and not seconds[1].start.prefix
     assert both.second.broken == 0 and len(seconds) == 3
 

@@ -18,6 +18,8 @@ from palaestra.trainers.intervals import student_interval
 
 _OWN_NAME = ("recipe.recipe_name", "env.env_id")
 """Settings that stand in a group's name without their key, and that bring others with them."""
+_MOST_IN_NAME = 5
+"""Settings in a group's name; where more differ, it is named by the folder of its first run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,8 @@ def _name(source: Source, others: Sequence[Source]) -> str:
         for key in keys
         if key not in _OWN_NAME and _differs(key, source, alike)
     ]
+    if len(parts) > _MOST_IN_NAME:
+        return str(source.path)  # Runs that have little in common: a list of all their settings names none of them.
     return ", ".join(parts) or str(source.settings.get("recipe.recipe_name", source.settings["kind"]))
 
 
