@@ -128,7 +128,8 @@ def _answers(row: PoolRow) -> frozenset[str]:
     """All that count as right."""
     task = row.task
     listed = [*mathematics.alternatives(task.answer)] if isinstance(task.answer, str | list) else [task.answer]
-    return frozenset(answer_key(one) for one in (*listed, *task.data.get("aliases", ())))
+    aliases = task.data.get("aliases")
+    return frozenset(map(answer_key, (*listed, *(aliases if isinstance(aliases, list) else ()))))
 
 
 def _agree(first: PoolRow, second: PoolRow) -> bool:

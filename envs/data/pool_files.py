@@ -24,7 +24,7 @@ from palaestra.errors import TaskFileError, UsageError
 
 QUESTIONS = ("question", "Question", "problem", "Problem", "question_content")
 _ANSWERS = ("golden_answers", "answer", "answers", MEGASCIENCE[1])
-_OF_TESTS = ("Final answer", "answer_type", "root_url", "Root_Url", "canary", "possible_answers", "Correct Answer")
+_OF_TESTS = ("Final answer", "root_url", "Root_Url", "canary", "possible_answers", "Correct Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +41,12 @@ class PoolRow:
 def read_pool_file(path: str | os.PathLike[str]) -> tuple[list[PoolRow], TaskFileError | None]:
     """The rows that can be read, and what is wrong with the others. A task without an answer has None for one."""
     columns, file = _first(path), os.path.basename(os.fspath(path))
-    tests = [name for name in _OF_TESTS if name in columns] or ["Answer"] * ({"Question", "Answer"} <= {*columns})
+    tests = [name for name in _OF_TESTS if name in columns] + ["Answer"] * ({"Question", "Answer"} <= {*columns})
+    tests += ["answer_type"] * (columns.get("answer_type") in ("multipleChoice", "exactMatch"))
     if tests:
         raise UsageError(
             f"{os.fspath(path)}: its column {tests[0]!r} is that of a published test, which is not trained on; name it "
-            "with --against, and the pool will have nothing of it"
+            "with --against, and the pool will have nothing of it (columns of training data: prompt, answer)"
         )
     stem, read = os.path.splitext(file)[0], _reader(columns, file)
 
