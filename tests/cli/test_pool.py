@@ -17,7 +17,12 @@ from palaestra.record import Record, write
 from palaestra.trainers.curation import Rated, prompt_digest
 from palaestra.trainers.sampling.curated import Curated
 
-LONG = "How many people lived in Aber on the first day of 1990, by the register that the county kept in those years?"
+TEMPLATE = (
+    "Read the question with care, think about it step by step, look up what you do not know for sure, check what you "
+    "have found in a second place, say in one sentence how sure you are of it, and write the answer into a box at the "
+    "end of your text, without a unit and without any word beside it: "
+)
+LONG = TEMPLATE.replace("a", "e") + "how many people lived in Aber on the first day of 1990, by the county's register?"
 
 
 @pytest.fixture
@@ -144,16 +149,16 @@ def test_what_is_near_is_found_exactly_as_by_comparing_all_with_all():
 
 
 def test_nothing_of_a_test_is_trained_on_not_even_inside_a_longer_prompt(pool):
-    template = "Solve the following problem and put your answer into a box at the end of your text: "
-    train = [asked(f"{template}What is {n} times {n + 1} and the rest?", str(n)) for n in range(60)]
-    leaks = [asked("CAPITAL of France", "Paris"), asked(f"{template}{LONG} Think first.", "another answer")]
+    names = [f"{first}{second}" for first in "abcdefgh" for second in "klmnop"]
+    train = [asked(f"{TEMPLATE}Who ruled {name}?", "a king") for name in names]
+    leaks = [asked("CAPITAL of France", "Paris"), asked(f"{TEMPLATE}{LONG} Think first.", "another answer")]
     tests = [
         {"Question": "Capital of France?", "Final answer": "?"},
         {"Question": LONG, "Final answer": "7"},
-        {"Question": f"{template}What is 900 times 901 and the rest?", "Final answer": "0"},
+        {"Question": f"{TEMPLATE}Who ruled Zembla?", "Final answer": "a king"},
     ]
     rows, figures, _ = pool({"train.jsonl": train + leaks, "gaia.jsonl": tests}, "--against", "gaia.jsonl")
-    assert len(rows) == 60 and dropped(figures) == {"in a test": 2}
+    assert len(rows) == 48 and dropped(figures) == {"in a test": 2}
 
 
 def test_a_published_test_is_refused_as_training_data_and_a_test_with_a_bad_row_protects_nothing(capsys, tmp_path):
