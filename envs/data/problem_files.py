@@ -29,7 +29,7 @@ def load_problems(
     unit, rows = read_rows(path)
     first = next(iter(rows), None)
     if first is not None and not first.fault and "prompt" not in first.columns:
-        return published(path, split, lambda row: _problem(unit, row, questions), finish)
+        return published(path, split, lambda row: problem(unit, row, questions), finish)
     reading, tasks = Reading(path), load_tasks(path, split)
     reading.unit, reading.rows = "task", len(tasks)
     return _finished(reading, enumerate(tasks, start=1), finish)
@@ -70,7 +70,7 @@ def _finished(reading: Reading, numbered: Iterable[tuple[int, Task]], finish: Ca
     return found
 
 
-def _problem(unit: str, row: Row, questions: Sequence[str]) -> tuple[str, Task]:
+def problem(unit: str, row: Row, questions: Sequence[str]) -> tuple[str, Task]:
     """A row as a task of its own columns."""
     name, prompt = first_of(row.columns, questions)
     if not isinstance(prompt, str) or not prompt.strip():

@@ -44,10 +44,10 @@ def holds_questions(path: str) -> bool:
 
 def read_questions(path: str, split: str) -> list[Task]:
     """The questions of one split, or `all`."""
-    return published(path, split, lambda row: _question(os.path.basename(path), row), lambda task: task)
+    return published(path, split, lambda row: question(os.path.basename(path), row), lambda task: task)
 
 
-def _question(file: str, row: Row) -> tuple[str, Task]:
+def question(file: str, row: Row) -> tuple[str, Task]:
     """Its split, and a row as a task; a ValueError says what is wrong with it."""
     cells = row.columns
     name, text = first_of(cells, ("question", "Question"))

@@ -73,7 +73,7 @@ def _task(file: str, row: Row, folder: str) -> Task:
             data["file"] = _file(_text(cells, "file_name"), folder)
     elif "canary" in cells and "prompt" in cells:
         data["benchmark"] = "xbench"
-        prompt, answer = (_decrypted(cells, column) for column in ("prompt", "answer"))
+        prompt, answer = (decrypted(cells, column) for column in ("prompt", "answer"))
     elif "root_url" in cells or "Root_Url" in cells:
         data["benchmark"] = "WebWalkerQA"
         root = first_of(cells, ("root_url", "Root_Url"))[1]
@@ -118,7 +118,7 @@ def _file(name: str, folder: str) -> str:
     return name
 
 
-def _decrypted(cells: Mapping[str, Any], column: str) -> str:
+def decrypted(cells: Mapping[str, Any], column: str) -> str:
     """A cell of xbench as plain text; one that is no base64 is plain already."""
     text, key = _text(cells, column), _text(cells, "canary").encode()
     try:

@@ -34,10 +34,10 @@ def read_questions(path: str, split: str, finish: Callable[[Task], Task] = lambd
 
     `finish` completes a task, or raises a ValueError that says what is wrong.
     """
-    return published(path, split, lambda row: _question(os.path.basename(path), row), finish)
+    return published(path, split, lambda row: question(os.path.basename(path), row), finish)
 
 
-def _question(file: str, row: Row) -> tuple[str, Task]:
+def question(file: str, row: Row) -> tuple[str, Task]:
     """Its split, and a row as a task; a ValueError says what is wrong with it."""
     cells = row.columns
     if "Question" in cells:

@@ -138,11 +138,17 @@ class Reading:
             said = f"asks the same for {other!r}: what is trained on is no test"
             self.add(number, f"is for {label!r}, but {self.unit} {before} {said}")
 
+    def fault(self) -> TaskFileError | None:
+        """All that is wrong."""
+        if not self._count:
+            return None
+        wrong = f"{len(self._wrong)} of {self.rows} {'rows are' if self.rows > 1 else 'row is'} wrong"
+        return TaskFileError(self.path, wrong, [text for _, text in sorted(self._faults)], self._count)
+
     def refuse(self) -> None:
         """A TaskFileError, where anything is wrong."""
-        if self._count:
-            wrong = f"{len(self._wrong)} of {self.rows} {'rows are' if self.rows > 1 else 'row is'} wrong"
-            raise TaskFileError(self.path, wrong, [text for _, text in sorted(self._faults)], self._count)
+        if (fault := self.fault()) is not None:
+            raise fault
 
 
 @dataclass(slots=True)
@@ -186,6 +192,16 @@ def first_of(columns: Mapping[str, Any], names: Iterable[str]) -> tuple[str, Any
         if value is not None:
             return name, value
     return "", None
+
+
+def task_of(row: Row) -> Task:
+    """A row as a task, whatever the other rows say; its id is "" where it names none."""
+    return _entry(row).task
+
+
+def prompt_of(columns: Mapping[str, Any]) -> str:
+    """The question of a row with a column `prompt`."""
+    return _prompt(columns)[0]
 
 
 def _prompt(columns: Mapping[str, Any]) -> tuple[str, str, str]:

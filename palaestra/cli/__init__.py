@@ -36,6 +36,7 @@ COMMANDS = {
     "curate": "let a model play, and keep the tasks that it solves now and then",
     "sft": "imitate recorded episodes",
     "data": "look at a file of tasks, or find the row that is wrong",
+    "pool": "make one file of training tasks of several, without duplicates, tests and ambiguity",
     "index": "make an index of a corpus that agents search, or ask one by hand",
     "serve": "for other machines: run agents' programs (sandbox), search an index (search), serve a model (vllm, rrm)",
     "doctor": "what is installed, what a model's template does, what memory it needs",

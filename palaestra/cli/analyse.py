@@ -11,10 +11,11 @@ from rich.table import Table
 
 from palaestra.cli.display import note, show_line, table
 from palaestra.cli.output import Reported, reporting, require_writable
+from palaestra.envs.core.transcript import visible
 from palaestra.errors import UsageError
 
 if TYPE_CHECKING:
-    from palaestra.trainers.analysis import Analysis, Spread
+    from palaestra.trainers.analysis import Analysis, Group, Spread
 
 _ROWS = {
     "held-out, before": "held-out/before",
@@ -49,6 +50,8 @@ _MEANING = (
     "means of the last tenth of the steps, at least 5, with 95 % over seeds (±) or, of a single run, over tasks ([,]); "
     "less 1st: beside the first column, paired by seed"
 )
+_LISTED, _LETTERS = 5, 60
+"""Episodes that are named of those which a judge's score contradicts, and letters of their questions."""
 _NARROWEST, _ABSENT = 13, "-"
 """Letters of a column with figures."""
 
@@ -92,11 +95,26 @@ def show(found: "Analysis", console: Console, image: Path | None = None) -> None
         console.print(drawn)
     if any(source.steps for group in found.groups for source in group.sources):
         show_line(console, _MEANING)
+    for group in found.groups:
+        _show_disagreements(group, console)
     if image is not None:
         from palaestra.trainers.analysis.plots import plot
 
         plot(image, found)
         show_line(console, f"curves: {image}")
+
+
+def _show_disagreements(group: "Group", console: Console) -> None:
+    """Where a judge gave scores: how often they contradict the outcome; of the first, score, outcome and place."""
+    from palaestra.trainers.scoring.agreement import disagreements
+
+    if not group.judged:
+        return
+    apart = disagreements(group.judged)
+    show_line(console, f"{group.name}: {len(apart)} of {len(group.judged)} scores contradict the outcome")
+    for one in apart[:_LISTED]:
+        question = visible(one.question[:_LETTERS])
+        show_line(console, f"  {one.contradiction}: {one.score:.2f}, {one.outcome:.2f}; {one.place}: {question}")
 
 
 def tables(found: "Analysis", width: int) -> Iterator[Table]:

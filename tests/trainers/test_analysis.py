@@ -1,5 +1,6 @@
 """Figures of episodes and of runs: the same offline as live, and held together over seeds."""
 
+import json
 import math
 from dataclasses import replace
 
@@ -10,7 +11,8 @@ import torch
 from batches import batch_of, local, restless, settings
 
 from palaestra import Ending, Status, UsageError
-from palaestra.record import Record, write
+from palaestra.cli import main
+from palaestra.record import Lesson, Record, write
 from palaestra.trainers.analysis import analyse
 from palaestra.trainers.batch import Seen
 from palaestra.trainers.evaluate import summarise
@@ -134,8 +136,6 @@ def test_offline_and_live_figures_are_the_same(tmp_path):
 
 def made(folder, seed, success, **changes):
     """A run that has been written down by hand: its curve of success, and nothing played."""
-    import json
-
     with Run(folder, settings(steps=len(success), seed=seed, **changes)):
         pass
     lines = [{"step": step, "rewards/success/mean": value, "loss": None} for step, value in enumerate(success, start=1)]
@@ -200,3 +200,30 @@ def test_a_plot_is_drawn_and_one_without_curves_is_refused(tmp_path):
         plot(tmp_path / "b.png", analyse([tmp_path / "a.jsonl"]))
     with pytest.raises(UsageError, match=r"\.png, \.svg, \.pdf"):
         check_plot(tmp_path / "b.txt")
+
+
+def judged_file(path, verdicts):
+    """Episodes of a run that has a judge: success and score of each."""
+    write(path, [
+        Record("palaestra/TwoHop-v0", families.an_episode(reward=success, seed=seed), agent="x",
+               lessons=(Lesson(1, {}, 0.0, remarks={"score": score, "critique": ""}),) if score is not None else ())
+        for seed, (success, score) in enumerate(verdicts)
+    ])  # fmt: skip
+
+
+def test_episodes_whose_score_contradicts_their_outcome_are_listed_and_only_where_there_are_scores(tmp_path, capsys):
+    judged_file(tmp_path / "a.jsonl", [(1.0, 0.9), (0.0, 0.75), (1.0, 0.05), (0.0, 0.69), (0.0, None), (None, 1.0)])
+    judged_file(tmp_path / "b.jsonl", [(1.0, None)])
+    arguments = [str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl"), "--json", str(tmp_path / "found.json")]
+    assert main(["analyse", *arguments, "--plot", str(tmp_path / "scores.svg")]) == 0
+    shown = capsys.readouterr().out
+    assert "a: 2 of 4 scores contradict the outcome" in shown and "b:" not in shown
+    low, high = map(shown.index, ("low score, solved: 0.05, 1.00; ", "high score, failed: 0.75, 0.00; "))
+    assert low < high, "the widest apart first"
+    first, second = json.loads((tmp_path / "found.json").read_text())["groups"]
+    assert (first["judged"], first["contradicted"], "judged" in second) == (4, 2, False)
+    assert [(one["kind"], one["score"], one["outcome"]) for one in first["disagreements"]] == [
+        ("low score, solved", 0.05, 1.0), ("high score, failed", 0.75, 0.0),
+    ]  # fmt: skip
+    assert first["disagreements"][0]["place"] == f"{tmp_path / 'a.jsonl'}, episode 3"
+    assert "judge's score, by outcome" in (tmp_path / "scores.svg").read_text()

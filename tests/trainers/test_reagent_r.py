@@ -20,7 +20,7 @@ from palaestra.trainers.batch import Scored
 from palaestra.trainers.learner import Learner
 from palaestra.trainers.recipes import find_recipe
 from palaestra.trainers.sampling.uniform import Uniform
-from palaestra.trainers.scoring.agreement import disagreements, judged_figures
+from palaestra.trainers.scoring.agreement import disagreements, judged, judged_figures
 from palaestra.trainers.scoring.reasoning import ReasoningReward
 
 
@@ -172,7 +172,8 @@ def test_figures_compare_scores_with_outcomes_and_disagreements_are_listed():
     assert found["judge/correlation"] == pytest.approx(np.corrcoef([0.9, 0.1, 0.2, 0.95], [1, 0, 1, 0])[0, 1])
     assert found["judge/without_critique"] == 4 and found["judge/dropped"] == 1
     records = [Record("x", one.episode, lessons=(Lesson(1, {}, 0.0, remarks=one.remarks),)) for one in played]
-    assert [one[:2] for one in disagreements(records)] == [
+    verdicts = [one for one in map(judged, records) if one]
+    assert [(one.contradiction, one.score) for one in disagreements(verdicts)] == [
         ("high score, failed", 0.95),
         ("low score, solved", 0.2),
     ]

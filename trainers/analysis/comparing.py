@@ -15,7 +15,10 @@ import numpy as np
 
 from palaestra.trainers.analysis.sources import Source, pooled_medians, sources_of
 from palaestra.trainers.intervals import student_interval
+from palaestra.trainers.scoring.agreement import Judged, disagreements
 
+MOST_LISTED = 100
+"""Episodes of a group that are named one by one."""
 _OWN_NAME = ("recipe.recipe_name", "env.env_id")
 """Settings that stand in a group's name without their key, and that bring others with them."""
 _MOST_IN_NAME = 5
@@ -47,6 +50,11 @@ class Group:
     beside: dict[str, Spread] = field(default_factory=dict)
     """How much larger than in the first group, paired by seed; of two seeds or more."""
 
+    @property
+    def judged(self) -> list[Judged]:
+        """The episodes that a judge has given a score."""
+        return [one for source in self.sources for one in source.judged]
+
 
 @dataclass(frozen=True)
 class Analysis:
@@ -66,6 +74,7 @@ class Analysis:
                     ],
                     "figures": {name: asdict(one) for name, one in group.figures.items()},
                     "beside_first": {name: asdict(one) for name, one in group.beside.items()},
+                    **_said(group.judged),
                 }
                 for group in self.groups
             ]
@@ -84,6 +93,13 @@ def analyse(paths: Sequence[Path | str], say: Callable[[str], object] = warnings
         groups[-1].figures = _spreads(groups[-1])
         groups[-1].beside = _beside(groups[0], groups[-1]) if len(groups) > 1 else {}
     return Analysis(groups)
+
+
+def _said(found: Sequence[Judged]) -> dict[str, Any]:
+    """For JSON, where a judge gave scores: how many, and the episodes that contradict them, the widest apart first."""
+    apart = disagreements(found)
+    listed = [{"kind": one.contradiction, **asdict(one)} for one in apart[:MOST_LISTED]]
+    return {"judged": len(found), "contradicted": len(apart), "disagreements": listed} if found else {}
 
 
 def _spreads(group: Group) -> dict[str, Spread]:

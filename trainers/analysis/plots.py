@@ -38,14 +38,16 @@ def check_plot(path: Path) -> None:
 def plot(path: Path, analysis: Analysis) -> None:
     """Draw the panels of which there are curves."""
     shown = [name for name in PANELS if any(one.curve(name) for group in analysis.groups for one in group.sources)]
-    if not shown:
+    judged = [one for group in analysis.groups for one in group.judged]
+    if not shown and not judged:
         raise UsageError(
-            "--plot draws curves over the steps of training, and nothing here has steps; pass runs' folders"
+            "--plot draws curves over the steps of training, and a judge's scores; nothing here has steps or scores; "
+            "pass runs' folders"
         )
     need_matplotlib().use("Agg")
     from matplotlib.figure import Figure
 
-    rows = -(-len(shown) // _COLUMNS)
+    rows = -(-(len(shown) + bool(judged)) // _COLUMNS)
     figure = Figure(figsize=(5 * _COLUMNS, 2.8 * rows), layout="constrained")
     panels = figure.subplots(rows, _COLUMNS, squeeze=False).ravel()
     for axes, name in zip(panels, shown, strict=False):
@@ -62,9 +64,15 @@ def plot(path: Path, analysis: Analysis) -> None:
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.3)
-    for axes in panels[len(shown) :]:
+    if shown:
+        panels[0].legend(frameon=False, fontsize="small")
+    if judged:
+        scores = [[one.score for one in judged if one.solved is solved] for solved in (False, True)]
+        panels[len(shown)].hist(scores, bins=10, range=(0, 1), label=["failed", "solved"])
+        panels[len(shown)].set(title="judge's score, by outcome", xlabel="score", ylabel="episodes")
+        panels[len(shown)].legend(frameon=False, fontsize="small")
+    for axes in panels[len(shown) + bool(judged) :]:
         axes.set_visible(False)
-    panels[0].legend(frameon=False, fontsize="small")
     try:
         figure.savefig(path, dpi=150)
     except OSError as error:

@@ -18,6 +18,7 @@ from palaestra.reading import Reading
 from palaestra.trainers.checked import flat, plain
 from palaestra.trainers.metrics import Facts, episode_metrics, facts_of, gap_metrics, medians_of, mode_metrics
 from palaestra.trainers.run import Run
+from palaestra.trainers.scoring.agreement import Judged, judged
 from palaestra.trainers.statistics import estimate
 from palaestra.trainers.viewer.measured import measurements
 
@@ -45,6 +46,8 @@ class Source:
     measured: dict[str, tuple[float, float, float]] = field(default_factory=dict)
     """Figures with an interval of their own, over tasks."""
     broken: int = 0
+    judged: list[Judged] = field(default_factory=list)
+    """The episodes that a judge has given a score."""
 
     @cached_property
     def last(self) -> list[int]:
@@ -102,7 +105,8 @@ def _of_run(path: Path, say: Callable[[str], object]) -> Source:
         run.config.seed,
     )
     kept = sorted((path / "episodes").glob("step-*.jsonl"))
-    for _, record in Reading(kept, say) if kept else ():
+    for place, record in Reading(kept, say) if kept else ():
+        source.judged += filter(None, [judged(record, place)])
         step = next((lesson.step for lesson in record.lessons), None)
         if step is not None and record.episode.reward is not None:  # What is no lesson was not learned from.
             source.facts.setdefault(step, []).append(facts_of(record.episode, step))
@@ -120,9 +124,10 @@ def _of_file(path: Path, say: Callable[[str], object]) -> list[Source]:
     if not path.is_file():
         raise UsageError(f"there is no {str(path)!r}; pass a run's folder, or a file of episodes (.jsonl)")
     found: dict[tuple[str, str], Source] = {}
-    for _, record in Reading([path], say):
+    for place, record in Reading([path], say):
         who = (record.agent, record.env_id)
         source = found.setdefault(who, Source(path.stem, path, {"agent": record.agent, "env_id": record.env_id}))
+        source.judged += filter(None, [judged(record, place)])
         if record.episode.reward is None:
             source.broken += 1
         else:

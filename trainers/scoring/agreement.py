@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -13,6 +14,8 @@ from palaestra.trainers.batch import Scored
 Contradiction = Literal["high score, failed", "low score, solved"]
 HIGH, LOW = 0.7, 0.3
 """Scores from and up to which a judge is taken at its word."""
+QUESTION_LETTERS = 300
+"""Of each question so many are kept: all episodes of a run are held together."""
 
 
 def judged_figures(played: Sequence[Scored]) -> dict[str, float]:
@@ -44,25 +47,45 @@ def correlation(scores: NDArray[np.float64], outcomes: NDArray[np.float64]) -> f
     return float(np.corrcoef(scores, outcomes)[0, 1])
 
 
-def contradiction(record: Record, high: float = HIGH, low: float = LOW) -> Contradiction | None:
-    """How an episode's score and its outcome contradict each other; None where they do not, or it has no score."""
-    score = score_of(record)
-    if score is None or record.episode.reward is None:
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What a judge said of an episode, and how it ended."""
+
+    score: float
+    """Between 0 and 1."""
+    outcome: float
+    """Its success, else its reward."""
+    question: str
+    """Its beginning, on one line."""
+    place: str
+    """The file, and the number of the episode there."""
+
+    @property
+    def solved(self) -> bool:
+        """Whether it counts as a success."""
+        return self.outcome >= 0.5
+
+    @property
+    def contradiction(self) -> Contradiction | None:
+        """How score and outcome contradict each other; None where they do not."""
+        if self.solved:
+            return "low score, solved" if self.score <= LOW else None
+        return "high score, failed" if self.score >= HIGH else None
+
+
+def judged(record: Record, place: str = "") -> Judged | None:
+    """The score of an episode beside its outcome; None where it lacks either."""
+    score = next((one.remarks["score"] for one in record.lessons if "score" in one.remarks), None)
+    reward = record.episode.reward
+    if reward is None or not isinstance(score, int | float) or not math.isfinite(score):
         return None
-    if record.episode.parts.get("success", record.episode.reward) >= 0.5:
-        return "low score, solved" if score <= low else None
-    return "high score, failed" if score >= high else None
+    outcome = record.episode.parts.get("success", reward)
+    question = " ".join(record.episode.attempt.task.prompt.split())[:QUESTION_LETTERS]
+    return Judged(float(score), outcome, question, place)
 
 
-def score_of(record: Record) -> float | None:
-    """What a judge gave an episode, between 0 and 1."""
-    found = next((one.remarks["score"] for one in record.lessons if "score" in one.remarks), None)
-    return float(found) if isinstance(found, int | float) and math.isfinite(found) else None
-
-
-def disagreements(
-    records: Iterable[Record], high: float = HIGH, low: float = LOW
-) -> list[tuple[Contradiction, float, Record]]:
+def disagreements(found: Iterable[Judged]) -> list[Judged]:
     """Episodes with a high score that failed, and with a low one that are solved; the widest apart first."""
-    found = [(kind, score_of(one) or 0.0, one) for one in records if (kind := contradiction(one, high, low))]
-    return sorted(found, key=lambda one: one[1] if one[0] == "low score, solved" else 1 - one[1])
+    return sorted(
+        (one for one in found if one.contradiction), key=lambda one: one.score if one.solved else 1 - one.score
+    )

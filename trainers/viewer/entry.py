@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from palaestra.episode import Call, Episode, Message, Status, TokenRow
 from palaestra.record import Record
-from palaestra.trainers.scoring.agreement import contradiction
+from palaestra.trainers.scoring.agreement import judged
 
 _SHORT = 240
 """Letters of a text that a list shows."""
@@ -29,7 +29,7 @@ Pairs = list[list[Any]]
 def entry(record: Record) -> dict[str, Any]:
     """What the lists show, sort and filter by."""
     episode, lesson = record.episode, next(iter(record.lessons), None)
-    attempt = episode.attempt
+    attempt, verdict = episode.attempt, judged(record)
     statuses = [str(call.status) for call in attempt.calls]
     return {
         "step": None if lesson is None else lesson.step,
@@ -48,7 +48,7 @@ def entry(record: Record) -> dict[str, Any]:
         "parts": numbers(episode.parts),
         "terms": [] if lesson is None else numbers(lesson.terms),
         "score": None if lesson is None else number(lesson.remarks.get("score")),
-        "contradicts": contradiction(record) or "",
+        "contradicts": (verdict and verdict.contradiction) or "",
         "advantage": None if lesson is None else number(sum(one.advantage for one in record.lessons)),
         "attempt": 2 if episode.start.prefix else 1,
         "turns": attempt.turns,

@@ -1,0 +1,117 @@
+"""`palaestra pool FILES --out POOL.jsonl`: several files of training tasks as one, without what spoils training.
+
+Left out: the rules (`envs.data.pool`), reading (`envs.data.pool_files`), and measuring how hard tasks are (`curate`).
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, count
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from rich.console import Console
+
+from palaestra.cli.display import note, show_line, table
+from palaestra.cli.output import Reported, reporting, require_writable
+from palaestra.envs.core.tasks import split_of
+from palaestra.envs.data.pool import RULES, Pool, disputed_by, pooled
+from palaestra.envs.data.pool_files import PoolRow, read_pool_file, read_test_prompts
+from palaestra.errors import UsageError
+from palaestra.reading import Reading
+from palaestra.trainers.curation import prompt_digest
+from palaestra.trainers.durable import write_text
+from palaestra.trainers.sampling.curated import Curated
+
+_SHOWN = 3
+_UNREADABLE = "unreadable"
+
+
+@dataclass(frozen=True)
+class Options(Reported):
+    """Make one file of training tasks of several, and say how many rows of each source every rule has dropped.
+
+    Read are files of tasks, as `palaestra data` reads them, and those of questions and problems in their makers' own
+    columns. The source of each row is kept in the column `source`.
+    """
+
+    files: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """Files of tasks; of rows that are the same the first one stays, so name the better file first."""
+    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
+    """File for the pool, POOL.jsonl."""
+    against: tuple[Path, ...] = ()
+    """Files of tests: no row of the pool has a question of theirs, as it stands there or nearly."""
+    attempts: tuple[Path, ...] = ()
+    """Files of episodes: a task is dropped to which a model gave one answer nearly always, and its label is another."""
+    curated: tuple[Path, ...] = ()
+    """Files of `palaestra curate`: of the training tasks those stay that they name."""
+
+    def __post_init__(self) -> None:
+        if self.out.suffix != ".jsonl":
+            raise UsageError(f"--out is {self.out}; expected a name that ends in .jsonl")
+        require_writable("--out", self.out)
+        if not self.files:
+            raise UsageError("name files of tasks: palaestra pool TASKS.jsonl ... --out POOL.jsonl")
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Write the pool; 1 where nothing is left."""
+    options = tyro.cli(Options, args=list(arguments), prog="palaestra pool")
+    with reporting(options.json) as figures:
+        rows, unreadable = _read(options.files)
+        tests = [prompt for path in options.against for prompt in read_test_prompts(path)]
+        episodes = (record.episode for _, record in Reading(options.attempts, note)) if options.attempts else ()
+        named = {task.prompt for path in options.curated for task in Curated.read(path).tasks}
+        if named and named.isdisjoint(prompt_digest(row.task.prompt) for row in rows):
+            raise UsageError("no task of --curated is in these files; expected a file that was curated on their tasks")
+
+        def fits(prompt: str) -> bool:
+            """The held-out fifth, which is never curated, stays: it is for measuring."""
+            return not named or prompt_digest(prompt) in named or split_of(prompt) == "eval"
+
+        pool = pooled(rows, tests, disputed=disputed_by(episodes), fits=fits)
+        figures |= {"out": str(options.out), "rows": len(rows) + sum(unreadable.values()), "kept": len(pool.kept)}
+        figures |= {_UNREADABLE: unreadable, "by_source": {name: dict(own) for name, own in pool.counts.items()}}
+        console = Console()
+        console.print(table("", *_shown(pool)))
+        if not pool.kept:
+            show_line(console, f"nothing was kept, so {options.out} was not written")
+            return 1
+        write_text(options.out, "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in _written(pool.kept)))
+        show_line(console, f"{len(pool.kept):,} tasks: {options.out}")
+        return 0
+
+
+def _read(paths: Sequence[Path]) -> tuple[list[PoolRow], dict[str, int]]:
+    """The rows of all files, and how many of each could not be read; the first of these are told."""
+    rows: list[PoolRow] = []
+    unreadable: dict[str, int] = {}
+    for path in paths:
+        found, fault = read_pool_file(path)
+        rows += found
+        if fault is not None:
+            unreadable[str(path)] = fault.count
+            note("; ".join([f"{path}: {fault.summary} and left out", *fault.faults[:_SHOWN]]))
+    return rows, unreadable
+
+
+def _shown(pool: Pool) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
+    """A row a source, a column a rule that has dropped anything."""
+    sources = dict(pool.counts)
+    names = ("rows", *(rule for rule in RULES if any(own[rule] for own in sources.values())), "kept")
+    if len(sources) > 1:
+        sources["all"] = {name: sum(own[name] for own in sources.values()) for name in names}
+    return {source: tuple(f"{own[name]:,}" for name in names) for source, own in sources.items()}, names
+
+
+def _written(rows: Sequence[PoolRow]) -> Iterator[dict[str, Any]]:
+    """Each row as `read_tasks` reads it again: ids that differ, one source and one split for all."""
+    taken = set[str]()
+    for row in rows:
+        own, source = row.task.id, row.source
+        names = chain((own, f"{source}/{own}"), (f"{source}/{own} {number}" for number in count(2)))
+        name = next(one for one in names if one not in taken)
+        taken.add(name)
+        parts = {"id": name, "prompt": row.task.prompt, "answer": row.task.answer, "source": source, "split": "train"}
+        yield {**parts, **{name: value for name, value in row.task.data.items() if name not in parts}}
