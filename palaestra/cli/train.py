@@ -93,7 +93,7 @@ def run(arguments: Sequence[str]) -> int:
             record = Run.reopened(options.resume, config)
             try:
                 if not record.finished:
-                    check_judge(record.config)
+                    check_judge(config)
             except UsageError:
                 record.close()
                 raise
