@@ -8,9 +8,7 @@ from arms import Arm, Comparison
 from start_models import CritiquedPhase, Phase, StartModel
 
 STARTS = {
-    "judge": StartModel(
-        (Phase("palaestra/Judge-v0", {"rubric": False}, tool_rate=0.3, episodes=2000, steps=150, decay=50),)
-    ),
+    "judge": StartModel((Phase("palaestra/Judge-v0", {"rubric": False}, tool_rate=0.3),)),
     "codes-critiqued": StartModel((CritiquedPhase("study/Codes-v0", {}, {"levels": (0.08,)}),)),
 }
 _TELLS = {"tells": True}
