@@ -122,7 +122,7 @@ def test_episodes_of_a_mixture_are_replayed_and_its_model_is_measured_by_environ
         (("train", "two-hop=x", "calculator=1"), "weight 'x'"),
         (("train", "two-hop=3", "TwoHop-v0=1"), "palaestra/TwoHop-v0 is twice"),
         (("train", "two-hop=3", "solver-critic=1"), "is a game of the seats solver_0, critic_0"),
-        (("train", "two-hop", "calculator", "--env.train-seats", "a"), "train_seats names 'a'"),
+        (("train", "two-hop=1", "calculator=1", "--env.train-seats", "a"), "train_seats names 'a'"),
         (("train", "two-hop=3", "calculator=1", "--eval-tasks", "1"), "too few to measure a mixture"),
         (("train", "two-hop=3", "calculator=1", "--env-options", "calculator.digits=2"), "takes no option 'digits'"),
         (("train",), "name an environment"),

@@ -294,6 +294,8 @@ def test_groups_whose_members_are_all_equal_are_replaced_only_where_asked():
 def test_games_and_rows_too_short_for_both_attempts_are_refused():
     with pytest.raises(ConfigError, match="is a game of the seats a, b"):
         Refined()("x/Y-v0", 10, Groups(2, 2, ("a", "b"), frozenset("ab")))
+    with pytest.raises(ConfigError, match="no greedy attempt"):
+        Refined()("x/Y-v0", 10, Groups(2, 2, greedy=True))
     long = find_recipe("reagent-u")
     assert settings(long, max_prefix_tokens=300, max_episode_tokens=301).longest_row == 301
     with pytest.raises(ConfigError, match="no room for a second one"):

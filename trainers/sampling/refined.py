@@ -57,6 +57,8 @@ class Refined:
                 f"{env} is a game of the seats {', '.join(groups.seats)}, and second attempts are made of one agent's "
                 "episodes alone; use another sampler (--recipe.sampler uniform)"
             )
+        if groups.greedy:
+            raise ConfigError("the sampler refined plays no greedy attempt, which the advantage greedy-baseline needs")
         return Refining(evenly(env, task_count, groups.num_prompts, seed), groups, self)
 
 
