@@ -116,7 +116,9 @@ def _config(asked: Mapping[str, Any], seed: int) -> GRPOConfig:
     config = tiny_config(asked["env_id"], "grpo-tcr", **{**asked["changes"], "seed": seed})
     if asked.get("critic"):
         config = replace(config, recipe=judged(config.recipe, **asked["critic"]))
-    options = tuple(f"{key}={value}" for key, value in asked["options"].items())
+    # As a command line says them: false, not False.
+    said = {key: str(one).lower() if isinstance(one, bool) else one for key, one in asked["options"].items()}
+    options = tuple(f"{key}={value}" for key, value in said.items())
     return replace(config, model="from a folder", env=replace(config.env, env_options=options))
 
 
