@@ -4,7 +4,7 @@ PYTHON ?= python3
 ENV = two-hop
 SEED = 0
 PART = algorithms
-MINUTES = 60
+MINUTES = $(if $(filter reagent,$(PART)),30,60)
 SUITES = gem skyrl gymnasium textarena openenv inspect smolagents
 PY = .venv/bin/python
 
@@ -82,7 +82,7 @@ bench-web: setup  ## search, the text browser, the real one and all of MiniWoB, 
 	@CHROMIUM="$$($(PY) scripts/chromium.py)" && export CHROMIUM && $(PY) benchmarks/web.py && \
 		$(PY) -m pytest -m "chromium and prove" -q tests/chromium
 
-study: setup  ## the papers' claims put to the test, an hour on two cores: PART=algorithms; ONLY=vspo, MINUTES=10
+study: setup  ## the papers' claims put to the test: PART=algorithms, an hour on two cores, or PART=reagent; ONLY=vspo, MINUTES=10
 	@$(PY) benchmarks/study $(PART) --minutes $(MINUTES) $(if $(ONLY),--only $(ONLY))
 
 examples: setup  ## the small versions of both papers' paths, five minutes each

@@ -1,4 +1,4 @@
-"""The papers' claims put to the test: `make study PART=algorithms`, at most an hour on two cores.
+"""The papers' claims put to the test: `make study PART=algorithms` (an hour on two cores), or `PART=reagent`.
 
 Runs that are already in the results are not run again, so the study can be stopped and gone on with, and one comparison
 be run alone: `make study PART=algorithms ONLY=vspo`. Exit status 1 where a run failed.
@@ -18,8 +18,8 @@ from typing import Any, Literal
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import tyro
-from arms import COMPARISONS
 from one_run import run
+from parts import COMPARISONS, PARTS
 from report import BEGIN, END, write
 from results import Results
 
@@ -30,8 +30,8 @@ HERE = Path(__file__).resolve().parent
 class Options:
     """Run what is missing of the study, and write its page anew."""
 
-    part: tyro.conf.Positional[Literal["algorithms"]]
-    """Which claims: those of papers 1 and 3."""
+    part: tyro.conf.Positional[Literal["algorithms", "reagent"]]
+    """Which claims: those of papers 1 and 3, or of paper 2."""
     only: tuple[str, ...] = ()
     """Comparisons, by name; all where none is named."""
     seeds: int = 10
@@ -56,11 +56,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     small = options.miniature is not None
     if options.miniature is not None:
         folder = options.miniature
-        (folder / "study.md").write_text(f"{BEGIN}\n{END}\n", encoding="utf-8")
+        (folder / "study.md").write_text(f"{BEGIN.format(options.part)}\n{END}\n", encoding="utf-8")
         kept = {"starts": folder / "starts", "results": folder / "results", "page": folder / "study.md"}
         options = replace(options, seeds=1, **kept)
-    if unknown := [name for name in options.only if name not in COMPARISONS]:
-        raise SystemExit(f"no comparison is called {unknown[0]!r}; there are {', '.join(COMPARISONS)}")
+    if unknown := [name for name in options.only if name not in PARTS[options.part]]:
+        raise SystemExit(f"no comparison is called {unknown[0]!r}; there are {', '.join(PARTS[options.part])}")
     results, failed, end = Results(options.results), 0, time.monotonic() + 60 * options.minutes
     with ProcessPoolExecutor(options.workers, get_context("spawn")) as pool:
         for seed in range(options.seeds if options.minutes else 0):
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 done = next(as_completed(running))
                 name, arm = running.pop(done)
                 failed += not _kept(results, name, arm, seed, done)
-    write(options.page, results)
+    write(options.page, results, options.part)
     missing = sum(len(list(_missing(options, results, seed))) for seed in range(options.seeds))
     print(f"{missing} runs are missing; the same command goes on" if missing else "every run is there")
     return 1 if failed else 0
@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _missing(options: Options, results: Results, seed: int) -> Iterator[tuple[str, str]]:
     """Comparison and arm of the runs with this seed that are not there."""
-    for name in options.only or COMPARISONS:
+    for name in options.only or PARTS[options.part]:
         for arm in COMPARISONS[name].arms:
             if seed < COMPARISONS[name].seeds_of(arm) and not results.has(name, arm, seed):
                 yield name, arm

@@ -69,6 +69,10 @@ class Arm:
     """`counted` plays the pool first and keeps what is mixed; `free` too, and counts no token of it."""
     seeds: int | None = None
     """The comparison's, where none are given."""
+    frozen: bool = False
+    """Nothing is trained."""
+    critic: Mapping[str, Any] = field(default_factory=dict)
+    """Of `critics.judged`: whose score and critique there are; nobody's, where it is empty."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,10 @@ class Comparison:
     """Measured at the end alone: options by name."""
     points: int = 5
     seeds: int = FIVE
+    untrained: bool = False
+    """Measured with random weights too, which nothing was imitated with."""
+    critiqued: bool = False
+    """Second attempts are measured at the end, with critiques that tell."""
 
     def seeds_of(self, arm: str) -> int:
         """How many runs an arm has."""

@@ -1,15 +1,20 @@
 """What is measured of an agent on held-out tasks, and of a run's steps. Left out: what an arm is (`arms`)."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 import numpy as np
+from critics import Critic
 
 import palaestra
 from palaestra.agents import Agent, TokenLimits
+from palaestra.agents.local_model import LocalModel, serve
+from palaestra.agents.policies.tiny import tiny_model
 from palaestra.episode import Episode, Status
 from palaestra.trainers.evaluate import evaluate
-from palaestra.trainers.progress import Progress
+from palaestra.trainers.progress import Progress, result_of
+from palaestra.trainers.second_attempts import attempts, critics
 
 TASKS, SAMPLES = 96, 2
 
@@ -23,13 +28,33 @@ def measure(
     arena.close()
     firsts = [episode.attempt.calls[0].status is Status.OK for episode in episodes if episode.attempt.calls]
     again, busy = repeated(episodes)
+    parts = {name for episode in episodes for name in episode.parts}
     return {
+        **{name: float(np.mean([episode.parts[name] for episode in episodes])) for name in sorted(parts)},
         "success": report.success,
         "calls": report.calls,
         "served": sum(firsts) / len(episodes),
         "length": report.tokens or 0.0,
         **({"recovered": again / busy} if busy else {}),
     }
+
+
+def measure_untrained(
+    local: LocalModel, seed: int, env_id: str, options: Mapping[str, Any], limits: TokenLimits
+) -> dict[str, float]:
+    """The same of a model of that kind that has learned nothing."""
+    fresh = serve(tiny_model(len(local.tokenizer), seed=seed), local.tokenizer, slots=TASKS, seed=seed)
+    return measure(fresh.agent, env_id, options, limits)
+
+
+def measure_second(
+    agent: Agent, env_id: str, options: Mapping[str, Any], limits: TokenLimits, tasks: int
+) -> dict[str, float]:
+    """Second attempts that have read a critique that tells, and the first ones they follow."""
+    arena = palaestra.arena(env_id, 96, split="eval", ordered=True, **options)
+    with closing(arena), closing(Critic().opened()) as judge, closing(critics(judge, ordered=True)) as scoring:
+        found = result_of(attempts(agent, arena, scoring, tasks=tasks, samples=SAMPLES, limits=limits))
+    return {"success": found.second.success, "first": found.first.success}
 
 
 def repeated(episodes: Sequence[Episode]) -> tuple[int, int]:
@@ -54,6 +79,7 @@ PER_STEP = {
     "clip_ratio/region_mean": "clipped",
     "completions/mean_length": "length",
     "completions/clipped_ratio": "cut",
+    "sampler/success_refined": "success_refined",
 }
 
 

@@ -10,8 +10,10 @@ from typing import Any
 import codes  # noqa: F401  Both register their environments.
 import torch
 import trail  # noqa: F401
-from arms import BASE, COMPARISONS, STARTS, Arm, Comparison, hardly_raised, in_miniature
-from measuring import Steps, measure
+from arms import BASE, Arm, Comparison, hardly_raised, in_miniature
+from critics import judged
+from measuring import Steps, measure, measure_second, measure_untrained
+from parts import COMPARISONS, STARTS
 from start_models import opened
 
 from palaestra.errors import TrainingHalted
@@ -60,6 +62,8 @@ def settings(comparison: Comparison, arm: Arm, seed: int) -> dict[str, Any]:
         "tasks": comparison.tasks,
         "curated": arm.curated,
         "changes": {**BASE, **comparison.settings, **arm.changes},
+        **({"critic": arm.critic} if arm.critic else {}),
+        **({"frozen": True} if arm.frozen else {}),
     }
 
 
@@ -85,11 +89,16 @@ def run(name: str, arm_name: str, seed: int, root: Path, small: bool = False) ->
         config = replace(config, env=env)
     watched = Watched(**{key: getattr(config.recipe.loss, key) for key in Clip.__dataclass_fields__})
     config = replace(config, recipe=replace(config.recipe, loss=watched))
+    ended = {}
+    if comparison.untrained:
+        ended["untrained"] = measure_untrained(local, seed, asked["env_id"], asked["measured_on"], limits(config))
     steps, curve, note = _trained(config, local, asked, spent)
-    ended = {
-        title: measure(local.agent, asked["env_id"], options, limits(config))
-        for title, options in comparison.controls.items()
-    }
+    for title, options in comparison.controls.items():
+        ended[title] = measure(local.agent, asked["env_id"], options, limits(config))
+    if comparison.critiqued:
+        ended["second"] = measure_second(
+            local.agent, asked["env_id"], asked["measured_on"], limits(config), asked["tasks"]
+        )
     taken = time.process_time() - began
     return {
         "arm": arm_name,
@@ -105,7 +114,11 @@ def run(name: str, arm_name: str, seed: int, root: Path, small: bool = False) ->
 
 def _config(asked: Mapping[str, Any], seed: int) -> GRPOConfig:
     config = tiny_config(asked["env_id"], "grpo-tcr", **{**asked["changes"], "seed": seed})
-    options = tuple(f"{key}={value}" for key, value in asked["options"].items())
+    if asked.get("critic"):
+        config = replace(config, recipe=judged(config.recipe, **asked["critic"]))
+    # As a command line says them: false, not False.
+    said = {key: str(one).lower() if isinstance(one, bool) else one for key, one in asked["options"].items()}
+    options = tuple(f"{key}={value}" for key, value in said.items())
     return replace(config, model="from a folder", env=replace(config.env, env_options=options))
 
 
@@ -129,6 +142,8 @@ def _trained(config: GRPOConfig, local: Any, asked: Mapping[str, Any], spent: fl
     # Nothing has been learned while the pool was curated.
     while spent >= place * len(curve) and len(curve) <= asked["points"]:
         curve.append({**curve[0], "tokens": place * len(curve)})
+    if asked.get("frozen"):
+        return steps, curve + [{**curve[0], "tokens": place * at} for at in range(1, asked["points"] + 1)], note
     learner = Learner(local.agent, local.model, config)
     with closing(open_arena(config)) as arena, closing(train(learner, arena)) as stage:
         while len(curve) <= asked["points"]:
@@ -136,6 +151,7 @@ def _trained(config: GRPOConfig, local: Any, asked: Mapping[str, Any], spent: fl
                 progress = next(stage)
             except TrainingHalted as error:
                 note = str(error)
+                learner.publish()  # The engine, which was at rest for the update, plays again.
                 break
             steps.add(progress, config.recipe.shaping.length)
             while len(curve) <= asked["points"] and spent + steps.tokens >= place * len(curve):

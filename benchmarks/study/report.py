@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from arms import COMPARISONS, Comparison
+from arms import Comparison
+from parts import PARTS
 from results import Results
 from useful import table as useful_table
 
 from palaestra.trainers.intervals import student_quantile
 
-BEGIN, END = "<!-- tables: written by make study -->", "<!-- end of the tables -->"
-PICTURE = "pictures/study.png"
+BEGIN, END = "<!-- tables of PART={}: written by make study -->", "<!-- end of the tables -->"
+PICTURES = {"algorithms": "pictures/study.png", "reagent": "pictures/study-reagent.png"}
 Line = Mapping[str, Any]
 
 
@@ -30,6 +31,10 @@ def _measured(place: int, name: str) -> Callable[[Line], float | None]:
 
 def _control(line: Line) -> float | None:
     return next((found["success"] for found in line["controls"].values()), None)
+
+
+def _untrained(name: str) -> Callable[[Line], float | None]:
+    return lambda line: line["controls"].get("untrained", {}).get(name)
 
 
 COLUMNS: Mapping[str, Callable[[Line], float | None]] = {
@@ -55,6 +60,18 @@ COLUMNS: Mapping[str, Callable[[Line], float | None]] = {
     "repeated, after": _measured(-1, "recovered"),
     "calls, after": _measured(-1, "calls"),
     "control": _control,
+    "format, untrained": _untrained("format"),
+    "format, imitated": _measured(0, "format"),
+    "format, GRPO": _measured(-1, "format"),
+    "error, untrained": _untrained("error"),
+    "error, imitated": _measured(0, "error"),
+    "error, GRPO": _measured(-1, "error"),
+    "Brier, imitated": _measured(0, "brier"),
+    "Brier, GRPO": _measured(-1, "brier"),
+    "agreement, imitated": _measured(0, "agreement"),
+    "agreement, GRPO": _measured(-1, "agreement"),
+    "second attempts, with a critique": _control,
+    "second attempts in training, last 5": _figure("last", "success_refined"),
     "tasks kept": lambda line: line.get("kept"),
     "tokens of curation": lambda line: line.get("curation_tokens"),
 }
@@ -77,6 +94,19 @@ SHOWN = {
     ],
     "kl": ["KL, last 5", "entropy, last 5", "tokens an episode, last 5", "optimizer steps"],
     "damping": ["clipped, of all tokens", "entropy, last 5", "copies a step", "optimizer steps"],
+    "judge": [
+        f"{what}, {when}"
+        for what in ("format", "error", "Brier", "agreement")
+        for when in ("untrained", "imitated", "GRPO")
+        if when != "untrained" or what in ("format", "error")
+    ],
+    "reagent": [
+        "second attempts, with a critique",
+        "second attempts in training, last 5",
+        "tokens an episode, last 5",
+        "optimizer steps",
+        "dead groups",
+    ],
     "diverse": ["dead groups", "entropy, last 5", "calls, after", "control"],
 }
 
@@ -102,17 +132,21 @@ def verdict(values: Sequence[float]) -> str:
     return "not resolved" if abs(np.mean(values)) <= reach else ("more" if np.mean(values) > 0 else "less")
 
 
-def write(page: Path, results: Results) -> None:
-    """The tables into the page, and the picture beside it."""
-    parts = [_section(name, comparison, results) for name, comparison in COMPARISONS.items()]
-    text = page.read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
+def write(page: Path, results: Results, part: str) -> None:
+    """The tables of a part into the page, and its picture beside it."""
+    parts = [_section(name, comparison, results) for name, comparison in PARTS[part].items()]
+    if part == "algorithms":
+        parts.append(useful_table())
+    text, begin, picture = page.read_text(encoding="utf-8"), BEGIN.format(part), PICTURES[part]
+    before, _, rest = text.partition(begin)
     if not rest or END not in rest:
-        raise SystemExit(f"{page} has no {BEGIN!r} and {END!r}, between which the tables are written")
+        raise SystemExit(f"{page} has no {begin!r} and {END!r}, between which the tables are written")
     after = rest.partition(END)[2]
-    shown = [f"![Success by generated tokens, means over seeds]({PICTURE})"] * _draw(page.parent / PICTURE, results)
-    tables = "\n\n".join([*shown, *parts, useful_table()])
-    page.write_text(f"{before}{BEGIN}\n\n{tables}\n\n{END}{after}", encoding="utf-8")
+    shown = [f"![Success by generated tokens, means over seeds]({picture})"] * _draw(
+        page.parent / picture, results, PARTS[part]
+    )
+    tables = "\n\n".join([*shown, *parts])
+    page.write_text(f"{before}{begin}\n\n{tables}\n\n{END}{after}", encoding="utf-8")
 
 
 def _section(name: str, comparison: Comparison, results: Results) -> str:
@@ -161,11 +195,11 @@ def _final(line: Line) -> float:
     return float(line["curve"][-1]["success"])
 
 
-def _draw(picture: Path, results: Results) -> bool:
+def _draw(picture: Path, results: Results, part: Mapping[str, Comparison]) -> bool:
     """A panel a comparison, a line an arm: the mean over seeds. Whether there is anything to show."""
     from matplotlib.figure import Figure  # palaestra[plot]
 
-    panels = {name: found for name, found in COMPARISONS.items() if any(results.of(name, arm) for arm in found.arms)}
+    panels = {name: found for name, found in part.items() if any(results.of(name, arm) for arm in found.arms)}
     figure = Figure(figsize=(11, 2.6 * -(-len(panels) // 3)), dpi=80, layout="constrained")
     for place, (name, comparison) in enumerate(panels.items(), start=1):
         axes = figure.add_subplot(-(-len(panels) // 3), 3, place, title=comparison.title, ylim=(0, 1))

@@ -6,8 +6,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from arms import COMPARISONS, STARTS
 from one_run import settings
+from parts import COMPARISONS, STARTS
 
 
 def digest(name: str, arm: str, seed: int) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from critics import both_attempts
 from measuring import measure
 
 import palaestra
@@ -23,7 +24,7 @@ from palaestra.agents import TokenLimits
 from palaestra.agents.conversation import written_rows
 from palaestra.agents.local_model import export, serve
 from palaestra.agents.policies.tiny import tiny_model, tiny_tokenizer
-from palaestra.episode import Episode
+from palaestra.episode import Message
 from palaestra.trainers.cold_start import demonstrate
 from palaestra.trainers.learner import Learner
 from palaestra.trainers.progress import result_of
@@ -52,6 +53,11 @@ class Phase:
 
 
 @dataclass(frozen=True)
+class CritiquedPhase(Phase):
+    """Of Codes: each demonstration is followed by a critique and a second attempt. Both are imitated."""
+
+
+@dataclass(frozen=True)
 class StartModel:
     """How one is raised."""
 
@@ -76,41 +82,45 @@ def opened(name: str, recipe: StartModel, seed: int, root: Path) -> Path:
 
 def _raised(recipe: StartModel, seed: int, folder: Path) -> dict[str, float]:
     shown = [_shown(phase, seed) for phase in recipe.phases]
-    tokenizer = tiny_tokenizer(m["content"] for episodes in shown for e in episodes for m in e.attempt.messages)
+    tokenizer = tiny_tokenizer(m["content"] for dialogues in shown for messages in dialogues for m in messages)
     local = serve(tiny_model(len(tokenizer), seed=seed), tokenizer, slots=96, seed=seed)
-    *before, last = [(phase, episodes) for phase, episodes in zip(recipe.phases, shown, strict=True) if phase.steps]
-    for phase, episodes in before:
-        _imitate(local, phase, episodes, seed)
-    phase, episodes = last
+    *before, last = [(phase, dialogues) for phase, dialogues in zip(recipe.phases, shown, strict=True) if phase.steps]
+    for phase, dialogues in before:
+        _imitate(local, phase, dialogues, seed)
+    phase, dialogues = last
     if recipe.served is None:
-        _imitate(local, phase, episodes, seed)
+        _imitate(local, phase, dialogues, seed)
         export(local.model, tokenizer, folder)
         return {}
     before_last, (least, most) = copy.deepcopy(local.model.state_dict()), recipe.served
     found: list[tuple[float, float, dict[str, Any]]] = []
     while len(found) < MOST_TRIES and not (found and found[-1][0] == 0):
         local.model.load_state_dict(before_last)
-        _imitate(local, phase, episodes, seed)
+        _imitate(local, phase, dialogues, seed)
         served = measure(local.agent, phase.env_id, phase.options, TokenLimits(72, 256))["served"]
         found.append((max(least - served, served - most, 0.0), served, copy.deepcopy(local.model.state_dict())))
-        episodes = _shown(phase, seed + 1000 * len(found))
+        dialogues = _shown(phase, seed + 1000 * len(found))
     outside, served, nearest = min(found, key=lambda one: one[0])
     local.model.load_state_dict(nearest)
     export(local.model, tokenizer, folder)
     return {"tries": len(found), "served": served, "outside": outside}
 
 
-def _shown(phase: Phase, seed: int) -> list[Episode]:
+def _shown(phase: Phase, seed: int) -> list[Sequence[Message]]:
     """Demonstrations, as the demonstrator plays them: guesses too, and what becomes of calls that cannot be read."""
     arena = palaestra.arena(phase.env_id, 96, ordered=True, **phase.options)
     plays = partial(palaestra.demonstrator(phase.env_id), **phase.habits)
     episodes = result_of(demonstrate(arena, plays, phase.episodes, phase.tool_rate, seed))
+    if isinstance(phase, CritiquedPhase):
+        dialogues = both_attempts(arena, episodes)
+    else:
+        dialogues = [episode.attempt.messages for episode in episodes]
     arena.close()
-    return list(episodes)
+    return dialogues
 
 
-def _imitate(local: Any, phase: Phase, episodes: Sequence[Episode], seed: int) -> None:
-    rows = [row for episode in episodes for row in written_rows(local.agent.chat, episode.attempt.messages)]
+def _imitate(local: Any, phase: Phase, dialogues: Sequence[Sequence[Message]], seed: int) -> None:
+    rows = [row for messages in dialogues for row in written_rows(local.agent.chat, messages)]
     config = tiny_sft_config(seed=seed, learning_rate=phase.rates[0], matrix_learning_rate=phase.rates[1])
     learner = Learner(local.agent, local.model, config)
     imitation = Imitation(learner, rows)

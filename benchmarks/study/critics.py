@@ -1,0 +1,122 @@
+"""Second attempts at Codes: rules that write critiques, and a demonstrator that reads them.
+
+A critic that tells names two code words, one of which is right; so a critique carries what no reward of the attempt
+says. One that does not tell says what the reward says. Both give the same score, for what can be seen without the
+answer: a search that was served, and an answer that it found. Left out: where a critique stands in the second prompt
+(`second_start`), and judges that are models.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import codes
+import numpy as np
+
+from palaestra.agents import Agent, ScriptedPolicy, play
+from palaestra.envs.rewards.answer import final_answer
+from palaestra.episode import Episode, Message, Status
+from palaestra.formats import ParsedCall, hermes
+from palaestra.protocols import Arena
+from palaestra.trainers.batch import Scored
+from palaestra.trainers.recipes import Recipe
+from palaestra.trainers.sampling.refined import Refined, second_start
+from palaestra.trainers.scoring.awaited import Remark
+from palaestra.trainers.scoring.reasoning import TERM, ReasoningJudge, ReasoningReward
+
+COUNT = 8
+"""Attributes and code words."""
+PREFIX_TOKENS = 256
+RIGHT, WRONG = "It was right: do the same again.", "It was wrong: take another word."
+_NAMED = re.compile(rf"take ({'|'.join(codes.WORDS)}) or ({'|'.join(codes.WORDS)})\.")
+_TAKEN = re.compile(rf" ({'|'.join(codes.WORDS)})\"")
+
+
+def critique(episode: Episode, tells: bool) -> str:
+    """Of an attempt at Codes; never the name that is asked for."""
+    if episode.reward:
+        return RIGHT
+    if not tells:
+        return WRONG
+    kind = episode.attempt.task.data["kind"]
+    right = codes.right_word(kind, COUNT)
+    rng = np.random.default_rng([episode.start.task, episode.start.seed, 31])
+    other = int(rng.choice([word for word in range(COUNT) if word != right]))
+    first, second = rng.permutation([right, other])
+    return f"It was wrong: take {codes.WORDS[first]} or {codes.WORDS[second]}."
+
+
+def score(episode: Episode) -> float:
+    """Of the way, not of the outcome."""
+    found = [call.text for call in episode.attempt.calls if call.status is Status.OK]
+    return 0.5 * bool(found) + 0.5 * (final_answer(episode.attempt.answer) in found)
+
+
+@dataclass(frozen=True, slots=True)
+class Critic(ReasoningReward):
+    """A rule in place of a served model."""
+
+    tells: bool = True
+
+    def opened(self) -> "ReasoningJudge":
+        """The rule."""
+        return _Rule(self)
+
+
+class _Rule(ReasoningJudge):
+    """Says at once what it thinks."""
+
+    settings: Critic
+
+    def __init__(self, settings: Critic) -> None:
+        self.settings = settings  # Nobody is to be reached, and nobody to be hung up on.
+
+    def check(self) -> None:
+        """It is there."""
+
+    def close(self) -> None:
+        """It stays."""
+
+    async def __call__(self, episodes: Sequence[Episode]) -> Sequence[Remark]:
+        """As a served judge's."""
+        weight, tells = self.settings.score_weight, self.settings.tells
+        found = [(episode, score(episode)) for episode in episodes]
+        return [Remark({TERM: weight * one}, {"score": one, "critique": critique(at, tells)}) for at, one in found]
+
+
+def judged(recipe: Recipe, *, second: bool, tells: bool) -> Recipe:
+    """The recipe with a critic, whose score counts 0.3, and with second attempts where they are asked for."""
+    sampler = Refined(PREFIX_TOKENS) if second else recipe.sampler
+    return replace(recipe, judge=Critic(tells=tells), sampler=sampler)
+
+
+def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate: float = 1.0, **habits: Any) -> str:
+    """A first attempt is the demonstrator's of Codes. A second one takes one of the words that are named, or the same
+    word again where it was right, or any other.
+    """
+    asked = [place for place, message in enumerate(messages) if message["role"] == "user"]
+    own = [messages[asked[0]], *messages[asked[-1] + 1 :]]
+    if len(asked) == 1 or len(own) > 1:
+        return codes.demonstrate(own, rng, tool_rate, **habits)
+    said = messages[asked[-1]]["content"]
+    taken = _TAKEN.findall("".join(one["content"] for one in messages if one["role"] == "assistant"))
+    if named := _NAMED.search(said):
+        words = list(named.groups())
+    elif RIGHT in said:
+        words = taken[:1]
+    else:
+        words = [word for word in codes.WORDS[:COUNT] if word not in taken]
+    name = own[0]["content"].split()[3]
+    return hermes.render([ParsedCall("search", {"query": f"{name} {rng.choice(words)}"})])
+
+
+def both_attempts(arena: Arena, firsts: Sequence[Episode]) -> list[Sequence[Message]]:
+    """Each first attempt with a second one that has read its critique; every other critique tells."""
+    starts = []
+    for number, first in enumerate(firsts):
+        scored = Scored(first, remarks={"critique": critique(first, tells=number % 2 == 0)})
+        starts.append(second_start(scored, first.start.seed + len(firsts), PREFIX_TOKENS))
+    script = Agent(ScriptedPolicy(demonstrate, seed=1))
+    seconds = sorted(play(script, arena, starts), key=lambda episode: episode.start.seed)
+    return [episode.start.as_seen(episode.attempt.messages) for episode in seconds]

@@ -1,0 +1,8 @@
+"""The parts of the study: which comparisons each has, and all of them together."""
+
+import arms
+import reagent_arms
+
+PARTS = {"algorithms": arms.COMPARISONS, "reagent": reagent_arms.COMPARISONS}
+COMPARISONS = {name: one for part in PARTS.values() for name, one in part.items()}
+STARTS = {**arms.STARTS, **reagent_arms.STARTS}
