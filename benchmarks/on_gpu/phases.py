@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -28,7 +29,7 @@ from palaestra.trainers.batch import Batch, Sample, Scored, Seen
 from palaestra.trainers.config import GRPOConfig, grpo_config
 from palaestra.trainers.grpo import train
 from palaestra.trainers.learner import Learner
-from palaestra.trainers.losses.advantages import Group
+from palaestra.trainers.losses.advantages import Successes
 from palaestra.trainers.recipes import Recipe
 from palaestra.trainers.scale.fit import Fitted, counted, fitted
 from palaestra.trainers.scale.room import room_of
@@ -41,7 +42,7 @@ _RESULT_TOKENS = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn(Group):
+class Drawn(Successes):
     """Every row is learned from, whatever its reward."""
 
     def __call__(self, batch: Batch, seen: Seen) -> np.ndarray:
@@ -180,7 +181,8 @@ def whole_step(shape: Shape, device: torch.device) -> dict[str, Any]:
         wait_seconds=work.wait_seconds,
     )
     try:
-        found = [progress.metrics for progress in train(Learner(local.agent, model, settings.config), arena)][1:]
+        with patch("palaestra.trainers.audit.live.turn_findings", return_value=()):  # No turn here ends with a stop.
+            found = [progress.metrics for progress in train(Learner(local.agent, model, settings.config), arena)][1:]
     finally:
         arena.close()
     names = {"step_seconds": "step_time", "play_seconds": "time/play", "learn_seconds": "time/learn"}

@@ -66,12 +66,14 @@ def library_findings() -> Iterator[Finding]:
         text = f"{palaestra.__version__}, but was installed as {about['Version']}: its requirements may be out of date"
         yield Finding("palaestra", text, "warning", "pip install again in its folder")
     requirements = [Requirement(line) for line in metadata.requires("palaestra") or ()]
+    told: set[str] = set()
     for extra in ("", *(about.get_all("Provides-Extra") or ())):
         # An extra may name palaestra's own extras, which stand here themselves.
         wanted = [one for one in requirements if one.name != "palaestra" and _brings(extra, one)]
         lines = [_library(one, extra) for one in wanted]
         if extra != "dev":  # Its dozen lines would bury the others.
-            yield from lines
+            yield from (line for line in lines if line.about not in told)
+            told |= {line.about for line in lines}
         if extra:
             absent = ", ".join(line.about for line in lines if line.state != "ok")
             text = PURPOSES.get(extra, "") + (f"; not ready: {absent}" if absent else "")
