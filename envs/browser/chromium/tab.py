@@ -62,6 +62,9 @@ class Tab:
         """Another document was asked for and is not there yet; it, or this one, is not complete."""
         self._there: float | None = None
         """Since when the document is there, without its pictures."""
+        self._started: set[str] = set()
+        self._came: dict[str, set[str]] = {}
+        """Since an address was gone to: the documents on their way, and for each that came those started before it."""
         self._unreachable = ""
         self._dialogs = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -112,6 +115,7 @@ class Tab:
     def _requested(self, event: Mapping[str, Any]) -> None:
         here = event["frameId"] == self._frame and event.get("disposition", "currentTab") == "currentTab"
         if here and event.get("navigationType") not in STAYS and urlsplit(event["url"]).scheme in LEADS:
+            self._started.update({event["loaderId"]} if "loaderId" in event else ())
             self._leave()
 
     def _leave(self) -> None:
@@ -127,6 +131,7 @@ class Tab:
         if "parentId" not in frame:
             self._frame, self._leaving, self._world = frame["id"], False, None
             self._unreachable = frame.get("unreachableUrl", "")
+            self._came[frame["loaderId"]] = self._started.copy()
             self._changed.set()
 
     def _is_there(self, event: Mapping[str, Any]) -> None:
@@ -231,13 +236,26 @@ class Tab:
 
     async def go(self, url: str) -> None:
         """Go to an address; its page comes with `view`."""
-        self._leave()
-        reply = await self.send("Page.navigate", {"url": url})
-        failed = reply.get("errorText")
-        if failed or "loaderId" not in reply:  # Without a loader it stays within the document.
-            self._stay()
-        if failed and not reply.get("isDownload"):
-            raise ToolError(f"{url[:200]} could not be opened: {failed}")
+        for _ in range(MAX_HOPS):
+            self._started, self._came = set(), {}
+            self._leave()
+            reply = await self.send("Page.navigate", {"url": url})
+            failed, own = reply.get("errorText"), reply.get("loaderId")
+            if failed or own is None:  # Without a loader it stays within the document.
+                self._stay()
+            if failed and not reply.get("isDownload"):
+                raise ToolError(f"{url[:200]} could not be opened: {failed}")
+            if failed or own is None or not await self._robbed(own):
+                return
+
+    async def _robbed(self, own: str) -> bool:
+        """Whether the page before led on just when it was left: what it started comes after the document asked for."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LOAD_SECONDS):
+                while own not in self._came:
+                    self._changed.clear()
+                    await self._changed.wait()
+        return bool(self._came.get(own, set()) - {own})
 
     async def back(self) -> None:
         """The page before."""
@@ -266,7 +284,8 @@ class Tab:
             left = (until if self._there is None else min(until, self._there + LOAD_SECONDS)) - loop.time()
             if left <= 0 and self._leaving:
                 self._stay()
-                await self.send("Page.stopLoading")
+                with suppress(Exception):  # It is refused while one document takes another's place.
+                    await self.send("Page.stopLoading")
                 raise ToolError("the address did not answer in time")
             if left <= 0:
                 self.note("the page is still loading")
