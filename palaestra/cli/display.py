@@ -4,13 +4,14 @@ import time
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from palaestra.trainers.progress import Progress
+if TYPE_CHECKING:  # Every command prints; those that train alone need the settings of a run.
+    from palaestra.trainers.progress import Progress
 
 Result = TypeVar("Result")
 _PLAIN_LINES = 10
@@ -37,13 +38,13 @@ class _Pace:
     began: float
     shown: int = 0
 
-    def left(self, progress: Progress) -> float | None:
+    def left(self, progress: "Progress") -> float | None:
         """Seconds to the stage's end, as fast as it went so far."""
         steps = progress.step - self.first
         return (time.perf_counter() - self.began) / steps * (progress.total - progress.step) if steps > 0 else None
 
 
-def watch(stage: Generator[Progress, None, Result]) -> Result:
+def watch(stage: "Generator[Progress, None, Result]") -> Result:
     """Run a stage to its end, showing each step; returns what the stage returns."""
     console, paces, said = Console(stderr=True), dict[str, _Pace](), ""
     with Live(console=console, auto_refresh=False, transient=True) as live:
@@ -71,7 +72,7 @@ def watch(stage: Generator[Progress, None, Result]) -> Result:
                 console.print(line, highlight=False, soft_wrap=True)
 
 
-def _pace(paces: dict[str, _Pace], progress: Progress) -> _Pace:
+def _pace(paces: dict[str, _Pace], progress: "Progress") -> _Pace:
     """The pace of a stage, counted from what was seen: a run that goes on did steps in another process."""
     pace = paces.get(progress.stage)
     if pace is None or progress.step <= pace.first:  # A stage that comes again begins anew.
@@ -82,7 +83,7 @@ def _pace(paces: dict[str, _Pace], progress: Progress) -> _Pace:
     return pace
 
 
-def _line(progress: Progress, left: float | None) -> str:
+def _line(progress: "Progress", left: float | None) -> str:
     figures = [f"{name} {progress.metrics[key]:.2f}" for name, key in _COLUMNS.items() if key in progress.metrics]
     if "num_tokens" in progress.metrics:
         rate = progress.metrics["num_tokens"] / max(1e-9, progress.metrics["step_time"])

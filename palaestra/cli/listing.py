@@ -1,6 +1,5 @@
 """`palaestra list`: the registered environments, what they are and which tools they give; of one its options too."""
 
-import json
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -92,10 +91,9 @@ def _row(env_id: str, faults: dict[str, str]) -> tuple[str, str]:
 
 
 def _tools(env_id: str) -> list[str]:
-    """The names of the tools that an agent is offered."""
+    """The names of the tools that an agent is offered. No episode begins: that may load a library of seconds."""
     env = gymnasium.make(env_id)
     try:
-        _, info = env.reset(seed=0)
-        return [schema["function"]["name"] for schema in json.loads(info["tools"])]
+        return [schema["function"]["name"] for schema in env.get_wrapper_attr("schemas")]
     finally:
         env.close()

@@ -59,7 +59,7 @@ def answers_as_it_should(python: Path, folder: Path, extra: str) -> None:
     """List, check, doctor and train of an installation with one extra at most."""
     lacks_code = "" if extra == "code" else "which is not installed: pip install 'palaestra[code]'"
     status, said = palaestra(python, folder, "list")
-    assert (status, "palaestra/TwoHop-v0" in said, lacks_code in said) == (0, True, True)
+    assert (status, "palaestra/TwoHop-v0" in said) == (0, True)
     status, said = palaestra(python, folder, "doctor")
     trains = extra in ("train", "lora", "dense")  # peft brings all that training needs, and so do embedding models.
     assert (status, "extra train: play and train models" in said) == (0 if trains else 1, True)

