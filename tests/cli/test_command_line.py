@@ -214,7 +214,7 @@ def without(library, folder, *arguments):
         ("transformers", ["train", "two-hop"], "train"),
         ("torch", ["eval", "two-hop", "--model", "some/folder"], "train"),
         ("torch", ["demo"], "train"),
-        ("matplotlib", ["demo"], "plot"),
+        pytest.param("matplotlib", ["demo"], "plot", marks=pytest.mark.prove),
     ],
 )
 def test_a_missing_extra_names_its_install_command(library, arguments, extra, tmp_path):

@@ -73,6 +73,7 @@ def test_a_game_of_others_is_checked_too():
     assert [one for one in check.check("test/others-v0") if not one.passed] == []
 
 
+@pytest.mark.prove
 def test_the_suites_games_pass(capsys):
     for game in palaestra.games():
         assert command(["check", game]) == 0

@@ -27,18 +27,11 @@ SUBCOMMANDS = {
     "index": (CLI / "index.py", ROOT / "envs" / "search" / "corpus.py"),
 }
 """Where commands of two words declare their options."""
-_TRAINS = re.compile(r"palaestra train|\btrain\(run\)")
 WALKED = [page for page in PAGES if page.name != "README.md" and blocks(page.read_text("utf-8"))]
 
 
-@pytest.mark.parametrize(
-    "page",
-    # A page that trains takes half a minute or more.
-    [
-        pytest.param(page, id=page.stem, marks=pytest.mark.prove if _TRAINS.search(page.read_text("utf-8")) else ())
-        for page in WALKED
-    ],
-)
+@pytest.mark.prove
+@pytest.mark.parametrize("page", WALKED, ids=lambda page: page.stem)
 def test_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path, shared_runs: Path) -> None:
     reader = Reader(tmp_path, shared_runs)
     if "runs/first" in page.read_text("utf-8"):

@@ -4,6 +4,7 @@ import re
 import shlex
 
 import pages
+import pytest
 from transformers import Qwen3Config
 
 from palaestra.cli.train import parse
@@ -23,6 +24,7 @@ SHAPES = {
 MACHINE = re.compile(r"GPU of (\d+) GB")
 
 
+@pytest.mark.prove
 def test_every_command_of_the_pages_fits_the_gpu_that_it_names():
     found = []
     for page in pages.PAGES:

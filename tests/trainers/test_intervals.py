@@ -84,6 +84,7 @@ def samples(rng, tasks, count, mean, weight):
         (256, 8, 0.98, 0.5),
     ],
 )
+@pytest.mark.prove
 def test_the_interval_of_avg_at_k_covers_95_percent(tasks, count, mean, weight):
     """Over 300 evaluations; 0.93 is what chance leaves of 0.95 there. The full grid: the docstring of the module."""
     rng = np.random.default_rng([tasks, count, round(100 * mean), round(10 * weight)])
