@@ -11,7 +11,7 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -20,7 +20,7 @@ from pathlib import Path
 import palaestra
 from palaestra.agents import Agent, ScriptedPolicy, play
 from palaestra.cli import main as command
-from palaestra.episode import Episode, Start
+from palaestra.episode import Episode, Message, Start
 from palaestra.judging.rule import by_rule
 from palaestra.record import Record, write
 from palaestra.trainers.batch import Scored
@@ -36,7 +36,7 @@ def main() -> None:
     options = parser.parse_args()
     folder, quick = options.folder, options.quick
     folder.mkdir(parents=True, exist_ok=True)
-    shown, judged, lessons, steps, tasks = (700, 160, 5, 4, 24) if quick else (1300, 400, 6, 30, 64)
+    shown, judged, lessons, steps, tasks = (900, 140, 4, 4, 24) if quick else (1500, 400, 4, 30, 64)
 
     publish(folder)
     run("pool", folder / "products.jsonl", folder / "more.jsonl", "--against", folder / "test.jsonl",
@@ -65,7 +65,7 @@ def main() -> None:
             "--recipe.shaping.max-completion-length", 160, "--play.max-turn-tokens", 48, "--play.ordered",
             "--play.max-episode-tokens", 384, "--play.num-prompts", 8, "--play.num-generations", 4,
             "--play.slots", 64, "--play.max-broken-share", 0.5, "--recipe.judge.tries", 3,
-            "--optimizer.learning-rate", "7e-4", "--steps", steps, "--eval-tasks", 0,
+            "--optimizer.learning-rate", "5e-4", "--steps", steps, "--eval-tasks", 0,
             "--run", folder / "rl")  # fmt: skip
         run("eval", "calculator", *pool, "--model", start, "--critic", url, "--tasks", tasks, *short,
             "--json", folder / "reagent-c.json")  # fmt: skip
@@ -75,22 +75,30 @@ def main() -> None:
 
 def publish(folder: Path) -> None:
     """Files in the columns of the paper's own: two for training, which share questions, and a test."""
-    rows = [{"question": f"What is {a} * {b}?", "ground_truth": str(a * b)} for a in range(100) for b in range(100)]
-    for name, part in (("products", rows[::3]), ("more", rows[::7]), ("test", rows[::100])):
+    factors = [divmod(number * 7919 % 10_000, 100) for number in range(5000)]
+    rows = [{"question": f"What is {a} * {b}?", "ground_truth": str(a * b)} for a, b in factors]
+    for name, part in (("products", rows[:3500]), ("more", rows[3000:]), ("test", rows[::50])):
         (folder / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in part))
 
 
 def demonstrate(path: Path, pool: str, tasks: int) -> None:
     """First attempts, of which half guess, and as many second ones that have read a rule's critique of them."""
-    arena, seconds = palaestra.arena(ENV, 16, tasks=pool), []
-    guessing = Agent(ScriptedPolicy(partial(palaestra.demonstrator(ENV), tool_rate=0.6)))
+    arena, seconds, script = palaestra.arena(ENV, 16, tasks=pool), [], palaestra.demonstrator(ENV)
+    guessing = Agent(ScriptedPolicy(partial(script, tool_rate=0.6)))
     firsts = list(play(guessing, arena, [Start(task, task, task) for task in range(tasks)]))
     for first in firsts:
         said = by_rule(first.attempt, first.reward == 1, has_tools=True).critique
         seconds.append(second_start(Scored(first, remarks={"critique": said}), SEED_OF_SECONDS, PREFIX_TOKENS))
-    played = [*firsts, *map(as_seen, play(Agent(ScriptedPolicy(palaestra.demonstrator(ENV))), arena, seconds))]
+    again = Agent(ScriptedPolicy(lambda messages, rng: script(anew(messages), rng)))
+    played = [*firsts, *map(as_seen, play(again, arena, seconds))]
     write(path, [Record(ENV, episode, {"tasks": pool}) for episode in played])
     arena.close()
+
+
+def anew(messages: Sequence[Message]) -> list[Message]:
+    """The question, and what came after the request to solve it again."""
+    asked = [place for place, message in enumerate(messages) if message["role"] == "user"]
+    return [messages[asked[0]], *messages[asked[-1] + 1 :]]
 
 
 def as_seen(episode: Episode) -> Episode:
