@@ -31,7 +31,7 @@ ENV, PREFIX_TOKENS, VERDICT_TOKENS, SEED_OF_SECONDS = "palaestra/Calculator-v0",
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a minute in place of five")
+    parser.add_argument("--quick", action="store_true", help="a minute or two")
     parser.add_argument("--folder", type=Path, default=Path("runs/reagent-small"))
     options = parser.parse_args()
     folder, quick = options.folder, options.quick
