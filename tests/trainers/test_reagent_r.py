@@ -111,7 +111,7 @@ def test_f29_a_judge_that_refuses_every_question_ends_the_run_before_the_round_d
         asked.append(seen.method)
         return Reply({"data": []}) if seen.method == "GET" else error(401, "no such key")
 
-    with Server(refuse) as server, pytest.raises(UsageError, match="(?s)refuses every question.*no such key"):
+    with Server(refuse) as server, pytest.raises(UsageError, match=r"(?s)refuses every question.*no such key"):
         trained(two_hop, recipe([server], at_once=1), steps=1)
     assert 8 <= asked.count("POST") < 12, "of the sixteen of this step"
 
