@@ -7,7 +7,7 @@ a source says nothing. A value that is not named here is a default of its part, 
 from collections.abc import Mapping
 
 from palaestra.trainers.checked import flat, plain
-from palaestra.trainers.recipes import find_recipe
+from palaestra.trainers.recipes import Recipe, find_recipe
 
 _DEMYSTIFYING = {
     "sampler.name": "code: groups are not filtered",
@@ -174,3 +174,10 @@ def sourced(name: str) -> list[tuple[str, object, str]]:
     sources = SOURCES[name]
     values = flat(plain(find_recipe(name)))
     return [(key, value, sources.get(key, "")) for key, value in values.items() if key != "recipe_name"]
+
+
+def apart(recipe: Recipe, other: Recipe) -> list[str]:
+    """What a recipe has that another has not: names as on the command line, and values."""
+    theirs, own = flat(plain(other)), flat(plain(recipe))
+    differ = {key: value for key, value in own.items() if key != "recipe_name" and theirs.get(key, ...) != value}
+    return [f"{key.removesuffix('.name')} {value}" for key, value in differ.items()]

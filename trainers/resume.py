@@ -22,8 +22,9 @@ VERSION = 2
 _SAVED = ("save.checkpoint_every", "save.keep_checkpoints", "save.recorded_groups", "play.max_broken_share")
 _MEASURED = ("eval.eval_steps", "eval.early_stopping_patience", "track", "collapse", "play.max_logprob_gap")
 _SERVERS = ("urls", "transfer", "weights_folder", "answer_seconds", "restart_seconds")
+_JUDGES = ("recipe.judge.url", "recipe.judge.served_as", "recipe.judge.key_env")
 FREE = (
-    *(*_SAVED, *_MEASURED, "scale.optimizer_offload", "scale.fit", "scale.rank_timeout"),
+    *(*_SAVED, *_JUDGES, *_MEASURED, "scale.optimizer_offload", "scale.fit", "scale.rank_timeout"),
     *(f"engine.{name}" for name in _SERVERS),
 )
 """May differ: they say what is written down, when to give up and where tensors wait, and no weight depends on them."""

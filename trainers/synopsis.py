@@ -1,11 +1,12 @@
 """What a run is about to do, in a few lines: the settings that matter, as they were resolved for the model at hand."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
-from palaestra.trainers.checked import plain
 from palaestra.trainers.config import GRPOConfig, OptimizerConfig
 from palaestra.trainers.learner import Learner
+from palaestra.trainers.recipe_sources import apart
+from palaestra.trainers.recipes import RECIPES
 from palaestra.trainers.sft_config import SFTConfig
 
 
@@ -34,8 +35,8 @@ def _grpo(config: GRPOConfig) -> Iterator[tuple[str, str]]:
     yield "a step", f"{groups}, rows of at most {config.longest_row:,} tokens, turns of {play.max_turn_tokens:,}"
     batches = f"{config.optimizer.num_mini_batches} optimizer steps each"
     yield "steps", f"{config.steps:,}, {batches}; {_optimizer(config.optimizer)}"
-    parts = (f"{name} {_part(value)}" for name, value in plain(config.recipe).items() if name != "recipe_name")
-    yield "recipe", f"{config.recipe.recipe_name}: {'; '.join(parts)}"
+    preset = RECIPES.get(config.recipe.recipe_name, RECIPES["grpo-tcr"])
+    yield "recipe", ", ".join((preset.recipe_name, *apart(config.recipe, preset)))
     yield "measured", _evaluation(config)
 
 
@@ -45,15 +46,6 @@ def _sft(config: SFTConfig, steps: int) -> Iterator[tuple[str, str]]:
 
 def _optimizer(config: OptimizerConfig) -> str:
     return f"{config.algorithm}, learning rate {config.learning_rate:g} {config.lr_schedule}"
-
-
-def _part(value: Any) -> str:
-    """A part's name, and its settings."""
-    if not isinstance(value, Mapping):
-        return str(value)
-    settings = ", ".join(f"{name} {one}" for name, one in value.items() if name != "name")
-    name = str(value.get("name", ""))
-    return f"{name} ({settings})" if name and settings else name or settings
 
 
 def _evaluation(config: GRPOConfig) -> str:

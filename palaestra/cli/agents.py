@@ -14,6 +14,7 @@ import tyro
 
 from palaestra import formats
 from palaestra.cli.display import note
+from palaestra.endpoint.config import address_of
 from palaestra.errors import UnknownId, UsageError
 from palaestra.registry import demonstrators, format_read
 
@@ -155,7 +156,7 @@ def open_guard(url: str | None, below: float, model: str) -> "Guard | None":
 
     if url is None:
         return None
-    guard = Guard(url, below, model)
+    guard = Guard(address_of(url, "--guard-url"), below, model)
     try:
         guard.check()
     except BaseException:

@@ -20,6 +20,7 @@ from palaestra.cli.display import watch
 from palaestra.cli.ids import resolve_all
 from palaestra.cli.output import Reported, reporting, require_writable
 from palaestra.cli.tables import Table, open_table
+from palaestra.endpoint.config import address_of
 from palaestra.episode import Episode
 from palaestra.errors import UsageError
 from palaestra.mixture import environment_of, read_mixture
@@ -90,6 +91,8 @@ class Options(Reported):
             raise UsageError("--others play the seats that the agent does not: name its own with --seats")
         if self.against == self.agent.model:
             raise UsageError(f"--against names {self.against!r} as --model does; name another agent to compare with")
+        for url in self.critic:
+            address_of(url, "--critic")
         if self.save is not None:
             require_writable("--save", self.save)
 

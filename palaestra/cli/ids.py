@@ -35,8 +35,13 @@ def resolve(text: str) -> str:
 
     The module is imported here, looked for in the current folder first.
     """
-    if read_mixture(text) is not None:
-        raise UsageError(f"{text!r} is a mixture, which train, demo and eval take; name one environment here")
+    if not text:
+        raise UsageError("name an environment, such as two-hop; `palaestra list` has them")
+    if (mixture := read_mixture(text)) is not None:
+        raise UsageError(
+            f"{text!r} is a mixture, which train, demo and eval take; name one environment here, and give the command "
+            f"once for each: {', '.join(mixture.weights)}"
+        )
     module, _, env_id = text.rpartition(":")
     if module:
         if "" not in sys.path:

@@ -23,6 +23,7 @@ from rich.console import Console
 from palaestra.cli.display import note, show_line, table
 from palaestra.cli.episodes import Reading
 from palaestra.cli.output import Reported, reporting, require_writable
+from palaestra.endpoint.config import address_of
 from palaestra.errors import UsageError
 from palaestra.judging.prompt import episode_prompt
 from palaestra.judging.rule import by_rule
@@ -61,6 +62,8 @@ class Options(Reported):
     def __post_init__(self) -> None:
         if self.out.suffix != ".jsonl":
             raise UsageError(f"--out is {self.out}; expected a name that ends in .jsonl")
+        for url in self.teacher:
+            address_of(url, "--teacher")
         require_writable("--out", self.out)
 
 

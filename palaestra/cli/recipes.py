@@ -9,8 +9,9 @@ from rich.console import Console
 
 from palaestra.cli.display import table
 from palaestra.cli.output import Reported, reporting
-from palaestra.trainers.checked import PARTS, flat, plain
-from palaestra.trainers.recipe_sources import sourced
+from palaestra.errors import UsageError
+from palaestra.trainers.checked import PARTS, plain
+from palaestra.trainers.recipe_sources import apart, sourced
 from palaestra.trainers.recipes import RECIPES, Recipe, find_recipe
 
 
@@ -18,23 +19,32 @@ from palaestra.trainers.recipes import RECIPES, Recipe, find_recipe
 class Options(Reported):
     """Show the presets of the algorithm."""
 
-    name: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[RECIPE]", help_behavior_hint="")] = None
+    name: Annotated[
+        tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[RECIPE]", help_behavior_hint="")
+    ] = ()
     """One of them, with every value and its source."""
+
+    def __post_init__(self) -> None:
+        if len(self.name) > 1:
+            raise UsageError(
+                f"{len(self.name)} recipes are named: {', '.join(self.name)}; name one to see it whole, or none to see "
+                "what each has that the default has not"
+            )
 
 
 def run(arguments: Sequence[str]) -> int:
     """Print the presets by what differs from the first, or one of them whole."""
     options, console = tyro.cli(Options, args=list(arguments), prog="palaestra recipes"), Console()
     with reporting(options.json) as figures:
-        if options.name is not None:
-            find_recipe(options.name)  # Or an error that names the closest.
-            values = sourced(options.name)
+        for name in options.name:
+            find_recipe(name)  # Or an error that names the closest.
+            values = sourced(name)
             figures |= {key: {"value": value, "source": source} for key, value, source in values}
             rows = {_option(key): (str(value), source) for key, value, source in values}
-            drawn = table(f"Recipe {options.name}", rows, ("value", "source"), justify="left")
+            drawn = table(f"Recipe {name}", rows, ("value", "source"), justify="left")
             drawn.columns[0].no_wrap = True  # An option that is broken in two can neither be copied nor found.
             console.print(drawn)
-        else:
+        if not options.name:
             figures |= {name: plain(recipe) for name, recipe in RECIPES.items()}
             console.print(
                 table("Recipes", {name: (_apart(name),) for name in RECIPES}, ("beside grpo-tcr",), justify="left")
@@ -52,6 +62,4 @@ def _option(key: str) -> str:
 
 def _apart(name: str) -> str:
     """What a preset has that the default has not."""
-    default, own = (flat(plain(find_recipe(one))) for one in ("grpo-tcr", name))
-    found = [f"{key} {value}" for key, value in own.items() if key != "recipe_name" and default.get(key, ...) != value]
-    return ", ".join(found) or "the default"
+    return ", ".join(apart(RECIPES[name], RECIPES["grpo-tcr"])) or "the default"

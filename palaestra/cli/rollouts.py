@@ -30,6 +30,7 @@ from palaestra.errors import PalaestraError, TrainingHalted, UsageError
 from palaestra.plain import from_pairs
 from palaestra.record import Record
 from palaestra.registry import arena
+from palaestra.trainers.env_config import EnvId
 from palaestra.trainers.interrupts import Interrupted, Interrupts
 from palaestra.trainers.progress import Progress
 from palaestra.trainers.provenance import weights_of
@@ -49,7 +50,7 @@ class RolloutOptions(Reported):
     SUFFIX: ClassVar[str] = ".jsonl"
     """Of the file that is made."""
 
-    env_id: Annotated[str, tyro.conf.Positional]
+    env_id: EnvId
     """Environment, by id."""
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])]
     """File for what is made of the episodes; they themselves go to FILE.played.jsonl beside it."""

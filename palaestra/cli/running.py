@@ -104,5 +104,7 @@ def _way_on(command: str, record: Run) -> str:
     from palaestra.trainers.checkpoint import last_step
 
     step = last_step(record.checkpoints)
-    safe = "no step is saved yet, so it begins again" if step is None else f"step {step} is saved"
-    return f"{safe}; go on with: palaestra {command} --resume {shlex.quote(str(record.folder))}"
+    way = f"palaestra {command} --resume {shlex.quote(str(record.folder))}"
+    if step is None:
+        return f"no step is saved yet: {way} begins again with the same options; for others name another --run"
+    return f"step {step} is saved; go on with: {way}"

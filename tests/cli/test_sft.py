@@ -293,7 +293,7 @@ def test_an_interrupt_before_the_first_step_leaves_the_way_on(capsys, files, tmp
     monkeypatch.setattr(room.Imitation, "step", lambda self, rate=None: os.kill(os.getpid(), signal.SIGINT))
     status, _, err = run(capsys, "sft", files["two-hop"], "--run", tmp_path / "run", *SHORT)
     assert status == 130
-    assert f"no step is saved yet, so it begins again; go on with: palaestra sft --resume {tmp_path / 'run'}" in err
+    assert f"no step is saved yet: palaestra sft --resume {tmp_path / 'run'} begins again with the same options" in err
 
 
 def test_a_run_goes_on_with_the_episodes_that_it_began_with_alone(capsys, files, tmp_path):

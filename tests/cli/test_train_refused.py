@@ -134,7 +134,7 @@ def test_who_goes_on_with_a_run_keeps_its_folder(capsys, monkeypatch, tmp_path):
         pass
     monkeypatch.setattr(reinforce, "raise_tiny", raise_tiny)
     assert main(["train", "--resume", str(tmp_path / "run")]) == 2
-    assert "go on with: palaestra train --resume" in capsys.readouterr().err
+    assert "no step is saved yet: palaestra train --resume" in capsys.readouterr().err
     assert (tmp_path / "run" / "config.json").is_file()
 
 

@@ -13,7 +13,7 @@ from fake_server import FakeServer as Server
 from fake_server import Reply, error, nobody, replying, said
 
 from palaestra import ConfigError, TrainingHalted
-from palaestra.errors import Broken
+from palaestra.errors import Broken, UsageError
 from palaestra.record import Lesson, Record, from_line, to_line
 from palaestra.trainers import grpo
 from palaestra.trainers.batch import Scored
@@ -102,6 +102,18 @@ def test_f28_f29_a_judge_that_fails_for_good_halts_the_run_and_says_why(two_hop,
         url = stack.enter_context(nobody()) if answers is None else stack.enter_context(replying(*answers))
         with pytest.raises(TrainingHalted, match=f"(?s)max_broken_share.*its judge failed.*{why}"):
             trained(two_hop, recipe([url], deadline=1.0, tries=2), steps=1)
+
+
+def test_f29_a_judge_that_refuses_every_question_ends_the_run_before_the_round_does(two_hop):
+    asked = []
+
+    def refuse(seen):
+        asked.append(seen.method)
+        return Reply({"data": []}) if seen.method == "GET" else error(401, "no such key")
+
+    with Server(refuse) as server, pytest.raises(UsageError, match=r"(?s)refuses every question.*no such key"):
+        trained(two_hop, recipe([server], at_once=1), steps=1)
+    assert 8 <= asked.count("POST") < 12, "of the sixteen of this step"
 
 
 def test_f28_a_few_episodes_without_a_verdict_are_dropped_and_counted_and_never_0(two_hop):

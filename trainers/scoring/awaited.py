@@ -13,6 +13,7 @@ from typing import Any
 
 from palaestra.endpoint.background import BackgroundLoop
 from palaestra.episode import Episode
+from palaestra.errors import UsageError
 from palaestra.trainers.batch import Scored
 
 
@@ -26,6 +27,8 @@ class Remark:
     """Beside them, such as a critique."""
 
 
+_REFUSALS = 8
+"""So many requests that a judge refuses for good, before it has answered any, are enough."""
 Judge = Callable[[Sequence[Episode]], Awaitable[Sequence[Remark]]]
 """Asked for several episodes together; one Remark each, in their order."""
 
@@ -54,7 +57,8 @@ class Scoring:
         self._asked: dict[Future[Sequence[Remark]], list[tuple[int, Scored]]] = {}
         self._loop = BackgroundLoop("the judge of training")
         self._turns = asyncio.Semaphore(at_once)
-        self._count = 0
+        self._count = self._refused = 0
+        self._answered = False
 
     def put(self, episode: Episode) -> None:
         """Take an episode that has ended."""
@@ -105,7 +109,11 @@ class Scoring:
             except Exception as error:  # A judge is somebody else's program: whatever it raises costs its episodes.
                 why = f"its judge failed: {type(error).__name__}: {error}"
                 self._ready += [(number, Scored(scored.episode, fault=why)) for number, scored in asked]
+                self._refused += isinstance(error, UsageError)
+                if self._refused >= _REFUSALS and not self._answered:
+                    raise UsageError(f"the judge refuses every question: {error}") from error
                 continue
+            self._answered = True
             for (number, scored), remark in zip(asked, remarks, strict=True):
                 terms = {**(scored.terms or {}), **remark.terms}
                 self._ready.append((number, _checked(Scored(scored.episode, terms, remark.said))))

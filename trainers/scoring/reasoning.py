@@ -14,7 +14,7 @@ from functools import partial
 from typing import Annotated, Any
 
 from palaestra.endpoint import Endpoint, EndpointConfig
-from palaestra.endpoint.config import DEFAULT_KEY
+from palaestra.endpoint.config import DEFAULT_KEY, address_of
 from palaestra.endpoint.judge import Judge
 from palaestra.episode import Episode
 from palaestra.errors import ConfigError
@@ -61,6 +61,7 @@ class ReasoningReward:
         if self.read_chars < LEAST_CHARS:
             raise ConfigError(f"read_chars is {self.read_chars}; expected at least {LEAST_CHARS:,}, or nothing is read")
         for url in self.url:
+            address_of(url, "--recipe.judge.url", "http://127.0.0.1:8100/v1")
             self._served(url)
 
     def opened(self) -> "ReasoningJudge":
