@@ -43,7 +43,7 @@ def main() -> None:
         "--out", folder / "pool.jsonl")  # fmt: skip
     pool = ("--env-options", f"tasks={folder / 'pool.jsonl'}")
     demonstrate(folder / "shown.jsonl", str(folder / "pool.jsonl"), shown)
-    run("sft", folder / "shown.jsonl", "--epochs", 4, "--run", folder / "sft")
+    run("sft", folder / "shown.jsonl", "--epochs", 4, "--batch-rows", 16, "--run", folder / "sft")
     start = folder / "sft" / "model"
 
     short = ("--max-turn-tokens", 48, "--max-episode-tokens", 384)
