@@ -23,7 +23,7 @@ COMPARISONS = {
         {"grpo": Arm()},
         "grpo",
         150_000,
-        {**_LONGER, "max_turn_tokens": 96, "num_prompts": 8, "learning_rate": 3e-4},
+        {**_LONGER, "max_turn_tokens": 96, "num_prompts": 8, "learning_rate": 5e-4, "max_grad_norm": 0.1},
         {"rubric": False},
         tasks=192,
         untrained=True,
