@@ -5,14 +5,15 @@ can do the task but mostly does not bother; reinforcement learning then has some
 in the loss: without them the guesses turn into long garbage.
 
 Imitation stops at a gate, not at a step count: success of the episodes that used the tool, which means that at least
-one call was served, measured on training tasks that were not demonstrated; of all episodes, where no demonstration used
-one. Initial weights that do not get there are given up and others drawn, which is reported and counted. A demonstrator
-that is below the gate itself is reported at once: what it shows is all there is to imitate.
+one call was served, measured on training tasks that were not demonstrated; where no demonstration used one, success of
+all episodes as a share of the demonstrations'. Initial weights that do not get there are given up and others drawn,
+which is reported and counted. A demonstrator that is below the gate itself is reported at once: what it shows is all
+there is to imitate. So are demonstrations that are longer than what may be played.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from palaestra import formats
@@ -25,6 +26,7 @@ from palaestra.episode import Episode, Start, Status, TokenRow
 from palaestra.errors import TrainingHalted
 from palaestra.protocols import Arena
 from palaestra.registry import Demonstrator, demonstrators, format_read
+from palaestra.trainers.audit.tokens import spans
 from palaestra.trainers.config import ColdStartConfig, GRPOConfig
 from palaestra.trainers.learner import Learner
 from palaestra.trainers.opening import limits, open_arena
@@ -49,16 +51,20 @@ class _Measure:
 
     with_tool: Mapping[str, bool]
     """By environment."""
+    shown: Mapping[str, float] = field(default_factory=dict)
+    """The demonstrator's success, where no tool is used. Its bad habit is in it, and who imitates it does no better."""
 
     @property
     def name(self) -> str:
         """As a sentence names it."""
-        return "success in episodes with a served call" if any(self.with_tool.values()) else "success"
+        if any(self.with_tool.values()):
+            return "success in episodes with a served call"
+        return "of the demonstrator's success" if self.shown else "success"
 
     @property
     def metric(self) -> str:
         """As Progress names it."""
-        return "success_with_tool" if any(self.with_tool.values()) else "rewards/success/mean"
+        return "success_with_tool" if any(self.with_tool.values()) else "success_of_demonstrator"
 
     def of(self, episodes: Sequence[Episode]) -> float:
         """Of played episodes; 0 where none counts."""
@@ -67,7 +73,7 @@ class _Measure:
             env = episode.start.env
             if episode.reward is not None and (_used(episode) or not self.with_tool.get(env)):
                 counted.setdefault(env, []).append(episode.parts["success"])
-        return min(sum(own) / max(1, len(own)) for own in counted.values())
+        return min(sum(own) / max(1, len(own)) / self.shown.get(env, 1.0) for env, own in counted.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +137,8 @@ def cold_start(
     tokenizer = tiny_tokenizer(m["content"] for e in demonstrations for m in e.attempt.messages)
     chat = Chat(tokenizer)
     rows = [row for episode in demonstrations for row in written_rows(chat, episode.attempt.messages)]
+    if note := _too_long(rows, limits):
+        yield Progress("demonstrations", len(demonstrations), config.demonstrations, note=note)
     best = 0.0
     for attempt in range(config.max_attempts):
         model = tiny_model(len(tokenizer), layers=config.layers, seed=seed * config.max_attempts + attempt)
@@ -196,7 +204,9 @@ def _measure(demonstrations: Sequence[Episode], config: ColdStartConfig) -> _Mea
     used: dict[str, bool] = {}
     for episode in demonstrations:
         used[episode.start.env] = used.get(episode.start.env, False) or _used(episode)
-    measure = _Measure(used)
+    without = {env: [one for one in demonstrations if one.start.env == env] for env, tool in used.items() if not tool}
+    reached = {env: _Measure({env: False}).of(own) for env, own in without.items()}
+    measure = _Measure(used, {env: success for env, success in reached.items() if success})
     shown = measure.of(demonstrations)
     if shown < config.imitation_gate:
         habit = "" if any(measure.with_tool.values()) else f", played with tool_rate={config.tool_rate:g},"
@@ -206,6 +216,20 @@ def _measure(demonstrations: Sequence[Episode], config: ColdStartConfig) -> _Mea
             "gate with --cold-start.imitation-gate"
         )
     return measure
+
+
+def _too_long(rows: Sequence[TokenRow], limits: TokenLimits) -> str:
+    """What to say where demonstrations are longer than what may be played: nobody could succeed in their way."""
+    turns = [max((end - begin for begin, end in spans(row.sampled)), default=0) for row in rows]
+    pairs = zip(rows, turns, strict=True)
+    cut = sum(len(row) > limits.max_episode_tokens or turn > limits.max_turn_tokens for row, turn in pairs)
+    if not cut:
+        return ""
+    return (
+        f"{cut / len(rows):.0%} of what is demonstrated would be cut off in play: the longest row has "
+        f"{max(map(len, rows))} tokens, the longest turn {max(turns)}; raise --play.max-episode-tokens, which is "
+        f"{limits.max_episode_tokens}, and --play.max-turn-tokens, {limits.max_turn_tokens}"
+    )
 
 
 def _used(episode: Episode) -> bool:

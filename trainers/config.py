@@ -204,8 +204,8 @@ class ColdStartConfig:
     layers: Annotated[int, COUNT] = 2
     """Depth of the model."""
     imitation_gate: Annotated[float, Field(gt=0, le=1)] = 0.85
-    """Success at which imitation may end, of the episodes that used a tool: in which a call was served. Of all
-    episodes, where no demonstration used one."""
+    """Success at which imitation may end, of the episodes that used a tool: in which a call was served. Where no
+    demonstration used one, the share of the demonstrations' success that all episodes are to reach."""
     gate_tasks: Annotated[int, COUNT] = 192
     """Episodes that the gate is measured on."""
     first_gate: Annotated[int, NOT_NEGATIVE] = 300

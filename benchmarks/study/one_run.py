@@ -148,10 +148,13 @@ def _trained(config: GRPOConfig, local: Any, asked: Mapping[str, Any], spent: fl
     with closing(open_arena(config)) as arena, closing(train(learner, arena)) as stage:
         while len(curve) <= asked["points"]:
             try:
-                progress = next(stage)
+                progress = next(stage, None)
             except TrainingHalted as error:
                 note = str(error)
                 learner.publish()  # The engine, which was at rest for the update, plays again.
+                break
+            if progress is None:
+                note = f"its {learner.steps} steps were over before its tokens"
                 break
             steps.add(progress, config.recipe.shaping.length)
             while len(curve) <= asked["points"] and spent + steps.tokens >= place * len(curve):

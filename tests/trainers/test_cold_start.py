@@ -31,7 +31,7 @@ SMALL = ColdStartConfig(
 )
 
 
-def raised(arena, gates, monkeypatch, config=SMALL, seed=0, demonstrator=DEMONSTRATOR):
+def raised(arena, gates, monkeypatch, config=SMALL, seed=0, demonstrator=DEMONSTRATOR, turn=20):
     """Raise with a gate that answers these values in turn; returns the progress and the pupil."""
     answers = iter(gates)
     monkeypatch.setattr(room, "_reached", lambda *_: next(answers))
@@ -39,7 +39,7 @@ def raised(arena, gates, monkeypatch, config=SMALL, seed=0, demonstrator=DEMONST
         arena,
         demonstrator,
         seed=seed,
-        limits=TokenLimits(20, 200),
+        limits=TokenLimits(turn, 200),
         slots=8,
         device_name="cpu",
         config=config,
@@ -157,12 +157,34 @@ class Repeat(ToolEnv):
 def test_where_no_demonstration_uses_a_tool_the_gate_measures_success(repeat, monkeypatch):
     seen, pupil = raised(repeat, [0.5, 0.9, 0.88], monkeypatch, demonstrator=copied)
     assert pupil.attempts == 1
-    assert [p.metrics["rewards/success/mean"] for p in seen if "rewards/success/mean" in p.metrics] == [0.5, 0.9]
+    measured = "success_of_demonstrator"
+    assert [p.metrics[measured] for p in seen if measured in p.metrics] == [0.5, 0.9]
     episodes = pupil.demonstrations
     assert room._Measure(with_tool={"": False}).of(episodes) == 1.0
     assert room._Measure(with_tool={"": True}).of(episodes) == 0.0, "nothing calls a tool, so nothing would ever pass"
-    with pytest.raises(TrainingHalted, match=r"none of 3 initial weights reached 0\.85 success in 4 steps, on tasks"):
+    with pytest.raises(
+        TrainingHalted, match=r"none of 3 .* reached 0\.85 of the demonstrator's success in 4 steps, on tasks"
+    ):
         raised(repeat, [0.1] * 6, monkeypatch, demonstrator=copied)
+
+
+def test_without_a_tool_the_gate_asks_for_a_share_of_what_was_shown_the_bad_habit_included(repeat, monkeypatch):
+    def habitual(messages, rng, tool_rate=1.0):
+        return copied(messages, rng) if rng.random() < tool_rate else "nothing"
+
+    _, pupil = raised(repeat, [0.9, 0.88], monkeypatch, demonstrator=habitual)
+    shown = [episode.parts["success"] for episode in pupil.demonstrations]
+    assert 0 < sum(shown) < 0.85 * len(shown), "a gate on success itself would refuse this demonstrator"
+    measure = room._measure(pupil.demonstrations, SMALL)
+    assert measure.of(pupil.demonstrations) == pytest.approx(1.0)
+    assert measure.of([one for one in pupil.demonstrations if not one.parts["success"]]) == 0.0
+
+
+def test_demonstrations_that_are_longer_than_what_may_be_played_are_told(repeat, monkeypatch):
+    seen, _ = raised(repeat, [0.9, 0.9], monkeypatch, demonstrator=copied, turn=1)
+    (note,) = [progress.note for progress in seen if progress.note]
+    assert "100% of what is demonstrated would be cut off in play" in note
+    assert "--play.max-turn-tokens, 1" in note
 
 
 def test_a_demonstrator_below_the_gate_is_said_before_anything_is_imitated(repeat, two_hop, monkeypatch):
