@@ -285,7 +285,7 @@ def test_a_signal_around_the_training_says_how_to_go_on(capsys, monkeypatch, mod
         struck(patch, (reinforce, where), signal.SIGTERM)
         status, _, err = run(capsys, *options(folder, model=model))
     assert status == 143
-    assert f"go on with: palaestra train --resume {folder}" in err
+    assert f"palaestra train --resume {folder}" in err
     assert ("step 3 is saved" in err) == (where != "measure_before")
     assert run(capsys, "train", "--resume", folder)[0] == 0
     same_end(folder, finished)

@@ -92,26 +92,28 @@ def test_f29_a_judge_that_is_dead_costs_nothing_while_another_lives(two_hop):
     [
         (None, "no connection"),
         ([said("<score>high</score>")], "holds no number"),
-        ([Reply(b"<html>hello</html>")], "HTML"),
         ([verdict(1), error(400, "maximum context length is 8 tokens")], "longer than the judge's context"),
     ],
 )
 def test_f28_f29_a_judge_that_fails_for_good_halts_the_run_and_says_why(two_hop, answers, why):
-    """Also one that is gone, answers a page, or has no room for an episode."""
+    """Also one that is gone, or has no room for an episode."""
     with ExitStack() as stack:
         url = stack.enter_context(nobody()) if answers is None else stack.enter_context(replying(*answers))
         with pytest.raises(TrainingHalted, match=f"(?s)max_broken_share.*its judge failed.*{why}"):
             trained(two_hop, recipe([url], deadline=1.0, tries=2), steps=1)
 
 
-def test_f29_a_judge_that_refuses_every_question_ends_the_run_before_the_round_does(two_hop):
+@pytest.mark.parametrize(
+    ("answer", "why"), [(error(401, "no such key"), "no such key"), (Reply(b"<html>hello</html>"), "HTML")]
+)
+def test_f29_a_judge_that_refuses_every_question_ends_the_run_before_the_round_does(two_hop, answer, why):
     asked = []
 
     def refuse(seen):
         asked.append(seen.method)
-        return Reply({"data": []}) if seen.method == "GET" else error(401, "no such key")
+        return Reply({"data": []}) if seen.method == "GET" else answer
 
-    with Server(refuse) as server, pytest.raises(UsageError, match=r"(?s)refuses every question.*no such key"):
+    with Server(refuse) as server, pytest.raises(UsageError, match=f"(?s)refuses every question.*{why}"):
         trained(two_hop, recipe([server], at_once=1), steps=1)
     assert 8 <= asked.count("POST") < 12, "of the sixteen of this step"
 
