@@ -22,9 +22,11 @@ from palaestra.trainers.config import tiny_config
 from palaestra.trainers.durable import PART, whole_folder, write_text
 from palaestra.trainers.progress import Progress
 from palaestra.trainers.provenance import cpu_seconds, versions
+from palaestra.trainers.recipes import find_recipe
 from palaestra.trainers.report import save_curve, transcript
-from palaestra.trainers.resume import FREE, ROUNDING, read_config
+from palaestra.trainers.resume import FREE, ROUNDING, read_config, refused
 from palaestra.trainers.run import Run, fresh_folder
+from palaestra.trainers.scoring.reasoning import ReasoningReward
 from palaestra.trainers.sft_config import tiny_sft_config
 
 CONFIG = tiny_config("palaestra/TwoHop-v0", steps=3, lr_schedule="constant", recorded_groups=1)
@@ -296,10 +298,21 @@ def test_options_on_which_no_weight_depends_may_change_and_are_remembered(tmp_pa
     }
     asked = changed(CONFIG, {**other, "max_logprob_gap": 0.5, "fit": False})
     then, now = flat(plain(CONFIG)), flat(plain(asked))
-    assert {name for name in now if now[name] != then[name]} == {*FREE} - {"engine.urls"}
+    of_servers = {"engine.urls", *(name for name in FREE if name.startswith("recipe.judge."))}
+    assert {name for name in now if now[name] != then[name]} == {*FREE} - of_servers
     with Run.reopened(tmp_path, asked) as run:
         assert run.notes == []
     assert read_config(tmp_path) == asked
+
+
+def test_a_run_goes_on_with_another_address_of_its_judge_and_no_other_judge():
+    def judged(**settings):
+        judge = ReasoningReward(**{"url": ("http://127.0.0.1:1/v1",), **settings})
+        return replace(CONFIG, recipe=replace(find_recipe("reagent-r"), judge=judge))
+
+    assert refused(judged(), judged(url=("http://127.0.0.1:2/v1",), served_as="other", key_env="KEY")) == ""
+    assert "recipe.judge.score_weight" in refused(judged(), judged(score_weight=0.5))
+    assert "recipe" in refused(CONFIG, judged())
 
 
 def test_options_that_change_the_last_bits_may_change_and_say_so(tmp_path):
