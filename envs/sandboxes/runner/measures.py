@@ -8,7 +8,7 @@ from collections.abc import Callable
 from .cells import Message, Place, Process
 from .cgroups import Group
 from .output import MARK_BYTES, Outputs
-from .watching import cpu_seconds, tree
+from .watching import cpu_seconds, tree, weigh_as_one
 from .wire import LIMITED, RESULT
 
 SHORT_SECONDS = 0.0005
@@ -39,7 +39,9 @@ class Meters:
         """Whether the session's processes have computed more together than they may; what comes then begins anew."""
         found = self._group.cpu_seconds() if self._group is not None else None
         if found is None:
-            found = cpu_seconds(tree(place.first.pid))
+            pids = tree(place.first.pid)
+            weigh_as_one(pids)
+            found = cpu_seconds(pids)
         beyond = found - self._before > self._cpu_seconds
         if beyond:
             self._before = found

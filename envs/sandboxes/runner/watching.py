@@ -1,5 +1,7 @@
 """What a session's processes hold and compute, where no control group counts it: the supervisor asks, and kills.
 
+Nor does a group share out the processors there: the more processes a session has, the lower it sets their priority.
+
 The weaker promise: between two looks a session can hold more than its limit, by at most `processes` times the address
 space of one (which rlimits bound). Shared pages are counted once between those that share them (Pss), so a session that
 was forked from a large zygote is not blamed for the zygote. What a process computed is lost where its parent ignores
@@ -7,6 +9,7 @@ the ends of its children.
 """
 
 import contextlib
+import math
 import os
 import resource
 import signal
@@ -14,6 +17,10 @@ import time
 from collections.abc import Iterable
 
 _KILL_ROUNDS = 100
+_FEW = 8
+"""Processes that a session may have and each keep its priority: it is not given back."""
+_STEP, _LEAST = 1.25, 19
+"""The kernel's: how much less a process weighs for each step of niceness, and the last step."""
 ENDED: tuple[list[bytes], ...] = ([b"Z"], [b"X"], [])
 """How the status of a process begins that is gone, or only waits to be reaped."""
 
@@ -35,6 +42,16 @@ def watched_memory(pids: Iterable[int]) -> int:
 def cpu_seconds(pids: Iterable[int]) -> float:
     """What these processes computed, and those that they have waited for: of a tree, all that has not been disowned."""
     return sum(int(ticks) for pid in pids for ticks in status(pid)[11:15]) / os.sysconf("SC_CLK_TCK")
+
+
+def weigh_as_one(pids: list[int]) -> None:
+    """Many processes get about the processor time of one, so that those of other sessions do not wait for them."""
+    if len(pids) <= _FEW:
+        return
+    niceness = min(math.ceil(math.log(len(pids), _STEP)), _LEAST)
+    for pid in pids:
+        with contextlib.suppress(OSError):  # gone, or of a user that is not ours
+            os.setpriority(os.PRIO_PROCESS, pid, niceness)
 
 
 def status(pid: int | str) -> list[bytes]:
