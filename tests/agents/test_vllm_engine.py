@@ -91,7 +91,7 @@ def test_a_server_that_cannot_be_trained_with_is_refused_in_a_sentence():
             with pytest.raises(UsageError, match=reason) as refusal:
                 engine.check(TOKENIZER, 64)
             assert server.url in str(refusal.value)
-            assert time.monotonic() - began < 5, reason
+            assert time.monotonic() - began < 20, reason
         server.lies = {}
         engine.check(TOKENIZER, 64)
 

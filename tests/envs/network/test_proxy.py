@@ -310,7 +310,7 @@ def test_a_page_that_asks_for_many_slow_names_holds_up_no_other_episode():
     gate = threading.Event()
 
     async def go():
-        allow, limits = allow_list("public"), ProxyLimits(connect_seconds=1.0, connections=1000)
+        allow, limits = allow_list("public"), ProxyLimits(connect_seconds=2.0, connections=1000)
         flooded = FilteringProxy(Way(allow, limits, lambda name: gate.wait(30) and []))
         other = FilteringProxy(Way(allow, limits, lambda name: ["127.0.0.1"]))
         await flooded.start()
@@ -321,7 +321,7 @@ def test_a_page_that_asks_for_many_slow_names_holds_up_no_other_episode():
             await asyncio.sleep(0.2)
             begun = time.monotonic()
             assert b"not public" in await said(other, get(0, line=b"CONNECT quick.org:443 HTTP/1.1"))
-            assert time.monotonic() - begun < 0.7
+            assert time.monotonic() - begun < 1.5
             assert looking_up() - before <= MAX_OWN_LOOKUPS + 1  # The one that has just answered may be ending.
             assert {answer.split(b" ")[1] for answer in await flood} <= {b"502", b"504"}
         await flooded.close()
@@ -359,7 +359,7 @@ def test_a_tunnel_carries_bytes_both_ways_and_ends_by_either_side_by_idleness_an
 
             reader, writer = await tunnel(proxy, server.port)
             begun = time.monotonic()
-            assert await reader.read() == b"" and 0.1 < time.monotonic() - begun < 2  # Half-open, idle.
+            assert await reader.read() == b"" and 0.1 < time.monotonic() - begun < 10  # Half-open, idle.
             writer.transport.abort()
 
             reader, writer = await tunnel(proxy, server.port)

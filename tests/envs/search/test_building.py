@@ -231,5 +231,5 @@ def test_a_query_of_any_size_is_answered_at_once(tmp_path):
     index = EmbeddedIndex(build(corpus_of(tmp_path), tmp_path / "index").path)
     begun = time.process_time()
     assert found(index, "colour3 " + "word{} " * 100_000, 1) == ["r3"]
-    assert time.process_time() - begun < 1
+    assert time.process_time() - begun < 3
     assert index.search("row", 0) == [] == index.search("", 5)

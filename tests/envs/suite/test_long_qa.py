@@ -102,7 +102,7 @@ def test_every_number_of_a_hedge_is_claimed():
     for text in ("9" * 5000, "9, " * 5000, "9." * 5000, "9 or " * 5000, "-" * 5000, " " * 5000):
         began = time.process_time()
         assert claims(f"{text} crowns 1.2.3 hours") is not None
-        assert time.process_time() - began < 0.5, text[:10]
+        assert time.process_time() - began < 2, text[:10]
 
 
 # With a judge.
