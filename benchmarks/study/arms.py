@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from start_models import Phase, StartModel
+from start_models import PatientStart, Phase, StartModel
 
 FIVE, TEN = 5, 10
 POOL = {"count": 9, "dead": "0+1+2"}
@@ -40,6 +40,9 @@ STARTS = {
     ),
     "trail-malformed": StartModel(
         (_trail("teacher"), _trail("teacher", habits={"malformed": HABITUAL}, **HABIT)), (0.02, 0.10)
+    ),
+    "trail-starved": PatientStart(
+        (_trail("teacher"), _trail("teacher", habits={"malformed": 0.95}, **HABIT)), (0.02, 0.10)
     ),
     "trail-real": StartModel((_trail("city", fail=0.3, tool_rate=0.4),)),
     # What a busy tool says is in the tokenizer of all three, and in the demonstrations of one.
@@ -194,6 +197,17 @@ COMPARISONS = {
         "PRS and a binary reward, where calls cannot be read",
         "Paying for stages helps where the outcome is hardly ever reached.",
         "trail-malformed",
+        "study/Trail-v0",
+        {"binary": Arm(), "prs": Arm(env_id="study/StagedTrail-v0")},
+        "binary",
+        50_000,
+        {"learning_rate": 5e-4, "num_prompts": 16},
+        {"kinds": "teacher"},
+    ),
+    "prs-starved": Comparison(
+        "PRS and a binary reward, from starts that are hardly ever paid",
+        "The same, where the bounds on served calls are kept.",
+        "trail-starved",
         "study/Trail-v0",
         {"binary": Arm(), "prs": Arm(env_id="study/StagedTrail-v0")},
         "binary",

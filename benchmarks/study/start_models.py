@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from critics import both_attempts
@@ -64,6 +64,15 @@ class StartModel:
     phases: Sequence[Phase]
     served: tuple[float, float] | None = None
     """Bounds of the share of first calls that are served, after the last phase."""
+    anew: ClassVar[bool] = True
+    """Whether a further try forgets the one before."""
+
+
+@dataclass(frozen=True)
+class PatientStart(StartModel):
+    """A further try of the last phase goes on from the one before, so that the share comes down to what is shown."""
+
+    anew: ClassVar[bool] = False
 
 
 def opened(name: str, recipe: StartModel, seed: int, root: Path) -> Path:
@@ -95,7 +104,8 @@ def _raised(recipe: StartModel, seed: int, folder: Path) -> dict[str, float]:
     before_last, (least, most) = copy.deepcopy(local.model.state_dict()), recipe.served
     found: list[tuple[float, float, dict[str, Any]]] = []
     while len(found) < MOST_TRIES and not (found and found[-1][0] == 0):
-        local.model.load_state_dict(before_last)
+        if recipe.anew:
+            local.model.load_state_dict(before_last)
         _imitate(local, phase, dialogues, seed)
         served = measure(local.agent, phase.env_id, phase.options, TokenLimits(72, 256))["served"]
         found.append((max(least - served, served - most, 0.0), served, copy.deepcopy(local.model.state_dict())))
