@@ -76,11 +76,13 @@ COLUMNS: Mapping[str, Callable[[Line], float | None]] = {
     "tokens of curation": lambda line: line.get("curation_tokens"),
 }
 _CLIP = ["optimizer steps", "clipped, of free tokens with A > 0", "clipped, of all tokens", "entropy, last 5"]
+_STAGED = ["dead, steps 1-5", "dead groups", "first call served, before", "after"]
 SHOWN = {
     "vspo": ["optimizer steps", "dead groups", "copies a step", "largest share", "useful tokens", "entropy, last 5"],
     "origin": ["busy calls repeated, before", "repeated, after", "calls, after", "dead groups", "control"],
-    "prs-format": ["dead, steps 1-5", "dead groups", "first call served, before", "after"],
-    "prs-choice": ["dead, steps 1-5", "dead groups", "first call served, before", "after"],
+    "prs-format": _STAGED,
+    "prs-starved": _STAGED,
+    "prs-choice": _STAGED,
     "curated": ["useful tokens", "dead groups", "tasks kept", "tokens of curation", "optimizer steps"],
     "sequence": _CLIP,
     "epsilon-high": _CLIP,
