@@ -12,7 +12,7 @@ from pathlib import Path
 
 from palaestra.cli import main as palaestra
 
-SMALL = {"max_turn_tokens": 72, "max_episode_tokens": 256}
+SMALL = ("--max-turn-tokens=72", "--max-episode-tokens=256")
 
 
 def main() -> None:
@@ -38,45 +38,19 @@ def main() -> None:
     run("collect", "two-hop", "--tasks", shown, "--out", folder / "hops.jsonl")
     run("collect", "calculator", "--env-options", sums, "--tasks", shown, "--out", folder / "products.jsonl")
     run("sft", folder / "hops.jsonl", folder / "products.jsonl", "--epochs", epochs, "--run", folder / "sft")
-    start, small = folder / "sft" / "model", [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items()]
-    for name, extra in (("two-hop", []), ("calculator", ["--env-options", sums])):
-        run(
-            "curate", name, *extra, "--model", start, "-k", 8, "--tasks", pool, *small, "--out", folder / f"{name}.json"
-        )
-    run(
-        *("train", "two-hop=3", "calculator=1", "--env-options", f"calculator.{sums}", "--model", start),
-        *("--curated", folder / "two-hop.json", folder / "calculator.json", "--recipe", "grpo-tcr"),
-        *("--recipe.shaping.max-completion-length", 256, "--optimizer.learning-rate", "7e-4", "--play.ordered"),
-        *(
-            "--play.num-prompts",
-            12,
-            "--play.num-generations",
-            8,
-            "--play.slots",
-            96,
-            "--steps",
-            steps,
-            "--eval-tasks",
-            0,
-        ),
-        *(f"--play.{one[2:]}" for one in small),
-        *("--run", folder / "rl"),
-    )
-    for name, extra in (("two-hop", []), ("calculator", ["--env-options", sums])):
-        both = ["--model", folder / "rl" / "model", "--against", start]
-        run(
-            "eval",
-            name,
-            *extra,
-            *both,
-            "--tasks",
-            tasks,
-            "--samples",
-            samples,
-            *small,
-            "--json",
-            folder / f"avg-{name}.json",
-        )
+    start = folder / "sft" / "model"
+    sources = {"two-hop": [], "calculator": ["--env-options", sums]}
+    for name, extra in sources.items():
+        run("curate", name, *extra, "--model", start, "-k", 8, "--tasks", pool, *SMALL,
+            "--out", folder / f"{name}.json")  # fmt: skip
+    run("train", "two-hop=3", "calculator=1", "--env-options", f"calculator.{sums}", "--model", start,
+        "--curated", folder / "two-hop.json", folder / "calculator.json", "--recipe", "grpo-tcr",
+        "--recipe.shaping.max-completion-length", 256, "--optimizer.learning-rate", "7e-4", "--play.ordered",
+        "--play.num-prompts", 12, "--play.num-generations", 8, "--play.slots", 96, "--steps", steps,
+        "--eval-tasks", 0, *(f"--play.{one[2:]}" for one in SMALL), "--run", folder / "rl")  # fmt: skip
+    for name, extra in sources.items():
+        run("eval", name, *extra, "--model", folder / "rl" / "model", "--against", start, "--tasks", tasks,
+            "--samples", samples, *SMALL, "--json", folder / f"avg-{name}.json")  # fmt: skip
 
 
 def run(*words: object) -> None:
