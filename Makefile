@@ -85,7 +85,7 @@ bench-web: setup  ## search, the text browser, the real one and all of MiniWoB, 
 study: setup  ## the papers' claims put to the test: PART=algorithms, an hour on two cores, or PART=reagent; ONLY=vspo, MINUTES=10
 	@$(PY) benchmarks/study $(PART) --minutes $(MINUTES) $(if $(ONLY),--only $(ONLY))
 
-examples: setup  ## the small versions of the three papers' paths, five minutes each
+examples: setup  ## the small versions of the three papers' paths, three to six minutes each
 	@$(PY) examples/demystify/small.py && $(PY) examples/reagent/small.py && $(PY) examples/prs_vspo/small.py
 
 clean:  ## remove what tests and builds leave behind; .venv and runs/ stay

@@ -17,12 +17,12 @@ SMALL = ("--max-turn-tokens=72", "--max-episode-tokens=256")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a minute in place of five")
+    parser.add_argument("--quick", action="store_true", help="a minute")
     parser.add_argument("--folder", type=Path, default=Path("runs/demystify-small"))
     options = parser.parse_args()
     folder, quick = options.folder, options.quick
     folder.mkdir(parents=True, exist_ok=True)
-    shown, epochs, pool, steps, tasks, samples = (1300, 4, 30, 6, 16, 8) if quick else (2600, 2, 120, 50, 48, 32)
+    shown, epochs, pool, steps, tasks, samples = (1300, 4, 30, 6, 16, 8) if quick else (2600, 2, 120, 150, 48, 32)
 
     published = folder / "published.jsonl"
     with published.open("w") as file:

@@ -14,11 +14,11 @@ from palaestra.cli import main as palaestra
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a minute in place of five")
+    parser.add_argument("--quick", action="store_true", help="a minute")
     parser.add_argument("--folder", type=Path, default=Path("runs/prs-vspo-small"))
     options = parser.parse_args()
     folder, quick = options.folder, options.quick
-    shown, epochs, steps, tasks, samples = (1300, 4, 8, 24, 8) if quick else (2600, 2, 50, 64, 32)
+    shown, epochs, steps, tasks, samples = (1300, 4, 8, 24, 8) if quick else (2600, 2, 150, 64, 32)
 
     folder.mkdir(parents=True, exist_ok=True)
     run("collect", "two-hop", "--tasks", shown, "--out", folder / "teacher.jsonl")
