@@ -117,9 +117,13 @@ def episode_metrics(facts: Sequence[Facts], medians: tuple[float, float] | None 
             "completions/tokens_per_turn": tokens / max(1, sum(one.turns for one in facts if one.tokens)),
             **mode_metrics(facts, medians or medians_of(facts)),
         }
-    for name in dict.fromkeys(name for one in facts for name in one.parts):  # A mixture's may differ.
-        figures[f"rewards/{name}/mean"] = _mean([one.parts[name] for one in facts if name in one.parts])
-    return figures
+    return figures | part_means(facts)
+
+
+def part_means(facts: Sequence[Facts]) -> dict[str, float]:
+    """Each part of the environment's reward, success among them."""
+    names = dict.fromkeys(name for one in facts for name in one.parts)  # A mixture's may differ.
+    return {f"rewards/{name}/mean": _mean([one.parts[name] for one in facts if name in one.parts]) for name in names}
 
 
 def gap_metrics(facts: Sequence[Facts]) -> dict[str, float]:
@@ -134,11 +138,18 @@ def gap_metrics(facts: Sequence[Facts]) -> dict[str, float]:
 def batch_metrics(batch: Batch) -> dict[str, float]:
     """Figures of what is learned from in a batch, and of all that was played for it."""
     broken = float(sum(scored.terms is None for scored in batch.played))
-    if not batch.samples:  # A sampler kept no group: there is nothing to learn from, and it is counted.
-        nothing = {"reward": 0.0, "frac_reward_zero_std": 1.0, "episodes/broken": broken, "num_tokens": 0.0}
-        return {**nothing, **judged_figures(batch.played), **batch.figures}
-    rewards = batch.rewards
     facts = [facts_of(scored.episode) if scored.terms is not None else None for scored in batch.played]
+    rated = [
+        (one, scored)
+        for one, scored in zip(facts, batch.played, strict=True)
+        if one is not None and not scored.episode.start.greedy
+    ]
+    played = [one for one, _ in rated]
+    if not batch.samples:  # A sampler kept no group: there is nothing to learn from, and it is counted.
+        nothing = {"frac_reward_zero_std": 1.0, "episodes/broken": broken, "num_tokens": 0.0}
+        reward = {"reward": _mean([scored.reward for _, scored in rated])} if rated else {}
+        return {**reward, **nothing, **episode_metrics(played), **judged_figures(batch.played), **batch.figures}
+    rewards = batch.rewards
     learned = [one for sample in batch.samples if (one := facts[sample.place]) is not None]
     figures = {
         "reward": rewards.mean(),
@@ -148,9 +159,8 @@ def batch_metrics(batch: Batch) -> dict[str, float]:
         "episodes/broken": broken,
         "num_tokens": sum(batch.lengths),
         # Of all groups: those that are left out or copied would say more of the sampler than of the agent.
-        **gap_metrics(
-            [one for one, scored in zip(facts, batch.played, strict=True) if one and not scored.episode.start.greedy]
-        ),
+        **part_means(played),
+        **gap_metrics(played),
     }
     for name in batch.scored[0].terms or ():
         figures[f"rewards/{name}/mean"] = np.mean([(scored.terms or {})[name] for scored in batch.scored])

@@ -122,8 +122,8 @@ class Run:
 
     @property
     def curve(self) -> list[float]:
-        """Success of each step's episodes, as far as it is written down."""
-        return [line["rewards/success/mean"] for line in self.metrics]
+        """Success of each step's episodes, as far as it is written down; a step whose episodes all broke has none."""
+        return [line["rewards/success/mean"] for line in self.metrics if "rewards/success/mean" in line]
 
     def settle(self, config: RunConfig) -> None:
         """Take down what could not be known before the model was there."""

@@ -16,10 +16,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from palaestra.envs import Task, ToolEnv, tool
+from palaestra.envs import Task, ToolEnv, load_tasks, tool
 from palaestra.envs.rewards.answer import MARK, final_answer
 from palaestra.episode import Attempt, Message
-from palaestra.errors import ToolError, UnknownTask
+from palaestra.errors import ToolError, UnknownTask, UsageError
 from palaestra.formats import ParsedCall, hermes
 
 NAMES = tuple(
@@ -59,6 +59,15 @@ class TwoHop(ToolEnv):
             answer=facts[f"{born[people[0]]} {relation}"],
             data={"facts": facts},
         )
+
+    def read_tasks(self, path: str, split: str) -> Sequence[Task]:
+        """Tasks with their facts: without them every search would fail."""
+        tasks = load_tasks(path, split)
+        if any("facts" not in task.data for task in tasks):
+            raise UsageError(
+                f"{path} has tasks without 'facts', which two-hop searches; expected a file of its own tasks"
+            )
+        return tasks
 
     @tool
     def search(self, query: str) -> str:

@@ -50,6 +50,8 @@ class Options(Reported):
     def __post_init__(self) -> None:
         if self.out.suffix != ".jsonl":
             raise UsageError(f"--out is {self.out}; expected a name that ends in .jsonl")
+        if self.out.resolve() in (path.resolve() for path in (*self.files, *self.against)):
+            raise UsageError(f"--out is {self.out}, which is read too and would be lost; name another file")
         require_writable("--out", self.out)
         if not self.files:
             raise UsageError("name files of tasks: palaestra pool TASKS.jsonl ... --out POOL.jsonl")

@@ -6,7 +6,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
@@ -130,10 +130,11 @@ def run(arguments: Sequence[str]) -> int:
 
 def _with_parts(recipe: Recipe, arguments: list[str]) -> tuple[Recipe, list[str]]:
     """The recipe with the parts that `--recipe.PART NAME` names, and the other arguments."""
+    parts: dict[str, Any] = {}
     for name, field in Recipe.__dataclass_fields__.items():
         flag, table = f"--recipe.{name}", field.metadata.get(PARTS, {})
         if table and (chosen := option_value(arguments, flag)) is not None:
-            recipe = replace(recipe, **{name: part(table, chosen, name)()})
+            parts[name] = part(table, chosen, name)()
             for place in reversed([i for i, text in enumerate(arguments) if text.partition("=")[0] == flag]):
                 del arguments[place : place + (1 if "=" in arguments[place] else 2)]
-    return recipe, arguments
+    return replace(recipe, **parts), arguments  # At once: a recipe that is half changed may contradict itself.

@@ -5,8 +5,8 @@
     <score>0.3</score>
 
 The score is the first number of its block. A critique that is missing is empty. Whatever leaves the score in doubt (no
-number, not a number, two scores, a block that is not closed) is a ValueError with the reason: it is asked for again,
-and never a 0. Left out: asking again (`palaestra.endpoint.judge`).
+number, not a number, 7/10, 70%, two scores, a block that is not closed) is a ValueError with the reason: it is asked
+for again, and never a 0. Left out: asking again (`palaestra.endpoint.judge`).
 """
 
 import math
@@ -14,6 +14,8 @@ import re
 from dataclasses import dataclass
 
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+_NO_SHARE = re.compile(r",\d|\s*[%/]")
+"""What makes another number of one that stands before it: 0,8 and 7/10 and 70%."""
 _TAG = re.compile(r"<(/?)\s*(think|critique|score)\s*>", re.IGNORECASE)
 _WHOLE = ["think", "/think", "critique", "/critique", "score", "/score"]
 
@@ -46,7 +48,7 @@ def read_verdict(text: str, clamp: bool = True) -> Verdict:
         raise ValueError("it has no <score> block")
     number = _NUMBER.search(score)
     value = float(number[0]) if number else math.nan
-    if not math.isfinite(value):
+    if number is None or not math.isfinite(value) or _NO_SHARE.match(score, number.end()):
         raise ValueError(f"its <score> holds no number from 0 to 1 but {score.strip()[:40]!r}")
     within = min(max(value, 0.0), 1.0)
     if value != within and not clamp:

@@ -168,6 +168,7 @@ def test_a_published_test_is_refused_as_training_data_and_a_test_with_a_bad_row_
     out = tmp_path / "pool.jsonl"
     assert "--against" in refused(capsys, "a published test", "pool", test, "--out", out)
     refused(capsys, "1 of 2 rows are wrong", "pool", bad, "--out", out, "--against", bad)
+    refused(capsys, "would be lost", "pool", bad, "--out", tmp_path / "x" / ".." / "bad.jsonl")
     assert not out.exists()
 
 

@@ -56,6 +56,11 @@ def test_a_part_that_is_none_by_default_is_switched_on_by_its_name_and_off_again
     assert config["play"]["max_logprob_gap"] == 0.2
 
 
+def test_parts_that_need_each_other_are_chosen_together(begun):
+    recipe = begun("--recipe.advantage", "gae", "--recipe.critic", "head")["recipe"]
+    assert (recipe["advantage"]["name"], recipe["critic"]["name"]) == ("gae", "head")
+
+
 def test_of_a_part_that_is_named_twice_the_last_counts_and_has_its_own_settings(begun):
     asked = ("--recipe.advantage=successes", "--recipe.advantage", "shuffled", "--recipe.advantage.shuffle", "3")
     assert begun(*asked)["recipe"]["advantage"] == {"name": "shuffled", "shuffle": 3}

@@ -42,7 +42,7 @@ def gone(pid):
         try:
             with open(f"/proc/{pid}/stat") as file:
                 return file.read().rsplit(")", 1)[1].split()[0] == "Z"
-        except FileNotFoundError:
+        except OSError:  # Also ProcessLookupError, where it goes between the two.
             return True
 
     return becomes(is_gone)

@@ -64,6 +64,7 @@ def test_f28_a_verdict_is_the_first_number_of_its_score_and_a_critique_that_may_
         ("<score></score>", "no number"), ("<score>0.8", "not whole"), ("0.8</score>", "not whole"),
         ("<score>NaN</score>", "no number"), ("<score>1e999</score>", "no number"),
         ("<score>0.2</score><score>0.9</score>", "2 <score>"),
+        ("<score>0,8</score>", "'0,8'"), ("<score>7/10</score>", "'7/10'"), ("<score>70 %</score>", "'70 %'"),
         ("<think>so<score>0.8</score>", "<think> block is not closed"),
         ("<critique>c<score>0.8</score>", "<critique> block is not whole"),
     ],

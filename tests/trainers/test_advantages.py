@@ -63,6 +63,8 @@ def test_dead_groups_are_found_by_their_rewards():
 
 def test_own_successes_are_imitated_and_failures_ignored():
     assert Successes()(rewarded(REWARDS, GROUPS), Seen()).tolist() == [1, 0, 0, 1, 0, 1]
+    dear = Seen(costs=tuple(np.full(2, cost) for cost in (9.0, 0, 0, 0, 0, 0)))
+    assert Successes()(rewarded(REWARDS, GROUPS), dear).tolist() == [0, 0, 0, 1, 0, 1], "a KL that is charged counts"
 
 
 def test_shuffled_rewards_are_the_same_rewards_elsewhere_in_each_batch_and_repeat_by_seed(monkeypatch):

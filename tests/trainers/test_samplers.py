@@ -16,6 +16,7 @@ from palaestra import ConfigError
 from palaestra.trainers import grpo
 from palaestra.trainers.batch import Scored
 from palaestra.trainers.learner import Learner
+from palaestra.trainers.metrics import batch_metrics
 from palaestra.trainers.sampling.dynamic import Dynamic
 from palaestra.trainers.sampling.in_order import Groups
 from palaestra.trainers.sampling.posterior import Posterior, liveness
@@ -82,6 +83,15 @@ def test_f48_a_pool_without_a_usable_task_ends_in_an_empty_batch_at_the_cap():
     assert batch.samples == ()
     assert len(begun) == 3 * 16
     assert play(source, mixed)[0].number == 1, "the run goes on"
+
+
+def test_success_is_that_of_all_that_was_played_and_not_of_what_is_kept():
+    source = opened(Dynamic())
+    batch, _ = play(source, lambda start: start.group % 4 == 0 and start.seed % 2)
+    told = batch_metrics(batch)
+    assert len(batch.samples) < len(batch.played)
+    played = [one.episode.parts["success"] for one in batch.played]
+    assert told["rewards/success/mean"] == pytest.approx(np.mean(played)) != pytest.approx(np.mean(batch.rewards > 0))
 
 
 def test_a_group_that_is_given_up_is_not_played_on_and_costs_only_what_began():
@@ -211,6 +221,8 @@ def test_f46_a_batch_whose_groups_are_all_dead_takes_no_step_and_is_counted(two_
         assert progress.metrics["sampler/dead_share"] == 1
         assert all(np.isfinite(value) for value in progress.metrics.values())
         assert "nothing was learned" in progress.note
+        assert progress.metrics["reward"] == -1
+        assert progress.metrics["rewards/success/mean"] == 0, "of what was played, though nothing of it is kept"
     assert all((p == before[name]).all() for name, p in pupil.model.named_parameters())
 
 

@@ -113,7 +113,7 @@ class Successes:
 
     def __call__(self, batch: Batch, seen: Seen) -> Advantages:
         """1 or 0 an episode."""
-        return (batch.rewards > 0).astype(np.float64)
+        return (returns(batch, seen) > 0).astype(np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class Shuffled:
         rng = np.random.default_rng([self.shuffle, 2])
         for _ in range(batch.number + 1):  # Each batch has a dealing of its own, the same whenever it is asked for.
             order = rng.permutation(len(batch.rewards))
-        return group_advantages(batch.rewards[order], batch.groups)
+        return group_advantages(returns(batch, seen)[order], batch.groups)
 
 
 def returns(batch: Batch, seen: Seen) -> Floats:

@@ -39,7 +39,7 @@ class Value:
     """What of a group stands for uncertainty; the population's."""
     compared: Compared = "reward"
     """Whose mean and deviation: the training reward's, scaled from its range to 0 and 1, or success."""
-    worst_reward: float = -1.0
+    worst_reward: Annotated[float, Field(lt=1)] = -1.0
     """Training reward of a failure, where the best is 1: -1 of an outcome, 0 of progressive rewards."""
 
     def __post_init__(self) -> None:
