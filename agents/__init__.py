@@ -1,4 +1,4 @@
-"""What acts: dialogue in tokens, the engines that answer, and the one loop that plays."""
+"""Agents: dialogues in tokens, the engines that sample, and the one loop that plays episodes."""
 
 from palaestra.agents.agent import Agent
 from palaestra.agents.chat import Chat

@@ -1,8 +1,8 @@
 """LoRA through peft: a small adapter learns beside a base that never changes.
 
 The adapter's layers are put into the model itself, so engine and trainer run it as it is. It is never merged into the
-base that is trained: taking it out again would leave rounding behind, in bfloat16 in a fifth of the weights. Whoever
-needs whole weights (an engine with a copy of its own, an export) gets base plus adapter, summed in float32, under the
+base that is trained: taking it out again would leave rounding behind, in bfloat16 in a fifth of the weights. A user of
+whole weights (an engine with a copy of its own, an export) gets base plus adapter, summed in float32, under the
 names that the base has without one. With the adapter off the model is the base, exactly: the reference of a KL.
 
 An adapter's folder is what peft reads, and `base.json`: the base's name and fingerprint. Left out: training on from an
@@ -30,32 +30,48 @@ _NAME = "default"
 _SETTINGS = "adapter_config.json"
 _TENSORS = "adapter_model.safetensors"
 _BASE = "base.json"
+_COMPUTED = (
+    *("r", "lora_alpha", "lora_dropout", "lora_bias", "use_rslora", "use_dora", "fan_in_fan_out", "bias", "task_type"),
+    *("target_modules", "exclude_modules", "target_parameters", "modules_to_save", "layers_to_transform"),
+    *("layers_pattern", "rank_pattern", "alpha_pattern", "trainable_token_indices", "layer_replication"),
+)
+"""Settings of an adapter that decide what it computes."""
+_IGNORED = (
+    "base_model_name_or_path",
+    "peft_type",
+    "peft_version",
+    "revision",
+    "inference_mode",
+    "auto_mapping",
+    "init_lora_weights",
+    "runtime_config",
+)
 _PREFIX = "base_model.model."
-"""Of names in peft's files."""
+"""Prefix of the weight names in peft's files."""
 _SAMPLE = 16
-"""Numbers of each weight that a fingerprint knows."""
+"""Count of numbers of each weight that go into a fingerprint."""
 
 
 def add_adapter(model: Any, rank: int, alpha: float, targets: Sequence[str], *, seed: int = 0) -> None:
-    """Put a new adapter into a model, which stays what it was until the adapter learns; nothing else learns then.
+    """Put a new adapter into a model. Its outputs do not change until the adapter learns; only the adapter is trained.
 
-    Weights are of the base's type.
+    The adapter's weights have the dtype of the base.
     """
     name = str(model.name_or_path)
-    # Written down before peft changes the names of weights: it is that of the base alone.
+    # Computed before peft renames the weights: the fingerprint is that of the base alone.
     base = {"name": str(Path(name).resolve()) if Path(name).is_dir() else name, "fingerprint": base_fingerprint(model)}
     inject(model, rank, alpha, targets, seed=seed)
     model.palaestra_base = base
 
 
 def inject(model: Any, rank: int, alpha: float, targets: Sequence[str], *, seed: int = 0) -> None:
-    """Put an adapter's layers into a model. Of a model without storage they have none either."""
-    peft, asked, name = _peft(), list(targets), str(model.name_or_path)
+    """Put an adapter's layers into a model. On a model on the meta device the layers have no storage either."""
+    peft, module_names, name = _peft(), list(targets), str(model.name_or_path)
     settings = peft.LoraConfig(
         r=rank,
         lora_alpha=alpha,
         lora_dropout=0.0,
-        target_modules=asked[0] if asked == ["all-linear"] else asked,
+        target_modules=module_names[0] if module_names == ["all-linear"] else module_names,
         task_type="CAUSAL_LM",
         base_model_name_or_path=str(Path(name).resolve()) if Path(name).is_dir() else name,
     )
@@ -65,23 +81,25 @@ def inject(model: Any, rank: int, alpha: float, targets: Sequence[str], *, seed:
         try:
             peft.inject_adapter_in_model(settings, model, adapter_name=_NAME)
         except ValueError as error:
-            raise UsageError(f"no adapter fits into this model (lora_target_modules is {asked}): {error}") from error
+            raise UsageError(
+                f"no adapter fits into this model (lora_target_modules is {module_names}): {error}"
+            ) from error
 
 
 def adapted(model: Any) -> bool:
-    """Whether an adapter was added to a model."""
+    """Return whether an adapter was added to the model."""
     return hasattr(model, "palaestra_base")
 
 
 def base_of(model: Any) -> dict[str, str]:
-    """Name and fingerprint of what an adapter was added to."""
-    found: dict[str, str] = model.palaestra_base
-    return found
+    """Return name and fingerprint of the base that the adapter was added to."""
+    base: dict[str, str] = model.palaestra_base
+    return base
 
 
 @contextmanager
 def adapter_off(model: Any) -> Iterator[Any]:
-    """The model as it is without its adapter, for the length of a block."""
+    """Switch the adapter off for the length of a `with` block; yield the model."""
     layers = list(_layers(model).values())
     try:
         for layer in layers:
@@ -94,7 +112,7 @@ def adapter_off(model: Any) -> Iterator[Any]:
 
 @torch.no_grad()
 def effective_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
-    """All weights with the adapter in them, by the names and in the type of the base; without one, as they are."""
+    """Yield all weights with the adapter summed in, under the names and in the dtype of the base; else unchanged."""
     layers = _layers(model)
     for name, weight in model.named_parameters():
         above, _, last = name.rpartition(".base_layer.")
@@ -114,7 +132,7 @@ def save_adapter(model: Any, tokenizer: Any, folder: Path) -> None:
     model.peft_config[_NAME].save_pretrained(folder)
     settings = folder / _SETTINGS
     content = json.loads(settings.read_text(encoding="utf-8"))
-    content["target_modules"] = sorted(content["target_modules"])  # From a set: in another order each time.
+    content["target_modules"] = sorted(content["target_modules"])  # It comes from a set, so its order varies.
     settings.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     tensors = {key: weight.detach().contiguous() for key, weight in _own(model).items()}
     save_file(tensors, folder / _TENSORS, {"format": "pt"})
@@ -125,22 +143,32 @@ def save_adapter(model: Any, tokenizer: Any, folder: Path) -> None:
 
 @torch.no_grad()
 def read_adapter(model: Any, folder: Path) -> None:
-    """Set the adapter that was added to a model to what a folder holds."""
+    """Load the adapter weights of a folder into the adapter that was added to a model."""
     check_base(model, folder)
-    own, tensors = _own(model), load_file(folder / _TENSORS)
-    if strange := [key for key in {**own, **tensors} if key not in own or key not in tensors]:
+    weights, tensors = _own(model), load_file(folder / _TENSORS)
+    if strange := [key for key in {**weights, **tensors} if key not in weights or key not in tensors]:
         raise UsageError(f"{folder} holds an adapter of other layers: {strange[0]} is in one of the two alone")
-    for key, weight in own.items():
+    for key, weight in weights.items():
         weight.copy_(tensors[key])
 
 
 def is_adapter(folder: Path) -> bool:
-    """Whether a folder holds an adapter."""
+    """Return whether a folder holds an adapter."""
     return (folder / _SETTINGS).is_file()
 
 
 def base_name(folder: Path) -> str:
-    """What the adapter in a folder was made for."""
+    """Return the base of the adapter in a folder: a hub name, or a folder, which may itself hold an adapter."""
+    name, visited = _base_name(folder), {folder.resolve()}
+    while is_adapter(Path(name)):
+        if Path(name).resolve() in visited:
+            raise UsageError(f"the adapter in {folder} is, over {name!r}, its own base; name a model there")
+        visited.add(Path(name).resolve())
+        name = _base_name(Path(name))
+    return _base_name(folder)
+
+
+def _base_name(folder: Path) -> str:
     try:
         settings = json.loads((folder / _SETTINGS).read_text(encoding="utf-8"))
         kind, name = settings.get("peft_type"), settings.get("base_model_name_or_path")
@@ -153,21 +181,43 @@ def base_name(folder: Path) -> str:
     return str(name)
 
 
+def _settings(folder: Path) -> Any:
+    """Return the settings of an adapter that decide what it computes. Other settings of peft name modules to import and
+    files to load, so an unknown one is refused.
+    """
+    peft, written = _peft(), json.loads((folder / _SETTINGS).read_text(encoding="utf-8"))
+    default = peft.LoraConfig()
+    strange = [
+        name
+        for name, value in written.items()
+        if name not in _COMPUTED and name not in _IGNORED and value and value != getattr(default, name, None)
+    ]
+    if strange:
+        raise UsageError(
+            f"{folder / _SETTINGS} sets {strange[0]}, which is not read here; merge the adapter into its base by peft"
+        )
+    settings = peft.LoraConfig(**{name: value for name, value in written.items() if name in _COMPUTED})
+    settings.inference_mode = True
+    return settings
+
+
 def merged(model: Any, folder: Path) -> Any:
-    """A model with the adapter of a folder merged into it, once and for good."""
+    """Return the model with the adapter of a folder merged into it permanently."""
     check_base(model, folder)
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*is_gradient_checkpointing", FutureWarning)  # What peft 0.21 asks.
-            with_adapter = _peft().PeftModel.from_pretrained(model, str(folder))
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+            warnings.filterwarnings("ignore", ".*is_gradient_checkpointing", FutureWarning)  # peft 0.21 raises it.
+            with_adapter = _peft().PeftModel.from_pretrained(model, str(folder), config=_settings(folder))
+    except UsageError:
+        raise
+    except (OSError, ValueError, TypeError, RuntimeError, SafetensorError) as error:
         raise UsageError(f"the adapter in {folder} could not be loaded: {str(error).splitlines()[0]}") from error
     return with_adapter.merge_and_unload()
 
 
 def check_base(model: Any, folder: Path) -> None:
-    """Refuse a model that the adapter of a folder was not made for: by its shapes, and where it is known by what the
-    base's weights are.
+    """Refuse a model that the adapter of a folder was not made for: compare the shapes and, where it was saved, the
+    fingerprint of the base's weights.
     """
     expected = f"put it on the base that its {_SETTINGS} names"
     modules = dict(model.named_modules())
@@ -183,10 +233,10 @@ def check_base(model: Any, folder: Path) -> None:
         layer = modules.get(name)
         layer = getattr(layer, "base_layer", layer)
         wide = None if layer is None else layer.in_features if side == "lora_A" else layer.out_features
-        if (found := shape[1 if side == "lora_A" else 0]) != wide:
+        if (width := shape[1 if side == "lora_A" else 0]) != wide:
             has = "does not exist" if wide is None else f"has {wide}"
             raise UsageError(
-                f"the adapter in {folder} is of another base: for {name} it has {found} "
+                f"the adapter in {folder} is of another base: for {name} it has {width} "
                 f"{'inputs' if side == 'lora_A' else 'outputs'}, and in this {type(model).__name__} that layer {has}; "
                 f"{expected}"
             )
@@ -202,16 +252,16 @@ def check_base(model: Any, folder: Path) -> None:
 
 @torch.no_grad()
 def base_fingerprint(model: Any) -> str:
-    """Equal for models whose weights have the same names and shapes and begin with the same numbers, in any type."""
-    found = blake2b(digest_size=12)
+    """Return a digest of the names, shapes and first numbers of all weights; it does not depend on the dtype."""
+    digest = blake2b(digest_size=12)
     for name, weight in model.named_parameters():
         begins = weight.flatten()[:_SAMPLE].bfloat16().float().cpu().numpy()
-        found.update(f"{name} {list(weight.shape)} ".encode() + begins.tobytes())
-    return found.hexdigest()
+        digest.update(f"{name} {list(weight.shape)} ".encode() + begins.tobytes())
+    return digest.hexdigest()
 
 
 def _layers(model: Any) -> dict[str, Any]:
-    """The layers that an adapter has changed, by name."""
+    """Return the layers that an adapter has changed, by name."""
     return {name: module for name, module in model.named_modules() if hasattr(module, "lora_A")}
 
 
@@ -220,7 +270,7 @@ def _in_adapter(name: str) -> bool:
 
 
 def _own(model: Any) -> dict[str, Tensor]:
-    """The adapter's weights by the names that peft gives them in files."""
+    """Return the adapter's weights under the names that peft gives them in files."""
     return {
         _PREFIX + name.replace(f".{_NAME}.", "."): weight
         for name, weight in model.named_parameters()
@@ -229,7 +279,7 @@ def _own(model: Any) -> dict[str, Tensor]:
 
 
 def _peft() -> Any:
-    # peft imports it where it is installed, and it then reports 4-bit kernels that nothing here would call.
+    # peft imports bitsandbytes where it is installed; that then reports 4-bit kernels, which are never called here.
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     try:
         import peft

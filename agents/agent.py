@@ -1,4 +1,4 @@
-"""What plays an episode: an engine that answers, and for a model the chat that turns messages into tokens."""
+"""The agent that plays an episode: an engine that answers, and for a model a chat that turns messages into tokens."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,13 +9,13 @@ from palaestra.protocols import Engine
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """An engine, with a chat where the engine deals in tokens. A script or a person has no chat."""
+    """An engine, and a chat if the engine samples tokens. Scripts and human players have no chat."""
 
     engine: Engine
     chat: Chat | None = None
     chats: Mapping[str, Chat | None] = field(default_factory=dict)
-    """By seat, at a table whose players have chats of their own."""
+    """The chat of each seat, in a game whose players have different chats."""
 
     def chat_of(self, seat: str | None) -> Chat | None:
-        """The chat of whoever plays a seat."""
+        """Return the chat of the player of a seat."""
         return self.chats.get(seat, self.chat) if seat is not None else self.chat

@@ -1,6 +1,7 @@
-"""A model of this process that is asked as a served one is: `Answering` has the methods of an `Endpoint`.
+"""A model in this process with the interface of a served one: `Answering` has the methods of an `Endpoint`.
 
-Its engine runs on a thread of its own and decodes all open questions together. Whoever waits no longer is forgotten.
+Its engine runs on a thread of its own and decodes all open questions together. A question whose caller no longer waits
+is cancelled.
 Left out: tools, and HTTP (`palaestra serve rrm`).
 """
 
@@ -19,12 +20,12 @@ from palaestra.errors import Broken, UsageError
 from palaestra.protocols import Completion, Request
 
 _LOOK_UP = 0.05
-"""Seconds in a server's port before new questions are looked for; the built-in engine decodes a step instead."""
+"""Seconds that one `poll` may wait before new questions are accepted; the built-in engine decodes a step instead."""
 _LEAVE = 30.0
 
 
 class Answering:
-    """Answers to single dialogues. Close it: it owns a thread, and the agent's engine."""
+    """Answers single dialogues. Close it: it owns a thread, and the agent's engine."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
@@ -37,7 +38,7 @@ class Answering:
     async def complete(
         self, messages: Sequence[Message], *, max_tokens: int, temperature: float = 0.0, seed: int | None = None
     ) -> Answer:
-        """The next turn. UsageError for a question that the model has no room for, Broken where its engine failed."""
+        """Return the next turn. Raise UsageError if the question is too long, Broken if the engine failed."""
         if self._over:
             raise Broken("the model's engine has ended")
         conversation = Conversation(self._agent.chat, messages)
@@ -59,29 +60,29 @@ class Answering:
             future.cancel()
 
     async def check(self) -> None:
-        """A UsageError where its engine has ended."""
+        """Raise UsageError if the engine has ended."""
         if self._over:
             raise UsageError("the model's engine has ended")
 
     async def aclose(self) -> None:
-        """End the thread and the engine; what is still asked is Broken."""
+        """End the thread and the engine; open questions fail with Broken."""
         self._asked.put(None)
         await asyncio.to_thread(self._thread.join, _LEAVE)
 
     def _work(self) -> None:
-        """On the thread."""
+        """Submit questions and poll the engine until `aclose`. Runs on the thread."""
         live: dict[int, tuple[Conversation, Request, Future[Answer]]] = {}
         fault = "the model's engine has ended"
         try:
             while True:
                 while not live or not self._asked.empty():
-                    asked = self._asked.get()
-                    if asked is None:
+                    question = self._asked.get()
+                    if question is None:
                         return
                     try:
-                        live[self._agent.engine.submit(asked[1])] = asked
+                        live[self._agent.engine.submit(question[1])] = question
                     except UsageError as error:
-                        _tell(asked[2], error)
+                        _tell(question[2], error)
                 for completion in self._agent.engine.poll(_LOOK_UP):
                     conversation, request, future = live.pop(completion.ticket)
                     _tell(future, _answer(conversation, request, completion))
@@ -94,8 +95,8 @@ class Answering:
         finally:
             self._over = True
             while not self._asked.empty():
-                if (asked := self._asked.get()) is not None:
-                    live[-1 - len(live)] = asked
+                if (question := self._asked.get()) is not None:
+                    live[-1 - len(live)] = question
             for _, _, future in live.values():
                 _tell(future, Broken(fault))
             self._agent.engine.close()

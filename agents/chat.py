@@ -1,11 +1,11 @@
-"""One tokenizer and its chat template: messages to token ids, and the proof that the ids are safe to append to.
+"""One tokenizer and its chat template: render messages as token ids, and prove that ids can be appended to them.
 
 A turn is never rendered twice. The prompt of an episode is rendered once; whatever a later turn adds is the text that
 the template puts after a stub assistant message, encoded alone. `probe` shows at start-up for which kinds of turn this
 equals a full rendering; for the others (templates that strip earlier thinking) a `Conversation` opens a new row.
 
-What users and tools say can spell control tokens; it is cut inside each such word before it is encoded, so it stays
-text.
+Messages of users and tools can contain the spelling of control tokens. Such a word is split before it is encoded, so it
+stays text.
 
 Left out: images, and templates whose system text changes in mid-dialogue.
 """
@@ -46,26 +46,26 @@ class Chat:
         self.stops: frozenset[int] = frozenset({self.end_of_turn, tokenizer.eos_token_id} - {None})
         opened = self._render(question, (), prompt=True).removeprefix(self._render(question, (), prompt=False))
         cut = opened.rfind("<think>")
-        # A template that opens the thinking itself: the agent's text then starts inside it.
+        # Some templates open the thinking themselves: the agent's text then starts inside it.
         self.opened_thinking = opened[cut:] if cut >= 0 and "</think>" not in opened[cut:] else ""
         self._continues = {
             (kind, thinking): self.probe(kind, thinking) for kind in ("tool", "user") for thinking in (False, True)
         }
 
     def opening(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[int]:
-        """The ids of a whole dialogue, up to where the agent speaks."""
+        """Return the ids of a whole dialogue, up to where the agent's turn begins."""
         shielded, mark = self._shield(messages)
         return self._encode(self._render(shielded, tools, prompt=True), mark)
 
     def delta(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], last_id: int) -> list[int]:
-        """The ids that new messages add to a row that ends with the agent's turn, up to where it speaks again."""
+        """Return the ids that new messages add to a row that ends with a turn of the agent, up to its next turn."""
         shielded, mark = self._shield(messages)
         ids = self._encode(self._delta_text(shielded, tools), mark)
         # The sampled row has its own end of turn already, or another stop in its place.
         return ids[1:] if last_id in self.stops and ids[:1] == [self.end_of_turn] else ids
 
     def continues(self, messages: Sequence[Message], thought: bool) -> bool:
-        """Whether these messages can be appended to a row, or need a new one because the template rewrites history."""
+        """Return whether these messages can be appended to a row. If not, the template rewrites history."""
         kind = "tool" if all(message["role"] == "tool" for message in messages) else "user"
         verdict = self._continues[kind, thought or bool(self.opened_thinking)]
         if verdict is None:
@@ -76,35 +76,35 @@ class Chat:
         return verdict
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of a sampled turn, without its end; special tokens stay visible, for call formats use them."""
-        kept = ids[:-1] if ids and ids[-1] in self.stops else ids
-        return self.opened_thinking + str(self.tokenizer.decode(list(kept), skip_special_tokens=False))
+        """Return the text of a sampled turn without its stop token; special tokens stay, for call formats use them."""
+        turn_ids = ids[:-1] if ids and ids[-1] in self.stops else ids
+        return self.opened_thinking + str(self.tokenizer.decode(list(turn_ids), skip_special_tokens=False))
 
     def encode_turn(self, text: str) -> list[int]:
-        """The ids of a turn that was written, not sampled, with its end."""
+        """Return the ids of a turn that was written, not sampled, with its end-of-turn token."""
         return [*self._encode(text.removeprefix(self.opened_thinking)), self.end_of_turn]
 
     def probe(self, kind: str, thinking: bool, tools: Sequence[Mapping[str, Any]] = ()) -> bool | None:
-        """Whether prompt + turn + delta reads as the template's own rendering of the same dialogue.
+        """Return whether prompt + turn + delta equals the template's own rendering of the same dialogue.
 
-        `kind` is the role of what comes after the turn, `thinking` whether the turn thinks aloud. None where the
-        template refuses such a message, or drops it without a word.
+        `kind` is the role of the message after the turn, `thinking` whether the turn contains thinking. None if the
+        template refuses such a message, or silently drops it.
         """
         from jinja2 import TemplateError
 
         question: list[Message] = [{"role": "user", "content": "question"}]
-        said = "<think>\nmusing\n</think>\n\nword" if thinking or self.opened_thinking else "word"
+        response = "<think>\nmusing\n</think>\n\nword" if thinking or self.opened_thinking else "word"
         new: list[Message] = [{"role": kind, "name": "probe", "content": "reply"}]
         prompt = self._render(question, tools, prompt=True)
         try:
-            whole = self._render([*question, {"role": "assistant", "content": said}, *new], tools, prompt=True)
+            whole = self._render([*question, {"role": "assistant", "content": response}, *new], tools, prompt=True)
             delta = self._delta_text(new, tools)
         except TemplateError:
             return None
         if "reply" not in delta:
             return None
-        row = prompt + said.removeprefix(self.opened_thinking) + delta
-        # An empty think block that a template adds says nothing; the row keeps what was really sampled.
+        row = prompt + response.removeprefix(self.opened_thinking) + delta
+        # An empty think block that a template adds is ignored; the row keeps what was really sampled.
         return _EMPTY_THINKING.sub("", whole) == _EMPTY_THINKING.sub("", row)
 
     def _render(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], *, prompt: bool) -> str:
@@ -119,9 +119,9 @@ class Chat:
         return [token for piece in pieces for token in self.tokenizer.encode(piece, add_special_tokens=False)]
 
     def _shield(self, messages: Sequence[Message]) -> tuple[Sequence[Message], str]:
-        """Cut every control token that a user or a tool spells: a mark inside it, where `_encode` splits the text.
+        """Put a mark inside every control token that a user or tool message spells; `_encode` splits the text there.
 
-        A tool's name is spelled by the agent, and some templates show it.
+        The agent chooses the name of a tool that it calls, and some templates show that name.
         """
         spoken = [
             {key: m[key] for key in ("name", "content") if isinstance(m.get(key), str)}
@@ -137,7 +137,7 @@ class Chat:
         return [{**m, **texts} for m, texts in zip(messages, cut, strict=True)], mark
 
     def _cut(self, text: str, mark: str) -> str:
-        """The text with the mark inside every control token in it, those that overlap others too."""
+        """Return the text with the mark inside every control token in it, overlapping ones included."""
         pieces, begin = [], 0
         while word := self._control.search(text, begin):
             pieces.append(text[begin : word.start() + 1])
@@ -148,7 +148,7 @@ class Chat:
 def rendered(
     tokenizer: Any, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = (), *, prompt: bool = True
 ) -> str:
-    """A dialogue as the tokenizer's template shows it; with a `prompt`, up to where the agent speaks."""
+    """Return the dialogue as the tokenizer's template renders it; `prompt` adds the beginning of the agent's turn."""
     return str(
         tokenizer.apply_chat_template(
             list(messages), tools=list(tools) or None, add_generation_prompt=prompt, tokenize=False

@@ -1,6 +1,6 @@
 """The token-exact state of one dialogue: rows that only ever grow, and who wrote each token.
 
-Without a chat (scripts, people) it keeps the messages alone. Left out: budgets, which are `play`'s.
+Without a chat (scripts, human players) it keeps the messages alone. Left out: budgets, which `play` enforces.
 """
 
 import sys
@@ -54,16 +54,16 @@ class Conversation:
 
     @property
     def row(self) -> int:
-        """The number of the row that grows now; never used twice in a process."""
+        """Return the number of the current row, unique in this process."""
         return self._row.number
 
     @property
     def ids(self) -> Sequence[int]:
-        """The tokens of the row that grows now."""
+        """Return the tokens of the current row."""
         return self._row.ids
 
     def add_sampled(self, ids: Sequence[int], logprobs: Sequence[float], versions: Sequence[int]) -> str:
-        """Append what an engine sampled; returns its text."""
+        """Append the tokens that an engine sampled; return their text."""
         assert self.chat is not None, "an engine that samples ids needs a chat"
         assert len(ids) == len(logprobs) == len(versions), "an engine reports one log-prob and one version a token"
         self._row.extend(ids, True, logprobs, versions)
@@ -72,9 +72,9 @@ class Conversation:
         return text
 
     def add_text(self, text: str, taught: bool = True) -> None:
-        """Append a turn that was written by a script or a person: its tokens are the agent's, with log-prob 0.
+        """Append a turn that was written by a script or a human: its tokens count as sampled, with log-prob 0.
 
-        One that is not `taught` stands there as context.
+        If it is not `taught`, it is context and gives no gradient.
         """
         if self.chat is not None:
             ids = self.chat.encode_turn(text)
@@ -82,7 +82,7 @@ class Conversation:
         self._said(text)
 
     def hear(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], room: int) -> bool:
-        """Append what the arena says next. False, and nothing appended, if the row would reach `room` tokens."""
+        """Append new messages of the arena. Return False and append nothing if the row would reach `room` tokens."""
         if self.chat is None:
             self.messages.extend(messages)
             self.tools = tools
@@ -104,7 +104,7 @@ class Conversation:
         return True
 
     def rows(self) -> tuple[TokenRow, ...]:
-        """The token rows, finished ones first; none without a chat."""
+        """Return the token rows, finished ones first; none without a chat."""
         return (*self._done, self._row.frozen()) if self.chat is not None else ()
 
     def _said(self, text: str) -> None:
@@ -118,19 +118,19 @@ def written_rows(
     tools: Sequence[Mapping[str, Any]] = (),
     taught: Collection[int] | None = None,
 ) -> tuple[TokenRow, ...]:
-    """The rows of a dialogue that somebody else has had: its assistant turns are the sampled tokens. For imitation.
+    """Return the rows of a recorded dialogue, for imitation: its assistant turns count as sampled tokens.
 
-    `taught` are the places of those that are; None for all.
+    `taught` holds the indices of the messages to train on; None means all assistant turns.
     """
     first = next((i for i, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
     conversation = Conversation(chat, messages[:first], tools)
-    heard: list[Message] = []
-    for place, message in enumerate(messages[first:], start=first):
+    observation: list[Message] = []
+    for index, message in enumerate(messages[first:], start=first):
         if message["role"] != "assistant":
-            heard.append(message)
+            observation.append(message)
             continue
-        if heard:
-            conversation.hear(heard, tools, room=sys.maxsize)
-            heard = []
-        conversation.add_text(message["content"], taught is None or place in taught)
+        if observation:
+            conversation.hear(observation, tools, room=sys.maxsize)
+            observation = []
+        conversation.add_text(message["content"], taught is None or index in taught)
     return conversation.rows()

@@ -1,8 +1,8 @@
-"""In which format an environment reads an agent's calls: the one that the agent's chat template writes.
+"""The format in which an environment reads an agent's calls: the one that the agent's chat template writes.
 
-An environment of ours has the option `format`. Where nobody has chosen it, neither who opens the environment nor its
-author, it is pinned to the agent at hand; what was pinned stands in the options, and so in every record. Left out:
-agents without a chat (scripts, people, servers), who write whatever is read.
+An environment of this package has the option `format`. If neither the caller nor the environment's author has set it,
+it is set to the format of the agent; the options, and so every record, then hold that format. Left out: agents without
+a chat (scripts, human players, servers), which write any format that is read.
 """
 
 from collections.abc import Mapping
@@ -28,35 +28,35 @@ _STUB: Message = {"role": "assistant", "content": "\ue000"}
 
 
 def template_format(tokenizer: Any) -> str | None:
-    """The format that a tokenizer's chat template writes calls in.
+    """Return the format in which a tokenizer's chat template writes calls.
 
-    `auto` for one that nobody here reads by name, and None for a template that writes no calls at all: such an agent
-    learns them from demonstrations.
+    `auto` stands for a format that is not known here by name. None means that the template writes no calls at all: such
+    an agent learns them from demonstrations.
     """
     try:
         name, turn = written_format(tokenizer)
-    except Exception:  # A template is a program of a stranger; it may refuse tools in any way.
+    except Exception:  # A template is third-party code; it may raise anything for tools.
         return formats.detect(str(tokenizer.chat_template))
     return name or (AUTO if turn else None)
 
 
 def written_format(tokenizer: Any) -> tuple[str | None, str]:
-    """The format that a call of this template reads back in, and the turn that holds it; empty where there is none."""
-    named = formats.detect(str(tokenizer.chat_template))
+    """Return the format that reads the calls of this template (None if none does), and a turn with a call, or ""."""
+    detected = formats.detect(str(tokenizer.chat_template))
     turn = _written_call(tokenizer)
     readers = [name for name in formats.FORMATS if name != AUTO and _reads(name, turn)]
-    # What is really written is better evidence than the template's text.
-    return named if named in readers or not readers else readers[0], turn
+    # The rendered call is better evidence than the text of the template.
+    return detected if detected in readers or not readers else readers[0], turn
 
 
 def _reads(name: str, turn: str) -> bool:
-    """Whether this format reads the call; leniency is for a model's slips, a template's own form must need none."""
+    """Return whether this format reads the template's call without leniency, which is meant for errors of a model."""
     calls = formats.get(name).parse(turn, (PROBE_TOOL,)).calls
     return calls == (_CALL,) and not any(isinstance(call, formats.Fault) or call.lenient for call in calls)
 
 
 def _written_call(tokenizer: Any) -> str:
-    """What the template makes of an assistant's call; empty where it shows none."""
+    """Return the template's rendering of an assistant's call; empty if it shows none."""
     head = rendered(tokenizer, [_QUESTION, _STUB], [PROBE_TOOL], prompt=False).partition(_STUB["content"])[0]
     # Some templates want the arguments as an object, some as JSON in a string, most an id of nine letters.
     for arguments in (_CALL.arguments, '{"probe_argument": "some words"}'):
@@ -66,41 +66,41 @@ def _written_call(tokenizer: Any) -> str:
             whole = rendered(tokenizer, [_QUESTION, turn], [PROBE_TOOL], prompt=False)
         except Exception:  # Whatever the template raises: it does not take calls in this form.
             continue
-        while not whole.startswith(head):  # Back by whole marks, for `<think>` and `<tool_call>` begin alike.
+        while not whole.startswith(head):  # Shorten by whole tags: `<think>` and `<tool_call>` begin alike.
             head = head[: max(head.rfind("<"), head.rfind("["), 0)]
-        said = whole.removeprefix(head)
-        if _CALL.name in said:
-            return said.partition(tokenizer.eos_token)[0] if tokenizer.eos_token else said
+        turn_text = whole.removeprefix(head)
+        if _CALL.name in turn_text:
+            return turn_text.partition(tokenizer.eos_token)[0] if tokenizer.eos_token else turn_text
     return ""
 
 
 def pinned(
     env_id: str, options: Mapping[str, Any], tokenizer: Any, trained: str | None = None
 ) -> tuple[dict[str, Any], str]:
-    """The options with the format that this tokenizer's agent writes, and what should be said of it, if anything.
+    """Return the options with the format that this tokenizer's agent writes, and a note for the user, which may be "".
 
-    They come back as they are where the format was chosen, and for environments of others, who parse by themselves.
-    An agent that was `trained` in another format than its template's writes that.
+    They are unchanged if the format was chosen already, and for third-party environments, which parse calls themselves.
+    `trained` is the format that the agent was trained in; it wins over that of the template.
     """
-    kept = dict(options)
+    new_options = dict(options)
     if read_mixture(env_id) is not None:
         notes: dict[str, None] = {}
-        for env, (one, own) in environments(env_id, options).items():
-            chosen, note = pinned(one, own, tokenizer, trained)
-            kept |= {f"{env}.{FORMAT}": chosen[FORMAT]} if chosen != own else {}
+        for env, (part_id, part_options) in environments(env_id, options).items():
+            chosen, note = pinned(part_id, part_options, tokenizer, trained)
+            new_options |= {f"{env}.{FORMAT}": chosen[FORMAT]} if chosen != part_options else {}
             notes |= {note: None} if note else {}
-        return kept, "; ".join(notes)
+        return new_options, "; ".join(notes)
     if not reads_calls(env_id) or chosen_format(env_id, options) is not None:
-        return kept, ""
+        return new_options, ""
     if trained is not None:
-        return {**kept, "format": trained}, ""
+        return {**new_options, "format": trained}, ""
     name = template_format(tokenizer)
     if name is None:
-        return kept, ""
+        return new_options, ""
     if name == AUTO:
-        return {**kept, "format": AUTO}, (
+        return {**new_options, "format": AUTO}, (
             "the chat template writes calls in a format that is not known here; whatever known form a turn shows is "
             "read (format=auto), and a call in another form is an answer"
         )
-    said = f"calls are read as {name}, as the model's chat template writes them" if name != formats.DEFAULT else ""
-    return {**kept, "format": name}, said
+    notice = f"calls are read as {name}, as the model's chat template writes them" if name != formats.DEFAULT else ""
+    return {**new_options, "format": name}, notice

@@ -1,8 +1,8 @@
-"""From hidden states to logits, as the model itself does it.
+"""Turns hidden states into logits exactly as the model itself does.
 
 Engine and trainer share this step. Several families scale the logits of their output layer or cap them softly (Granite,
 Cohere, Gemma). Code that forgets it samples and trains on wrong log-probs, and no comparison of engine and trainer
-shows it. So a model's own forward runs once, over a few tokens, and must agree with what is made here.
+shows it. So a model's own forward runs once, over a few tokens, and must agree with the logits that are made here.
 
 Left out: models that do anything else between hidden states and logits. They are refused.
 """
@@ -49,9 +49,9 @@ _known: WeakKeyDictionary[Any, tuple[float, float | None]] = WeakKeyDictionary()
 
 
 def head_of(model: Any) -> Head:
-    """The head that makes the logits of the model's own forward; where none does, the model is refused.
+    """Return the head that makes the logits of the model's own forward; refuse the model if no head does.
 
-    It is looked for when a model is first seen. That draws no random number and leaves every module in its mode.
+    The search runs once for each model. It draws no random number and leaves every module in its mode.
     """
     layer = model.get_output_embeddings()
     if layer is None:
@@ -64,18 +64,20 @@ def head_of(model: Any) -> Head:
 
 @torch.no_grad()
 def _find(model: Any, layer: Any) -> Head:
-    """The first candidate whose logits are the model's own."""
-    hidden, own = _probe(model, layer)
+    """Return the first candidate whose logits equal those of the model."""
+    hidden, model_logits = _probe(model, layer)
     shape = (*hidden.shape[:-1], layer.weight.shape[0])
-    if own.shape != shape:
-        raise _refusal(model, f"its own forward gives logits {list(own.shape)}, its output layer {list(shape)}")
-    if not (hidden.isfinite().all() and own.isfinite().all()):
+    if model_logits.shape != shape:
+        raise _refusal(
+            model, f"its own forward gives logits {list(model_logits.shape)}, its output layer {list(shape)}"
+        )
+    if not (hidden.isfinite().all() and model_logits.isfinite().all()):
         raise _refusal(model, "its own forward gives numbers that are not finite, as diverged weights do")
     # In bfloat16 a model may round four times: the output layer's logits, their quotient, its tanh, their product.
     tolerance = max(1e-4, 4 * torch.finfo(hidden.dtype).eps)
     tried = []
     for head in _candidates(model.config.get_text_config(), layer):
-        gap = _gap(head(hidden), own)
+        gap = _gap(head(hidden), model_logits)
         if gap <= tolerance:
             return head
         tried.append(f"by {gap:.2%} from {head}")
@@ -86,7 +88,7 @@ def _find(model: Any, layer: Any) -> Head:
 
 
 def _probe(model: Any, layer: Any) -> tuple[Tensor, Tensor]:
-    """The last hidden states of some tokens, as they are and magnified [2, tokens, width], and the model's logits."""
+    """Return the last hidden states of some tokens, plain and magnified [2, tokens, width], and the model's logits."""
     weight = model.get_input_embeddings().weight
     ids = torch.arange(1, _TOKENS + 1, device=weight.device) * weight.shape[0] // (_TOKENS + 1)
     ids = ids.expand(2, -1)
@@ -99,15 +101,15 @@ def _probe(model: Any, layer: Any) -> tuple[Tensor, Tensor]:
         largest = float(layer(hidden).abs().max()) or _LARGE
         factors = hidden.new_tensor([1.0, _LARGE / largest])[:, None, None]
         with layer.register_forward_pre_hook(lambda _, inputs: (inputs[0] * factors,)):
-            own = model(input_ids=ids, use_cache=False).logits
+            model_logits = model(input_ids=ids, use_cache=False).logits
     finally:
         for module, mode in modes:
             module.training = mode
-    return hidden * factors, own.float()
+    return hidden * factors, model_logits.float()
 
 
 def _candidates(config: Any, layer: Any) -> Iterator[Head]:
-    """What the config names comes first, the plain output layer last."""
+    """Yield the heads to try: those with factors and caps of the config first, the plain output layer last."""
     factors, caps = (
         [value for name in names if isinstance(value := getattr(config, name, None), (int, float)) and value]
         for names in (_SCALES, _CAPS)
@@ -117,7 +119,7 @@ def _candidates(config: Any, layer: Any) -> Iterator[Head]:
 
 
 def _gap(found: Tensor, own: Tensor) -> float:
-    """How far two sets of logits are apart, as a part of the largest; the worse of the two rows."""
+    """Return the largest difference of two sets of logits, relative to the largest logit; the worse of the two rows."""
     largest = own.abs().amax((1, 2)).clamp(min=1e-30)
     return float(((found - own).abs().amax((1, 2)) / largest).max())
 

@@ -1,4 +1,4 @@
-"""A model in this process that plays and can be trained: from disk, from a hub, or just made."""
+"""A model in this process that plays and can be trained: loaded from disk or from a hub, or newly made."""
 
 import shutil
 from collections.abc import Callable
@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 from transformers.utils.hub import has_file
+from transformers.utils.peft_utils import find_adapter_config_file
 
 from palaestra.agents.adapters import adapted, base_name, effective_weights, is_adapter, merged
 from palaestra.agents.agent import Agent
@@ -19,17 +20,17 @@ from palaestra.agents.engines.torch_engine import TorchEngine
 from palaestra.errors import UsageError
 from palaestra.protocols import Engine
 
-# Bars for loading and saving would run through a live display and say nothing about seconds of work.
+# Progress bars of loading and saving would break a live display, for work that takes seconds.
 transformers_logging.disable_progress_bar()
 
 
 EngineMaker = Callable[..., Engine]
-"""`(model, stops, slots=, seed=)`: what answers for a model that is trained here. The built-in engine samples from that
-very model; another may hold weights of its own and take them by `update_weights`."""
+"""Makes the engine of a model that is trained here: `(model, stops, slots=, seed=)`. The built-in engine samples from
+that very model; another may hold its own copy of the weights and take new ones by `update_weights`."""
 
 
 Dtype = Literal["float32", "bfloat16"]
-"""Of weights, and of what is computed with them."""
+"""The dtype of the weights and of the computation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +43,17 @@ class LocalModel:
 
 
 def serve(model: Any, tokenizer: Any, *, slots: int, seed: int = 0, engine: EngineMaker = TorchEngine) -> LocalModel:
-    """Put an engine and a chat around a model. Nothing in it is dropped at random from here on."""
+    """Put an engine and a chat around a model, and switch its dropout off."""
     model.eval()
     chat = Chat(tokenizer)
     ends = model.generation_config.eos_token_id if model.generation_config is not None else None
-    # The chat must know them all: a stop that it does not know would stay in the text, and spoil the answer.
+    # The chat must know all stops: an unknown one would stay in the text and spoil the answer.
     chat.stops |= set(ends if isinstance(ends, list) else [] if ends is None else [ends])
     return LocalModel(model, tokenizer, Agent(engine(model, chat.stops, slots=slots, seed=seed), chat))
 
 
 def open_tokenizer(name: str) -> Any:
-    """The tokenizer of a model's folder or hub name; it must have a chat template."""
+    """Return the tokenizer of a model's folder or hub name; it must have a chat template."""
     if wrong := misplaced(name):
         raise UsageError("; ".join(wrong))
     if is_adapter(Path(name)) and not (Path(name) / "tokenizer_config.json").is_file():
@@ -75,12 +76,12 @@ def open_tokenizer(name: str) -> Any:
 
 
 def commit_of(name: str) -> str:
-    """The commit of a hub's model as it is read here; "" where the hub's files do not say."""
+    """Return the commit of a hub model as it is loaded here; "" if the hub's files do not state it."""
     return str(getattr(AutoConfig.from_pretrained(name, trust_remote_code=False), "_commit_hash", None) or "")
 
 
 def misplaced(name: str) -> tuple[str, str] | None:
-    """What is wrong with a model's name, and the remedy; None for a model's folder, and for what may be a hub name."""
+    """Return what is wrong with a model's name, and the remedy; None for a model folder or a possible hub name."""
     path = Path(name)
     if (path / "model" / "config.json").is_file():
         return f"{name!r} is a run; its model is in {str(path / 'model')!r}", "pass that folder"
@@ -102,22 +103,22 @@ def load(
     dtype: Dtype = "float32",
     engine: EngineMaker = TorchEngine,
 ) -> LocalModel:
-    """Load a causal language model with its chat template; of an adapter's folder, its base with the adapter merged.
+    """Load a causal language model with its chat template; for an adapter's folder, the base with the adapter merged.
 
-    In bfloat16 steps of a small learning rate vanish: whoever trains needs float32 copies (`trainers.scale`).
+    In bfloat16 steps of a small learning rate vanish: training needs float32 copies (`trainers.scale`).
     """
     where = find_device(device)
     tokenizer = open_tokenizer(name)
     model = cast_weights(_read(name, dtype).to(where), dtype)
-    # What was loaded lies in the mapped file, which may be removed under it, and at addresses where sums may round
-    # otherwise than in memory of torch's own: a resumed run would leave the uninterrupted one by its last bits.
+    # Loaded weights lie in a memory-mapped file, which may be removed, and at addresses where sums may round
+    # differently than in memory of torch: a resumed run would differ from the uninterrupted one in the last bits.
     for weight in model.parameters():
         weight.data = weight.data.clone()
     return serve(model, tokenizer, slots=slots, seed=seed, engine=engine)
 
 
 def cast_weights(model: Any, dtype: Dtype) -> Any:
-    """Have a model's weights in a type, in place. Tables that a model computes for itself, of angles, stay as exact."""
+    """Convert a model's weights to a dtype, in place. Buffers, such as tables of rotary angles, stay as exact."""
     for weight in model.parameters():
         weight.data = weight.data.to(getattr(torch, dtype))
     model.config.dtype = getattr(torch, dtype)
@@ -127,14 +128,34 @@ def cast_weights(model: Any, dtype: Dtype) -> Any:
 def _read(name: str, dtype: Dtype) -> Any:
     folder = Path(name)
     if is_adapter(folder):
-        # Summed in float32, whatever it is to be.
+        # Base and adapter are summed in float32, whatever the final dtype is.
         whole = merged(_read(base_name(folder), "float32"), folder)
         whole.name_or_path = name
         return whole
     try:
-        return AutoModelForCausalLM.from_pretrained(name, dtype=getattr(torch, dtype), trust_remote_code=False)
+        if find_adapter_config_file(name) is not None:  # transformers would read it, whatever its settings name.
+            raise UsageError(f"{name!r} is an adapter on the hub; download it (hf download) and pass its folder")
+        _refuse_kernels(name)
+        return AutoModelForCausalLM.from_pretrained(
+            name, dtype=getattr(torch, dtype), trust_remote_code=False, use_safetensors=True
+        )
     except (OSError, ValueError, SafetensorError) as error:
         raise UsageError(f"the weights in {name!r} could not be loaded: {_first_line(error)}") from error
+
+
+def _refuse_kernels(name: str) -> None:
+    """Refuse a model whose config names compiled code on the hub, which would be fetched and run."""
+    config = AutoConfig.from_pretrained(name, trust_remote_code=False)
+    for part in (config, *(getattr(config, key, None) for key in config.sub_configs)):
+        for hub_name in (
+            getattr(part, "_attn_implementation", None),
+            getattr(part, "_experts_implementation", None),
+        ):
+            if "/" in str(hub_name):
+                raise UsageError(
+                    f"the config of {name!r} names code on the hub, {hub_name!r}, which is not run; take that out of "
+                    "its config.json"
+                )
 
 
 def export(model: Any, tokenizer: Any, folder: Path) -> None:
@@ -145,13 +166,13 @@ def export(model: Any, tokenizer: Any, folder: Path) -> None:
     whole = {name: weight.detach().cpu() for name, weight in effective_weights(model)} if adapted(model) else None
     model.save_pretrained(folder, state_dict=whole)
     tokenizer.save_pretrained(folder)
-    # Weights arrive readable by their owner alone; they shall be as readable as the files beside them.
+    # Weight files are written with access for their owner alone; give them the mode of the files beside them.
     for path in folder.glob("*.safetensors"):
         shutil.copymode(folder / "config.json", path)
 
 
 def find_device(name: str) -> torch.device:
-    """`auto` is a GPU where there is one."""
+    """Return the torch device of a name; `auto` is a GPU where there is one."""
     try:
         device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
     except RuntimeError as error:
@@ -165,7 +186,7 @@ def find_device(name: str) -> torch.device:
 
 
 def _ask_hub(name: str) -> None:
-    """Refuse at once a name that is not in the cache and that the hub does not give; loading would try for a minute."""
+    """Refuse at once a name that is neither cached nor on the hub; loading would retry for a minute."""
     try:
         reason = "" if has_file(name, "tokenizer_config.json") else "it cannot be reached, or gives no tokenizer"
     except Exception as error:  # An unknown name, a gated model, or whatever its HTTP library raises.

@@ -1,15 +1,16 @@
-"""The one loop: an agent plays the episodes that an iterator of Starts asks for.
+"""The one loop: an agent plays the episodes of an iterator of Starts.
 
 Training, evaluation and collection all go through it. A slot whose tool has answered decodes again at once; nothing
-waits for the slowest. It knows two ports and nothing behind them. Left out: what an episode is worth (`trainers`), and
-how many are wanted (the iterator's affair, which may also yield None for "nothing now, ask again").
+waits for the slowest. It depends on two interfaces alone, `Engine` and `Arena`. Left out: what an episode is worth
+(`trainers`), and how many to play (the iterator decides; it may also yield None for "nothing now, ask again").
 """
 
+import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from palaestra.agents.agent import Agent
 from palaestra.agents.conversation import Conversation
@@ -17,24 +18,30 @@ from palaestra.episode import Ending, Episode, Event, Start
 from palaestra.errors import ConfigError
 from palaestra.protocols import Arena, Completion, Request
 
+log = logging.getLogger("palaestra.agents")
+Result = TypeVar("Result")
+REPORT_SECONDS = 30.0
+"""Seconds of waiting for the arena after which the log names the slow calls, and the interval of later reports."""
+_SHOWN = 3
+"""Count of slow calls that such a report names."""
 _ALTERNATION = 0.005
-"""Seconds to wait in one port while the other has work out: measured better than spinning and than waiting in one."""
+"""Seconds to wait for engine or arena while the other has work: faster, measured, than spinning or one long wait."""
 _IDLE = 1.0
-"""Seconds to wait in a port that alone has work out, before looking round again."""
+"""Seconds to wait for engine or arena when it alone has work, before the loop continues."""
 _GATHERING = 0.02
-"""Seconds to wait for all events where nothing can be decoded meanwhile: rows that come together, decode together."""
+"""Seconds to wait for all events if nothing can be decoded meanwhile: rows that come together decode together."""
 _PATIENCE = 8
-"""Rounds without waiting after one in which tools were slower than the alternation."""
+"""Count of rounds without waiting after a round in which tools were slower than `_ALTERNATION`."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLimits:
-    """What an episode may cost in tokens."""
+    """Limits of the tokens of an episode."""
 
     max_turn_tokens: int = 512
     """A turn that is cut here ends its episode."""
     max_episode_tokens: int = 4096
-    """Longest row: prompt, tool results and what the agent says."""
+    """Most tokens of a row: prompt, tool results and responses."""
 
     def __post_init__(self) -> None:
         if self.max_turn_tokens < 1 or self.max_episode_tokens < 2:
@@ -51,10 +58,10 @@ class _Seat:
     turn: int = 0
     conversation: Conversation | None = None
     ticket: int | None = None
-    """Set while the engine has the turn; None while the arena has it."""
+    """Ticket of the turn at the engine; None while the arena has the turn."""
     tools: tuple[Mapping[str, Any], ...] = ()
     fault: str = ""
-    """Why the engine could not answer."""
+    """Reason why the engine could not answer, or ""."""
 
 
 def play(
@@ -65,7 +72,7 @@ def play(
     limits: TokenLimits | None = None,
     temperature: float = 1.0,
     wanted: Callable[[Start], bool] | None = None,
-) -> Iterator[Episode]:
+) -> Generator[Episode, None, None]:
     """Play the starts, yielding each episode as it ends.
 
     A BROKEN episode is tried once more and then yielded without a reward. An episode whose start is no longer `wanted`
@@ -83,7 +90,7 @@ def play(
 
 
 class _Table:
-    """Who plays where, and which port each one waits for."""
+    """Tracks, for each slot, whether it waits for the engine or for the arena."""
 
     def __init__(
         self, agent: Agent, arena: Arena, starts: Iterator[Start | None], limits: TokenLimits, temperature: float
@@ -95,9 +102,11 @@ class _Table:
         self.free = list(range(arena.slots))[::-1]
         self.exhausted = False
         self.hurried = 0
+        self.waited = 0.0
+        """Seconds since the last report in which the loop waited for the arena and nothing was decoded."""
 
     def fill(self) -> bool:
-        """Begin episodes in the free slots; False when all is played."""
+        """Begin episodes in the free slots; return False when all episodes are played."""
         while self.free and not self.exhausted:
             try:
                 start = next(self.starts)
@@ -114,7 +123,7 @@ class _Table:
         return bool(self.seats)
 
     def drop_unless(self, wanted: Callable[[Start], bool]) -> None:
-        """Forget the episodes that are not wanted; the arena discards each when its slot is begun again."""
+        """Drop the episodes that are not wanted; the arena discards each when its slot begins another."""
         for slot, seat in list(self.seats.items()):
             if not wanted(seat.start):
                 if seat.ticket is not None:
@@ -142,17 +151,17 @@ class _Table:
             else:
                 actions[slot] = text
         if actions:
-            self.arena.send(actions)
+            self._wait(lambda: self.arena.send(actions))  # Tools that run in place run here.
 
     def serve_arena(self) -> Iterator[Episode]:
-        """Hand what the arena reports to the engine; episodes that ended come out."""
+        """Submit a turn for each event of the arena; yield the episodes that ended."""
         outstanding = len(self.seats) - len(self.tickets)
         if not outstanding:
             return
         for event in self._heard(outstanding):
             seat = self.seats.get(event.slot)
             if seat is None or event.start.key != seat.start.key or seat.ticket is not None:
-                continue  # of an episode that was dropped
+                continue  # This event belongs to a dropped episode.
             if event.ending is None:
                 self._continue(event, seat)
             elif event.ending is Ending.BROKEN and not seat.retried:
@@ -163,13 +172,13 @@ class _Table:
                 yield _episode(event, seat)
 
     def _heard(self, outstanding: int) -> list[Event]:
-        """What the arena reports now. A step costs as much for one row as for many: fast tools are waited for."""
+        """Return the events of the arena; wait briefly for fast tools, as a decode step costs the same for many."""
         events: list[Event] = []
-        if self.arena.ordered:  # What is decoded together must not depend on who was quicker.
+        if self.arena.ordered:  # The rows decoded together must not depend on the speed of tools.
             while not events:
-                events = self.arena.recv(outstanding, _IDLE)
+                events = self._wait(lambda: self.arena.recv(outstanding, _IDLE))
         elif not self.tickets:
-            events = self.arena.recv(outstanding, _GATHERING)
+            events = self._wait(lambda: self.arena.recv(outstanding, _GATHERING))
         elif self.hurried:
             self.hurried -= 1
             events = self.arena.recv(0, 0.0)
@@ -178,16 +187,33 @@ class _Table:
             self.hurried = _PATIENCE * (len(events) < outstanding)
         return events
 
+    def _wait(self, call: Callable[[], Result]) -> Result:
+        """Make a call of the arena that blocks the loop; log at intervals which calls the run waits for."""
+        began = time.monotonic()
+        result = call()
+        self.waited += time.monotonic() - began
+        if not result and self.waited >= REPORT_SECONDS:
+            # Not every arena can name its calls.
+            stalls: Callable[[float], Sequence[Any]] = getattr(self.arena, "stalls", lambda share: [])
+            slowest = sorted(stalls(0.0), key=lambda stall: stall.seconds, reverse=True)
+            more = len(slowest) - _SHOWN
+            calls = [*map(str, slowest[:_SHOWN]), *([f"and {more} more calls"] if more > 0 else [])]
+            outstanding = f"{len(self.seats) - len(self.tickets)} of {len(self.seats)} episodes"
+            begin = f"play has waited {self.waited:.0f} s for tools and environments of {outstanding}"
+            log.warning("%s", "; ".join([begin, *calls]))
+            self.waited = 0.0
+        return result
+
     def _continue(self, event: Event, seat: _Seat) -> None:
-        """Let the agent speak, or end the episode where its tokens have run out."""
+        """Submit the agent's next turn, or end the episode if its tokens are used up."""
         room = self.limits.max_episode_tokens
         if seat.conversation is None:
             chat = self.agent.chat_of(seat.start.seat)
             seat.conversation, seat.tools = Conversation(chat, event.messages, event.tools), event.tools
-            heard = len(seat.conversation.ids) < room
+            fits = len(seat.conversation.ids) < room
         else:
-            heard = seat.conversation.hear(event.messages, event.tools, room)
-        if not heard:
+            fits = seat.conversation.hear(event.messages, event.tools, room)
+        if not fits:
             self.arena.finish(event.slot, Ending.LENGTH_LIMIT, "")
             return
         request = Request(
@@ -218,7 +244,7 @@ class _Table:
 
 
 def _episode(event: Event, seat: _Seat) -> Episode:
-    """The record of an episode that has ended. A reward that is no number is none: the episode is BROKEN."""
+    """Return an ended episode. If its reward or a part is not a finite number, the episode is BROKEN."""
     assert event.attempt is not None and event.ending is not None, "an arena's ending carries the attempt"
     ending, reward, parts, fault = event.ending, event.reward, event.parts, seat.fault or event.fault
     if not all(math.isfinite(value) for value in (reward or 0.0, *parts.values())):

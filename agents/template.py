@@ -1,7 +1,7 @@
-"""The verdict over a tokenizer and its chat template: can an agent be trained with them, and what breaks if not?
+"""Checks of a tokenizer and its chat template: can an agent be trained with them, and if not, what breaks?
 
-Every answer comes from rendering dialogues and reading what came out, the way `Chat` does it in play; names of models
-decide nothing. Left out: the model's weights and architecture, which need no dialogue to be looked at.
+Every check renders dialogues and reads the result, as `Chat` does in play; names of models decide nothing. Left out:
+the model's weights and architecture, which can be checked without a dialogue.
 """
 
 from collections.abc import Iterable, Iterator
@@ -35,7 +35,7 @@ State = Literal["ok", "warning", "broken"]
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """One thing that was looked at, and what to do about it where something must be done."""
+    """The result of one check, and a remedy if one is needed."""
 
     about: str
     text: str
@@ -44,7 +44,7 @@ class Remark:
 
 
 def examine(tokenizer: Any, ends: Iterable[int] = ()) -> list[Remark]:
-    """Everything there is to say of a tokenizer and its template; `ends` are the stops that the model brings."""
+    """Return the remarks of all checks of a tokenizer and its template; `ends` are the stop tokens of the model."""
     try:
         chat = Chat(tokenizer)
     except UsageError as error:
@@ -66,18 +66,18 @@ def examine(tokenizer: Any, ends: Iterable[int] = ()) -> list[Remark]:
 
 
 def _raised(what: str, error: Exception) -> Remark:
-    """A template is a program of a stranger: it may raise anything."""
+    """Return a remark about an exception of the template, which is third-party code and may raise anything."""
     reason = (str(error).strip().splitlines() or [""])[0]
     return Remark("chat template", f"{what}: {type(error).__name__}: {reason}", "broken", _OTHER_TEMPLATE)
 
 
 def _told(about: str, fine: bool, text: str, wrong: str, remedy: str, state: State = "warning") -> Remark:
-    """Of two things to say, the one that is so."""
+    """Return one remark: `text` if `fine` is true, otherwise `wrong` with its remedy."""
     return Remark(about, text) if fine else Remark(about, wrong, state, remedy)
 
 
 def _turns(chat: Chat) -> Iterator[Remark]:
-    """Whether rows may be appended to: after each kind of message, with and without thinking and tools."""
+    """Check whether rows can be appended to: for each kind of message, with and without thinking and tools."""
     for kind, thinking in (("tool", False), ("tool", True), ("user", False), ("user", True)):
         about = f"{kind} turns {'after' if thinking else 'without'} thinking"
         verdicts = {chat.probe(kind, thinking, tools) for tools in ((), (PROBE_TOOL,))}
@@ -93,7 +93,7 @@ def _turns(chat: Chat) -> Iterator[Remark]:
 
 
 def _seams(chat: Chat) -> Iterator[Remark]:
-    """Whether tokens at the seams of a row are those of a text that is encoded whole."""
+    """Check whether the tokens where turns meet in a row equal those of the whole text encoded at once."""
     talk = Conversation(chat, [_QUESTION], (PROBE_TOOL,))
     talk.add_text(f"{chat.opened_thinking}musing\n</think>\n\nword" if chat.opened_thinking else "word")
     talk.hear([{"role": "tool", "name": "probe_tool", "content": "reply"}], (PROBE_TOOL,), room=1 << 30)
@@ -105,26 +105,26 @@ def _seams(chat: Chat) -> Iterator[Remark]:
 
 
 def _thinking(chat: Chat) -> Iterator[Remark]:
-    """Who opens the thinking, and what becomes of it."""
+    """Report whether the template or the agent opens the thinking, and whether earlier thinking is kept."""
     opener = "the template opens it itself" if chat.opened_thinking else "the agent may open it"
     dropped = " or ".join(kind for kind in ("tool", "user") if chat.probe(kind, True) is False)
-    kept = f"dropped at the next {dropped} message" if dropped else "kept"
+    fate = f"dropped at the next {dropped} message" if dropped else "kept"
     has_switch = "enable_thinking" in str(chat.tokenizer.chat_template)
     switch = "; it has a switch enable_thinking, which is left as it is" * has_switch
-    yield Remark("thinking", f"{opener}; earlier thinking is {kept}{switch}")
+    yield Remark("thinking", f"{opener}; earlier thinking is {fate}{switch}")
 
 
 def _system_text(chat: Chat) -> Iterator[Remark]:
     try:
-        shown = rendered(chat.tokenizer, [{"role": "system", "content": "be brief"}, _QUESTION])
+        prompt = rendered(chat.tokenizer, [{"role": "system", "content": "be brief"}, _QUESTION])
     except Exception:  # Templates refuse roles with errors of their own.
-        shown = ""
+        prompt = ""
     wrong, remedy = "the template does not show a system message", "play environments whose `system` is empty"
-    yield _told("system text", "be brief" in shown, "is shown", wrong, remedy)
+    yield _told("system text", "be brief" in prompt, "is shown", wrong, remedy)
 
 
 def _tool_results(chat: Chat) -> Iterator[Remark]:
-    """Whether several results to one turn are all shown, and in which form."""
+    """Check whether several results to one turn are all shown, and in which form."""
     first, second = 'first "quoted"\nreply', "second reply"
     new: list[Message] = [{"role": "tool", "name": "probe_tool", "content": text} for text in (first, second)]
     delta = str(chat.tokenizer.decode(chat.delta(new, (PROBE_TOOL,), chat.end_of_turn)))
@@ -135,18 +135,18 @@ def _tool_results(chat: Chat) -> Iterator[Remark]:
 
 
 def _schemas(chat: Chat) -> Iterator[Remark]:
-    """Whether the prompt shows the tools, and where."""
-    shown = rendered(chat.tokenizer, [_QUESTION], [PROBE_TOOL])
-    place = "before" if shown.find("probe_tool") < shown.find("QUESTION") else "after"
+    """Check whether the prompt shows the tools, and where."""
+    prompt = rendered(chat.tokenizer, [_QUESTION], [PROBE_TOOL])
+    position = "before" if prompt.find("probe_tool") < prompt.find("QUESTION") else "after"
     wrong = "the template does not show {}: the agent must learn its tools from demonstrations or a system text".format(
-        "their arguments" if "probe_tool" in shown else "them"
+        "their arguments" if "probe_tool" in prompt else "them"
     )
     remedy = "choose a template for tools, unless the agent is raised on them"
-    yield _told("tool schemas", "probe_argument" in shown, f"are shown {place} the question", wrong, remedy)
+    yield _told("tool schemas", "probe_argument" in prompt, f"are shown {position} the question", wrong, remedy)
 
 
 def _calls(chat: Chat) -> Iterator[Remark]:
-    """Whether any environment reads the calls that this template's model has learned to write."""
+    """Check whether environments can read the calls that the template writes."""
     name, turn = written_format(chat.tokenizer)
     text = f"the template writes {name}, and environments are opened to read that"
     if turn:
@@ -160,18 +160,18 @@ def _calls(chat: Chat) -> Iterator[Remark]:
 
 
 def _stops(chat: Chat) -> Iterator[Remark]:
-    """What ends a turn, and whether nothing else does."""
-    shown = {token: repr(chat.tokenizer.decode([token])) for token in sorted({chat.end_of_turn, *chat.stops})}
-    end = f"{shown[chat.end_of_turn]} (id {chat.end_of_turn})"
+    """Check whether a special token ends a turn; report all stop tokens."""
+    token_texts = {token: repr(chat.tokenizer.decode([token])) for token in sorted({chat.end_of_turn, *chat.stops})}
+    end = f"{token_texts[chat.end_of_turn]} (id {chat.end_of_turn})"
     special = chat.end_of_turn in chat.tokenizer.added_tokens_decoder
-    text = f"{end}; sampling stops at {', '.join(shown.values())}"
+    text = f"{end}; sampling stops at {', '.join(token_texts.values())}"
     wrong = f"{end} is ordinary text: a turn is cut wherever the agent writes it"
     remedy = "choose a model whose template closes turns with a token"
     yield _told("end of turn", special, text, wrong, remedy, "broken")
 
 
 def _shield(chat: Chat) -> Iterator[Remark]:
-    """Whether control tokens in tool results and questions stay text."""
+    """Check whether control tokens in tool results and questions stay text."""
     added = chat.tokenizer.added_tokens_decoder
     spelled = "".join(str(token) for token in added.values() if len(str(token)) > 1)
 
@@ -189,9 +189,9 @@ def _shield(chat: Chat) -> Iterator[Remark]:
 
 
 def _odd_texts(chat: Chat) -> Iterator[Remark]:
-    """Whether text survives being encoded and decoded."""
-    said = {name: chat.opened_thinking + text for name, text in _ODD_TEXTS.items()}
-    changed = ", ".join(name for name, text in said.items() if chat.decode(chat.encode_turn(text)) != text)
+    """Check whether odd texts survive being encoded and decoded."""
+    texts = {name: chat.opened_thinking + text for name, text in _ODD_TEXTS.items()}
+    changed = ", ".join(name for name, text in texts.items() if chat.decode(chat.encode_turn(text)) != text)
     remedy = "answers with such text may be judged as other than they were"
     wrong = f"changed by the tokenizer: {changed}"
     yield _told("odd characters", not changed, "survive encoding and decoding", wrong, remedy)

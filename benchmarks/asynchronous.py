@@ -26,9 +26,8 @@ from palaestra.agents.local_model import EngineMaker, export, load
 from palaestra.episode import Ending, Event, Start
 from palaestra.trainers.cold_start import raise_tiny
 from palaestra.trainers.config import tiny_config
-from palaestra.trainers.grpo import train
+from palaestra.trainers.grpo import train_learner
 from palaestra.trainers.learner import Learner
-from palaestra.trainers.progress import result_of
 
 ENV = "palaestra/TwoHop-v0"
 TARGET = 0.8
@@ -113,7 +112,7 @@ def engine_maker() -> EngineMaker:
 
 def raised(folder: Path) -> Path:
     """A tiny agent that can play, badly."""
-    local = result_of(raise_tiny(tiny_config(ENV))).local
+    local = raise_tiny(tiny_config(ENV)).local
     export(local.model, local.tokenizer, folder)
     return folder
 
@@ -137,7 +136,7 @@ def side(options: Options, model: Path, lead: int) -> dict[str, float]:
     local = load(str(model), slots=slots, device="cpu", engine=engine_maker())
     learner = Learner(local.agent, local.model, config)
     with closing(local.agent.engine), closing(palaestra.arena(ENV, slots, ordered=False)) as arena:
-        for progress in train(learner, Slow(arena, options.tool_ms / 1000)):
+        for progress in train_learner(learner, Slow(arena, options.tool_ms / 1000)):
             curve.append(progress.metrics)
             stamps.append(time.perf_counter())
     warm = curve[WARM:]

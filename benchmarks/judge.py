@@ -27,7 +27,7 @@ from peers.findings import Report, target
 import palaestra
 from palaestra.agents.local_model import load
 from palaestra.trainers.config import tiny_config
-from palaestra.trainers.grpo import train
+from palaestra.trainers.grpo import train_learner
 from palaestra.trainers.learner import Learner
 from palaestra.trainers.recipes import find_recipe
 from palaestra.trainers.sampling.uniform import Uniform
@@ -113,7 +113,7 @@ def steps(options: Options, model: Path, url: str, stack: ExitStack) -> Iterator
     arena = stack.enter_context(closing(palaestra.arena(ENV, slots, ordered=False)))
     stack.enter_context(closing(local.agent.engine))
     learner = Learner(local.agent, local.model, replace(made, recipe=recipe))
-    running = stack.enter_context(closing(train(learner, Slow(arena, options.tool_ms / 1000))))
+    running = stack.enter_context(closing(train_learner(learner, Slow(arena, options.tool_ms / 1000))))
     while True:
         began = time.perf_counter(), time.process_time()
         figures = next(running).metrics

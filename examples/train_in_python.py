@@ -11,9 +11,8 @@ from palaestra.trainers import Run, tiny_config, train
 def main() -> None:
     config = tiny_config("palaestra/TwoHop-v0", seed=0, steps=20, eval_tasks=128)
     with Run("runs/train-in-python", config) as run:
-        for progress in train(run):
-            if progress.stage == "grpo" and progress.metrics:
-                print(f"step {progress.step}: success {progress.metrics['rewards/success/mean']:.2f}")
+        for step in train(run, on_progress=lambda progress: print(progress.note, end="\n" if progress.note else "")):
+            print(f"step {step.step}: success {step.metrics['rewards/success/mean']:.2f}")
         before, after = (run.summary[when]["sampled"]["success"] for when in ("before", "after"))
     print(f"success on held-out tasks: {before:.2f} before, {after:.2f} after; the model: {run.model}")
 

@@ -1,4 +1,4 @@
-"""`python -m palaestra`: the command line, for when its script is not on the path."""
+"""The command line as `python -m palaestra`, where its script is not on the path."""
 
 from palaestra.cli import main
 

@@ -1,6 +1,6 @@
-"""The author's line that an exception came from: a traceback through our own frames tells an author nothing.
+"""Find the line of an environment author's code that raised an exception, without palaestra's own frames.
 
-The environments of the suite are written by authors like others. Left out: what is said of it, and whether the fault is
+The environments of the suite count as authors' code too. Left out: how the line is reported, and whether the fault is
 the author's at all.
 """
 
@@ -15,7 +15,7 @@ _INSTALLED = ("site-packages", "dist-packages")
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of a file, and the function that it is in."""
+    """A line of a source file, and the function that contains it."""
 
     file: str
     number: int
@@ -26,28 +26,28 @@ class Line:
 
     @property
     def place(self) -> str:
-        """The same without the function."""
+        """File and line number as text, without the function."""
         return f"{self.file}, line {self.number}"
 
 
 def authors_line(error: BaseException) -> Line | None:
-    """The innermost line of an author's that an exception passed; None where it passed none."""
+    """Return the innermost line of an author's code that an exception passed; None if it passed none."""
     return next((line for line in _foreign(error) if not _is_installed(line)), None)
 
 
 def foreign_line(error: BaseException) -> Line | None:
-    """The same; where there is none, the innermost line of a library that the author called."""
+    """Return the author's innermost line; if there is none, the innermost line of a library that the author called."""
     return authors_line(error) or next(iter(_foreign(error)), None)
 
 
 def _foreign(error: BaseException) -> list[Line]:
-    """Innermost first."""
+    """Return the lines of foreign code in the traceback, innermost first."""
     passed = [(frame, line) for frame, line in walk_tb(error.__traceback__) if _is_foreign(frame)]
     return [Line(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in reversed(passed)]
 
 
 def _is_foreign(frame: FrameType) -> bool:
-    """Neither Python's own nor the machinery of environments."""
+    """Return whether a frame is neither the standard library's nor palaestra's, Gymnasium's or PettingZoo's own."""
     name = str(frame.f_globals.get("__name__", ""))
     return name.startswith("palaestra.envs.suite.") or name.partition(".")[0] not in _OURS
 

@@ -1,4 +1,4 @@
-"""The nouns that cross rooms: what a problem is, what happened, and the record of it.
+"""The data types that all packages share: a task, what happened in its episode, and the record of it.
 
 Plain frozen data, of two kinds (`palaestra.frozen`); standard library and numpy only. Left out on purpose: advantages
 (they belong to a group, not to an episode), chat templates and tokenizers (`agents.chat`), and how a reward is computed
@@ -20,7 +20,7 @@ Message = dict[str, Any]
 
 
 class Ending(StrEnum):
-    """Why an episode is over."""
+    """Reason for which an episode ended."""
 
     ANSWERED = "answered"
     """The agent gave its answer: Gymnasium's `terminated`."""
@@ -33,11 +33,11 @@ class Ending(StrEnum):
 
 
 class Status(StrEnum):
-    """How a call went."""
+    """Outcome of a tool call."""
 
     OK = "ok"
     BAD_CALL = "bad_call"
-    """Malformed, unknown tool or wrong arguments: nothing was run."""
+    """The call was malformed, named an unknown tool or had wrong arguments: nothing was run."""
     TOOL_ERROR = "tool_error"
     """The tool ran and refused or failed; its message is in `Call.text`."""
     BROKEN = "broken"
@@ -46,7 +46,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One problem. `data` is the world behind it, for tools and rewards; the agent sees `prompt` alone."""
+    """One problem. `data` is its hidden state, for tools and rewards; the agent sees only `prompt`."""
 
     prompt: str
     answer: Any = None
@@ -56,7 +56,7 @@ class Task:
 
 @statically_frozen
 class Call:
-    """What the agent asked for and its outcome. `text` is what the agent was told."""
+    """A tool call and its outcome. `text` is what the agent was shown."""
 
     name: str
     arguments: Mapping[str, Any]
@@ -64,33 +64,36 @@ class Call:
     status: Status
     seconds: float = field(default=0.0, compare=False)
     written: Mapping[str, Any] | None = None
-    """What the agent wrote, where it differs from `arguments`: values before their conversion, without defaults."""
+    """Arguments as the agent wrote them: before conversion, without defaults. None where they equal `arguments`."""
     answer: str | None = None
-    """The episode's answer, where this call ended it."""
+    """The episode's answer, where this call ended it; None otherwise."""
+    result: str | None = None
+    """Whole result of the tool, for rewards, where the agent was shown only a part of it. The environment's
+    `max_kept_chars` cuts it. None where `text` is the whole result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What a reward sees: everything that happened, nothing that can still change."""
+    """The finished attempt that a reward reads: everything that happened, and nothing that can still change."""
 
     task: Task
     messages: tuple[Message, ...]
-    """Of this attempt alone: what `Start.prefix` put before it, such as an earlier attempt, is not among them."""
+    """Messages of this attempt alone: those of `Start.prefix`, such as an earlier attempt, are not among them."""
     answer: str | None
     """The agent's answer, without its thinking; None when the episode ended without one."""
     calls: tuple[Call, ...]
     turns: int
     final: Mapping[str, Any] = field(default_factory=dict)
-    """What the environment and its toolkits declared of their state when the episode ended."""
+    """Final state that the environment and its toolkits declared when the episode ended."""
     seat: str | None = None
-    """Whose attempt it is, in a game."""
+    """Seat of the attempt in a game; None for an environment with one seat."""
     worlds: tuple[Mapping[str, Any], ...] = ()
-    """The same as `final`, after each round of a game whose toolkits declare any."""
+    """The state that `final` holds, after each round of a game whose toolkits declare any."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What opens an episode. `seed` is never used twice in a run, so no two episodes share their noise."""
+    """The values that open an episode. No two episodes of a run have the same `seed`, so they share no noise."""
 
     task: int
     """Index into the environment's task set: it decides the problem and its world."""
@@ -99,38 +102,38 @@ class Start:
     group: int = 0
     """Equal for episodes whose rewards are compared."""
     seat: str | None = None
-    """Which player, in a game of several; None where there is one."""
+    """Seat of the player in a game; None for an environment with one seat."""
     prefix: tuple[Message, ...] = ()
     """Messages placed after the task's prompt (an earlier attempt and its critique, say): context, never trained on."""
     env: str = ""
-    """Id of the environment, where several are played at once."""
+    """Name of the environment in a mixture; empty where the run plays one environment."""
     greedy: bool = False
-    """Whether the likeliest tokens are taken: what others of the group are compared with (ReMax)."""
+    """True for greedy decoding: the other episodes of the group are compared with this one (ReMax)."""
 
     @property
     def key(self) -> tuple[str, int, int, str | None]:
-        """What tells an episode from every other of a run. A Start from another process is a copy: compare this."""
+        """Key that is unique to an episode of a run. A Start from another process is a copy: compare the keys."""
         return self.env, self.task, self.seed, self.seat
 
     def as_seen(self, messages: Sequence[Message]) -> tuple[Message, ...]:
-        """The messages of an attempt as its agent saw them: with the prefix after the first one of the user's."""
+        """Return an attempt's messages as its agent saw them, with the prefix after the first user message."""
         at = _prompted(messages) if self.prefix else 0
         return (*messages[:at], *self.prefix, *messages[at:]) if at else tuple(messages)
 
     def own(self, messages: Sequence[Message]) -> tuple[Message, ...]:
-        """Of messages as an agent saw them, those of the attempt alone: without the prefix."""
+        """Return messages that an agent saw without the prefix: those of the attempt alone."""
         at = _prompted(messages) if self.prefix else 0
         return (*messages[:at], *messages[at + len(self.prefix) :]) if at else tuple(messages)
 
 
 def _prompted(messages: Sequence[Message]) -> int:
-    """Where the first message of the user's ends; 0 where there is none yet."""
-    return next((place for place, one in enumerate(messages, 1) if one["role"] == "user"), 0)
+    """Return the index after the first user message; 0 if there is none."""
+    return next((index for index, message in enumerate(messages, 1) if message["role"] == "user"), 0)
 
 
 @statically_frozen
 class Event:
-    """What a slot of an arena reports: messages that are new to the agent, or how its episode ended."""
+    """A report of an arena's slot: messages that are new to the agent, or the ending of its episode."""
 
     slot: int
     start: Start
@@ -144,14 +147,14 @@ class Event:
     attempt: Attempt | None = None
     """Set when the episode has ended."""
     fault: str = ""
-    """What broke, for BROKEN; for a seat whose game another seat cut short, which one did."""
+    """Description of the failure, for BROKEN; where another seat cut the game short, which seat did so."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenRow:
-    """The tokens of an episode as the engine sampled them: the only truth about tokens.
+    """The tokens of an episode as the engine sampled them; nothing else defines them.
 
-    One row an episode; more only where a chat template rewrites history, so that a later turn
+    An episode has one row; it has more only where a chat template rewrites history, so that a later turn
     does not continue the row before it.
     """
 
@@ -174,10 +177,10 @@ class Episode:
     start: Start
     attempt: Attempt
     rows: tuple[TokenRow, ...]
-    """Empty for agents that have no tokens: scripts, people, endpoints."""
+    """Token rows; empty for agents that have no tokens: scripts, people, endpoints."""
     ending: Ending
     reward: float | None
-    """None for BROKEN only."""
+    """Weighted sum of `parts`; None for BROKEN only."""
     parts: Mapping[str, float]
     fault: str = ""
     tools: tuple[Mapping[str, Any], ...] = ()
@@ -187,12 +190,12 @@ class Episode:
 
     @property
     def sampled_tokens(self) -> int:
-        """How many tokens the agent chose."""
+        """Number of tokens that the agent sampled."""
         return sum(int(row.sampled.sum()) for row in self.rows)
 
     @property
     def versions(self) -> tuple[int, int] | None:
-        """The oldest and the newest weights that chose a token, or None without tokens."""
+        """Oldest and newest version of the weights that chose a token; None without tokens."""
         chosen = [row.versions[row.sampled] for row in self.rows if row.sampled.any()]
         if not chosen:
             return None

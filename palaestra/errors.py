@@ -8,14 +8,14 @@
     │   └── UnknownTask       a demonstrator does not know how to play this task
     ├── MissingExtra          an optional library is absent; names the install command (also an ImportError)
     ├── SandboxUnavailable    the wanted isolation cannot be had here; names what is missing and the options
-    ├── RecordError           a line of an episode file is cut off, changed or none at all
+    ├── RecordError           a line of an episode file is cut off, changed or not a record
     ├── EnvironmentDefect     an environment's author got something wrong: a tool, a reward, a task
-    ├── ToolError             a tool's answer to a bad request; the agent reads it, nobody catches it
+    ├── ToolError             a tool's answer to a bad request; the agent reads it, callers do not catch it
     ├── Broken                the infrastructure failed; the episode ends BROKEN and is never scored
     └── TrainingHalted        the run must stop: too many broken episodes, a full disk, engine and trainer disagree
 
-Three roads for three kinds of failure, and they never cross: the agent's mistake is an observation
-(`ToolError`, or any exception of a tool), ours is an exception, the infrastructure's is `Broken`.
+Three kinds of failure are kept apart: the agent's mistake becomes an observation (`ToolError`, or any exception of a
+tool), a mistake in code raises an exception, and a failure of the infrastructure is `Broken`.
 """
 
 import re
@@ -25,7 +25,7 @@ from pathlib import Path
 
 
 class PalaestraError(Exception):
-    """The root of the tree."""
+    """Base class of all errors that palaestra raises on purpose."""
 
 
 class UsageError(PalaestraError, ValueError):
@@ -37,19 +37,19 @@ class UnknownId(UsageError):
 
     def __init__(self, env_id: str, known: Iterable[str]) -> None:
         known = sorted(known)
-        # The names alone: beside "palaestra/" and "-v0" a letter too many would hardly count.
-        names = {plain_name(one): one for one in known}
-        same = [one for one in known if plain_name(one) == plain_name(env_id)]
+        # Compare the names alone: with "palaestra/" and "-v0" a typing error would hardly change the similarity.
+        names = {plain_name(known_id): known_id for known_id in known}
+        same = [known_id for known_id in known if plain_name(known_id) == plain_name(env_id)]
         near = [names[name] for name in get_close_matches(plain_name(env_id), names, n=3, cutoff=0.75)]
         close = same or near or get_close_matches(env_id, known, n=3, cutoff=0.4)
         hint = f"did you mean {' or '.join(close)}?" if close else f"known ids: {', '.join(known)}"
-        own = "(an id of your own exists once the module that registers it is imported"
+        note = "(an id of your own exists once the module that registers it is imported"
         form = "" if ":" in env_id else f"; its name goes before the id: MODULE:{env_id}"
-        super().__init__(f"no environment is registered as {env_id!r}; {hint} {own}{form})")
+        super().__init__(f"no environment is registered as {env_id!r}; {hint} {note}{form})")
 
 
 def plain_name(env_id: str) -> str:
-    """The name alone, as the command line takes it: twohop for palaestra/TwoHop-v0."""
+    """Return the name alone, as the command line takes it: twohop for palaestra/TwoHop-v0."""
     return re.sub(r"[^a-z0-9]", "", re.sub(r"[-_]v\d+$", "", env_id.rpartition("/")[2]).lower())
 
 
@@ -74,10 +74,10 @@ class UnknownTask(UsageError):
     """A demonstrator does not know how to play this task."""
 
     def __init__(self, prompt: str) -> None:
-        asked = " ".join(prompt.split())
-        shown = asked if len(asked) <= 80 else f"{asked[:77]}..."
+        flat_prompt = " ".join(prompt.split())
+        text = flat_prompt if len(flat_prompt) <= 80 else f"{flat_prompt[:77]}..."
         super().__init__(
-            f"the demonstrator does not know how to play {shown!r}; let a model play, or register a demonstrator of "
+            f"the demonstrator does not know how to play {text!r}; let a model play, or register a demonstrator of "
             "your own for such tasks"
         )
 
@@ -86,27 +86,27 @@ class MissingExtra(PalaestraError, ImportError):
     """An optional library is not installed."""
 
     def __init__(self, library: str, extra: str, purpose: str, remedy: str = "") -> None:
-        """`remedy` installs what pip does not."""
+        """Format the message; `remedy` is an install command for what pip does not install."""
         remedy = remedy or f"pip install 'palaestra[{extra}]'"
         super().__init__(f"{purpose} needs {library}, which is not installed: {remedy}")
 
 
 class SandboxUnavailable(PalaestraError):
-    """The isolation that was asked for cannot be had on this machine, and nothing weaker is taken instead."""
+    """The requested isolation is not available on this machine, and nothing weaker is used instead."""
 
     def __init__(self, backend: str, missing: str, remedies: Iterable[str] = ()) -> None:
         super().__init__("\n  ".join([f"sandbox {backend!r}: {missing}", *remedies]))
 
 
 class RecordError(PalaestraError):
-    """A line of an episode file is not what was written there."""
+    """A line of an episode file is not the record that was written there."""
 
     def __init__(self, path: Path, line: int, reason: str) -> None:
         super().__init__(f"{path}, line {line}: {reason}")
 
 
 class EnvironmentDefect(PalaestraError):
-    """An environment is written wrongly; the message says what to change."""
+    """An environment's code has an error; the message says what to change."""
 
 
 class ToolError(PalaestraError):
@@ -118,4 +118,4 @@ class Broken(PalaestraError):
 
 
 class TrainingHalted(PalaestraError):
-    """Going on would train on wrong data; the message says which check failed."""
+    """A further step would train on wrong data; the message says which check failed."""

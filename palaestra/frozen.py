@@ -1,8 +1,8 @@
-"""Data classes that the type checker keeps from being changed, while the interpreter spends nothing on it.
+"""Data classes that only the type checker protects from changes, at no cost at run time.
 
-A frozen data class sets each of its fields through `object.__setattr__`: making one takes three times as long, and a
-step of an environment makes half a dozen. `statically_frozen` is for those that are made and read by our own code,
-where mypy sees every assignment. What authors and rewards are given stays `@dataclass(frozen=True)`.
+A frozen data class sets each of its fields through `object.__setattr__`: creating one takes three times as long, and a
+step of an environment creates half a dozen. `statically_frozen` is for classes that only our own code uses, where mypy
+sees every assignment. Classes that authors and rewards receive stay `@dataclass(frozen=True)`.
 """
 
 from dataclasses import dataclass, field
@@ -13,5 +13,5 @@ Made = TypeVar("Made")
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def statically_frozen(cls: type[Made]) -> type[Made]:
-    """A data class with slots, equal and hashed by its fields, that only the type checker keeps from being changed."""
+    """Return a data class with slots, equal and hashed by its fields, that only the type checker keeps unchanged."""
     return dataclass(slots=True, unsafe_hash=True)(cls)

@@ -1,11 +1,11 @@
-"""Several environments in one run, each with its share of what is played: a mixture, which is one more form of an id.
+"""A mixture: several environments in one run, each with its share of the episodes. It is written as one id.
 
     palaestra/TwoHop-v0=3,palaestra/Calculator-v0=1         three groups of four are of TwoHop
     palaestra/CodeMath-v0#dapo=17,palaestra/CodeMath-v0#skywork=5    one id twice, each with a name of its own
 
-What stands before a weight is the name of an environment, and `Start.env` says it. An option of one of them has that
-name before it, `calculator.digits=2`; one without a name is for all. Left out: which group is of which environment
-(`trainers.sampling.draws`), and playing several at once (`envs.arena.mixed`).
+The text before a weight is the name of an environment, and `Start.env` holds it. An option with that name before it,
+`calculator.digits=2`, is for one environment; an option without a name is for all. Left out: which group is of which
+environment (`trainers.sampling.draws`), and playing several at once (`envs.arena.mixed`).
 """
 
 import re
@@ -37,50 +37,52 @@ class Mixture:
 
     @property
     def block(self) -> int:
-        """In so many groups every environment comes at least once."""
+        """Number of groups in which every environment is played at least once."""
         return max(_BLOCK, ceil(1 / min(self.shares.values())))
 
     def counts(self, total: int) -> dict[str, int]:
-        """How many of so many are each one's: its share of them, and less than one beside it.
+        """Return how many of `total` groups each environment gets: its share, rounded up or down.
 
-        From one multiple of `block` to the next no count falls.
+        No count decreases from one multiple of `block` to the next.
         """
-        found, share, end = dict[str, int](), Fraction(0), 0
-        for name, own in self.shares.items():
-            share, begin = share + own, end
+        counts_by_name, share, end = dict[str, int](), Fraction(0), 0
+        for name, own_share in self.shares.items():
+            share, begin = share + own_share, end
             end = floor(total * share + Fraction(1, 2))
-            found[name] = end - begin
-        return found
+            counts_by_name[name] = end - begin
+        return counts_by_name
 
     def own(self, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The options of one environment: those for all, and over them its own."""
-        named = {key: key.rpartition(".") for key in options}
-        everybodys = {key: options[key] for key, (of, _, _) in named.items() if not of}
-        return everybodys | {key: options[whole] for whole, (of, _, key) in named.items() if of and self._is(of, name)}
+        """Return the options of one environment: those for all, overridden by its own."""
+        split_keys = {key: key.rpartition(".") for key in options}
+        shared_options = {key: options[key] for key, (owner, _, _) in split_keys.items() if not owner}
+        return shared_options | {
+            key: options[whole] for whole, (owner, _, key) in split_keys.items() if owner and self._is(owner, name)
+        }
 
     def check(self, options: Mapping[str, Any]) -> None:
-        """Refuse options of nobody, and two environments that are one."""
+        """Raise a UsageError for an option of no environment, and for two environments that are the same."""
         for key in options:
             of = key.rpartition(".")[0]
             if of and sum(self._is(of, name) for name in self.weights) != 1:
                 raise UsageError(f"option {key!r} names {of!r}; expected one of {', '.join(self.weights)}")
-        seen: list[tuple[str, dict[str, Any]]] = []
+        environments_so_far: list[tuple[str, dict[str, Any]]] = []
         for name in self.weights:
             environment = plain_id(name), self.own(name, options)
-            if environment in seen:
+            if environment in environments_so_far:
                 raise UsageError(
                     f"{environment[0]} is in the mixture twice with the same options; add its weights up, or give each "
                     f"options of its own, as in --env-options {name}.tasks=FILE"
                 )
-            seen.append(environment)
+            environments_so_far.append(environment)
 
     def _is(self, said: str, name: str) -> bool:
-        """Whether somebody who says this means that environment: its name, or the short form of it."""
+        """Return whether this text names that environment, by its name or the short form of it."""
         return said == name or (said not in self.weights and _short(said) == _short(name))
 
 
 def read_mixture(env_id: str) -> Mixture | None:
-    """The mixture that an id names; None where it names one environment."""
+    """Return the mixture that an id names; None if it names one environment."""
     if not set(env_id) & {"=", ",", _LABEL}:
         return None
     weights: dict[str, Fraction] = {}
@@ -96,34 +98,34 @@ def read_mixture(env_id: str) -> Mixture | None:
         if equals and not (_WEIGHT.fullmatch(weight) and Fraction(weight)):
             raise UsageError(f"{name} has the weight {weight!r}; expected a number above 0, such as 3, 0.5 or 1/3")
         weights[name] = Fraction(weight) if equals else Fraction(1)
-    found = Mixture(weights)
-    name, least = min(found.shares.items(), key=lambda pair: pair[1])
+    mixture = Mixture(weights)
+    name, least = min(mixture.shares.items(), key=lambda pair: pair[1])
     if least < _RAREST:
         raise UsageError(
             f"{name} has a share of {float(least):.2g}; expected at least {float(_RAREST):g}: leave it out"
         )
-    return found
+    return mixture
 
 
 def plain_id(name: str) -> str:
-    """The id of an environment of a mixture, without the name that tells it from another of the same id."""
+    """Return the id of an environment of a mixture, without the label that distinguishes it from others of that id."""
     return name.partition(_LABEL)[0]
 
 
 def environment_of(env_id: str, options: Mapping[str, Any], env: str) -> tuple[str, dict[str, Any]]:
-    """The id and the options of the environment that `Start.env` names, in a run of this id with these options."""
+    """Return id and options of the environment that `Start.env` names, in a run of this id with these options."""
     mixture = read_mixture(env_id)
     return (env or env_id, dict(options)) if mixture is None else (plain_id(env), mixture.own(env, options))
 
 
 def environments(env_id: str, options: Mapping[str, Any]) -> dict[str, tuple[str, dict[str, Any]]]:
-    """Id and options of each environment of an id, by `Start.env`; of one that is no mixture under the id itself."""
+    """Return id and options of each environment of an id, by `Start.env`; without a mixture the only key is the id."""
     mixture = read_mixture(env_id)
     names: Iterable[str] = [env_id] if mixture is None else mixture.weights
     return {name: environment_of(env_id, options, name) for name in names}
 
 
 def _short(name: str) -> tuple[str, str]:
-    """What a name on the command line may be shortened to, and its label."""
+    """Return the short form of a name on the command line, and its label."""
     env_id, _, label = name.partition(_LABEL)
     return plain_name(env_id.rpartition(":")[2]), label

@@ -1,35 +1,79 @@
-"""What an environment can be told when it is opened, and the refusal of anything else.
+"""Options of environments: which ones a class takes, the refusal of others, and those that no file may decide.
 
-Left out: whether a value is a good one (the environment's own to say), and options of games and of other people's
-environments.
+A record or a run's config is data that people share. It says what is played. Where a program runs, which server is
+called, which variable holds a key: such an option is a service, and its type says so where it is declared, as in
+`sandbox: Annotated[str, SERVICE]` (`envs.core.backends.Where` is marked already). A service comes from a command line.
+
+Left out: whether a value is valid (the environment checks it), and which options games and other people's
+environments take.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from inspect import Parameter, signature
-from typing import Any
+from typing import Any, get_args
 
 from palaestra.errors import UsageError
 
 FORMAT = "format"
-"""An option of every environment, whatever its constructor takes."""
+"""Name of an option that every environment has, whatever its constructor takes."""
 OF_ARENAS = ("ordered", "max_workers", "workers", "ray_address")
-"""Options of many at once, that one environment does not have."""
+"""Options of arenas, which a single environment does not have."""
+OF_ALL = ("split", "tasks", "seat", FORMAT)
+"""palaestra's own options, which decide what is played; a class that takes them need not declare their types."""
+
+
+class _Service:
+    """The type of `SERVICE`."""
+
+    def __repr__(self) -> str:
+        return "SERVICE"
+
+
+SERVICE = _Service()
+"""Marks the type of an option or setting that decides where something runs or is written, which server is called, or
+which variable holds a key. A file that people share must not decide it."""
+_UNDECLARED = Parameter("undeclared", Parameter.KEYWORD_ONLY)
+
+
+def is_service(annotation: Any) -> bool:
+    """Return whether a type, or one of the types in it, is marked with `SERVICE`."""
+    return annotation is SERVICE or any(map(is_service, get_args(annotation)))
+
+
+def services_of(creator: Any, registered_with: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that a file must not decide: services that differ from the environment's own values.
+
+    A file may decide an option without a declared type only if it is a number or None. Options of other people's
+    environments (`creator` is None) have no declared type.
+    """
+    takes = {} if creator is None else _parameters(creator)
+    services: dict[str, Any] = {}
+    for name, value in given.items():
+        option = takes.get(name, _UNDECLARED)
+        if name in OF_ALL or (name in takes and value == registered_with.get(name, option.default)):
+            continue
+        if isinstance(option.annotation, str) or option.annotation is Parameter.empty:
+            decided = isinstance(value, int | float | None)
+        else:
+            decided = not is_service(option.annotation)
+        if not decided:
+            services[name] = value
+    return services
 
 
 def options_of(creator: Any) -> dict[str, str]:
-    """Each option that a class takes with its default, as one would write it; empty where there is none to write."""
-    found = {
-        name: "" if one.default is Parameter.empty else repr(one.default)
-        for name, one in signature(creator).parameters.items()
-        if one.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    """Return each option that a class takes and its default as Python source; an empty text for no default."""
+    defaults = {
+        name: "" if parameter.default is Parameter.empty else repr(parameter.default)
+        for name, parameter in _parameters(creator).items()
     }
-    return {**found, FORMAT: repr(getattr(creator, "format", None))}
+    return {**defaults, FORMAT: repr(getattr(creator, "format", None))}
 
 
 def refuse_unknown(env_id: str, creator: Any, given: Iterable[str]) -> None:
-    """Refuse options that a class does not take, with a list of those that it does."""
-    if any(one.kind is Parameter.VAR_KEYWORD for one in signature(creator).parameters.values()):
+    """Raise a UsageError for options that a class does not take; the message lists those that it takes."""
+    if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in signature(creator).parameters.values()):
         return
     takes = list(options_of(creator))
     for name in given:
@@ -40,3 +84,13 @@ def refuse_unknown(env_id: str, creator: Any, given: Iterable[str]) -> None:
             elif isinstance(getattr(creator, name, None), int | float | str | tuple):
                 hints.append(f"{name} is decided by the class: set it in a subclass, under an id of your own")
             raise UsageError("; ".join(hints))
+
+
+def _parameters(creator: Any) -> dict[str, Parameter]:
+    """Return the options of a class by name; a type that is written as text is resolved if possible."""
+    try:
+        takes = signature(creator, eval_str=True)
+    except Exception:  # A name in an author's annotation may be anything.
+        takes = signature(creator)
+    kinds = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    return {name: parameter for name, parameter in takes.parameters.items() if parameter.kind not in kinds}

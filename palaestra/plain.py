@@ -53,7 +53,8 @@ def from_pairs(texts: Iterable[str], what: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for text in texts:
         key, equals, value = text.partition("=")
-        if not equals or not key.rpartition(".")[2].isidentifier() or key in found:
+        # A key that looks like an option would become one where the words of a command are copied.
+        if not equals or not key.rpartition(".")[2].isidentifier() or key.startswith("-") or key in found:
             expected = "each key once" if key in found else "KEY=VALUE"
             raise UsageError(f"{what} has {text!r}; expected {expected}, such as digits=2 or tasks=problems.jsonl")
         try:
@@ -61,3 +62,17 @@ def from_pairs(texts: Iterable[str], what: str) -> dict[str, Any]:
         except ValueError:
             found[key] = value
     return found
+
+
+def as_pair(key: str, value: Any) -> str:
+    """`KEY=VALUE` as `from_pairs` reads it back, in letters that a terminal shows."""
+    text = value if isinstance(value, str) and not _is_json(value) else json.dumps(to_plain(value))
+    return f"{key}={text}" if text.isprintable() else f"{key}={json.dumps(text)}"
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True

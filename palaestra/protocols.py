@@ -1,7 +1,7 @@
-"""The two ports, symmetric, so that one loop joins them: an Arena of episodes and an Engine that answers.
+"""The two interfaces of the rollout loop: an Arena plays episodes and an Engine samples turns.
 
 Both take work without waiting (`send`, `submit`) and report later (`recv`, `poll`). Neither knows the other:
-an Arena deals in text, an Engine in token ids or text.
+an Arena exchanges text, an Engine token ids or text.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,54 +13,54 @@ from palaestra.episode import Ending, Event, Message, Start
 
 @runtime_checkable
 class Arena(Protocol):
-    """`slots` places where episodes are played. Every answer comes through `recv`, endings too."""
+    """Plays up to `slots` episodes at once. `recv` returns every event, endings too."""
 
     @property
     def slots(self) -> int:
-        """How many episodes can run at once."""
+        """Number of episodes that can run at once."""
 
     @property
     def task_count(self) -> int:
-        """How many tasks `Start.task` may index."""
+        """Number of tasks that `Start.task` may index."""
 
     @property
     def ordered(self) -> bool:
-        """True when `recv` is a barrier: all outstanding events at once, in slot order, so that runs repeat."""
+        """True if `recv` waits for all outstanding events and returns them in slot order, so that runs repeat."""
 
     def begin(self, slot: int, start: Start) -> None:
-        """Open an episode. On a live slot the running one is discarded without a reward."""
+        """Open an episode in a slot. An episode that still runs there is discarded without a reward."""
 
     def send(self, actions: Mapping[int, str]) -> None:
-        """Give each of these slots the agent's next turn."""
+        """Send the agent's next turn to each of these slots."""
 
     def recv(self, min_ready: int = 1, timeout: float | None = None) -> list[Event]:
-        """What has happened since, at least `min_ready` events unless the timeout passes or fewer are outstanding."""
+        """Return new events: at least `min_ready`, unless the timeout (seconds) passes or fewer are outstanding."""
 
     def finish(self, slot: int, ending: Ending, text: str = "") -> None:
-        """Close an episode from outside (its tokens ran out); `text` is what the agent had said of its last turn."""
+        """End an episode from outside (its tokens ran out); `text` is the part of its last turn that was sampled."""
 
     def close(self) -> None:
-        """Discard what runs and release everything."""
+        """Discard running episodes and release all resources."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One turn wanted of an engine. Whole, so that an engine may keep caches but never needs to."""
+    """A request for one turn. It is complete: an engine may keep caches but needs none."""
 
     row: int
-    """Unique to the token row: a hint where its cache may lie."""
+    """Id of the token row, by which an engine may find its cache."""
     start: Start
     turn: int
     messages: Sequence[Message]
     tools: Sequence[Mapping[str, Any]]
     ids: Sequence[int]
-    """The whole row so far; empty for agents without tokens."""
+    """All tokens of the row so far; empty for agents without tokens."""
     max_tokens: int
     temperature: float = 1.0
-    """0 takes the likeliest token each time."""
+    """Sampling temperature; 0 takes the likeliest token each time."""
     top_p: float = 1.0
     top_k: int = 0
-    """0 for no bound."""
+    """Number of likeliest tokens to sample from; 0 means no limit."""
     min_p: float = 0.0
 
 
@@ -72,71 +72,71 @@ class Completion:
     ids: Sequence[int] = ()
     logprobs: Sequence[float] = ()
     versions: Sequence[int] = ()
-    """Of the weights that chose each id: they may be updated in the middle of a turn."""
+    """Version of the weights that chose each id: weights may be updated in the middle of a turn."""
     text: str | None = None
-    """The answer of agents that have no tokens; None where `ids` speak."""
+    """The turn of an agent that has no tokens; None where `ids` hold the turn."""
     cut: bool = False
     """True when `max_tokens` came before the end of the turn."""
     fault: str = ""
-    """Why there is no answer: the engine's server is gone, say. The episode ends BROKEN; the agent is not blamed."""
+    """Reason why there is no answer (a lost server, say), empty if there is one. The episode then ends BROKEN."""
 
 
 @runtime_checkable
 class Engine(Protocol):
-    """Whatever answers: a model, a script, a person, an endpoint."""
+    """The source of an agent's turns: a model, a script, a person or an endpoint."""
 
     @property
     def sampled(self) -> int:
-        """Tokens sampled so far, those of cancelled requests too; 0 for agents without tokens."""
+        """Number of tokens sampled so far, those of cancelled requests too; 0 for agents without tokens."""
 
     def submit(self, request: Request) -> int:
-        """Ask for a turn; returns a ticket."""
+        """Request a turn and return the ticket (id) of the request."""
 
     def poll(self, timeout: float = 0.0) -> list[Completion]:
-        """Answers that are ready. A built-in engine decodes one step; a server is waited for `timeout` seconds."""
+        """Return finished answers. A built-in engine decodes one step; a server is awaited for at most `timeout` s."""
 
     def cancel(self, ticket: int) -> None:
-        """Forget a request; it will not be answered."""
+        """Cancel a request; it will not be answered."""
 
     def close(self) -> None:
-        """Release everything."""
+        """Release all resources."""
 
 
 PauseMode = Literal["abort", "wait", "keep"]
-"""What becomes of turns in flight: they begin anew after the pause, they end before it, or they go on after it from
-where they stood, with whatever weights there are then."""
+"""How a pause treats running turns: `abort` starts them again after the pause, `wait` lets them end before it, `keep`
+continues them after it with the weights of that time."""
 
 
 @runtime_checkable
 class TrainedEngine(Engine, Protocol):
     """An engine that answers in token ids, from weights that a trainer changes.
 
-    It may share those weights with the trainer, hold a copy, or be on another machine. Nothing here is lost without a
-    word: a turn is answered, or its Completion says in `fault` why not.
+    It may share those weights with the trainer, hold a copy, or be on another machine. No request is lost silently:
+    a turn is answered, or `Completion.fault` holds the reason why not.
     """
 
     @property
     def version(self) -> int:
-        """Of the weights that it answers from."""
+        """Version of the weights that the engine samples with."""
 
     @property
     def shares_weights(self) -> bool:
-        """True where it samples from the trainer's own tensors, and so must not be polled while they change."""
+        """True if it samples from the trainer's own tensors, and so must not be polled while they change."""
 
     def update_weights(self, tensors: Iterable[tuple[str, Any]], version: int) -> None:
-        """Answer from these weights from now on. All of them are brought, by the names of the trainer's model."""
+        """Sample with these weights from now on. `tensors` holds all of them, by the names of the trainer's model."""
 
     def pause(self, mode: PauseMode = "keep") -> None:
-        """Sample nothing more until `resume`; requests are still taken, and answers that are ready still given."""
+        """Stop sampling until `resume`. Requests are still accepted, and finished answers still returned."""
 
     def resume(self) -> None:
-        """Answer again."""
+        """End a pause."""
 
     def release(self) -> None:
-        """Give back the memory that only answering needs. Turns in flight begin anew after `reclaim`."""
+        """Free the memory that only sampling needs. Running turns start again after `reclaim`."""
 
     def reclaim(self) -> None:
-        """Take that memory again."""
+        """Allocate again the memory that `release` freed."""
 
     def health(self) -> str:
-        """What is wrong with it, empty if nothing is. Asked before a run begins, and answered within seconds."""
+        """Return the engine's fault, empty if it works, within seconds. A run calls this before it begins."""

@@ -1,8 +1,8 @@
-"""Episodes on disk: one JSON line each, with everything that is needed to look at it, run it again or score it anew.
+"""Episodes on disk: one JSON line each, with everything that is needed to view it, replay it or score it again.
 
-A line holds which environment it was, who played, the Start, the Attempt with its calls and outcomes, the token rows,
-the reward with its parts, and, where it was trained on, what training made of it. Every line carries a digest of its
-content (not of its spelling: `jq` and `grep` may filter a file), so a line that was cut off or changed is found out.
+A line holds the environment, the agent, the Start, the Attempt with its calls and outcomes, the token rows, the reward
+with its parts, and, where it was trained on, its training record. Every line carries a digest of its content (not of
+its spelling: `jq` and `grep` may filter a file), so a line that was cut off or changed is detected.
 
 Left out: running an episode again (`envs.records.replay`), and showing it (`palaestra view`).
 """
@@ -29,19 +29,19 @@ _READ = (1, VERSION)
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """What training made of an episode. It stands beside the episode, for it depends on the group and the recipe."""
+    """Training record of an episode. It is stored beside the episode, since it depends on the group and the recipe."""
 
     step: int
     terms: Mapping[str, float]
-    """The training reward by name; their sum was compared within the group."""
+    """Terms of the training reward by name; their sum was compared within the group."""
     advantage: float
     trainer_logprobs: tuple[NDArray[np.float32], ...] = ()
-    """What the trainer said of the tokens, one array a token row, 0 where not sampled; empty if it never computed them
-    (an advantage of 0 has no gradient)."""
+    """Log-probs of the tokens under the trainer's weights, one array for each token row, 0 where not sampled; empty if
+    they were never computed (an advantage of 0 has no gradient)."""
     updates: int = 0
-    """Optimizer steps of this batch before the trainer said so; engine and trainer must agree where it is 0."""
+    """Optimizer steps of this batch before `trainer_logprobs`; where it is 0, engine and trainer must agree."""
     remarks: Mapping[str, Any] = field(default_factory=dict)
-    """What a judge said beside its terms: its score, its critique."""
+    """Further output of a judge beside its terms: its score, its critique."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,25 +51,25 @@ class Record:
     env_id: str
     episode: Episode
     options: Mapping[str, Any] = field(default_factory=dict)
-    """What the environment was made with: its split, and options of its own."""
+    """Options of the environment, its split among them."""
     agent: str = ""
-    """Who played."""
+    """Name of the agent that played."""
     lessons: tuple[Lesson, ...] = ()
-    """More than one where a batch held the episode more than once."""
+    """Training records, one for each time that a batch held the episode."""
     synthetic: bool = False
-    """Whether nobody has played it this way: its calls were put into a written solution, and made."""
+    """True for an episode that no agent played: its calls were inserted into a written solution, and run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Defect:
-    """A line that is no record, and why."""
+    """A line that is not a record, and the reason."""
 
     line: int
     reason: str
 
 
 def scan(path: Path) -> Iterator[Record | Defect]:
-    """Every line of a file: a Record, or a Defect where a line was cut off, changed, or never was a record."""
+    """Yield each line of a file: a Record, or a Defect for a line that was cut off, changed, or never was a record."""
     for number, line in enumerate(_lines(path), start=1):
         if line.strip():
             try:
@@ -81,17 +81,17 @@ def scan(path: Path) -> Iterator[Record | Defect]:
 
 
 def read(path: Path) -> Iterator[Record]:
-    """Every record of a file; a line that is none is an error that names it."""
-    for found in scan(path):
-        if isinstance(found, Defect):
-            raise RecordError(path, found.line, found.reason)
-        yield found
+    """Yield every record of a file. Raise a RecordError that names the line if a line is not a record."""
+    for record in scan(path):
+        if isinstance(record, Defect):
+            raise RecordError(path, record.line, record.reason)
+        yield record
 
 
 def write(path: Path, records: Iterable[Record]) -> int:
-    """Write a whole file, or leave the old one as it was; returns how many records."""
+    """Write a whole file, or leave the old one as it was. Return the number of records."""
     unfinished, count = path.with_name(path.name + ".part"), 0
-    opened = _opened_to_write(unfinished, "wb")
+    opened = _opened_to_write(unfinished, "xb")
     try:
         with opened as file:
             for record in records:
@@ -107,10 +107,10 @@ def write(path: Path, records: Iterable[Record]) -> int:
 
 
 class Recorder:
-    """Appends records to a file as they come; each is on disk, whole, before the next."""
+    """Appends records to a file; each is written whole before the next."""
 
     def __init__(self, path: Path) -> None:
-        """A file that exists is added to, unless its last line was cut off."""
+        """Open the file to append. Raise a UsageError if the last line of an existing file was cut off."""
         self.path = path
         self._file = _opened_to_write(path, "ab+", buffering=0)
         if self._file.tell():
@@ -128,11 +128,11 @@ class Recorder:
             while line:
                 line = line[self._file.write(line) or 0 :]
         except OSError:
-            self._file.truncate(place)  # A full disk: no half line stays behind.
+            self._file.truncate(place)  # A full disk: no partial line remains.
             raise
 
     def close(self) -> None:
-        """Nothing is buffered; only the file is let go."""
+        """Close the file. Nothing is buffered."""
         self._file.close()
 
     def __enter__(self) -> "Recorder":
@@ -143,7 +143,7 @@ class Recorder:
 
 
 def to_line(record: Record) -> bytes:
-    """A record as its line."""
+    """Return a record as its line."""
     content = {"palaestra": VERSION, **_record_out(record)}
     text = json.dumps({"digest": _digest(content), **content}, ensure_ascii=False, allow_nan=False)
     # A lone surrogate, which a task file may hold, has no UTF-8 form.
@@ -151,7 +151,7 @@ def to_line(record: Record) -> bytes:
 
 
 def from_line(line: bytes) -> Record:
-    """The record of a line; a ValueError says what is wrong with it."""
+    """Return the record of a line. Raise a ValueError with the reason if it is not one."""
     try:
         content = json.loads(line.decode("utf-8", "surrogatepass"))
     except ValueError:
@@ -184,6 +184,8 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 def _opened_to_write(path: Path, mode: str, buffering: int = -1) -> IO[bytes]:
     try:
+        if "x" in mode:  # A link there, in a folder of somebody else's, would lead elsewhere.
+            path.unlink(missing_ok=True)
         return path.open(mode, buffering=buffering)
     except OSError as error:
         raise UsageError(f"the episode file {path} cannot be written: {error.strerror or error}") from error
@@ -224,6 +226,7 @@ def _record_out(record: Record) -> dict[str, Any]:
                 "seconds": round(call.seconds, 6),
                 **({} if call.written is None else {"written": to_plain(call.written, "arguments")}),
                 **({} if call.answer is None else {"answer": call.answer}),
+                **({} if call.result is None else {"result": call.result}),
             }
             for call in attempt.calls
         ],
@@ -247,8 +250,8 @@ def _record_out(record: Record) -> dict[str, Any]:
                 "updates": lesson.updates,
                 **({"remarks": to_plain(lesson.remarks, "remarks")} if lesson.remarks else {}),
                 "trainer_logprobs": [
-                    _numbers(said[row.sampled])
-                    for said, row in zip(lesson.trainer_logprobs, episode.rows, strict=bool(lesson.trainer_logprobs))
+                    _numbers(values[row.sampled])
+                    for values, row in zip(lesson.trainer_logprobs, episode.rows, strict=bool(lesson.trainer_logprobs))
                 ],
             }
             for lesson in record.lessons
@@ -259,11 +262,17 @@ def _record_out(record: Record) -> dict[str, Any]:
 def _record_in(content: Mapping[str, Any]) -> Record:
     start, task, rows = content["start"], content["task"], tuple(_row_in(row) for row in content["rows"])
     options, messages = from_plain(content["options"]), from_plain(content["messages"])
+    if not all(isinstance(name, str) for name in (content["env_id"], *options)):
+        raise TypeError(f"expected names, and it has {content['env_id']!r} with the options {options!r}")
     calls = [_call_in(call) for call in content["calls"]]
     if content["ending"] == Ending.ANSWERED and messages and messages[-1]["role"] == "tool":
-        ends = [place for place, call in enumerate(calls) if call.text == content["answer"]]
-        if ends and all(call.answer is None for call in calls):  # Old files do not say which call was the last.
+        ends = [index for index, call in enumerate(calls) if call.text == content["answer"]]
+        if ends and all(call.answer is None for call in calls):  # Old files do not name the last call.
             calls[ends[-1]] = replace(calls[ends[-1]], answer=content["answer"])
+    result_texts = [message["content"] for message in messages if message["role"] == "tool"]
+    if len(result_texts) == len(calls):  # Old files hold the whole result as the text.
+        pairs = zip(calls, result_texts, strict=True)
+        calls = [item if item.text == text else replace(item, text=text, result=item.text) for item, text in pairs]
     attempt = Attempt(
         task=Task(task["prompt"], from_plain(task["answer"]), task["id"], from_plain(task["data"])),
         messages=tuple(messages),
@@ -271,7 +280,7 @@ def _record_in(content: Mapping[str, Any]) -> Record:
         calls=tuple(calls),
         turns=content["turns"],
         final=from_plain(content.get("final", {})),
-        seat=content.get("seat", start["seat"] or options.get("seat")),  # Old files say it in one of these.
+        seat=content.get("seat", start["seat"] or options.get("seat")),  # Old files hold it in one of these.
         worlds=tuple(from_plain(content.get("worlds", []))),
     )
     episode = Episode(
@@ -286,32 +295,26 @@ def _record_in(content: Mapping[str, Any]) -> Record:
         seconds=content["seconds"],
     )
     written = content["lessons"] if content["palaestra"] == VERSION else [content["lesson"]]
-    lessons = tuple(_lesson_in(one, rows) for one in written if one is not None)
+    lessons = tuple(_lesson_in(item, rows) for item in written if item is not None)
     return Record(
         content["env_id"], episode, options, content["agent"], lessons, content.get("synthetic", False) is True
     )
 
 
 def _lesson_in(content: Mapping[str, Any], rows: Iterable[TokenRow]) -> Lesson:
-    said = tuple(_spread(row.sampled, one) for row, one in zip(rows, content["trainer_logprobs"], strict=False))
+    pairs = zip(rows, content["trainer_logprobs"], strict=False)
+    logprobs = tuple(_spread(row.sampled, values) for row, values in pairs)
     remarks = from_plain(content.get("remarks", {}))
-    return Lesson(content["step"], content["terms"], content["advantage"], said, content["updates"], remarks)
+    return Lesson(content["step"], content["terms"], content["advantage"], logprobs, content["updates"], remarks)
 
 
 def _call_in(content: Mapping[str, Any]) -> Call:
-    return Call(
-        content["name"],
-        from_plain(content["arguments"]),
-        content["text"],
-        Status(content["status"]),
-        content["seconds"],
-        from_plain(content.get("written")),
-        content.get("answer"),
-    )
+    plain = {"arguments": from_plain(content["arguments"]), "written": from_plain(content.get("written"))}
+    return Call(**{**content, **plain, "status": Status(content["status"])})
 
 
 def _row_out(row: TokenRow) -> dict[str, Any]:
-    """`sampled` as spans [begin, end), log-probs and versions of the sampled tokens alone, versions as runs."""
+    """Return a row as JSON: spans [begin, end) of sampled tokens, and log-probs and version runs of these tokens."""
     versions = row.versions[row.sampled]
     ends = np.flatnonzero(np.diff(versions, append=versions[-1:] - 1))
     lengths = np.diff(ends, prepend=-1)
@@ -337,7 +340,7 @@ def _row_in(content: Mapping[str, Any]) -> TokenRow:
 
 
 def _numbers(values: NDArray[np.float32]) -> list[float | None]:
-    """Nine digits give a float32 back exactly; what is no number becomes null."""
+    """Return the values with nine digits, which restore a float32 exactly; NaN and infinities become None."""
     return [float(f"{value:.9g}") if math.isfinite(value) else None for value in values.tolist()]
 
 

@@ -4,6 +4,7 @@ Only strings are stored, so that importing palaestra imports no environment, and
 """
 
 import re
+import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
@@ -18,7 +19,7 @@ from palaestra import formats
 from palaestra.authorship import authors_line
 from palaestra.errors import EnvironmentDefect, PalaestraError, UnknownId, UsageError
 from palaestra.mixture import environments, read_mixture
-from palaestra.options import OF_ARENAS, refuse_unknown
+from palaestra.options import OF_ARENAS, refuse_unknown, services_of
 from palaestra.protocols import Arena
 
 ENTRY_POINT = "palaestra.envs.arena.text_env:open_text_env"
@@ -190,6 +191,25 @@ def check_options(env_id: str, given: Iterable[str]) -> None:
         refuse_unknown(env_id, found[0], [name for name in given if name not in OF_ARENAS])
 
 
+def services(env_id: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of some options that only a command line may decide, by `palaestra.options.services_of`."""
+    names = {
+        name for own, given in environments(env_id, options).values() for name in services_of(*_declared(own), given)
+    }
+    return {key: value for key, value in options.items() if {key, key.rpartition(".")[2]} & names}
+
+
+def require_loaded(env_id: str, where: str) -> None:
+    """Refuse an id of a file whose module is not loaded: a file does not decide what is imported."""
+    for own, _ in environments(env_id, {}).values():
+        module = own.rpartition(":")[0]
+        if module and module not in sys.modules:
+            raise UsageError(
+                f"{where} names the module {module!r} in {own!r}, and what a file names is not imported; if you trust "
+                f"that module, add --allow-code {module}"
+            )
+
+
 def reads_calls(env_id: str) -> bool:
     """Whether an environment is ours, and so has the option `format`; others hear text, and parse it themselves."""
     return _ours(env_id) is not None
@@ -199,6 +219,11 @@ def _ours(env_id: str) -> tuple[Any, Mapping[str, Any]] | None:
     """The class of an environment or game of ours, and what it was registered with."""
     found = registered_author(env_id)
     return None if found is None else (load_author(found[0], f"{env_id}: its class"), found[1])
+
+
+def _declared(env_id: str) -> tuple[Any, Mapping[str, Any]]:
+    """The class that declares an environment's options, None where it is not ours, and what it was registered with."""
+    return _ours(env_id) or (None, {})
 
 
 def _game_id(game_id: str) -> str:
@@ -233,7 +258,7 @@ def load_author(entry_point: str, what: str) -> Any:
 
 def import_author(name: str) -> ModuleType:
     """Import a module that somebody else wrote; what goes wrong in it is told with its file and line."""
-    if not name or name.startswith("."):
+    if not all(map(str.isidentifier, name.split("."))):
         raise UsageError(f"{name!r} is no name of a module; expected one such as my_environment")
     try:
         return import_module(name)

@@ -1,44 +1,66 @@
-"""Texts and dialogues cut to a length, so that whoever reads them sees that and where they were cut.
+"""Cut texts and dialogues to a length, with a note at each cut.
 
-Lengths are in characters: what reads them may have any tokenizer.
+Lengths are in characters, since a reader may have any tokenizer.
 """
 
+import re
 from collections.abc import Sequence
 
 from palaestra.episode import Message
 
+_NOTE = re.compile(
+    r"\n\[\.\.\. (?:(\d{1,18}) characters(?: and (\d{1,18}) bytes)?|(\d{1,18}) of \d{1,18} bytes) left out \.\.\.\]\n"
+)
 _SHORTEST = 80
-"""No message of a dialogue is cut below this, where the note of the cut has its place."""
+"""Characters below which no message of a dialogue is cut, so that the note of the cut fits."""
 
 
 def cut(text: str, limit: int) -> str:
-    """At most `limit` characters: head and tail, and the true size between them."""
+    """Return at most `limit` characters: head and tail, and between them a note of how much was left out.
+
+    The note includes what earlier cuts of the middle left out (this function's, or a sandbox's in bytes).
+    """
     if len(text) <= limit:
         return text
-    note = f"\n[... {len(text)} characters in all, cut to {limit} ...]\n"
-    room = limit - len(note)
-    if room < 2:
+    notes = [*_NOTE.finditer(text)]
+    kept_chars = limit - len(_note(len(text), notes))
+    if kept_chars < 2:
         return text[: max(limit, 0)]
-    return text[: room - room // 2] + note + text[len(text) - room // 2 :]
+    head, tail = kept_chars - kept_chars // 2, len(text) - kept_chars // 2
+    for note in notes:  # No earlier note is split.
+        head = note.start() if note.start() < head < note.end() else head
+        tail = note.end() if note.start() < tail < note.end() else tail
+    lost = [note for note in notes if head <= note.start() and note.end() <= tail]
+    return text[:head] + _note(tail - head - sum(len(note[0]) for note in lost), lost) + text[tail:]
+
+
+def _note(characters: int, notes: Sequence[re.Match[str]]) -> str:
+    """Return the note for the characters that are left out now and those that earlier notes name."""
+    characters += sum(int(note[1] or 0) for note in notes)
+    size = sum(int(note[2] or note[3] or 0) for note in notes)
+    return f"\n[... {characters} characters{f' and {size} bytes' if size else ''} left out ...]\n"
 
 
 def shortened(messages: Sequence[Message], limit: int) -> tuple[Message, ...]:
-    """A dialogue of at most `limit` characters: tool results are cut first, the longest ones most; then the turns.
+    """Return a dialogue of at most `limit` characters: tool results are cut first, the longest ones most; then turns.
 
-    Every message stays, with some of its words; so of very many messages more than `limit` is left.
+    Every message stays, with some of its words, so very many messages may remain longer than `limit`.
     """
-    found = list(messages)
+    result = list(messages)
     for kinds in (("tool",), ("assistant",), ("user", "system")):
-        excess = sum(_length(message) for message in found) - limit
+        excess = sum(_length(message) for message in result) - limit
         if excess <= 0:
             break
-        places = [place for place, message in enumerate(found) if message["role"] in kinds]
-        sizes = [_length(found[place]) for place in places]
+        indices = [index for index, message in enumerate(result) if message["role"] in kinds]
+        sizes = [_length(result[index]) for index in indices]
         longest = max(_SHORTEST, level_of(sizes, sum(sizes) - excess))
-        for place in places:
-            if _length(found[place]) > longest:
-                found[place] = {**found[place], "content": cut(str(found[place]["content"]), longest)}
-    return tuple(found)
+        for index in indices:
+            if _length(result[index]) > longest:
+                result[index] = {
+                    **result[index],
+                    "content": cut(str(result[index]["content"]), longest),
+                }
+    return tuple(result)
 
 
 def _length(message: Message) -> int:
@@ -46,7 +68,7 @@ def _length(message: Message) -> int:
 
 
 def level_of(sizes: Sequence[int], room: int) -> int:
-    """The length to which all are shortened that are longer, so that together they fit into the room."""
+    """Return the length to which all longer texts are cut, so that together they have at most `room` characters."""
     left = sorted(sizes)
     while left and left[0] * len(left) <= room:
         room -= left.pop(0)

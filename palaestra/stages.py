@@ -1,6 +1,6 @@
-"""Progressive rewards (PRS, arXiv 2512.07478): how far each stage of an attempt counts, and what the stages measure.
+"""Progressive rewards (PRS, arXiv 2512.07478): how much of each stage's score counts, and what the stages measure.
 
-A stage counts once those before it are cleared. The paper's constants are not public; what is here is docs/papers.md's.
+A stage counts once those before it are cleared. The paper's constants are not public; docs/papers.md explains ours.
 Left out: how an environment declares its stages (`envs.rewards.progressive`), and their weights in training
 (`trainers.scoring.progressive`).
 """
@@ -10,43 +10,43 @@ from collections.abc import Sequence
 from palaestra.episode import Attempt, Status
 
 MARKS = ("Answer:", "\\boxed{", "<answer>")
-"""What an answer may have to stand behind, or in."""
+"""Marks that a task may require before or around the answer."""
 
 
 def counted(scores: Sequence[float], thresholds: Sequence[float]) -> list[float]:
-    """How far each stage counts. Scores behind the first stage that is not cleared may be missing.
+    """Return the part of each stage's score that counts. Scores after the first uncleared stage may be missing.
 
-    The surplus of a cleared stage waits for the last one: else an attempt that is stuck could have more than one that
-    went on.
+    The surplus above the thresholds counts only if all stages are cleared: otherwise an attempt that is stuck could
+    have more than one that got further.
     """
-    held = [0.0] * len(thresholds)
-    for at, (score, threshold) in enumerate(zip(scores, thresholds, strict=False)):
-        held[at] = min(score, threshold)
+    partial_scores = [0.0] * len(thresholds)
+    for index, (score, threshold) in enumerate(zip(scores, thresholds, strict=False)):
+        partial_scores[index] = min(score, threshold)
         if score < threshold:
-            return held
+            return partial_scores
     return list(scores)
 
 
 def parsed_calls(attempt: Attempt, required: bool = False) -> float:
-    """Share of the calls that could be read as one. Without any: 0 where a call is `required`, else 1."""
+    """Return the share of calls that could be parsed. Without calls: 0 if a call is `required`, else 1."""
     read = [bool(call.name) or call.status is not Status.BAD_CALL for call in attempt.calls]
     return sum(read) / len(read) if read else float(not required)
 
 
 def valid_calls(attempt: Attempt, required: bool = False) -> float:
-    """Share of the calls to a tool that exists, with arguments it takes."""
+    """Return the share of calls to an existing tool with valid arguments. Without calls as in `parsed_calls`."""
     valid = [call.status is not Status.BAD_CALL for call in attempt.calls]
     return sum(valid) / len(valid) if valid else float(not required)
 
 
 def formatted_answer(attempt: Attempt, mark: str | None = None) -> float:
-    """1 where there is an answer, with the mark in it once. Without a mark: with the one that the task asks for."""
+    """Return 1 if there is an answer that has the mark exactly once, else 0. `mark` None: the mark in the prompt."""
     if mark is None:
-        told = ""
+        prompt = ""
         for message in attempt.messages:
             if message["role"] == "assistant":
                 break
-            told += str(message["content"])
-        mark = next((one for one in MARKS if one in told), "")
+            prompt += str(message["content"])
+        mark = next((candidate for candidate in MARKS if candidate in prompt), "")
     answer = (attempt.answer or "").strip()
     return float(answer.count(mark) == 1 if mark else bool(answer))

@@ -1,8 +1,8 @@
-"""Values as JSON and back, unchanged: the one place that knows how what JSON lacks is tagged.
+"""Convert values to JSON and back, unchanged: values that JSON lacks are tagged here and nowhere else.
 
 `{"$": kind, "of": content}` stands for tuples, sets, bytes, arrays, dates, exact numbers and the like. It imports the
-standard library alone, since its text is also sent to where programs of agents run. Left out: objects of any other
-class, which the callers refuse (`plain`) or treat in ways of their own (graders); they hand over a function for it.
+standard library alone, since its source is also sent to sandboxes. Left out: objects of any other class, which the
+callers refuse (`plain`) or treat in their own ways (graders) with a function that they pass.
 """
 
 import base64
@@ -20,18 +20,18 @@ from typing import Any
 MAX_DEPTH = 100
 _TAG = "$"
 _LONG_BITS = 8192
-"""An integer of more is written as hexadecimal digits: Python reads no more than 4,300 decimal ones."""
+"""Bits above which an integer is written in hexadecimal: Python reads at most 4,300 decimal digits."""
 _SAME = (str, bool, type(None))
 _NUMBERS = re.compile(r"bool|u?int\d{1,2}|float\d{2}|complex\d{2,3}")
 _TEXTS = re.compile(r"[<>=]U(\d{1,9})")
 
 
 class NestedTooDeeply:
-    """Stands for a value inside more than MAX_DEPTH others."""
+    """Replaces a value that is nested inside more than MAX_DEPTH others."""
 
 
 Other = Callable[[Any, int], Any]
-"""What a value of another class is written as, at its depth; or what a tag that is not known here is read as."""
+"""Function that converts a value of another class at its depth, or reads the content of an unknown tag."""
 _EXACT: dict[str, tuple[type[Any], Callable[[Any], Any], Callable[[Any], Any]]] = {
     "Fraction": (Fraction, lambda one: [one.numerator, one.denominator], lambda of: Fraction(*map(int, of))),
     "Decimal": (Decimal, str, lambda of: Decimal(str(of))),
@@ -48,14 +48,14 @@ _EXACT: dict[str, tuple[type[Any], Callable[[Any], Any], Callable[[Any], Any]]] 
         lambda of: base64.b64decode(of, validate=True),
     ),
 }  # fmt: skip
-"""By the name of a type: the type, what is written of a value, and how that is read."""
+"""Maps a type's name to the type, the function that writes a value, and the function that reads it."""
 _HOLDERS: dict[str, tuple[type[Any], Callable[[list[Any]], Any]]] = {
     "tuple": (tuple, tuple), "set": (set, set), "frozenset": (frozenset, frozenset), "deque": (deque, deque),
     "keys": (type({}.keys()), lambda items: dict.fromkeys(items).keys()),
     "values": (type({}.values()), lambda items: dict(enumerate(items)).values()),
     "items": (type({}.items()), lambda items: {key: value for [key, value] in filter(_is_pair, items)}.items()),
 }  # fmt: skip
-"""By a name: the type that holds values, and how it is made of a list of them."""
+"""Maps a name to a container type, and the function that creates it from a list of values."""
 
 
 def _is_pair(value: Any) -> bool:
@@ -67,7 +67,7 @@ def tagged(kind: str, content: Any) -> dict[str, Any]:
 
 
 def pack(value: Any, other: Other, depth: int = 0) -> Any:
-    """What `json` can write; `other` says it of a class that is not known here."""
+    """Return the value in a form that `json` can write; `other` converts values of unknown classes."""
     if type(value) in _SAME:
         return value
     if depth > MAX_DEPTH:
@@ -105,9 +105,9 @@ def pack(value: Any, other: Other, depth: int = 0) -> Any:
 
 
 def unpack(value: Any, other: Other) -> Any:
-    """The value that `pack` was given; for what nobody packed a ValueError, LookupError, TypeError, ArithmeticError.
+    """Return the value that `pack` was given. Other input raises ValueError, LookupError, TypeError or ArithmeticError.
 
-    It may come from whoever wants to do harm: nothing is made that is larger than its text.
+    The input may be hostile: no result is much larger than its text.
     """
     if isinstance(value, list):
         return [unpack(item, other) for item in value]
@@ -126,7 +126,7 @@ def unpack(value: Any, other: Other) -> Any:
         return {unpack(key, other): unpack(item, other) for key, item in content}
     if kind == "array":
         return _array(*content)
-    if isinstance(kind, str) and kind in _HOLDERS:  # Never of what was unpacked: a range has no size.
+    if isinstance(kind, str) and kind in _HOLDERS:  # Its content is a list: an unpacked range has no size.
         return _HOLDERS[kind][1]([unpack(item, other) for item in content])
     if isinstance(kind, str) and kind in _EXACT:
         return _EXACT[kind][2](content)
@@ -135,11 +135,11 @@ def unpack(value: Any, other: Other) -> Any:
 
 def _array(dtype: str, shape: list[int], items: list[Any]) -> Any:
     numpy = importlib.import_module("numpy")
-    found = [unpack(item, lambda kind, content: None) for item in items]
+    values = [unpack(item, lambda kind, content: None) for item in items]
     texts = _TEXTS.fullmatch(dtype)
-    wanted: Any = str if texts else int | float | complex
-    if not (texts or _NUMBERS.fullmatch(dtype)) or not all(isinstance(one, wanted) for one in found):
+    expected_type: Any = str if texts else int | float | complex
+    if not (texts or _NUMBERS.fullmatch(dtype)) or not all(isinstance(value, expected_type) for value in values):
         raise ValueError(f"an array of {dtype} holds something else")
-    if texts and int(texts[1]) * len(found) > 1000 * (1 + len(found) + sum(map(len, found))):
+    if texts and int(texts[1]) * len(values) > 1000 * (1 + len(values) + sum(map(len, values))):
         raise ValueError(f"an array of {dtype} would be far larger than its text")
-    return numpy.array(found, dtype=dtype).reshape([int(size) for size in shape])
+    return numpy.array(values, dtype=dtype).reshape([int(size) for size in shape])

@@ -1,12 +1,4 @@
-"""What learns: GRPO and its family, supervised fine-tuning, sampling of tasks, evaluation.
-
-    with Run("runs/mine", tiny_config("palaestra/TwoHop-v0", steps=20)) as run:
-        for progress in train(run):
-            print(progress.step, progress.metrics)
-
-`Run` is a folder, its config says what is asked (`GRPOConfig`, with a `Recipe`, or `SFTConfig`), and `train` takes it
-to its end.
-"""
+"""Training: GRPO and its family, supervised fine-tuning, sampling of tasks, evaluation."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +26,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """`train` needs torch, which the settings of a run do not."""
+    """Import `train` on first use, because it needs torch, which the settings of a run do not."""
     if name != "train":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from palaestra.trainers.training import train

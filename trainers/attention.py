@@ -1,12 +1,12 @@
-"""Attention over a layout in which common beginnings stand once (`shared`), for stock models.
+"""Attention over a layout in which shared prefixes are stored once (`shared`), for stock models.
 
-Each segment attends causally to itself, and all that follows from a segment attends to it as a whole. Every part
-is a call of a fused kernel, which returns the log-sum-exp of its scores; parts are merged by it, exactly. Backward,
-each part's own kernel is given the merged output and log-sum-exp; the gradients of the parts then add up.
+Each segment attends causally to itself, and all that follows a segment attends to the whole segment. Every part is one
+call of a fused kernel, which returns the log-sum-exp of its scores; with it the parts are merged exactly. In the
+backward pass each part's kernel gets the merged output and log-sum-exp, and the gradients of the parts are added.
 
-Models reach it by one name among transformers' attention functions. Without a layout the name means what `sdpa` means,
-so that whoever else runs the model (an engine, `generate`) notices nothing. The kernel that keeps all scores is never
-used for a layout. Left out: whatever `UNSERVED` names, and values of another width than keys; both are refused.
+Models use it by its name among transformers' attention functions. Without a layout it behaves as `sdpa`, so other users
+of the model (an engine, `generate`) are not affected. The kernel that stores all scores is never used for a layout.
+Refused: the options in `UNSERVED`, and values whose width differs from that of the keys.
 """
 
 from collections.abc import Callable
@@ -25,50 +25,54 @@ from palaestra.errors import UsageError
 from palaestra.trainers.shared import Layout
 
 NAME = "palaestra"
-"""Among transformers' attention functions."""
+"""Name of this function among transformers' attention functions."""
 UNSERVED = ("softcap", "sliding_window", "s_aux", "position_bias", "cache", "indexer_mask")
-"""What some models ask of attention by these keywords, and a layout cannot have."""
+"""Keyword options of attention in some models that a layout does not support."""
 _FLASH_WIDTH = 256
-"""The widest head that flash attention takes on a GPU."""
+"""Largest head width that flash attention supports on a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Queries and keys of one call of a kernel, as places of the layout."""
+    """Queries and keys of one kernel call, as positions in the layout."""
 
     queries: Any
     """A slice or a tensor of indices."""
     keys: Any
     causal: bool
     lengths: tuple[Tensor, Tensor, int, int] | None = None
-    """Where several sequences lie in it: their ends (queries, keys), and the longest of each."""
+    """Cumulative ends (queries, keys) and maximum lengths (queries, keys) if the call holds several sequences."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The calls of attention over a layout. It goes through a model as a keyword, to every layer."""
+    """The attention calls for a layout. Every layer of the model gets the plan as a keyword argument."""
 
     layout: Layout
     device: torch.device
 
     @cached_property
     def by_segment(self) -> list[Call]:
-        """Calls of each segment on itself, then of what follows from each."""
-        owns = [(slice(one.begin, one.begin + one.size), one.end) for one in self.layout.segments]
-        calls = [Call(own, own, True) for own, _ in owns]
-        return calls + [Call(slice(own.stop, end), own, False) for own, end in owns if end > own.stop]
+        """Return the calls of each segment on itself, then those of the tokens that follow it."""
+        spans = [(slice(segment.begin, segment.begin + segment.size), segment.end) for segment in self.layout.segments]
+        calls = [Call(span, span, True) for span, _ in spans]
+        return calls + [Call(slice(span.stop, end), span, False) for span, end in spans if end > span.stop]
 
     @cached_property
     def by_depth(self) -> list[Call]:
-        """One call of all segments on themselves, one of what follows from those of a depth: few, for a GPU."""
+        """Return one call of all segments on themselves, then one per depth for the tokens that follow: few calls, for
+        a GPU.
+        """
         segments = self.layout.segments
         everything = slice(0, self.layout.size)
-        calls = [Call(everything, everything, True, self._lengths(*[[one.size for one in segments]] * 2))]
-        for depth in range(1 + max(one.depth for one in segments)):
-            shared = [one for one in segments if one.depth == depth and one.end > one.begin + one.size]
+        calls = [Call(everything, everything, True, self._lengths(*[[segment.size for segment in segments]] * 2))]
+        for depth in range(1 + max(segment.depth for segment in segments)):
+            shared = [
+                segment for segment in segments if segment.depth == depth and segment.end > segment.begin + segment.size
+            ]
             if shared:
-                keys = [(one.begin, one.begin + one.size) for one in shared]
-                queries = [(one.begin + one.size, one.end) for one in shared]
+                keys = [(segment.begin, segment.begin + segment.size) for segment in shared]
+                queries = [(segment.begin + segment.size, segment.end) for segment in shared]
                 lengths = self._lengths(*([b - a for a, b in each] for each in (queries, keys)))
                 calls.append(Call(self._joined(queries), self._joined(keys), False, lengths))
         return calls
@@ -83,18 +87,18 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A fused attention kernel over [1, heads, tokens, width]; there may be fewer heads of keys than of queries."""
+    """A fused attention kernel over [1, heads, tokens, width]. There may be fewer key heads than query heads."""
 
     name: str
     calls: Callable[[Plan], list[Call]]
     forward: Callable[[Tensor, Tensor, Tensor, Call, float], tuple[Tensor, Tensor]]
-    """Output, and log-sum-exp [1, heads, tokens]."""
+    """Function that returns the output and the log-sum-exp [1, heads, tokens]."""
     backward: Callable[..., tuple[Tensor, ...]]
-    """Of the output's gradient, queries, keys, values, merged output and log-sum-exp, call, scale."""
+    """Function of the output's gradient, queries, keys, values, merged output, merged log-sum-exp, call and scale."""
 
 
 def kernel_for(device: torch.device, dtype: torch.dtype, width: int) -> Kernel:
-    """The kernel that computes attention over a layout; an error where there is none that forgets its scores."""
+    """Return the fused kernel for a layout. Raise `UsageError` if the device has none."""
     if device.type == "cpu":
         return CPU_FLASH
     if device.type != "cuda":
@@ -116,7 +120,7 @@ def planned_attention(
     plan: Plan | None = None,
     **asked: Any,
 ) -> tuple[Tensor, None]:
-    """Attention as transformers calls it, over a layout where there is a plan."""
+    """Compute attention with the signature of transformers, over a layout if there is a plan."""
     if plan is None:
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **asked
@@ -132,29 +136,29 @@ def planned_attention(
 
 
 AttentionInterface.register(NAME, planned_attention)
-AttentionMaskInterface.register(NAME, sdpa_mask)  # Of the passes without a plan.
+AttentionMaskInterface.register(NAME, sdpa_mask)  # This is for passes without a plan.
 
 
 class _Planned(torch.autograd.Function):
-    """Takes [1, heads, tokens, width] and returns [1, tokens, heads, width], as models expect it."""
+    """Maps [1, heads, tokens, width] to [1, tokens, heads, width], as models expect it."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, plan: Plan, scale: float) -> Tensor:
         kernel = kernel_for(query.device, query.dtype, query.shape[-1])
-        # Merged in a long type: a short one would round once a depth.
+        # Merge in at least float32: a shorter type would round once per depth.
         long = torch.promote_types(query.dtype, torch.float32)
         merged = query.new_empty([query.shape[i] for i in (0, 2, 1, 3)], dtype=long).transpose(1, 2)
         lse = query.new_empty(query.shape[:3], dtype=long)
         for call in kernel.calls(plan):
             at = call.queries
-            out, own = kernel.forward(query[:, :, at], key[:, :, call.keys], value[:, :, call.keys], call, scale)
-            if call.causal:  # These come first, and each token is a query of one of them.
-                merged[:, :, at], lse[:, :, at] = out.to(long), own.to(long)
+            out, part_lse = kernel.forward(query[:, :, at], key[:, :, call.keys], value[:, :, call.keys], call, scale)
+            if call.causal:  # The causal calls come first, and each token is a query of exactly one of them.
+                merged[:, :, at], lse[:, :, at] = out.to(long), part_lse.to(long)
                 continue
             before = lse[:, :, at]
-            after = torch.logaddexp(before, own)
-            kept, added = ((each - after).exp()[..., None] for each in (before, own))
-            merged[:, :, at] = merged[:, :, at] * kept + out * added
+            after = torch.logaddexp(before, part_lse)
+            old_factor, new_factor = ((each - after).exp()[..., None] for each in (before, part_lse))
+            merged[:, :, at] = merged[:, :, at] * old_factor + out * new_factor
             lse[:, :, at] = after
         result = merged.transpose(1, 2).to(query.dtype)
         ctx.save_for_backward(query, key, value, result, lse)
@@ -169,7 +173,7 @@ class _Planned(torch.autograd.Function):
         by_query, by_key, by_value = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
         for call in ctx.kernel.calls(ctx.plan):
             at, keys = call.queries, call.keys
-            found = ctx.kernel.backward(
+            gradients = ctx.kernel.backward(
                 by_out[:, :, at],
                 query[:, :, at],
                 key[:, :, keys],
@@ -179,7 +183,7 @@ class _Planned(torch.autograd.Function):
                 call,
                 ctx.scale,
             )
-            for total, places, part in zip((by_query, by_key, by_value), (at, keys, keys), found, strict=True):
+            for total, places, part in zip((by_query, by_key, by_value), (at, keys, keys), gradients, strict=True):
                 if call.causal:
                     total[:, :, places] = part
                 else:
@@ -188,19 +192,19 @@ class _Planned(torch.autograd.Function):
 
 
 def _cpu_forward(query: Tensor, key: Tensor, value: Tensor, call: Call, scale: float) -> tuple[Tensor, Tensor]:
-    found: tuple[Tensor, Tensor] = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+    out_and_lse: tuple[Tensor, Tensor] = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
         query, key, value, 0.0, call.causal, scale=scale
     )
-    return found
+    return out_and_lse
 
 
 def _cpu_backward(
     by_out: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, call: Call, scale: float
 ) -> tuple[Tensor, ...]:
-    found: tuple[Tensor, ...] = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+    gradients: tuple[Tensor, ...] = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
         by_out, query, key, value, out, lse, 0.0, call.causal, scale=scale
     )
-    return found
+    return gradients
 
 
 def _flash_forward(query: Tensor, key: Tensor, value: Tensor, call: Call, scale: float) -> tuple[Tensor, Tensor]:
@@ -216,7 +220,7 @@ def _flash_backward(
 ) -> tuple[Tensor, ...]:
     assert call.lengths is not None
     noise = torch.zeros(2, dtype=torch.uint64, device=query.device)  # There is no dropout.
-    found = torch.ops.aten._flash_attention_backward(
+    gradients = torch.ops.aten._flash_attention_backward(
         *_flat(by_out, query, key, value, out),
         lse[0].contiguous(),
         *call.lengths,
@@ -226,11 +230,11 @@ def _flash_backward(
         torch.empty(0, device=query.device),
         scale=scale,
     )
-    return tuple(each.transpose(0, 1)[None] for each in found)
+    return tuple(each.transpose(0, 1)[None] for each in gradients)
 
 
 def _flat(*given: Tensor) -> list[Tensor]:
-    """[tokens, heads, width] of each, as sequences of several lengths want it."""
+    """Return each tensor as [tokens, heads, width], the layout for sequences of several lengths."""
     return [each[0].transpose(0, 1).contiguous() for each in given]
 
 
@@ -248,7 +252,7 @@ def _efficient_backward(
     keys = key.shape[1]
     key, value = _repeated(query, key, value)
     size = query.shape[2]
-    # The kernel's own is longer, and infinite behind the last query.
+    # The kernel's log-sum-exp is padded, with infinity after the last query.
     lse = torch.nn.functional.pad(lse, (0, -size % 32), value=torch.inf)
     by_out, query, key, value, out = (each.transpose(1, 2) for each in (by_out, query, key, value, out))
     seed = torch.zeros((), dtype=torch.long, device=query.device)  # There is no dropout.
@@ -261,7 +265,7 @@ def _efficient_backward(
 
 
 def _repeated(query: Tensor, *keys: Tensor) -> list[Tensor]:
-    """As many heads of keys as of queries."""
+    """Repeat the key heads so that there are as many as query heads."""
     return [each.repeat_interleave(query.shape[1] // each.shape[1], 1) for each in keys]
 
 

@@ -1,4 +1,4 @@
-"""What a sampler gives the learner: scored episodes in groups. Flat tensors of them are `packed`."""
+"""A batch of scored episodes in groups, made by a sampler. `packed` turns it into flat tensors."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,70 +17,71 @@ class Scored:
 
     episode: Episode
     terms: Mapping[str, float] | None = None
-    """None where there are none, for its `fault`: such an episode is dropped, never counted as 0."""
+    """Terms of the training reward by name. None if there are none (see `fault`): such an episode is dropped, never
+    counted as 0."""
     remarks: Mapping[str, Any] = field(default_factory=dict)
-    """What a judge said beside its terms, such as a critique."""
+    """Output of a judge besides its terms, such as a critique."""
     fault: str = ""
-    """Why there are no terms: it is BROKEN, its reward is no number, or its judge gave up."""
+    """Reason why there are no terms: the episode is BROKEN, its reward is not a number, or its judge gave up."""
 
     @property
     def reward(self) -> float:
-        """The training reward: what is compared within a group."""
+        """Return the training reward, the sum of the terms, which is compared within a group."""
         return sum((self.terms or {}).values())
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One place of a batch. Two may be of one episode."""
+    """One place of a batch. Two samples may refer to the same episode."""
 
     place: int
-    """Of its episode in `Batch.played`."""
+    """Index of the episode in `Batch.played`."""
     group: int
-    """Whose rewards it is compared with, counted from 0 in the batch. A copy has a group of its own."""
+    """Index of the group, from 0 within the batch. A copied group has its own index."""
     weight: float = 1.0
-    """Factor of its advantage: less for a copy."""
+    """Factor of the sample's advantage: below 1 for a copy."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What is learned from in one step, and all that was played for it."""
+    """The samples that one step trains on, and all episodes that were played for it."""
 
     number: int
-    """Which batch of the run, counted from 0."""
+    """Number of the batch in the run, from 0."""
     played: tuple[Scored, ...]
-    """In order of arrival, also what is not learned from."""
+    """All scored episodes in order of arrival, including those that are not trained on."""
     samples: tuple[Sample, ...]
     state: Mapping[str, Any] = field(default_factory=dict)
-    """The sampler's, as it stands before the next batch: what a checkpoint holds."""
+    """State of the sampler before the next batch, which a checkpoint holds."""
     figures: Mapping[str, float] = field(default_factory=dict)
 
     @cached_property
     def scored(self) -> tuple[Scored, ...]:
-        """The scored episode of each sample."""
+        """Return the scored episode of each sample."""
         return tuple(self.played[sample.place] for sample in self.samples)
 
     @cached_property
     def episodes(self) -> tuple[Episode, ...]:
-        """The episode of each sample."""
+        """Return the episode of each sample."""
         return tuple(scored.episode for scored in self.scored)
 
     @cached_property
     def rewards(self) -> NDArray[np.float64]:
-        """The training reward of each sample."""
+        """Return the training reward of each sample."""
         return np.array([scored.reward for scored in self.scored], np.float64)
 
     @cached_property
     def groups(self) -> NDArray[np.int_]:
-        """The group of each sample."""
+        """Return the group index of each sample."""
         return np.array([sample.group for sample in self.samples], np.int_)
 
     @cached_property
     def lengths(self) -> tuple[int, ...]:
-        """Sampled tokens of each sample."""
+        """Return the number of sampled tokens of each sample."""
         return tuple(episode.sampled_tokens for episode in self.episodes)
 
     def mini_batches(self, count: int) -> list[list[int]]:
-        """The samples in at most so many parts, groups kept whole."""
+        """Split the sample indices into at most `count` mini-batches without dividing a group."""
         groups = np.unique(self.groups)
         parts = np.array_split(groups, min(count, len(groups))) if len(groups) else []
         return [np.flatnonzero(np.isin(self.groups, part)).tolist() for part in parts]
@@ -88,13 +89,13 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the learner thinks of a batch before it learns from it: an array a sample, over its sampled tokens."""
+    """Scores of a batch before the update: one array per sample, over its sampled tokens."""
 
     reference: tuple[NDArray[np.float32], ...] | None = None
-    """Log-probs under the policy that KL is measured from; None where the recipe has no KL."""
+    """Log-probs under the reference policy of the KL; None if the recipe has no KL."""
     old: tuple[NDArray[np.float32], ...] | None = None
-    """Log-probs under the learner itself, before it learns; None where the recipe corrects nothing."""
+    """Log-probs under the learner before the update; None if the recipe has no correction."""
     costs: tuple[NDArray[np.float64], ...] | None = None
-    """What each token costs where the KL is charged to the reward; None where it is not."""
+    """KL cost of each token if the KL is charged to the reward; otherwise None."""
     values: tuple[NDArray[np.float32], ...] | None = None
-    """What the critic expects of the rest of an episode, before each sampled token; None without a critic."""
+    """Values that the critic predicts before each sampled token; None without a critic."""

@@ -1,8 +1,9 @@
-"""Log-probs and entropies of given tokens, without a matrix of tokens times vocabulary.
+"""Compute log-probs and entropies of given tokens without a matrix of tokens times vocabulary.
 
-The output layer is applied to blocks of tokens. The forward pass keeps three figures a token; the backward pass makes
-each block's logits again. Products are in the layer's own type, as in the engine, sums in float32. A head that is
-frozen gets no gradient, and none is computed. Left out: output layers that are no plain matrix; second derivatives.
+The output layer is applied to blocks of tokens. The forward pass stores three numbers per token, and the backward pass
+computes each block's logits again. Products use the layer's dtype, as in the engine; sums use float32. A frozen head
+gets no gradient, and none is computed. Not supported: output layers that are not a plain matrix, and second
+derivatives.
 """
 
 from typing import Any, NamedTuple
@@ -14,19 +15,19 @@ from palaestra.agents.head import Head
 from palaestra.errors import UsageError
 
 BLOCK = {"cpu": 256, "cuda": 1024}
-"""Tokens a block, by device: few where they shall fit into a cache, more where they shall fill the device."""
+"""Tokens per block, by device: few on a CPU to fit into its cache, more on a GPU to fill it."""
 
 
 class Said(NamedTuple):
-    """What a model says of tokens, one figure each."""
+    """Log-probs and entropies of tokens, one number per token each."""
 
     logprobs: Tensor
     entropies: Tensor
-    """Of the whole distribution that the token was drawn from, in nats."""
+    """Entropy of the distribution that the token was sampled from, in nats."""
 
 
 def block_logprobs(head: Head, hidden_SD: Tensor, ids_S: Tensor, temperature: float = 1.0) -> Said:
-    """Log-prob of each of the tokens after its hidden state, and the entropy there."""
+    """Return the log-prob of each token after its hidden state, and the entropy at that position."""
     layer = head.layer
     if not isinstance(layer, torch.nn.Linear) or not layer.weight.is_floating_point():
         raise UsageError(
@@ -34,8 +35,8 @@ def block_logprobs(head: Head, hidden_SD: Tensor, ids_S: Tensor, temperature: fl
             "leave it out of adapters' targets and of quantization"
         )
     with torch.autocast(hidden_SD.device.type, enabled=False):
-        found = _Blocks.apply(hidden_SD, layer.weight, layer.bias, ids_S, head, temperature)  # type: ignore[no-untyped-call]
-    return Said(*found)
+        logprobs_and_entropies = _Blocks.apply(hidden_SD, layer.weight, layer.bias, ids_S, head, temperature)  # type: ignore[no-untyped-call]
+    return Said(*logprobs_and_entropies)
 
 
 class _Blocks(torch.autograd.Function):
@@ -110,7 +111,7 @@ def _blocks(hidden_SD: Tensor) -> list[slice]:
 
 
 def _logits(ctx: Any, hidden_BD: Tensor, weight_VD: Tensor, bias_V: Tensor | None) -> Tensor:
-    """What `Head` makes, by the temperature; nothing is kept of the steps between."""
+    """Return the logits that `Head` computes, divided by the temperature, in place to save memory."""
     logits_BV = torch.nn.functional.linear(hidden_BD, weight_VD, bias_V).float()
     if ctx.factor != 1.0:
         logits_BV.mul_(ctx.factor)
@@ -120,12 +121,12 @@ def _logits(ctx: Any, hidden_BD: Tensor, weight_VD: Tensor, bias_V: Tensor | Non
 
 
 def _slope(logits_BV: Tensor, by_cap: float) -> Tensor:
-    """Derivative of the soft cap, from the capped logits: 1 - tanh^2."""
+    """Return the derivative of the soft cap, computed from the capped logits: 1 - tanh^2."""
     return (logits_BV * by_cap).square_().neg_().add_(1.0)
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """Matrices of a short type are multiplied in that type, and summed up in float32."""
+    """Add a product to `total`. Matrices of a short dtype are multiplied in it and summed in float32."""
     if left.dtype == total.dtype:
         total.addmm_(left, right)
     else:

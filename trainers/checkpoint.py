@@ -1,21 +1,21 @@
-"""A learner on disk: what must be kept so that training goes on bit by bit as if nothing had happened.
+"""A learner on disk: all that is needed to resume training bit by bit.
 
 RUN/checkpoints/step-000020/
-    model/               as `export` writes it: `palaestra eval --model` takes it as it is
-    adapter/             in its place where an adapter learns, as `save_adapter` writes it: the base is not kept again
-    training.safetensors the optimizers' memory, the float32 masters of other weights, and the random state
-    training/            in its place where several ranks learn: each one's part of the same tensors, in safetensors too
+    model/               as `export` writes it: `palaestra eval --model` can load it
+    adapter/             instead, if an adapter is trained, as `save_adapter` writes it: the base is not copied
+    training.safetensors optimizer states, float32 master weights, and the random state
+    training/            instead, with several ranks: each rank's part of the same tensors, also in safetensors
     checkpoint.json      step, config, the sampler's state, the model's fingerprint, versions; size and digest of every
                          file
 
-A checkpoint is written beside its place, brought to disk, and renamed; so one that has its name is whole. Disks lie and
-people edit: sizes and digests are compared before anything is read. No pickle: safetensors and JSON alone.
+A checkpoint is written to a temporary folder, synced, and renamed, so one with its final name is complete. Disks fail,
+and files get edited, so sizes and digests are compared before anything is read. No pickle: only safetensors and JSON.
 
-Several ranks write one checkpoint, and any number of them goes on from it, one too: tensors are read by their names,
-each rank its part, whoever wrote them.
+Several ranks write one checkpoint, and any number of ranks can resume from it: tensors are read by name,
+and each rank reads its part.
 
-Nothing else has state. The engine is as new after each update of its weights, and environments begin each episode anew.
-Left out: the KL reference, which never changes and lies in RUN/start.
+Nothing else has state. The engine is reset by each update of its weights, and environments reset for each episode.
+Not included: the KL reference, which never changes and is in RUN/start.
 """
 
 import json
@@ -45,41 +45,43 @@ _ABOUT = "checkpoint.json"
 _TENSORS, _PARTS = "training.safetensors", "training"
 _MASTER = "master/float32"
 _KEPT = ("optimizer_bits", "lora_r", "lora_alpha", "lora_target_modules")
-"""Settings on which the tensors of a checkpoint depend, beside those that its model's fingerprint knows."""
+"""Settings that determine the tensors of a checkpoint, besides the model's fingerprint."""
 _NAME = re.compile(r"step-(\d{6,})")
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """One that was found whole."""
+    """A checkpoint that passed its integrity check."""
 
     path: Path
     step: int
     config: Mapping[str, Any]
-    """Of the run that it belongs to, as plain values."""
+    """Config of the run, as plain values."""
     state: Mapping[str, Any]
-    """Where the sampler stood."""
+    """State of the sampler."""
     fingerprint: str
-    """Of its model."""
+    """Fingerprint of the model."""
     versions: Mapping[str, str]
-    """What it was made with."""
+    """Versions of Python and of the libraries that wrote it."""
 
     @property
     def model(self) -> Path:
-        """The folder of its model."""
+        """Return the folder of the model."""
         return self.path / "model"
 
     @property
     def adapter(self) -> Path:
-        """The folder of its adapter, where one learns."""
+        """Return the folder of the adapter, which exists if an adapter is trained."""
         return self.path / "adapter"
 
 
 def save(learner: Learner[Config], folder: Path) -> Path:
-    """Write a checkpoint of a learner that stands between two steps; then remove those that are too many."""
+    """Write a checkpoint of a learner between two steps. Then remove the oldest ones above the limit."""
     assert not learner.torn, "weights in the middle of an update are those of no step"
     ranks, path = learner.ranks, folder / f"step-{learner.step:06}"
     finite = all(bool(own_part(weight).isfinite().all()) for weight in learner.masters.own.values())
+    if learner.critic is not None:
+        finite = finite and all(bool(tensor.isfinite().all()) for tensor in learner.critic.tensors().values())
     if not all(ranks.gathered(finite)):
         raise TrainingHalted(
             f"some weights are no numbers after step {learner.step}: no checkpoint of them is kept; "
@@ -99,9 +101,9 @@ def save(learner: Learner[Config], folder: Path) -> Path:
             save_parts(_training_state(learner), ranks.told(lambda: unfinished) / _PARTS, ranks)
         else:
             save_file(_training_state(learner), unfinished / _TENSORS)
-        beside = next(unfinished.glob("*/*config.json"))
+        config_file = next(unfinished.glob("*/*config.json"))
         for file in unfinished.glob("training*/*.safetensors" if ranks.count > 1 else _TENSORS):
-            file.chmod(beside.stat().st_mode & 0o777)
+            file.chmod(config_file.stat().st_mode & 0o777)
         content = {
             "palaestra": VERSION,
             "step": learner.step,
@@ -124,23 +126,25 @@ def save(learner: Learner[Config], folder: Path) -> Path:
 
 
 def last_step(folder: Path) -> int | None:
-    """The step of the newest checkpoint, by its name."""
+    """Return the step of the newest checkpoint by name; None if there is none."""
     return next((_step(path) for path in _found(folder)), None)
 
 
 def newest(folder: Path) -> tuple[Checkpoint | None, dict[Path, str]]:
-    """The newest checkpoint that is whole, and what is wrong with each newer one."""
+    """Return the newest intact checkpoint (None if there is none), and the fault of each newer one."""
     faults: dict[Path, str] = {}
     for path in _found(folder):
         try:
             return _checked(path), faults
         except ValueError as error:
             faults[path] = str(error)
+        except (TypeError, KeyError, AttributeError, RecursionError) as error:
+            faults[path] = f"{_ABOUT} is not what is written there: {error}"
     return None, faults
 
 
 def open_saved(found: Checkpoint, open_named: Callable[[str], LocalModel], base: str) -> LocalModel:
-    """The model of a checkpoint, opened by its name; where only an adapter was kept, the base with that in it."""
+    """Open the model of a checkpoint. If only an adapter was saved, open the base and load the adapter into it."""
     if not found.adapter.is_dir():
         return open_named(str(found.model))
     local = open_named(base)
@@ -149,17 +153,17 @@ def open_saved(found: Checkpoint, open_named: Callable[[str], LocalModel], base:
 
 
 def restore(found: Checkpoint, local: LocalModel, config: Config, reference: Any = None) -> Learner[Config]:
-    """The learner as it was saved, around its model (`open_saved`)."""
-    then, now = found.config.get("scale", {}), plain(config.scale)
-    if wrong := [name for name in _KEPT if then.get(name, now[name]) != now[name]]:
-        listed = ", ".join(f"{name} was {then[name]!r} and is {now[name]!r}" for name in wrong)
-        raise UsageError(f"{found.path} cannot be gone on with: {listed}; ask for what it was made with")
-    have = fingerprint(local.model)
-    if have != found.fingerprint:
+    """Return the learner as it was saved, around its model (`open_saved`)."""
+    saved_scale, scale = found.config.get("scale", {}), plain(config.scale)
+    if changed_names := [name for name in _KEPT if saved_scale.get(name, scale[name]) != scale[name]]:
+        differences = ", ".join(f"{name} was {saved_scale[name]!r} and is {scale[name]!r}" for name in changed_names)
+        raise UsageError(f"cannot resume from {found.path}: {differences}. Use the settings of the checkpoint")
+    actual = fingerprint(local.model)
+    if actual != found.fingerprint:
         precision = str(next(local.model.parameters()).dtype).removeprefix("torch.")
         raise UsageError(
             f"{found.path} was made of a model with other parameters: fingerprint {found.fingerprint}, precision "
-            f"{then.get('precision')}; as it is loaded now it has {have}, {precision}. It was written with "
+            f"{saved_scale.get('precision')}; as it is loaded now it has {actual}, {precision}. It was written with "
             f"{_libraries(found.versions)}, these are {_libraries(versions())}"
         )
     model = to_learn(local)
@@ -171,28 +175,30 @@ def restore(found: Checkpoint, local: LocalModel, config: Config, reference: Any
     if on_gpu is not None and device.type == "cuda":
         torch.cuda.set_rng_state(on_gpu, device)
     if learner.critic is not None:
-        own = [key for key in tensors if key.startswith("critic/")]
-        learner.critic.load({key.removeprefix("critic/"): tensors.pop(key) for key in own})
-    memory: dict[str, dict[str, Any]] = {}
+        critic_keys = [key for key in tensors if key.startswith("critic/")]
+        learner.critic.load({key.removeprefix("critic/"): tensors.pop(key) for key in critic_keys})
+    state_by_parameter: dict[str, dict[str, Any]] = {}
     for key, tensor in tensors.items():
         group, kind, name = key.split("/", 2)
-        # bitsandbytes counts its steps by a Python number.
-        memory.setdefault(name, {})[f"{group}/{kind}"] = tensor.item() if tensor.dtype == torch.int64 else tensor
-    learner.masters.load({name: memory[name].pop(_MASTER) for name in _masters(learner)})
+        # bitsandbytes stores its step count as a Python number.
+        state_by_parameter.setdefault(name, {})[f"{group}/{kind}"] = (
+            tensor.item() if tensor.dtype == torch.int64 else tensor
+        )
+    learner.masters.load({name: state_by_parameter[name].pop(_MASTER) for name in _masters(learner)})
     names = {weight: name for name, weight in learner.masters.stepped.items()}
     for optimizer in learner.optimizers:
-        held = [names[weight] for group in optimizer.param_groups for weight in group["params"]]
+        parameter_names = [names[weight] for group in optimizer.param_groups for weight in group["params"]]
         state = {
-            place: {key.removeprefix("optimizer/"): value for key, value in memory[name].items()}
-            for place, name in enumerate(held)
-            if memory.get(name)
+            place: {key.removeprefix("optimizer/"): value for key, value in state_by_parameter[name].items()}
+            for place, name in enumerate(parameter_names)
+            if state_by_parameter.get(name)
         }
         optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
     return learner
 
 
 def fingerprint(model: Any) -> str:
-    """Equal for models whose parameters have the same names, shapes and types."""
+    """Return a digest that is equal for models whose parameters have the same names, shapes and types."""
     computed = model.config.dtype if is_divided(model) else None
     shapes = [(name, list(weight.shape), str(computed or weight.dtype)) for name, weight in model.named_parameters()]
     return _digest(shapes)
@@ -211,29 +217,29 @@ def _training_state(learner: Learner[Config]) -> dict[str, torch.Tensor]:
         for optimizer in learner.optimizers:
             for kind, value in optimizer.state.get(weight, {}).items():
                 tensor = value if torch.is_tensor(value) else torch.tensor(value)
-                # bitsandbytes' weights share their table of levels, and in a file each has its own.
+                # bitsandbytes' weights share one table of levels; in a file each needs a copy.
                 state[f"optimizer/{kind}/{name}"] = tensor.clone() if "qmap" in kind else tensor.contiguous()
     return state
 
 
 def _masters(learner: Learner[Config]) -> dict[str, torch.nn.Parameter]:
-    """Float32 weights that the model is rounded from, where it is exported in another type."""
+    """Return the float32 master weights of a model that is saved in another dtype."""
     masters = learner.masters
     rounded = is_divided(learner.model) and learner.model.config.dtype != torch.float32
     return masters.stepped if rounded else masters.copies
 
 
 def _read(found: Checkpoint, learner: Learner[Config]) -> dict[str, torch.Tensor]:
-    """The tensors of a checkpoint, in memory of their own, or of this rank its part."""
+    """Read copies of the tensors of a checkpoint; with several ranks, those of this rank's part."""
     parts, whole = found.path / _PARTS, found.path / _TENSORS
     if learner.ranks.count == 1 and not parts.is_dir():
-        # Copies: what is loaded lies in the mapped file, which is removed some steps later.
+        # Copy: loaded tensors are memory-mapped, and the file is removed some steps later.
         return {name: tensor.clone() for name, tensor in load_file(whole).items()}
     return load_parts(parts if parts.is_dir() else found.path, learner.masters.stepped, learner.ranks)
 
 
 def _checked(path: Path) -> Checkpoint:
-    """A checkpoint whose files are what was written; a ValueError says what is wrong."""
+    """Return a checkpoint after comparing its files with what was written. Raise `ValueError` if they differ."""
     try:
         content = json.loads((path / _ABOUT).read_text(encoding="utf-8"))
     except OSError as error:
@@ -265,9 +271,9 @@ def _checked(path: Path) -> Checkpoint:
 
 
 def _found(folder: Path) -> list[Path]:
-    """Folders that are named as checkpoints, newest first."""
-    found = [path for path in folder.glob("step-*") if _NAME.fullmatch(path.name) and path.is_dir()]
-    return sorted(found, key=_step, reverse=True)
+    """Return the folders that are named as checkpoints, newest first."""
+    folders = [path for path in folder.glob("step-*") if _NAME.fullmatch(path.name) and path.is_dir()]
+    return sorted(folders, key=_step, reverse=True)
 
 
 def _step(path: Path) -> int:

@@ -1,6 +1,7 @@
-"""The settings of a run, checked where they are made, in a section for each part of the trainer that reads them.
+"""The settings of a run, validated on creation, with one section for each part of the trainer that reads them.
 
-No torch here: `--help` reads this. In Python `tiny_config(ID, num_prompts=4)` finds a setting's section by itself.
+Without torch, because `--help` imports this module. In Python `tiny_config(ID, num_prompts=4)` finds the section of a
+setting by itself.
 """
 
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ import tyro
 from pydantic import Field
 
 from palaestra.errors import ConfigError
+from palaestra.options import SERVICE
 from palaestra.trainers.checked import BELOW_ONE, COUNT, NOT_NEGATIVE, POSITIVE, SHARE, changed, check_fields
 from palaestra.trainers.env_config import EnvConfig
 from palaestra.trainers.recipes import Recipe, find_recipe
@@ -64,16 +66,16 @@ class EngineConfig:
 
     kind: Literal["torch", "process", "vllm"] = "torch"
     """`torch` samples from the model in training, `process` from a copy in another process; `vllm` asks servers."""
-    urls: tuple[str, ...] = ()
+    urls: Annotated[tuple[str, ...], SERVICE] = ()
     """Addresses of vLLM servers, as `palaestra serve vllm` prints them; the least loaded is asked."""
     transfer: Literal["files", "nccl", "ipc"] = "files"
     """How weights get to the servers; the other two are vLLM's own between GPUs, and need palaestra[vllm]."""
-    weights_folder: str = ""
+    weights_folder: Annotated[str, SERVICE] = ""
     """Where weights pass as files, if the servers are on other machines: a folder that all of them see."""
     answer_seconds: Annotated[float, POSITIVE] = 600.0
     """For one turn; pauses are not counted."""
     restart_seconds: Annotated[float, POSITIVE] = 300.0
-    """In which a server must be back, when all are gone; or the other process give a sign of life."""
+    """Seconds to wait for a server when none is available, or for a heartbeat of the engine process."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -113,12 +115,12 @@ class OptimizerConfig:
 
 @dataclass(frozen=True, slots=True)
 class BatchOptimizerConfig(OptimizerConfig):
-    """How fast is learned from a batch of episodes."""
+    """Optimizer settings: learning rates and batch division."""
 
     num_mini_batches: Annotated[int, COUNT] = 4
     """Optimizer steps in a pass over a batch, at most one a group."""
     num_iterations: Annotated[int, COUNT] = 1
-    """Passes over a batch; ratios stay those to the policy that sampled it."""
+    """Number of passes (epochs) over a batch. The ratio always refers to the policy that sampled the batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +247,7 @@ class GRPOConfig:
     """`cpu`, `cuda`, or `auto` for a GPU where there is one."""
     eval_tasks: Annotated[int, NOT_NEGATIVE] = 256
     """Held-out tasks, played before and after; 0 measures nothing."""
-    track: Trackers = ()
+    track: Annotated[Trackers, SERVICE] = ()
     """Where the figures go beside the run's folder: wandb, trackio, tensorboard."""
     collapse: Literal["warn", "stop", "off"] = "warn"
     """What follows where the policy collapses, told by entropy, log-prob gap, repetition and tool calls: a note, or an
@@ -275,21 +277,27 @@ class GRPOConfig:
 
     @property
     def longest_row(self) -> int:
-        """`max_episode_tokens`, or what the recipe makes of it."""
+        """Return `max_episode_tokens`, or the length that the recipe implies if it is None."""
         longest = self.recipe.shaping.max_completion_length + self.recipe.longest_prefix + _LONGEST_PROMPT
         return self.play.max_episode_tokens or longest
 
     @property
     def heading(self) -> dict[str, Any]:
-        """What a summary of the run begins with."""
-        named = {"env_id": self.env.env_id, "model": self.model, "recipe": self.recipe.recipe_name, "seed": self.seed}
-        return {**named, "steps": self.steps, "eval_tasks": self.eval_tasks}
+        """Return the settings at the beginning of a run's summary."""
+        settings = {
+            "env_id": self.env.env_id,
+            "model": self.model,
+            "recipe": self.recipe.recipe_name,
+            "seed": self.seed,
+        }
+        return {**settings, "steps": self.steps, "eval_tasks": self.eval_tasks}
 
 
 def tiny_config(env_id: str, recipe: Recipe | str = "grpo-tcr", **changes: Any) -> GRPOConfig:
-    """The settings that teach the built-in agent within a minute of two CPU cores (measured; docs/benchmarks.md).
+    """Return the settings that train the built-in agent within a minute on two CPU cores (measured;
+    docs/benchmarks.md).
 
-    `changes` are settings by name, in whatever section they stand.
+    `changes` are settings by name, from any section.
     """
     settings: dict[str, Any] = {
         "steps": 50,
@@ -314,6 +322,6 @@ def tiny_config(env_id: str, recipe: Recipe | str = "grpo-tcr", **changes: Any) 
 
 
 def grpo_config(env_id: str, recipe: Recipe | str = "grpo-tcr", **changes: Any) -> GRPOConfig:
-    """The settings of GRPO-TCR's authors, for a model of yours, with changes by name."""
+    """Return the settings of GRPO-TCR's authors, for your own model, with changes by name."""
     preset = find_recipe(recipe) if isinstance(recipe, str) else recipe
     return changed(GRPOConfig(EnvConfig(env_id), recipe=preset), changes)

@@ -1,6 +1,6 @@
-"""What GRPO's gain is held against: the same start and settings, another lesson drawn from the rewards.
+"""Control runs for GRPO's gain: the same start and settings, but other advantages.
 
-Controls run one after the other in a process beside the main run, and die with it.
+Controls run one after the other in a process beside the main run, and end with it.
 """
 
 import multiprocessing
@@ -16,33 +16,32 @@ import torch
 
 from palaestra.trainers.config import GRPOConfig
 from palaestra.trainers.evaluate import Both, pooled
-from palaestra.trainers.grpo import train
+from palaestra.trainers.grpo import train_learner
 from palaestra.trainers.learner import Learner
 from palaestra.trainers.losses.advantages import Shuffled, Successes
 from palaestra.trainers.measuring import evaluate_both
 from palaestra.trainers.opening import open_arena, open_model
 
 CONTROLS = ("cloning successes", "shuffled rewards")
-"""Cloning is on-line: each step imitates what has just succeeded.
+"""Names of the controls. Cloning is online: each step imitates the episodes that have just succeeded.
 
-Shuffling is three runs of a third of the steps, shown as one: without a signal the share of tool use walks at random,
-and a single long run may end anywhere.
-"""
+Shuffling is three runs of a third of the steps each, reported as one: without a signal the share of tool use walks
+randomly, and a single long run may end anywhere."""
 SHUFFLES = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """How a control ended."""
+    """Result of a control."""
 
     name: str
     measured: Both
     curve: list[float]
-    """Success of each step's episodes, the mean over the control's runs."""
+    """Success of each step's episodes, averaged over the control's runs."""
 
 
 def run_control(name: str, start: Path, config: GRPOConfig) -> Control:
-    """Train from the model in `start` with a control's advantages, and measure it."""
+    """Train the model in `start` with a control's advantages, and evaluate it."""
     if name == CONTROLS[0]:
         runs = [_run(start, config, Successes())]
     else:
@@ -57,12 +56,12 @@ def _run(start: Path, config: GRPOConfig, advantage: Successes | Shuffled) -> tu
     local = open_model(str(start), config)
     with closing(open_arena(config)) as practice:
         learner = Learner(local.agent, local.model, config)
-        curve = [progress.metrics["rewards/success/mean"] for progress in train(learner, practice)]
+        curve = [step.metrics["rewards/success/mean"] for step in train_learner(learner, practice)]
     return curve, evaluate_both(local.agent, config)
 
 
 class Background:
-    """One worker process for controls; a context manager that leaves none behind."""
+    """One worker process for controls; a context manager that stops it on exit."""
 
     def __init__(self) -> None:
         self._pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=die_with_parent)
@@ -82,7 +81,7 @@ class Background:
 
 
 def die_with_parent() -> None:
-    """In a process that was spawned: one torch thread, and an end with the parent, however that ends."""
+    """Set up a spawned process: one torch thread, and exit when the parent ends, for any reason."""
     torch.set_num_threads(1)
     parent = multiprocessing.parent_process()
     assert parent is not None

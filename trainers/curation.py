@@ -1,10 +1,10 @@
-"""Which tasks fit a model: how often it solves each of them, three buckets of difficulty, and a set with a histogram.
+"""Choose tasks for a model: its pass rate on each task, three buckets of difficulty, and a set with a given histogram.
 
-    episodes  ->  a pass rate a task  ->  never and always are dropped  ->  hard, medium, easy  ->  matched to a target
+    episodes  ->  pass rates  ->  never and always are dropped  ->  hard, medium, easy  ->  matched to a target
 
-The rule of arXiv 2510.11701, section 3.3: eight episodes a task, hard up to a quarter of them, easy from three quarters
-on; the target is a stronger model's own histogram. Pure functions over episodes. Left out: playing (any way that
-episodes came about), and the file (`sampling.curated`).
+The rule of arXiv 2510.11701, section 3.3: eight episodes per task, hard up to a quarter of them, easy from three
+quarters on; the target is the histogram of a stronger model. Pure functions over episodes. Not here: playing (any
+source of episodes will do), and the file (`sampling.curated`).
 """
 
 import math
@@ -21,25 +21,25 @@ from palaestra.errors import ConfigError, UsageError
 
 BUCKETS = ("hard", "medium", "easy")
 OUTCOMES = ("never", *BUCKETS, "always", "incomplete")
-"""What may become of a task; only the buckets hold tasks that can teach."""
+"""Possible outcomes of a task. Only tasks in the buckets can give a gradient."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rated:
-    """A task, and how often a model has solved it."""
+    """A task, and the number of times that a model solved it."""
 
     task: int
-    """Its number in the environment's split."""
+    """Number of the task in the environment's split."""
     id: str
     prompt: str
-    """Digest of its prompt, by which it is known again."""
+    """Digest of the task's prompt, which identifies it."""
     passed: int
     played: int
-    """Episodes that could be scored."""
+    """Number of scored episodes."""
 
     @property
     def bucket(self) -> str:
-        """How hard it is; the edges belong to hard and to easy."""
+        """Return the difficulty. The boundary values belong to hard and to easy."""
         if self.passed in (0, self.played):
             return "always" if self.passed else "never"
         return "hard" if 4 * self.passed <= self.played else "easy" if 4 * self.passed >= 3 * self.played else "medium"
@@ -47,15 +47,15 @@ class Rated:
 
 @dataclass(frozen=True, slots=True)
 class Curation:
-    """The tasks that are kept, in their order, and how many there were of each kind."""
+    """The kept tasks in order, and the number of tasks of each outcome."""
 
     kept: tuple[Rated, ...]
     found: Mapping[str, int]
-    """Tasks by what became of them, before a target was matched."""
+    """Number of tasks by outcome, before they were matched to a target."""
 
     @property
     def histogram(self) -> dict[str, int]:
-        """The tasks that are kept, by bucket."""
+        """Return the number of kept tasks in each bucket."""
         return histogram(self.kept)
 
 
@@ -67,69 +67,74 @@ def curate(
     target: Mapping[str, float] | None = None,
     seed: int = 0,
 ) -> Curation:
-    """Keep the tasks that are solved now and then, all of them or as many as fit the target's histogram.
+    """Keep the tasks that are solved sometimes: all of them, or as many as fit the target's histogram.
 
-    A task with fewer than `samples` scored episodes is incomplete, and not kept. An episode passes with `least_success`
+    A task with fewer than `samples` scored episodes is incomplete and dropped. An episode passes with `least_success`
     or more.
     """
     if samples < 2:
         raise ConfigError(f"samples is {samples}; with fewer than 2 episodes a task every pass rate is 0 or 1")
     rated = rate(episodes, least_success)
-    whole = [one for one in rated if one.played >= samples]
-    found = Counter(one.bucket for one in whole) + Counter(incomplete=len(rated) - len(whole))
-    fitting = [one for one in whole if one.bucket in BUCKETS]
-    kept = fitting if target is None or not fitting else matched(fitting, target, seed)
-    return Curation(tuple(kept), {name: found[name] for name in OUTCOMES})
+    whole = [rating for rating in rated if rating.played >= samples]
+    outcome_counts = Counter(rating.bucket for rating in whole) + Counter(incomplete=len(rated) - len(whole))
+    fitting = [rating for rating in whole if rating.bucket in BUCKETS]
+    chosen = fitting if target is None or not fitting else matched(fitting, target, seed)
+    return Curation(tuple(chosen), {name: outcome_counts[name] for name in OUTCOMES})
 
 
 def rate(episodes: Iterable[Episode], least_success: float = 1.0) -> list[Rated]:
-    """Each task that was played, in the order of their numbers; a BROKEN episode counts neither way."""
-    known: dict[int, tuple[str, str]] = {}
-    passed, played = Counter[int](), Counter[int]()
+    """Return the rating of each played task in the order of task numbers. BROKEN episodes are ignored."""
+    ids_and_digests: dict[int, tuple[str, str]] = {}
+    passed, scored_counts = Counter[int](), Counter[int]()
     for episode in episodes:
         number, task = episode.start.task, episode.attempt.task
-        known.setdefault(number, (task.id, prompt_digest(task.prompt)))
+        ids_and_digests.setdefault(number, (task.id, prompt_digest(task.prompt)))
         if episode.reward is not None:
-            played[number] += 1
+            scored_counts[number] += 1
             passed[number] += episode.parts["success"] >= least_success
-    return [Rated(number, *known[number], passed[number], played[number]) for number in sorted(known)]
+    return [
+        Rated(number, *ids_and_digests[number], passed[number], scored_counts[number])
+        for number in sorted(ids_and_digests)
+    ]
 
 
 def matched(rated: Sequence[Rated], target: Mapping[str, float], seed: int = 0) -> list[Rated]:
-    """The most of these tasks whose histogram is the target's, within one task a bucket; drawn evenly in each."""
-    asked = shares(target)
-    there = {name: [one for one in rated if one.bucket == name] for name in BUCKETS}
-    most = min(math.floor(len(there[name]) / share) for name, share in asked.items() if share)
-    if not most:
-        empty = next(name for name, share in asked.items() if share and not there[name])
+    """Return the largest set of these tasks that has the target's histogram, within one task per bucket, drawn
+    uniformly.
+    """
+    quota = shares(target)
+    by_bucket = {name: [one for one in rated if one.bucket == name] for name in BUCKETS}
+    total = min(math.floor(len(by_bucket[name]) / share) for name, share in quota.items() if share)
+    if not total:
+        empty = next(name for name, share in quota.items() if share and not by_bucket[name])
         raise UsageError(
-            f"the target wants {float(asked[empty]):.0%} of the tasks to be {empty}, and none of the {len(rated)} that "
+            f"the target wants {float(quota[empty]):.0%} of the tasks to be {empty}, and none of the {len(rated)} that "
             f"are solved now and then is; expected some of each, or a target with {empty}=0"
         )
-    counts = {name: math.floor(share * most) for name, share in asked.items()}
-    for name in sorted(BUCKETS, key=lambda name: counts[name] - asked[name] * most)[: most - sum(counts.values())]:
-        counts[name] += 1  # Never more than there are, for that is a whole number too.
-    kept = [
-        there[name][place]
+    counts = {name: math.floor(share * total) for name, share in quota.items()}
+    for name in sorted(BUCKETS, key=lambda name: counts[name] - quota[name] * total)[: total - sum(counts.values())]:
+        counts[name] += 1  # The bucket has enough tasks, because its size is an integer at or above the exact share.
+    chosen = [
+        by_bucket[name][place]
         for number, name in enumerate(BUCKETS)
-        for place in np.random.default_rng([seed, number, 5]).choice(len(there[name]), counts[name], replace=False)
+        for place in np.random.default_rng([seed, number, 5]).choice(len(by_bucket[name]), counts[name], replace=False)
     ]
-    return sorted(kept, key=lambda one: one.task)
+    return sorted(chosen, key=lambda one: one.task)
 
 
 def histogram(rated: Iterable[Rated]) -> dict[str, int]:
-    """How many tasks are in each bucket."""
-    found = Counter(one.bucket for one in rated)
-    return {name: found[name] for name in BUCKETS}
+    """Return the number of tasks in each bucket."""
+    counts = Counter(rating.bucket for rating in rated)
+    return {name: counts[name] for name in BUCKETS}
 
 
 def prompt_digest(prompt: str) -> str:
-    """Short, and equal for equal prompts alone."""
+    """Return a short digest of a prompt."""
     return blake2b(prompt.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
 def shares(target: Mapping[str, float]) -> dict[str, Fraction]:
-    """The target as exact shares that add up to 1: 0.2 is a fifth, whatever its nearest float is."""
+    """Return the target as exact fractions that sum to 1: 0.2 is a fifth, not its nearest float."""
     wrong = [f"{name}={value}" for name, value in target.items() if name not in BUCKETS or not _is_share(value)]
     if wrong or not any(target.values()):
         raise UsageError(

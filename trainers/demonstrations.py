@@ -1,7 +1,7 @@
-"""Recorded episodes that a student can imitate: what the files hold, whoever played it and in whatever environments.
+"""Recorded episodes for imitation, from any agent and any environment.
 
-Left out are those that cannot be imitated: BROKEN ones, those that ran out of tokens, and lines that are no episodes.
-All are counted.
+Episodes that cannot be imitated are left out and counted: BROKEN ones, those that ran out of tokens, and lines that are
+not episodes.
 """
 
 from collections import Counter
@@ -13,32 +13,32 @@ from typing import Any
 from palaestra import formats
 from palaestra.agents.dialect import AUTO, template_format
 from palaestra.episode import Ending, Episode
-from palaestra.errors import PalaestraError, UsageError
+from palaestra.errors import PalaestraError, UnknownId, UsageError
 from palaestra.reading import Reading, episode_files
 from palaestra.record import Record
-from palaestra.registry import chosen_format
+from palaestra.registry import chosen_format, require_loaded
 
 
 @dataclass(slots=True)
 class Demonstrations:
-    """The episodes of some files that can be imitated, and how many cannot."""
+    """The episodes of some files that can be imitated, and the number of those that cannot."""
 
     episodes: list[tuple[str, Episode]] = field(default_factory=list)
-    """Each with the words for its place."""
+    """Episodes, each with a text that names its location."""
     dialects: list[str] = field(default_factory=list)
-    """The call format of each."""
+    """Call format of each episode."""
     environments: Counter[str] = field(default_factory=Counter)
     left_out: Counter[str] = field(default_factory=Counter)
     imperfect: int = 0
-    """Episodes without full success; they are imitated too."""
+    """Number of episodes without full success; they are imitated too."""
     synthetic: int = 0
-    """Episodes that nobody has played: calls were put into a written solution."""
+    """Number of episodes that were not played: calls were inserted into a written solution."""
     defects: int = 0
     notes: list[str] = field(default_factory=list)
 
     @property
     def counts(self) -> dict[str, Any]:
-        """For a summary."""
+        """Return the counts for a summary."""
         return {
             "episodes": len(self.episodes),
             "environments": dict(self.environments),
@@ -50,48 +50,50 @@ class Demonstrations:
 
 
 def demonstrations(files: Sequence[str]) -> Demonstrations:
-    """The episodes of these files that can be imitated; there must be one."""
+    """Return the episodes of these files that can be imitated. Raise `UsageError` if there are none."""
     if not files:
         raise UsageError("name one or more episode files, such as palaestra collect writes: palaestra sft FILE")
-    found = Demonstrations()
-    reading = Reading(_chosen([Path(name) for name in files], found), found.notes.append)
+    dataset = Demonstrations()
+    reading = Reading(_chosen([Path(name) for name in files], dataset), dataset.notes.append)
     for place, record in reading:
         if reason := unfit(record.episode):
-            found.left_out[reason] += 1
+            dataset.left_out[reason] += 1
             continue
-        # The student has tokens of its own; the teacher's may be many.
-        found.episodes.append((place, replace(record.episode, rows=())))
-        found.dialects.append(_dialect(record))
-        found.environments[record.env_id] += 1
-        found.imperfect += record.episode.parts.get("success", 0.0) < 1
-        found.synthetic += record.synthetic
-    found.defects = reading.defects
-    if not found.episodes:
-        reasons = [f"{count} {reason}" for reason, count in found.left_out.items()]
-        reasons += [f"{found.defects} lines are no episodes"] * bool(found.defects)
-        listed = ", ".join(reasons) or "the files are empty"
-        raise UsageError(f"there is no episode to imitate in {', '.join(files)}: {listed}")
-    return found
+        # Drop the teacher's tokens: the student has another tokenizer.
+        dataset.episodes.append((place, replace(record.episode, rows=())))
+        dataset.dialects.append(_dialect(record, dataset.notes))
+        dataset.environments[record.env_id] += 1
+        dataset.imperfect += record.episode.parts.get("success", 0.0) < 1
+        dataset.synthetic += record.synthetic
+    dataset.defects = reading.defects
+    if not dataset.episodes:
+        reasons = [f"{count} {reason}" for reason, count in dataset.left_out.items()]
+        reasons += [f"{dataset.defects} lines are no episodes"] * bool(dataset.defects)
+        reasons_text = ", ".join(reasons) or "the files are empty"
+        raise UsageError(f"there is no episode to imitate in {', '.join(files)}: {reasons_text}")
+    return dataset
 
 
 def unfit(episode: Episode) -> str:
-    """Why an episode cannot be imitated, in words that end a sentence; empty if it can."""
+    """Return the reason why an episode cannot be imitated, as the end of a sentence; "" if it can be."""
     turns = [message for message in episode.attempt.messages if message["role"] == "assistant"]
     if episode.reward is None:
         return "are BROKEN"
-    if episode.ending is Ending.LENGTH_LIMIT:  # Its last turn was cut, and imitating it would teach to stop there.
+    # Its last turn was cut off. Imitation would teach the agent to stop there.
+    if episode.ending is Ending.LENGTH_LIMIT:
         return "ran out of tokens"
     if not turns:
         return "have no turn of an agent"
     if any(not isinstance(message.get("content"), str) for message in turns):
         return "have a turn that is no text"
-    if any(message["role"] == "assistant" for message in episode.start.prefix):  # Context, never trained on.
+    # These turns are context and must not be trained on.
+    if any(message["role"] == "assistant" for message in episode.start.prefix):
         return "begin with turns of an earlier attempt"
     return ""
 
 
 def in_format(found: Demonstrations, format: str | None, tokenizer: Any) -> tuple[Demonstrations, str | None]:
-    """The calls of the episodes as the student writes them, and in which format that is; None where they stay."""
+    """Return the episodes with calls in the student's format, and that format; None if they stay unchanged."""
     target = format or template_format(tokenizer)
     if target is None or target == AUTO:
         if target == AUTO:
@@ -117,7 +119,7 @@ def in_format(found: Demonstrations, format: str | None, tokenizer: Any) -> tupl
 
 
 def _counted(found: Demonstrations) -> Demonstrations:
-    """The same, with words for what was left out."""
+    """Return the demonstrations with notes on the episodes that were left out."""
     notes = [f"{count} episodes {reason}; they are left out" for reason, count in found.left_out.items()]
     if found.imperfect:
         notes.append(f"{found.imperfect} episodes are short of full success, and are imitated too")
@@ -129,21 +131,21 @@ def _counted(found: Demonstrations) -> Demonstrations:
 
 
 def _chosen(paths: Sequence[Path], found: Demonstrations) -> list[Path]:
-    """These files and those in these folders, but not all that was played where what was chosen of it is there."""
+    """Return these files and those in these folders, without a file of played episodes whose selection is beside it."""
     files = episode_files(paths)
-    played = [
+    superseded = [
         path
         for path in files
         if path not in paths
         and path.name.endswith(".played.jsonl")
         and path.with_name(f"{path.name.removesuffix('.played.jsonl')}.jsonl") in files
     ]
-    found.notes += [f"{path} is left out: what was chosen of it is beside it" for path in played]
-    return [path for path in files if path not in played]
+    found.notes += [f"{path} is left out: what was chosen of it is beside it" for path in superseded]
+    return [path for path in files if path not in superseded]
 
 
 def _translated(episode: Episode, source: str, target: str) -> Episode:
-    """The episode with its calls in another format; itself where that changes nothing."""
+    """Return the episode with its calls in another format; the same object if nothing changes."""
     messages = [
         {**message, "content": formats.translate(message["content"], target, episode.tools, source)}
         if message["role"] == "assistant"
@@ -155,12 +157,15 @@ def _translated(episode: Episode, source: str, target: str) -> Episode:
     return replace(episode, attempt=replace(episode.attempt, messages=tuple(messages)))
 
 
-def _dialect(record: Record) -> str:
-    """The format in which an episode's calls were read."""
-    named = record.options.get("format")
-    if named is None:
+def _dialect(record: Record, notes: list[str]) -> str:
+    """Return the format in which an episode's calls were read. The author's own module may declare another format."""
+    call_format = record.options.get("format")
+    if call_format is None:
         try:
-            named = chosen_format(record.env_id, record.options)
-        except PalaestraError:  # Its environment is not here, which imitation does not need.
-            named = None
-    return named if named in formats.FORMATS else formats.DEFAULT
+            require_loaded(record.env_id, "an episode")
+            call_format = chosen_format(record.env_id, record.options)
+        except PalaestraError as error:  # The environment is not available, but imitation does not need it.
+            note = f"calls are read as {formats.DEFAULT}: {error}"
+            if not isinstance(error, UnknownId) and note not in notes:
+                notes.append(note)
+    return call_format if isinstance(call_format, str) and call_format in formats.FORMATS else formats.DEFAULT

@@ -1,6 +1,6 @@
-"""Files and folders that are there whole or not at all: after a kill, after a power cut, on a full disk.
+"""Write files and folders atomically: complete or not at all, also after a kill, a power cut, or on a full disk.
 
-What is not finished yet ends in `.part`. What fails to be written is a TrainingHalted that says where and why.
+Unfinished files and folders end in `.part`. A failed write raises a TrainingHalted with the path and the reason.
 """
 
 import os
@@ -9,17 +9,18 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from palaestra.errors import PalaestraError, TrainingHalted
+from palaestra.errors import PalaestraError, TrainingHalted, UsageError
 
 PART = ".part"
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a whole file in place of the old one, or leave that as it was."""
+    """Replace a file by a new one with this text, or leave the old one as it was."""
     unfinished = path.with_name(path.name + PART)
     with written(path):
         try:
-            with unfinished.open("w", encoding="utf-8") as file:
+            unfinished.unlink(missing_ok=True)
+            with unfinished.open("x", encoding="utf-8") as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
@@ -31,7 +32,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Add a line to a file; it is on disk afterwards."""
+    """Append a line to a file, and wait until it is on disk."""
     with written(path), path.open("a", encoding="utf-8") as file:
         file.write(line + "\n")
         file.flush()
@@ -40,7 +41,7 @@ def append_line(path: Path, line: str) -> None:
 
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
-    """Fill the folder that is yielded; it becomes `path` when the block ends, and vanishes if the block fails."""
+    """Yield a folder to fill. It becomes `path` when the block ends, and is removed if the block fails."""
     unfinished = path.with_name(path.name + PART)
     with written(path):
         try:
@@ -57,7 +58,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
 
 
 def remove_folder(path: Path) -> None:
-    """Take a folder away at once; a kill leaves what is no longer named as one."""
+    """Remove a folder atomically: after a kill the rest of it has another name."""
     if path.is_dir():
         doomed = path.with_name(path.name + ".old" + PART)
         shutil.rmtree(doomed, ignore_errors=True)
@@ -66,7 +67,7 @@ def remove_folder(path: Path) -> None:
 
 
 def sweep(folder: Path, names: Iterable[str] = ("*",)) -> None:
-    """Remove what a killed process left unfinished of these names."""
+    """Remove the unfinished files and folders of these names that a killed process left."""
     for name in names:
         for path in (*folder.glob(name + PART), *folder.glob(name + ".old" + PART)):
             if path.is_dir() and not path.is_symlink():
@@ -77,18 +78,30 @@ def sweep(folder: Path, names: Iterable[str] = ("*",)) -> None:
 
 @contextmanager
 def written(path: Path) -> Iterator[None]:
-    """Say of whatever fails inside that `path` could not be written."""
+    """Raise TrainingHalted, with the path, for any error of the block."""
     try:
         yield
     except PalaestraError:
         raise
-    except Exception as error:  # The libraries that write models report a full disk in classes of their own.
+    except Exception as error:  # Libraries that write models report a full disk by their own error classes.
         reason = str(getattr(error, "strerror", None) or error) or type(error).__name__
         raise TrainingHalted(f"{path} could not be written: {reason}") from error
 
 
+def require_no_links(folder: Path, below: Iterable[str] = ()) -> None:
+    """Raise `UsageError` for a link in a folder or in these subfolders, because a write or removal could leave the
+    folder.
+    """
+    for place in (folder, *(folder / name for name in below)):
+        if link := next((path for path in place.glob("*") if path.is_symlink()), None):
+            raise UsageError(
+                f"{link} is a link to {os.readlink(link)!r}, and a run is written inside its own folder alone; put "
+                "what it leads to in its place, or choose another folder with --run"
+            )
+
+
 def sync_folder(folder: Path) -> None:
-    """See that the names in a folder are on disk, as `os.fsync` does for a file's content."""
+    """Sync the entries of a folder to disk, as `os.fsync` does for a file's content."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,4 +1,4 @@
-"""What a run plays, and how it is named on the command line. Left out: what a mixture means (`palaestra.mixture`)."""
+"""The environment of a run, and its command-line options. Not here: the meaning of a mixture (`palaestra.mixture`)."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -8,6 +8,7 @@ from tyro.constructors import PrimitiveConstructorSpec
 
 from palaestra.errors import ConfigError
 from palaestra.mixture import environments, read_mixture
+from palaestra.options import SERVICE
 from palaestra.plain import from_pairs
 from palaestra.trainers.checked import NOT_NEGATIVE, check_fields
 
@@ -30,7 +31,7 @@ EnvId = Annotated[
         str_from_instance=lambda value: value.split(","),
     ),
 ]
-"""Several words on the command line are a mixture."""
+"""Environment id; several words on the command line are a mixture."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class EnvConfig:
     """Seats that learn, in a game of several; all where none is named."""
     workers: Annotated[int, NOT_NEGATIVE] = 0
     """Ray workers that play the episodes, on other machines too; 0 plays them in this process."""
-    ray_address: str = ""
+    ray_address: Annotated[str, SERVICE] = ""
     """Of a running Ray cluster, or `auto` for this machine's; without it the workers are on this machine."""
 
     def __post_init__(self) -> None:
@@ -64,10 +65,10 @@ class EnvConfig:
 
     @property
     def options(self) -> dict[str, Any]:
-        """`env_options` as the environment takes them."""
+        """Return `env_options` as the environment takes them."""
         return from_pairs(self.env_options, "env_options")
 
     @property
     def title(self) -> str:
-        """Its name without what is before a `/`, in small letters: for folders."""
+        """Return the environment's name without the part before a `/`, in lower case: for folder names."""
         return "-".join(name.rpartition("/")[2].lower() for name in environments(self.env_id, self.options))

@@ -1,9 +1,9 @@
-"""Log-probs of a batch's tokens under a model.
+"""Compute the log-probs of a batch's tokens under a model.
 
-Rows lie side by side without padding, and what several of them begin with is computed once (`shared`, `attention`).
-Nothing behind the last sampled token of a row is computed, and the output layer sees only the places before sampled
-tokens, by blocks (`block_logprobs`). Models whose attention cannot serve that get padded rows of similar length. Only
-this file knows about padding.
+Rows lie side by side without padding, and a prefix that several rows share is computed once (`shared`, `attention`).
+Nothing after the last sampled token of a row is computed, and the output layer sees only the positions before sampled
+tokens, in blocks (`block_logprobs`). Models whose attention does not support this get padded rows of similar length.
+Only this file knows about padding.
 """
 
 from dataclasses import dataclass
@@ -23,29 +23,29 @@ from palaestra.trainers.scale.shards import through
 from palaestra.trainers.shared import Layout, in_order, lay_out, parts
 
 _BUCKET = 1.35
-"""The longest padded row of a micro-batch is at most this factor longer than its shortest."""
+"""Largest ratio between the longest and the shortest row of a padded micro-batch."""
 _PROBED = ((30, 4), (30, 9), (30, 9, 3), (5,))
-"""Rows of the probe, as the stretches that they are made of: two depths, and one with nothing in common."""
+"""Rows of the probe, each as the sizes of its segments: two depths, and one row that shares nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What a model says of a batch."""
+    """Output of a model for a batch of tokens."""
 
     logprobs_N: Tensor
-    """Of each sampled token given what stands before it; 0 at tokens nobody sampled."""
+    """Log-prob of each sampled token given the tokens before it; 0 at tokens that were not sampled."""
     entropies_N: Tensor
-    """Of the distribution that it was sampled from."""
+    """Entropy of the distribution that each token was sampled from, in nats."""
     computed: int
-    """Places that went through the model, padding among them."""
+    """Number of positions that went through the model, padding included."""
     hidden_SD: Tensor
-    """The last hidden state before each sampled token, without a gradient: what a critic reads."""
+    """Last hidden state before each sampled token, without a gradient: the input of a critic."""
 
 
 def micro_batches(model: Any, packed: Packed, max_tokens: int) -> list[Packed]:
-    """Split by row into parts of at most `max_tokens` tokens, shared ones counted once (a longer row stands alone).
+    """Split rows into micro-batches of at most `max_tokens` tokens, with shared tokens counted once.
 
-    Rows that begin alike stay together where they fit.
+    A longer row gets a micro-batch of its own. Rows with a common prefix stay together if they fit.
     """
     if not shares_beginnings(model):
         return [packed.select(part) for part in _buckets(packed.lengths.tolist(), max_tokens)]
@@ -54,17 +54,19 @@ def micro_batches(model: Any, packed: Packed, max_tokens: int) -> list[Packed]:
 
 
 def token_logprobs(model: Any, packed: Packed, temperature: float = 1.0) -> Scores:
-    """Log-prob and entropy of each sampled token."""
+    """Return the log-prob and the entropy of each sampled token."""
     read, head = _flat if shares_beginnings(model) else _padded, head_of(model)
 
     def work() -> tuple[tuple[Tensor, Tensor], int, Tensor]:
         hidden_SD, computed = read(model, packed)
-        said = block_logprobs(head, hidden_SD, packed.ids_N[packed.sampled_N], temperature)
-        return said, computed, hidden_SD.detach()
+        logprobs_and_entropies = block_logprobs(head, hidden_SD, packed.ids_N[packed.sampled_N], temperature)
+        return logprobs_and_entropies, computed, hidden_SD.detach()
 
-    said, computed, hidden_SD = through(model, work)
+    logprobs_and_entropies, computed, hidden_SD = through(model, work)
     nothing_N = torch.zeros_like(packed.sampled_logprobs_N)
-    logprobs_N, entropies_N = (nothing_N.masked_scatter(packed.sampled_N, values_S) for values_S in said)
+    logprobs_N, entropies_N = (
+        nothing_N.masked_scatter(packed.sampled_N, values_S) for values_S in logprobs_and_entropies
+    )
     return Scores(logprobs_N, entropies_N, computed, hidden_SD)
 
 
@@ -72,19 +74,19 @@ _known: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
 
 
 def shares_beginnings(model: Any) -> bool:
-    """Whether common beginnings are computed once. Tried when a model is first seen: it must change nothing.
+    """Return whether shared prefixes are computed once. A probe of each new model tests that this changes no result.
 
-    A model that can is left with the attention function of that name, which is `sdpa` for everyone else.
+    A model that passes keeps the attention function NAME, which equals `sdpa` for all other callers.
     """
     if model not in _known:
         _known[model] = _tried(model)
-    # Another attention function, set since, would read a layout as one long row.
+    # If another attention function was set since then, it would read a layout as one long row.
     return _known[model] and model.config.get_text_config()._attn_implementation == NAME
 
 
 @torch.no_grad()
 def _tried(model: Any) -> bool:
-    """Whether hidden states of rows laid out together are those of each row alone."""
+    """Return whether rows that are laid out together get the same hidden states as each row alone."""
     config = model.config.get_text_config()
     before = config._attn_implementation
     kinds = set(getattr(config, "layer_types", None) or {"full_attention"})
@@ -106,11 +108,11 @@ def _tried(model: Any) -> bool:
         order, lengths, commons = _sorted(rows)
         layout = lay_out(lengths, commons)
         together = _hidden(model, [rows[i] for i in order], layout)
-        found = [together[torch.from_numpy(layout.places[i]).to(weight.device)] for i in range(len(rows))]
-        largest = max(float(each.abs().max()) for each in alone)
-        gap = max(float((mine - alone[i]).abs().max()) for mine, i in zip(found, order, strict=True))
-        fits = gap <= max(1e-4, 8 * torch.finfo(weight.dtype).eps) * largest
-    except Exception:  # Architectures refuse a keyword, a function or a head's width in their own ways.
+        states = [together[torch.from_numpy(layout.places[i]).to(weight.device)] for i in range(len(rows))]
+        max_value = max(float(each.abs().max()) for each in alone)
+        max_gap = max(float((state - alone[i]).abs().max()) for state, i in zip(states, order, strict=True))
+        fits = max_gap <= max(1e-4, 8 * torch.finfo(weight.dtype).eps) * max_value
+    except Exception:  # Architectures reject a keyword, a function or a head width by different errors.
         fits = False
     finally:
         for module, mode in modes:
@@ -121,20 +123,20 @@ def _tried(model: Any) -> bool:
 
 
 def _flat(model: Any, packed: Packed) -> tuple[Tensor, int]:
-    """The hidden states before sampled tokens, from rows that lie side by side."""
+    """Return the hidden states before sampled tokens, from rows laid out side by side."""
     rows = _needed(packed)
     order, lengths, commons = _sorted(rows)
     layout = lay_out(lengths, commons)
     hidden_TD = _hidden(model, [rows[i] for i in order], layout)
     places = dict(zip(order, layout.places, strict=True))
-    before = [places[i][mine[1:].nonzero()[0]] for i, mine in enumerate(_by_row(packed, packed.sampled_N))]
+    before = [places[i][sampled[1:].nonzero()[0]] for i, sampled in enumerate(_by_row(packed, packed.sampled_N))]
     before_S = torch.from_numpy(np.concatenate(before)).to(hidden_TD.device)
     return hidden_TD.index_select(0, before_S), layout.size
 
 
 def _hidden(model: Any, rows: list[NDArray[Any]], layout: Layout) -> Tensor:
-    """The last hidden state of each token of a layout of rows in order."""
-    stretches = [(one.row, slice(one.place, one.place + one.size)) for one in layout.segments]
+    """Return the last hidden state of each token in a layout of sorted rows."""
+    stretches = [(segment.row, slice(segment.place, segment.place + segment.size)) for segment in layout.segments]
     ids = np.concatenate([rows[row][stretch] for row, stretch in stretches])
     positions = np.concatenate([np.arange(stretch.start, stretch.stop) for _, stretch in stretches])
     device = model.get_input_embeddings().weight.device
@@ -142,8 +144,8 @@ def _hidden(model: Any, rows: list[NDArray[Any]], layout: Layout) -> Tensor:
     output = model.base_model(
         input_ids=ids_1T,
         position_ids=positions_1T,
-        # Positions that begin anew would have it build a mask of tokens times tokens; one with four dimensions it
-        # takes as it is, and the plan stands for it.
+        # For positions that restart, the model would build a mask of tokens times tokens. It takes a mask with four
+        # dimensions as it is, and the plan replaces it.
         attention_mask=torch.ones((1, 1, 1, 1), dtype=torch.bool, device=device),
         plan=Plan(layout, device),
         use_cache=False,
@@ -153,7 +155,9 @@ def _hidden(model: Any, rows: list[NDArray[Any]], layout: Layout) -> Tensor:
 
 
 def _padded(model: Any, packed: Packed) -> tuple[Tensor, int]:
-    """The hidden states before sampled tokens, from rows padded on the right, which changes nothing: all is causal."""
+    """Return the hidden states before sampled tokens, from rows padded on the right. Attention is causal, so this
+    changes no result.
+    """
     lengths_R = packed.lengths
     begins_R = lengths_R.cumsum(0) - lengths_R
     places_N = torch.arange(len(packed.ids_N), device=packed.ids_N.device) - begins_R[packed.row_N]
@@ -164,9 +168,9 @@ def _padded(model: Any, packed: Packed) -> tuple[Tensor, int]:
 
 
 def _needed(packed: Packed) -> list[NDArray[Any]]:
-    """The ids of each row as far as something is predicted from them: up to the last sampled token, without it."""
+    """Return the ids of each row that predict something: those before its last sampled token."""
     rows, sampled = _by_row(packed, packed.ids_N), _by_row(packed, packed.sampled_N)
-    return [ids[: mine.nonzero()[0][-1]] for ids, mine in zip(rows, sampled, strict=True)]
+    return [ids[: row_sampled.nonzero()[0][-1]] for ids, row_sampled in zip(rows, sampled, strict=True)]
 
 
 def _by_row(packed: Packed, values_N: Tensor) -> list[NDArray[Any]]:
@@ -174,20 +178,20 @@ def _by_row(packed: Packed, values_N: Tensor) -> list[NDArray[Any]]:
 
 
 def _sorted(rows: list[NDArray[Any]]) -> tuple[list[int], list[int], list[int]]:
-    """The rows' order, and in it their lengths and what each has in common with the one before."""
+    """Return the rows' order and, in that order, their lengths and how much each shares with the row before."""
     order, commons = in_order(rows)
     return order, [len(rows[i]) for i in order], commons
 
 
 def _buckets(lengths: list[int], max_tokens: int) -> list[list[int]]:
-    """Rows of similar length, at most `max_tokens` padded tokens a part."""
-    found: list[list[int]] = []
+    """Group rows of similar length into parts of at most `max_tokens` padded tokens."""
+    buckets: list[list[int]] = []
     for row in sorted(range(len(lengths)), key=lambda row: (lengths[row], row)):
         if (
-            not found
-            or lengths[row] > _BUCKET * lengths[found[-1][0]]
-            or lengths[row] * (len(found[-1]) + 1) > max_tokens
+            not buckets
+            or lengths[row] > _BUCKET * lengths[buckets[-1][0]]
+            or lengths[row] * (len(buckets[-1]) + 1) > max_tokens
         ):
-            found.append([])
-        found[-1].append(row)
-    return found
+            buckets.append([])
+        buckets[-1].append(row)
+    return buckets

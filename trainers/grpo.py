@@ -1,96 +1,162 @@
-"""Group relative policy optimization, top to bottom: play, look, compare, learn, publish.
+"""Group relative policy optimization, from top to bottom: play, score, compare, learn, publish.
 
-Every algorithm is a recipe: other functions in the same loop. Left out: what is played next (`sampling`), what an
-episode is worth (`scoring`), the step from advantages to weights (`update`), what survives a killed process
-(`checkpoint`), and saving and showing (`run`, the command line).
+Every algorithm is a recipe: other functions in the same loop. Not here: the choice of tasks (`sampling`), the reward of
+an episode (`scoring`), the step from advantages to weights (`update`), logs and checkpoints (`session`), and evaluation
+(`measuring`).
 """
 
 import gc
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager, nullcontext
 
-from palaestra.agents import TokenLimits
-from palaestra.agents.policies.table import in_every_seat
+from palaestra.agents.local_model import LocalModel
 from palaestra.episode import Episode
 from palaestra.mixture import read_mixture
 from palaestra.protocols import Arena
 from palaestra.record import Lesson
-from palaestra.trainers.ahead import require_own_weights
+from palaestra.trainers.audit.advantages import advantage_findings, shape_findings
 from palaestra.trainers.audit.collapse import Collapse
 from palaestra.trainers.audit.findings import require
-from palaestra.trainers.audit.groups import advantage_findings
 from palaestra.trainers.audit.live import audited
 from palaestra.trainers.batch import Batch
 from palaestra.trainers.config import GRPOConfig
+from palaestra.trainers.interrupts import Interrupts
 from palaestra.trainers.learner import Learner
 from palaestra.trainers.look import look
 from palaestra.trainers.losses.advantages import damped
+from palaestra.trainers.measuring import (
+    ends_early,
+    evaluation_due,
+    measure_after,
+    measure_before,
+    measure_on_the_way,
+    told_best,
+)
 from palaestra.trainers.metrics import batch_metrics, mixture_metrics
-from palaestra.trainers.progress import Progress
-from palaestra.trainers.rollouts import rollouts
-from palaestra.trainers.samplers import open_sampler
-from palaestra.trainers.sampling.seats import seats_of
-from palaestra.trainers.scoring.progressive import opened
-from palaestra.trainers.scoring.reasoning import scoring
-from palaestra.trainers.turns import Turns
+from palaestra.trainers.open_learner import keep_model, open_learner
+from palaestra.trainers.opening import open_arena
+from palaestra.trainers.progress import OnProgress, Progress, ignore
+from palaestra.trainers.rollouts import Rollouts
+from palaestra.trainers.run import Run
+from palaestra.trainers.scale.ranks import noticing_loss
+from palaestra.trainers.session import Session
+from palaestra.trainers.synopsis import synopsis
+from palaestra.trainers.tracking import Trackers
 from palaestra.trainers.update import update
 
 _OF_A_RANK = ("num_tokens/sampled",)
-"""Figures that a rank has of its own play: all others are of the whole batch."""
+"""Metrics that each rank has for its own episodes. All others describe the whole batch."""
 
 
-def train(learner: Learner[GRPOConfig], arena: Arena) -> Generator[Progress, None, None]:
-    """Take the learner from the step it stands at to its last, in `arena`; one Progress a step.
+def train(
+    run: Run,
+    *,
+    learner: Learner[GRPOConfig] | None = None,
+    model: LocalModel | None = None,
+    arena: Arena | None = None,
+    interrupts: Interrupts | None = None,
+    on_progress: OnProgress = ignore,
+) -> Generator[Progress, None, None]:
+    """Take a run from its present step to its end. Yield each step after it is logged and saved.
 
-    Whenever this yields, the learner stands between two steps: it can be saved, and go on from there bit by bit.
+    `learner`, `model` and `arena` are opened according to the run's config if they are None. Between two steps the
+    caller may read and change the learner. If the caller stops early, a checkpoint of the last step is saved.
     """
-    config, seats, recipe, turns = learner.config, seats_of(arena), learner.config.recipe, Turns()
-    mixture, collapse = read_mixture(config.env.env_id), Collapse(config.collapse)
-    require_own_weights(learner.agent, config.play.max_staleness)
-    sampler = open_sampler(learner, arena)
-    agent, limits = in_every_seat(learner.agent, seats), TokenLimits(config.play.max_turn_tokens, config.longest_row)
-    learner.publish()
-    judge = None if recipe.judge is None else recipe.judge.opened()
-    played = rollouts(
-        agent,
-        arena,
-        sampler,
-        scored := scoring(shaping := opened(recipe.shaping, learner.state), judge, ordered=arena.ordered),
-        limits=limits,
-        temperature=config.play.temperature,
-        max_staleness=config.play.max_staleness,
-        turns=turns,
-    )
-    asked = nullcontext() if judge is None else closing(judge)
-    with _loaded_for_good(), asked, closing(scored), closing(played) as batches:
-        while learner.step < learner.steps:
-            learner.require_gradients()
-            collapse.require_none()
-            began = time.perf_counter()
-            batch = next(batches)
-            waited = time.perf_counter() - began
-            odd = audited(learner, batch)
-            metrics = {"time/play": waited} | batch_metrics(batch) | odd
-            metrics |= mixture_metrics(mixture, batch) if mixture else {}
-            metrics |= learner.ranks.summed({name: metrics[name] for name in _OF_A_RANK if name in metrics})
-            seen = look(learner, batch)
-            advantages = recipe.advantage(batch, seen)
-            require(advantage_findings(recipe, batch, seen, advantages))
-            figures, lessons = update(learner, batch, damped(advantages, batch, recipe.max_advantage), seen)
-            with turns.take(urgent=True):  # Between two polls, where play goes on.
-                learner.publish()
-            learner.state = shaping.after(batch)
-            took = time.perf_counter() - began
-            metrics |= figures | {"time/learn": took - waited, "step_time": took}
-            note = "; ".join(filter(None, (_note(metrics), collapse.told(metrics))))
-            yield Progress("grpo", learner.step, learner.steps, metrics, note, _beside(batch, lessons))
+    if run.finished:
+        return
+    with noticing_loss(), Trackers(run, on_progress) as trackers:
+        learner = learner or open_learner(run, model, on_progress)
+        config, recipe, mixture = learner.config, learner.config.recipe, read_mixture(learner.config.env.env_id)
+        _report_begin(run, learner, on_progress)
+        before = measure_before(run, learner)
+        for note in run.notes:
+            on_progress(Progress("grpo", learner.step, learner.steps, note=note))
+        collapse, due = Collapse(config.collapse), _saved_steps(learner)
+
+        with (
+            closing(open_arena(config)) if arena is None else nullcontext(arena) as arena,
+            Session(run, learner, due, interrupts, trackers, on_progress) as session,
+            Rollouts(learner, arena) as rollouts,
+            _loaded_for_good(),
+        ):
+            learner.publish()
+            while True:
+                if evaluation_due(run, learner):  # This includes a last step that was not evaluated before a kill.
+                    rollouts.pause()
+                    with session.interruptible():
+                        measure_on_the_way(run, learner, on_progress)
+                if learner.step == learner.steps or ends_early(run, learner, on_progress):
+                    break
+
+                with session.interruptible():
+                    learner.require_gradients()
+                    collapse.require_none()
+                    began = time.perf_counter()
+
+                    batch = rollouts.next()  # Play. Each episode is scored as it ends.
+                    play_seconds = time.perf_counter() - began
+                    metrics = {"time/play": play_seconds} | batch_metrics(batch, frozenset(config.env.train_seats))
+                    metrics |= audited(learner, batch)
+                    metrics |= mixture_metrics(mixture, batch) if mixture else {}
+                    metrics |= learner.ranks.summed({name: metrics[name] for name in _OF_A_RANK if name in metrics})
+
+                    batch_scores = look(learner, batch)  # The log-probs and values that the recipe asks for.
+                    raw_advantages = recipe.advantage(batch, batch_scores)
+                    require(shape_findings(batch, batch_scores, raw_advantages))
+                    advantages = damped(raw_advantages, batch, recipe.max_advantage)
+                    require(advantage_findings(recipe, batch, batch_scores, advantages))
+
+                    figures, lessons = update(learner, batch, advantages, batch_scores)
+                    with rollouts.between_polls():
+                        learner.publish()  # The engine samples from the new weights.
+                    learner.state = rollouts.learned_from(batch)
+
+                    step_seconds = time.perf_counter() - began
+                    metrics |= figures | {"time/learn": step_seconds - play_seconds, "step_time": step_seconds}
+                    note = "; ".join(filter(None, (_note(metrics), collapse.told(metrics))))
+                    step = Progress("grpo", learner.step, learner.steps, metrics, note, _beside(batch, lessons))
+
+                session.log(step)
+                session.save_when_due()
+                yield step
+
+        after = measure_after(run, learner)
+        keep_model(run, learner)
+        measured = {name: both.figures() for name, both in (("before", before), ("after", after)) if both is not None}
+        run.finish({**measured, **told_best(run), "curve": run.curve})
+        trackers.send()
+
+
+def train_learner(
+    learner: Learner[GRPOConfig], arena: Arena, on_progress: OnProgress = ignore
+) -> Generator[Progress, None, None]:
+    """Train a learner in an arena as `train` does, but without a run folder: nothing is written, saved or evaluated."""
+    return train(Run.unwritten(learner.config), learner=learner, arena=arena, on_progress=on_progress)
+
+
+def _report_begin(run: Run, learner: Learner[GRPOConfig], on_progress: OnProgress) -> None:
+    if on_progress is ignore:  # Parts of a recipe without a name cannot be described, and need not be.
+        return
+    on_progress(Progress("grpo", learner.step, learner.steps, note=synopsis(learner)))
+    if learner.step:
+        note = f"going on after step {learner.step} of {learner.steps}"
+        on_progress(Progress("grpo", learner.step, learner.steps, note=note))
+
+
+def _saved_steps(learner: Learner[GRPOConfig]) -> Callable[[int], bool]:
+    """Return a function that tells which steps get a checkpoint. A resumed run can evaluate a step only from a
+    checkpoint.
+    """
+    checkpoint_every = learner.config.save.checkpoint_every or learner.steps
+    eval_steps = learner.config.eval.eval_steps
+    return lambda step: step % checkpoint_every == 0 or bool(eval_steps and step % eval_steps == 0)
 
 
 @contextmanager
 def _loaded_for_good() -> Iterator[None]:
-    """What is loaded now lives as long as the run: the garbage collector would walk it again and again, a quarter of a
-    second each time.
+    """Exclude all loaded objects from garbage collection for a block. They live as long as the run, and each collection
+    would take a quarter of a second to walk them.
     """
     gc.freeze()
     try:
@@ -100,7 +166,7 @@ def _loaded_for_good() -> Iterator[None]:
 
 
 def _note(metrics: dict[str, float]) -> str:
-    """What whoever watches should know of a step."""
+    """Return the progress note of a step; "" if there is nothing unusual."""
     if metrics["skipped_steps"]:
         return f"optimizer steps skipped, for their gradients were no numbers: {metrics['skipped_steps']:.0f}"
     if metrics["frac_reward_zero_std"] == 1:
@@ -109,8 +175,11 @@ def _note(metrics: dict[str, float]) -> str:
 
 
 def _beside(batch: Batch, lessons: list[Lesson]) -> list[tuple[Episode, tuple[Lesson, ...]]]:
-    """Each episode that was played, with what was made of it; nothing of those that are no sample."""
-    found: list[list[Lesson]] = [[] for _ in batch.played]
+    """Return each played episode with its lessons; the tuple is empty for an episode that is not a sample."""
+    lessons_by_place: list[list[Lesson]] = [[] for _ in batch.played]
     for sample, lesson in zip(batch.samples, lessons, strict=True):
-        found[sample.place].append(lesson)
-    return [(scored.episode, tuple(own)) for scored, own in zip(batch.played, found, strict=True)]
+        lessons_by_place[sample.place].append(lesson)
+    return [
+        (scored.episode, tuple(episode_lessons))
+        for scored, episode_lessons in zip(batch.played, lessons_by_place, strict=True)
+    ]

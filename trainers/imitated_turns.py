@@ -1,7 +1,7 @@
-"""What of an episode is imitated: its thinking or not, all of its turns or those whose calls worked.
+"""Choose the parts of an episode to imitate: with thinking or without, all turns or only those whose calls worked.
 
-A thinking model may have to learn tools without losing its thoughts, or from a teacher that has none. Left out: which
-episodes are imitated (`demonstrations`).
+A thinking model may have to learn tools without losing its thoughts, or from a teacher that has none. Not here: the
+choice of episodes (`demonstrations`).
 """
 
 from collections.abc import Sequence
@@ -10,31 +10,31 @@ from palaestra.episode import Episode, Message, Status
 
 
 def as_thought(messages: Sequence[Message], opened: str, strip: bool) -> list[Message]:
-    """The messages with each turn's thinking kept or stripped, as a student's template wants it.
+    """Return the messages with each turn's thinking kept or stripped, as the student's template needs it.
 
-    `opened` is what the template itself begins every turn with, for students that always think: a turn without
-    thinking then ends it at once, or what is said would be learned as a thought.
+    `opened` is the text with which the template begins every turn of a student that always thinks. A turn without
+    thinking then closes the block at once; otherwise the response would be learned as a thought.
     """
     return [
-        {**one, "content": _turn(one["content"], opened, strip)} if one["role"] == "assistant" else one
-        for one in messages
+        {**message, "content": _turn(message["content"], opened, strip)} if message["role"] == "assistant" else message
+        for message in messages
     ]
 
 
 def _turn(text: str, opened: str, strip: bool) -> str:
-    thought, mark, said = text.rpartition("</think>")
+    thought, mark, response = text.rpartition("</think>")
     if not opened:
-        return said.lstrip() if mark and strip else text
+        return response.lstrip() if mark and strip else text
     if not mark or strip:
-        return f"{opened}\n</think>\n\n{said.lstrip()}"
+        return f"{opened}\n</think>\n\n{response.lstrip()}"
     inside = thought.lstrip().removeprefix(opened.strip())
-    return f"{opened}{inside.lstrip(chr(10))}</think>{said}"
+    return f"{opened}{inside.lstrip(chr(10))}</think>{response}"
 
 
 def turns_that_worked(episode: Episode) -> frozenset[int] | None:
-    """The places of the agent's turns without a call that failed; None where it is not known whose a result is.
+    """Return the indices of the agent's turns without a failed call; None if results cannot be matched to calls.
 
-    The others are context: what the agent did about a fault is learned, and not the fault.
+    The other turns are context: the agent learns the reaction to an error, not the error.
     """
     messages, calls = episode.attempt.messages, list(episode.attempt.calls)
     results = sum(message["role"] == "tool" for message in messages)

@@ -1,6 +1,7 @@
-"""Ctrl-C, SIGTERM and a closed terminal: at once where nothing is lost by it, else held back; but never twice.
+"""Handle Ctrl-C, SIGTERM and a closed terminal: at once if nothing is lost by it, otherwise later; a second signal at
+once.
 
-Left out: what is done about it (`lesson`), and what the user reads afterwards (the command line).
+Not here: what a run does on an interrupt (`session`), and the message to the user (the command line).
 """
 
 import os
@@ -25,24 +26,24 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Interrupts:
-    """Within its `with` block the signals raise Interrupted, but where they are `held` the first one is only noted.
+    """Within its `with` block the signals raise Interrupted, but where they are `held` the first one is only stored.
 
-    A signal that is ignored stays ignored (`nohup`, a job in the background), and outside the main thread, which alone
-    may take signals, nothing changes. Ranks of one job hear a signal at different times: they hold it back until they
-    have agreed on it.
+    An ignored signal stays ignored (`nohup`, a background job). Outside the main thread, which alone can handle
+    signals, nothing changes. The ranks of one job receive a signal at different times, so they hold it until all have
+    agreed on it.
     """
 
     def __init__(self, notice: str = "") -> None:
-        """`notice` goes to standard error when a signal is held back."""
+        """Create the handler. `notice` is written to standard error when a signal is held."""
         self.asked: int | None = None
-        """The first signal that came."""
+        """Number of the first signal received; None if there was none."""
         self._notice = notice
         self._holding: Callable[[], bool] = lambda: False
         self._before: dict[int, Any] = {}
 
     @contextmanager
     def held(self, while_true: Callable[[], bool] = lambda: True) -> Iterator[None]:
-        """Hold the first signal back for the length of a block, and there only `while_true()`."""
+        """Hold the first signal for the length of a block, while `while_true()` returns True."""
         outer, self._holding = self._holding, while_true
         try:
             yield
@@ -50,18 +51,18 @@ class Interrupts:
             self._holding = outer
 
     def agreed(self) -> int | None:
-        """The first signal that came, to whichever rank; all must ask."""
+        """Return the first signal that any rank received; None if there was none. All ranks must call it."""
         return next((number for number in here().gathered(self.asked) if number is not None), None)
 
     def check(self) -> None:
-        """Raise what was held back."""
+        """Raise Interrupted if a signal was held."""
         if (number := self.agreed()) is not None:
             raise Interrupted(number)
 
     def __enter__(self) -> "Interrupts":
         if threading.current_thread() is threading.main_thread():
-            heard = [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
-            self._before = {number: signal.signal(number, self._came) for number in heard}
+            handled = [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+            self._before = {number: signal.signal(number, self._came) for number in handled}
         return self
 
     def __exit__(

@@ -27,19 +27,20 @@ Values = NDArray[np.float64]
 
 _TAIL = 0.025
 _FLIPS = 20_000
-"""Random flips where the exact test would take too long: the least p-value is then 1 in 20 001."""
+"""Number of random flips if the exact test would take too long: the smallest p-value is then 1 in 20 001."""
 _FINEST = 1000
-"""Differences that are multiples of 1/n are found up to this n."""
+"""Largest n for which differences that are multiples of 1/n are recognized."""
 _WORK = 300_000_000
-"""Steps that the exact test may take: below a second."""
+"""Largest number of steps of the exact test: less than a second."""
 
 
 def mean_interval(values: Sequence[float] | Values) -> tuple[float, float]:
-    """Interval of the mean of one value in [0, 1] a task: Clopper and Pearson's at the effective number of tasks.
+    """Return the interval of the mean of one value in [0, 1] per task: Clopper-Pearson with the effective number of
+    tasks.
 
-    With one sample a task, this is the exact binomial interval. Values of several samples vary less between tasks than
-    a coin would, which is worth more tasks (Korn and Graubard 1998); how much more is not believed at once when the
-    mean is close to 0 or 1, where a few tasks decide it.
+    With one sample per task, this is the exact binomial interval. Means of several samples vary less between tasks than
+    coin flips do, which is worth more tasks (Korn and Graubard 1998). The gain is reduced if the mean is close to 0 or
+    1, where a few tasks decide it.
     """
     if not len(values):
         return 0.0, 1.0
@@ -47,19 +48,21 @@ def mean_interval(values: Sequence[float] | Values) -> tuple[float, float]:
 
 
 def effective_count(values: Sequence[float] | Values) -> float:
-    """How many coin flips tell as much about the mean as these values in [0, 1]; at least as many as there are."""
+    """Return the number of coin flips that tell as much about the mean as these values in [0, 1]; at least their
+    number.
+    """
     count, mean = len(values), float(np.mean(values))
     worst = mean * (1.0 - mean)
     if count < 2 or worst <= 1e-12:
         return float(count)
     spread = min(1.0, float(np.var(values, ddof=1)) / worst)
-    # One at a mean of 0 or 1, where nothing was seen of the spread; next to nothing for many values around a half.
+    # It is 1 at a mean of 0 or 1, where the spread is unknown, and almost 0 for many values around a half.
     doubt = 1.0 / (1.0 + 4.0 * count * worst)
     return count / ((1.0 - doubt) * spread + doubt)
 
 
 def clopper_pearson(mean: float, count: float) -> tuple[float, float]:
-    """The exact binomial interval; `count` need not be whole."""
+    """Return the exact binomial interval; `count` may be fractional."""
     hits = min(max(float(mean), 0.0), 1.0) * float(count)
     misses = float(count) - hits
     low = beta_quantile(_TAIL, hits, misses + 1.0) if hits > 1e-9 else 0.0
@@ -68,10 +71,10 @@ def clopper_pearson(mean: float, count: float) -> tuple[float, float]:
 
 
 def difference_interval(differences: Sequence[float] | Values) -> tuple[float, float]:
-    """Interval of the mean of paired differences in [-1, 1], one a task.
+    """Return the interval of the mean of paired differences in [-1, 1], one per task.
 
-    Two imaginary tasks, one won and one lost outright, are added before Student's t is taken (Bonett and Price 2012):
-    where all pairs agree, the interval is narrow but not a point.
+    Two imaginary tasks, one won and one lost completely, are added before Student's t is used (Bonett and Price 2012):
+    if all pairs agree, the interval is narrow but not a point.
     """
     if not len(differences):
         return -1.0, 1.0
@@ -82,7 +85,7 @@ def difference_interval(differences: Sequence[float] | Values) -> tuple[float, f
 
 
 def student_interval(values: Sequence[float] | Values) -> tuple[float, float] | None:
-    """Student's interval of the mean of a few figures of any size, one a seed; None of fewer than two."""
+    """Return Student's interval of the mean of a few numbers of any size, one per seed; None for fewer than two."""
     if len(values) < 2:
         return None
     centre = float(np.mean(values))
@@ -91,14 +94,14 @@ def student_interval(values: Sequence[float] | Values) -> tuple[float, float] | 
 
 
 def sign_flip_p(differences: Sequence[float] | Values, seed: int = 0) -> float:
-    """Two-sided p-value: how often random signs would move the mean of the differences as far from 0.
+    """Return the two-sided p-value: how often random signs would move the mean of the differences as far from 0.
 
-    If both agents play alike, each task's difference is as likely as its opposite, whatever the tasks are like. All
-    sign patterns are counted where the differences are multiples of one fraction, which they are with equal numbers of
-    samples; else, or where that would take long, 20 000 random ones.
+    If both agents are equal, each task's difference is as likely as its opposite. All sign patterns are counted if the
+    differences are multiples of one fraction, as they are with equal numbers of samples; otherwise, or if that would
+    take too long, 20 000 random ones are used.
     """
-    given = np.asarray(differences, dtype=np.float64)
-    sizes = np.abs(given[np.abs(given) > 1e-9])
+    values = np.asarray(differences, dtype=np.float64)
+    sizes = np.abs(values[np.abs(values) > 1e-9])
     if not len(sizes):
         return 1.0
     parts = np.arange(1, _FINEST + 1)[:, None]
@@ -108,13 +111,13 @@ def sign_flip_p(differences: Sequence[float] | Values, seed: int = 0) -> float:
         finest = int(parts[fits.argmax(), 0])
         units = (sizes * finest).round().astype(np.int64)
         if len(units) * int(units.sum()) <= _WORK:
-            return _exact_flips(units, abs(round(float(given.sum()) * finest)))
-    return _random_flips(sizes, abs(float(given.sum())), np.random.default_rng(seed))
+            return _exact_flips(units, abs(round(float(values.sum()) * finest)))
+    return _random_flips(sizes, abs(float(values.sum())), np.random.default_rng(seed))
 
 
 def _exact_flips(units: NDArray[np.int64], observed: int) -> float:
     total = int(units.sum())
-    chance = np.zeros(total + 1)  # of the sum of those that stay positive
+    chance = np.zeros(total + 1)  # probability of each sum of the units with a positive sign
     chance[0] = 1.0
     for unit in units:
         chance *= 0.5
@@ -130,23 +133,23 @@ def _random_flips(sizes: Values, observed: float, rng: np.random.Generator) -> f
         bits = np.unpackbits(np.frombuffer(rng.bytes(-(-rows * len(sizes) // 8)), np.uint8), count=rows * len(sizes))
         sums = 2.0 * (bits.reshape(rows, -1).astype(np.float64) @ sizes) - total
         reached, left = reached + int((np.abs(sums) >= observed - 1e-9).sum()), left - rows
-    # The data are one of the patterns: no p-value is 0.
+    # The data count as one of the patterns, so no p-value is 0.
     return (reached + 1) / (_FLIPS + 1)
 
 
 @lru_cache(1024)
 def student_quantile(freedom: int) -> float:
-    """The 97.5 % quantile of Student's t."""
+    """Return the 97.5 % quantile of Student's t."""
     share = beta_quantile(2 * _TAIL, freedom / 2, 0.5)
     return sqrt(freedom * (1.0 - share) / share)
 
 
 @lru_cache(4096)
 def beta_quantile(share: float, a: float, b: float) -> float:
-    """Where the beta distribution of a and b has `share` of its mass below; within 1e-11."""
+    """Return the `share` quantile of the beta distribution of a and b, within 1e-11."""
     scale = lgamma(a + b) - lgamma(a) - lgamma(b)
     low, high, x = 0.0, 1.0, a / (a + b)
-    # The tails are wanted: a start two standard deviations out saves half of the steps.
+    # Callers ask for the tails, so a start two standard deviations out saves half of the steps.
     guess = x + (2.0 if share > 0.5 else -2.0) * sqrt(x * (1.0 - x) / (a + b + 1.0))
     x = guess if 0.0 < guess < 1.0 else x
     for _ in range(200):
@@ -154,7 +157,7 @@ def beta_quantile(share: float, a: float, b: float) -> float:
         low, high = (low, x) if excess > 0 else (x, high)
         density = exp(scale + (a - 1.0) * log(x) + (b - 1.0) * log1p(-x))
         step = excess / density if density > 1e-200 else 2.0
-        # Newton's step where it stays between the bounds, else the middle.
+        # Take Newton's step if it stays between the bounds, otherwise bisect.
         following = x - step if low < x - step < high else (low + high) / 2
         if abs(following - x) < 1e-12:
             break
@@ -163,7 +166,7 @@ def beta_quantile(share: float, a: float, b: float) -> float:
 
 
 def beta_share(x: float, a: float, b: float) -> float:
-    """The regularised incomplete beta function, by its series of positive terms (DLMF 8.17.8)."""
+    """Return the regularised incomplete beta function, by its series of positive terms (DLMF 8.17.8)."""
     if not 0.0 < x < 1.0:
         return float(x >= 1.0)
     if x > (a + 1.0) / (a + b + 2.0):  # the other tail converges faster

@@ -1,8 +1,7 @@
-"""Who learns, and everything that learning changes: what a checkpoint must hold, and nothing else.
+"""The trained model with its optimizers and learning-rate schedule: all that a checkpoint holds.
 
-GRPO and imitation share it: a model, its optimizers, the schedule of their learning rates, and the step itself, which
-is not taken along a gradient that is no number. Left out: where gradients come from (`update`, `sft`), and how a
-learner is written down (`checkpoint`).
+GRPO and imitation share it. It also takes the optimizer step, which is skipped if the gradient is not finite. Not here:
+the computation of gradients (`update`, `sft`), and how a learner is saved (`checkpoint`).
 """
 
 import copy
@@ -30,36 +29,36 @@ from palaestra.trainers.sft_config import SFTConfig
 
 Config = TypeVar("Config", bound=GRPOConfig | SFTConfig)
 MAX_SKIPPED = 3
-"""Optimizer steps in a row that may be skipped."""
+"""Number of consecutive optimizer steps that may be skipped."""
 
 
 @dataclass(slots=True, eq=False)
 class Learner(Generic[Config]):
-    """A model in training, the agent whose engine samples from it, and the optimizers' memory."""
+    """A model in training, the agent whose engine samples from it, and the optimizer states."""
 
     agent: Agent
     model: Any
     config: Config
     step: int = 0
-    """Steps taken so far; also the version of the weights."""
+    """Number of steps taken so far, which is also the version of the weights."""
     reference: Any = None
-    """The policy that KL is measured from: the model as it is now, if none is given; the model itself where it has an
-    adapter, which is off while it is asked (`as_reference`). None where there is no KL."""
+    """Reference model of the KL; a copy of the initial model if none is passed. With an adapter it is the model
+    itself, whose adapter is off while the reference is computed (`as_reference`). None if there is no KL."""
     steps: int = 0
-    """How many it is to take, which schedules need to know; the config's, where it says so."""
+    """Number of steps to take, which schedules need. A GRPO config sets it."""
     state: Mapping[str, Any] = field(default_factory=dict)
-    """Where whoever decides what is learned next stood after this step, as plain data."""
+    """State of the batch source (sampler or data order) after this step, as plain data."""
     critic: Critic | None = field(init=False, default=None)
-    """What expects rewards, where the recipe has one."""
+    """Value head; None if the recipe has no critic."""
     ranks: Ranks = ALONE
-    """Among which the model is divided."""
+    """Ranks that the model is divided among."""
     masters: Masters = field(init=False)
-    """What learns, and the float32 parameters that are stepped on in its place."""
+    """Trained parameters, and the float32 master weights that the optimizers step instead."""
     optimizers: list[torch.optim.Optimizer] = field(init=False)
     torn: bool = field(init=False, default=False)
-    """True from a step's first change of the weights to `publish`: they are then those of no step."""
+    """True from the first change of the weights in a step until `publish`: meanwhile they belong to no step."""
     skipped: int = field(init=False, default=0)
-    """Optimizer steps in a row that were not taken."""
+    """Number of consecutive optimizer steps that were skipped."""
     _bases: list[float] = field(init=False)
     _host: HostMemory | None = field(init=False, default=None)
 
@@ -85,45 +84,58 @@ class Learner(Generic[Config]):
 
     @property
     def tokenizer(self) -> Any:
-        """Of its chat."""
+        """Return the tokenizer of the agent's chat."""
         assert self.agent.chat is not None, "an agent with a model has a chat"
         return self.agent.chat.tokenizer
 
     @property
     def rate(self) -> float:
-        """Share of the learning rate in the step to come."""
+        """Return the factor of the learning rate in the next step."""
         return rate_at(self.step, self.steps, self.config.optimizer)
 
     def computing(self) -> AbstractContextManager[None]:
-        """Around passes that a backward pass follows: layers are checkpointed in them, where that is asked for."""
+        """Return a context for forward passes that a backward pass follows. Layers are checkpointed in it if the config
+        says so.
+        """
         return checkpointed(self.model) if self.config.scale.gradient_checkpointing else nullcontext()
 
     @contextmanager
     def as_reference(self) -> Iterator[Any]:
-        """The model that KL is measured from, for the length of a block."""
+        """Yield the reference model of the KL, for the length of a block."""
         with adapter_off(self.model) if self.reference is self.model else nullcontext():
             yield self.reference
 
     def descend(self, rate: float) -> float | None:
-        """Take an optimizer step along the gradients, which are gone then; their norm, or None where it was skipped."""
+        """Take an optimizer step and discard the gradients. Return their norm, or None if the step was skipped.
+
+        The critic steps only if the model does, because one non-finite pass affects both.
+        """
         with nullcontext() if self._host is None else self._host.brought():
             self.masters.take_gradients()
             parameters = self.masters.stepped.values()
-            norm = whole_number(torch.nn.utils.clip_grad_norm_(parameters, self.config.optimizer.max_grad_norm))
-            taken = math.isfinite(norm)
-            self.skipped = 0 if taken else self.skipped + 1
+            max_norm = self.config.optimizer.max_grad_norm
+            norm = whole_number(torch.nn.utils.clip_grad_norm_(parameters, max_norm))
+            critic_norm = 0.0 if self.critic is None else self.critic.clip_gradient(max_norm)
+            is_finite = math.isfinite(norm) and math.isfinite(critic_norm)
+            self.skipped = 0 if is_finite else self.skipped + 1
             for optimizer, base in zip(self.optimizers, self._bases, strict=True):
                 for group in optimizer.param_groups:
                     group["lr"] = base * rate
-                if taken:
+                if is_finite:
                     optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
-            if taken:
+            if self.critic is not None and is_finite:
+                self.critic.step(rate)
+            elif self.critic is not None:
+                self.critic.drop_gradient()
+            if is_finite:
                 self.masters.round_back()
-        return norm if taken else None
+        return norm if is_finite else None
 
     def require_gradients(self) -> None:
-        """Refuse to go on where one optimizer step after the other is skipped. The weights are those of the last."""
+        """Raise `TrainingHalted` after too many skipped optimizer steps in a row. The weights are those of the last
+        step taken.
+        """
         if self.skipped >= MAX_SKIPPED:
             raise TrainingHalted(
                 f"the gradients of the last {self.skipped} optimizer steps were no numbers, and none of them was "
@@ -131,12 +143,12 @@ class Learner(Generic[Config]):
             )
 
     def publish(self) -> None:
-        """Let the engines sample from the weights as they are now. One that shares them has nothing to copy."""
+        """Make the engines sample from the current weights. An engine that shares the weights copies nothing."""
         for engine in trained_engines(self.agent):
             shared = engine.shares_weights
             tensors = self.model.named_parameters() if shared else whole_weights(self.model)
             engine.update_weights(tensors, version=self.step)
-            if shared:  # Its cache was given back while the learner worked.
+            if shared:  # Its cache was released during the update.
                 engine.reclaim()
         self.torn = False
 
@@ -145,7 +157,7 @@ class Learner(Generic[Config]):
 
 
 def rate_at(step: int, steps: int, config: OptimizerConfig) -> float:
-    """Share of the learning rate in a step, counted from 0: up in equal parts, then level, in a line or a cosine."""
+    """Return the factor of the learning rate in a step (from 0): linear warm-up, then constant, linear or cosine."""
     rising = int(config.warmup_share * steps)
     if step < rising:
         return (step + 1) / rising

@@ -1,4 +1,4 @@
-"""One process at a time in a run's folder. The kernel lets go of the lock when its holder dies, however it dies."""
+"""Allow one writing process at a time in a run's folder. The kernel releases the lock when its holder ends."""
 
 import errno
 import fcntl
@@ -11,7 +11,7 @@ from palaestra.errors import UsageError
 
 
 def claimed(folder: Path) -> TextIOWrapper:
-    """The folder's lock, held until it is closed; the folder is made where there is none."""
+    """Return the folder's lock, held until it is closed. Create the folder if it does not exist."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / "lock").open("a+", encoding="utf-8")

@@ -1,7 +1,7 @@
-"""What the learner thinks of a batch before it learns from it: only what the recipe asks for.
+"""Score a batch before the update: log-probs of reference and learner, and critic values, if the recipe needs them.
 
-The reference's log-probs for a KL, the learner's own for a correction. Without one the ratio is to what the engine said
-of its tokens, and nothing is computed here.
+The KL needs the log-probs of the reference, and a correction needs those of the learner. Without a correction the ratio
+refers to the log-probs of the engine, and nothing is computed here.
 """
 
 from typing import Any
@@ -21,11 +21,11 @@ from palaestra.trainers.passes import passes
 from palaestra.trainers.scale.ranks import Ranks
 
 Scores = tuple[NDArray[np.float32], ...]
-"""One array a sample, over its sampled tokens."""
+"""One array per sample, over its sampled tokens."""
 
 
 def look(learner: Learner[GRPOConfig], batch: Batch) -> Seen:
-    """Score a batch. It costs nothing where the recipe asks for nothing."""
+    """Return the scores of a batch. A field that the recipe does not need is None and costs nothing."""
     config, reference = learner.config, None
     if learner.reference is not None:
         with learner.as_reference() as model:
@@ -40,37 +40,41 @@ def look(learner: Learner[GRPOConfig], batch: Batch) -> Seen:
 
 
 def _costs(kl: KL, batch: Batch, reference: Scores, old: Scores | None) -> tuple[NDArray[np.float64], ...]:
-    """What each token costs for where it has moved from the reference, until now."""
-    found = []
+    """Return the KL cost of each sampled token, one array per sample."""
+    token_costs = []
     for i, episode in enumerate(batch.episodes):
         sampled = [row.logprobs[row.sampled] for row in episode.rows]
-        said = torch.from_numpy(np.concatenate([np.zeros(0, np.float32), *sampled]) if old is None else old[i])
-        found.append(kl.beta * kl(said, torch.from_numpy(reference[i])).numpy().astype(np.float64))
-    return tuple(found)
+        policy_logprobs = torch.from_numpy(
+            np.concatenate([np.zeros(0, np.float32), *sampled]) if old is None else old[i]
+        )
+        token_costs.append(kl.beta * kl(policy_logprobs, torch.from_numpy(reference[i])).numpy().astype(np.float64))
+    return tuple(token_costs)
 
 
 def _scored(
     model: Any, batch: Batch, config: GRPOConfig, ranks: Ranks, critic: Critic | None = None
 ) -> tuple[Scores, Scores | None]:
-    """The log-probs of each sample's tokens under a model, and what a critic expects before each of them."""
-    found = [np.zeros(0, np.float32)] * len(batch.samples)
-    expected = list(found)
+    """Return the log-probs of each sample's tokens under a model, and the critic's values before each of them."""
+    logprobs = [np.zeros(0, np.float32)] * len(batch.samples)
+    critic_values = list(logprobs)
     device = next(model.parameters()).device
-    # In the same parts as `update`: then both score the same rows together.
+    # The same mini-batches as in `update`, so that both score the same rows together.
     for part in batch.mini_batches(config.optimizer.num_mini_batches):
-        speaking = [i for i in part if batch.lengths[i]]
-        if not speaking:
+        nonempty = [i for i in part if batch.lengths[i]]
+        if not nonempty:
             continue
-        packed = pack([batch.episodes[i] for i in speaking], [0.0] * len(speaking)).to(device)
-        said_N, values_N = torch.zeros_like(packed.sampled_logprobs_N), torch.zeros_like(packed.sampled_logprobs_N)
+        packed = pack([batch.episodes[i] for i in nonempty], [0.0] * len(nonempty)).to(device)
+        logprobs_N, values_N = torch.zeros_like(packed.sampled_logprobs_N), torch.zeros_like(packed.sampled_logprobs_N)
         with torch.no_grad():
             for micro, counts in passes(model, packed, config.optimizer.micro_batch_tokens, ranks):
                 scores = token_logprobs(model, micro, config.play.temperature)
                 if counts:
-                    said_N[micro.origin_N] = scores.logprobs_N
+                    logprobs_N[micro.origin_N] = scores.logprobs_N
                     if critic is not None:
                         values_N[micro.origin_N[micro.sampled_N]] = critic.values(scores.hidden_SD)
-        ranks.add(said_N)
-        for i, said, value in zip(speaking, packed.by_episode(said_N), packed.by_episode(values_N), strict=True):
-            found[i], expected[i] = said, value
-    return tuple(found), None if critic is None else tuple(expected)
+        ranks.add(logprobs_N)
+        for i, sample_logprobs, sample_values in zip(
+            nonempty, packed.by_episode(logprobs_N), packed.by_episode(values_N), strict=True
+        ):
+            logprobs[i], critic_values[i] = sample_logprobs, sample_values
+    return tuple(logprobs), None if critic is None else tuple(critic_values)

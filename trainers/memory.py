@@ -1,10 +1,11 @@
-"""How much memory a run will need, counted before anything is loaded.
+"""Estimate the memory of a run before anything is loaded.
 
-The model is built without storage, so its tensors are counted and not guessed; a pass through that shape counts what a
-backward pass would keep. `doctor` shows the estimate, `train` refuses what it says does not fit, and `scale.fit`
-chooses by it. Nothing here is faster or smaller than the run itself: it only adds up.
+The model is built without storage, so the sizes of its tensors are exact; a pass through it counts what a backward pass
+would keep. `doctor` shows the estimate, `train` refuses a run that does not fit, and `scale.fit` uses it to choose
+settings. The estimate does not make the run itself faster or smaller.
 
-Left out: experts, which are chosen by what their input holds; and the moment in which a model is read from disk.
+Not counted: mixture-of-experts layers, whose routing depends on the input, and the moment when a model is read from
+disk.
 """
 
 import copy
@@ -23,93 +24,93 @@ from palaestra.trainers.block_logprobs import BLOCK
 from palaestra.trainers.config import GRPOConfig, ScaleConfig
 
 FLOAT = 4
-"""Bytes of a float32: gradients are summed, and moments kept, in no less."""
+"""Bytes of a float32, the smallest type in which gradients are summed and moments are kept."""
 MOMENTS = {32: 8.0, 8: 2.03}
-"""Bytes a trained weight of AdamW's two moments; in 8 bits a scale for each block comes on top."""
+"""Bytes per trained weight of AdamW's two moments. In 8 bits each block also has a scale."""
 _SAMPLING = {4: 16, 2: 18}
-"""Bytes for each row and word while a token is drawn, by the bytes of a weight: logits, log-probs, noise."""
+"""Bytes per row and vocabulary entry while a token is sampled, by the bytes of a weight: logits, log-probs, noise."""
 _AGAIN, _GRADIENTS = 1.15, 0.3
-"""Of what a layer keeps: what its backward pass needs where the layer is computed again, and where it is not."""
+"""Memory of a layer's backward pass relative to what the layer keeps: with recomputation, and without."""
 _BATCH = 64
-"""Bytes of a token in a batch, at most: ids, log-probs, versions, weights and places."""
+"""Largest number of bytes of a token in a batch: ids, log-probs, versions, weights and indices."""
 _PREFILL_TOKENS = 16_384
-"""Tokens of a prefill pass of the engine, at most."""
+"""Largest number of tokens in a prefill pass of the engine."""
 _CONTEXT = 2**30
-"""Of a GPU's context, libraries and workspaces, together."""
+"""Bytes that the GPU context, libraries and workspaces use together."""
 _COUNTING = "palaestra_counting"
 
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """A model as far as memory goes."""
+    """The sizes of a model that determine its memory."""
 
     parameters: int
     trained: int
-    """Those of an adapter, where it has one."""
+    """Number of trained parameters: those of the adapter if there is one, otherwise all."""
     weight_bytes: int
-    """In the type it is outlined in."""
+    """Bytes of all weights in the type of the outline."""
     width: int
-    """Of a hidden state."""
+    """Size of a hidden state, in numbers."""
     inner: int
-    """Of the feed-forward layer."""
+    """Inner size of the feed-forward layer."""
     words: int
-    """Rows of the output head."""
+    """Number of rows of the output head (the vocabulary size)."""
     tied: bool
-    """The embedding is the output head."""
+    """True if the embedding is also the output head."""
     layers: int
     heads: int
     key_heads: int
     head_width: int
     model: Any
-    """Without storage."""
+    """The model without storage (on the meta device)."""
 
     @property
     def bytes(self) -> int:
-        """Of one weight."""
+        """Return the bytes per weight."""
         size: int = self.model.get_input_embeddings().weight.element_size()
         return size
 
     @property
     def adapted(self) -> bool:
-        """Whether an adapter learns, and nothing else."""
+        """Return whether only an adapter is trained."""
         return self.trained < self.parameters
 
     def cache_token(self) -> int:
-        """Bytes of a token's keys and values."""
+        """Return the bytes of a token's keys and values in the cache."""
         return 2 * self.layers * self.key_heads * self.head_width * self.bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One thing that takes memory."""
+    """One item that uses memory."""
 
     name: str
     size: int
-    """In bytes."""
+    """Size in bytes."""
     how: str
-    """How it was estimated."""
+    """Explanation of the estimate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a run holds throughout, what it needs on top in each phase, and on the host."""
+    """Memory that a run holds throughout, needs in addition in each phase, and needs on the host."""
 
     held: tuple[Part, ...]
     playing: tuple[Part, ...]
     learning: tuple[Part, ...]
     stepping: tuple[Part, ...]
-    """At an optimizer step, when no activations are left."""
+    """Memory at an optimizer step, when no activations exist."""
     host: tuple[Part, ...] = ()
-    """In main memory, where the model is on a GPU."""
+    """Main memory, if the model is on a GPU."""
 
     @property
     def total(self) -> int:
-        """The most that is needed of the device at any moment: playing and learning take turns."""
+        """Return the peak of device memory. Playing and learning never overlap."""
         return _sum(self.held) + max(_sum(self.playing), _sum(self.learning), _sum(self.stepping))
 
 
 def outline(config: Any, scale: ScaleConfig | None = None) -> Outline:
-    """A model's shape, from its transformers config alone, in the type and with the adapter of a run."""
+    """Return a model's shape from its transformers config alone, in the type and with the adapter of a run."""
     scale = scale or ScaleConfig(precision="float32")
     dtype = torch.float32 if scale.precision == "auto" else getattr(torch, scale.precision)
     config = copy.deepcopy(config)
@@ -119,7 +120,7 @@ def outline(config: Any, scale: ScaleConfig | None = None) -> Outline:
             model: Any = AutoModelForCausalLM.from_config(
                 config, dtype=dtype, attn_implementation=_COUNTING, trust_remote_code=False
             )
-    except Exception as error:  # Every architecture complains of a wrong config in its own way.
+    except Exception as error:  # Each architecture raises its own errors for a wrong config.
         reason = (str(error).strip().splitlines() or [""])[0]
         raise UsageError(f"no causal language model can be made from this config: {reason}") from error
     inner = config.get_text_config()
@@ -147,15 +148,15 @@ def outline(config: Any, scale: ScaleConfig | None = None) -> Outline:
 
 
 def estimate(shape: Outline, config: GRPOConfig, *, on_gpu: bool = False, ranks: int = 1) -> Estimate:
-    """The memory of one rank of a run with these settings, whose model is outlined in the type that it computes in."""
+    """Return the memory estimate of one rank of a run with these settings. `shape` must have the compute dtype."""
     longest, scale = config.longest_row, config.scale
     mini_batches = min(config.optimizer.num_mini_batches, config.play.num_prompts)
     rows = -(-config.play.num_prompts // mini_batches) * config.play.num_generations
-    # A row longer than a micro-batch stands alone.
+    # A row longer than a micro-batch is a micro-batch of its own.
     tokens = min(max(config.optimizer.micro_batch_tokens, longest), rows * longest)
-    held = [Part("weights", shape.weight_bytes, f"counted, {shape.bytes} bytes each")]
+    held_parts = [Part("weights", shape.weight_bytes, f"counted, {shape.bytes} bytes each")]
     if config.recipe.kl.beta > 0 and not shape.adapted:
-        held.append(Part("reference model", shape.weight_bytes, f"a copy, for beta is {config.recipe.kl.beta:g}"))
+        held_parts.append(Part("reference model", shape.weight_bytes, f"a copy, for beta is {config.recipe.kl.beta:g}"))
     trained, bits = shape.trained // ranks, scale.optimizer_bits or 32
     state = [Part("AdamW state", round(trained * MOMENTS[bits]), f"moments in {bits} bits")]
     if ranks > 1:
@@ -165,16 +166,16 @@ def estimate(shape: Outline, config: GRPOConfig, *, on_gpu: bool = False, ranks:
     gradients = Part("gradients", trained * FLOAT, "sums in float32, one figure a trained weight")
     batch = Part("batch", rows * longest * _BATCH, f"{rows} rows of {longest} tokens, at {_BATCH} bytes")
     host = [batch] if on_gpu else []
-    held += [] if on_gpu else [batch]
-    (host if scale.optimizer_offload else held).extend(state)
+    held_parts += [] if on_gpu else [batch]
+    (host if scale.optimizer_offload else held_parts).extend(state)
     if config.engine.kind == "process":
-        held.append(Part("engine's weights", shape.weight_bytes, "a copy, in a process of its own"))
+        held_parts.append(Part("engine's weights", shape.weight_bytes, "a copy, in a process of its own"))
     if on_gpu:
-        held.append(Part("GPU context", _CONTEXT, "with libraries and workspaces; about"))
+        held_parts.append(Part("GPU context", _CONTEXT, "with libraries and workspaces; about"))
     checkpointed, trains_head = bool(scale.gradient_checkpointing), not shape.adapted
     passes = _passes(shape, tokens, checkpointed=checkpointed, trains_head=trains_head, on_gpu=on_gpu)
     return Estimate(
-        tuple(held),
+        tuple(held_parts),
         _playing(shape, config) if config.engine.kind != "vllm" else (),
         (gradients, *passes, *(_gathered(shape) if ranks > 1 else ())),
         (gradients, *(state if scale.optimizer_offload else ())),
@@ -183,7 +184,9 @@ def estimate(shape: Outline, config: GRPOConfig, *, on_gpu: bool = False, ranks:
 
 
 def _gathered(shape: Outline) -> tuple[Part, ...]:
-    """What ranks that divide a model have whole in a pass: embedding, output layer, two layers, a layer's gradient."""
+    """Return the weights that each rank of a sharded model holds whole in a pass: embedding, output layer, two layers,
+    and the gradient of one layer.
+    """
     outside = shape.words * shape.width * (1 if shape.tied else 2)
     layer = (shape.parameters - outside) // shape.layers
     size = outside * shape.bytes + layer * (2 * shape.bytes + FLOAT)
@@ -191,7 +194,7 @@ def _gathered(shape: Outline) -> tuple[Part, ...]:
 
 
 def _playing(shape: Outline, config: GRPOConfig) -> tuple[Part, ...]:
-    """What the built-in engine holds while it plays."""
+    """Return the memory of the built-in engine while it plays."""
     slots, whole = config.play.slots, config.play.slots * config.longest_row
     cached = min(config.play.cache_tokens or whole, whole)
     prefill = min(_PREFILL_TOKENS, whole) * (shape.width + shape.inner) * shape.bytes * 4
@@ -203,21 +206,21 @@ def _playing(shape: Outline, config: GRPOConfig) -> tuple[Part, ...]:
 
 
 def _passes(shape: Outline, tokens: int, *, checkpointed: bool, trains_head: bool, on_gpu: bool) -> list[Part]:
-    """What forward and backward pass of a micro-batch hold at their worst moment."""
-    kept = activation_bytes(shape, tokens)
-    if kept is None:
+    """Return the peak memory of the forward and backward pass of a micro-batch."""
+    counted = activation_bytes(shape, tokens)
+    if counted is None:
         return [Part("activations", 0, "could not be counted for this architecture: not in the total")]
-    layer, outside = kept
+    layer, outside = counted
     boundary = tokens * shape.width * shape.bytes
     stack = shape.layers * (boundary if checkpointed else layer)
     how = f"{tokens} tokens, {shape.layers} layers" + (", one tensor each" if checkpointed else "")
     head = shape.words * shape.width * trains_head
     block = min(BLOCK["cuda" if on_gpu else "cpu"], tokens)
-    short = shape.bytes % FLOAT  # A logit is held in a short type too, when it is no float32.
+    short = shape.bytes % FLOAT  # A logit also exists in the short type, if that is not float32.
     logits = block * shape.words
-    # Logits and their exponentials; later their gradient, the head's, and a block's part of that.
+    # First logits and their exponentials; later the gradients of logits and head, and a block's share of the latter.
     at_head = max(logits * 2 * FLOAT, logits * (FLOAT + short) + head * (FLOAT + (short or FLOAT)))
-    # The gradient of a tied output layer waits for the embedding's.
+    # The gradient of a tied output layer is held until that of the embedding is computed.
     in_layers = round(layer * (_AGAIN if checkpointed else _GRADIENTS)) + head * shape.bytes * shape.tied
     worst = max(
         (at_head, f"a block of {block} tokens at the output layer, and its gradient"),
@@ -228,18 +231,20 @@ def _passes(shape: Outline, tokens: int, *, checkpointed: bool, trains_head: boo
 
 @lru_cache(maxsize=64)
 def activation_bytes(shape: Outline, tokens: int) -> tuple[int, int] | None:
-    """What a backward pass keeps of one layer, and of all that is outside of layers; None where the model cannot be
-    followed.
+    """Return the bytes that a backward pass keeps of one layer, and of everything outside of layers; None if the pass
+    fails.
     """
-    own = {tensor.untyped_storage()._cdata for tensor in (*shape.model.parameters(), *shape.model.buffers())}
-    kept: dict[int, tuple[Tensor, int]] = {}
+    weight_storages = {
+        tensor.untyped_storage()._cdata for tensor in (*shape.model.parameters(), *shape.model.buffers())
+    }
+    saved_tensors: dict[int, tuple[Tensor, int]] = {}
     inside = [0]
     layers = [module for module in shape.model.modules() if isinstance(module, GradientCheckpointingLayer)]
 
     def keep(tensor: Tensor) -> Tensor:
-        # Held, so that no other takes its number.
-        if (name := tensor.untyped_storage()._cdata) not in own:
-            kept.setdefault(name, (tensor, inside[0]))
+        # Keep the tensor alive, so that no other storage gets the same address.
+        if (name := tensor.untyped_storage()._cdata) not in weight_storages:
+            saved_tensors.setdefault(name, (tensor, inside[0]))
         return tensor
 
     def enter(*_: Any) -> None:
@@ -257,35 +262,38 @@ def activation_bytes(shape: Outline, tokens: int) -> tuple[int, int] | None:
     try:
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
             shape.model.base_model(input_ids=ids, use_cache=False)
-    except Exception:  # Experts are chosen by what their input holds, and here it holds nothing.
+    except Exception:  # Experts are routed by their input, which has no values here.
         return None
     finally:
         for hook in hooks:
             hook.remove()
-    sums = [sum(t.untyped_storage().nbytes() for t, where in kept.values() if where == place) for place in (0, 1)]
+    sums = [
+        sum(t.untyped_storage().nbytes() for t, location in saved_tensors.values() if location == wanted_location)
+        for wanted_location in (0, 1)
+    ]
     return sums[1] // max(1, len(layers)), sums[0]
 
 
 class _Kept(torch.autograd.Function):
-    """Keeps what an attention kernel keeps: its inputs, its output, and a figure for each token and head."""
+    """Saves what an attention kernel saves: its inputs, its output, and one number per token and head."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """An output of the right shape."""
+        """Return an output of the right shape."""
         out = torch.empty_like(query)
         ctx.save_for_backward(query, keys, values, out, query.new_empty(query.shape[:-1]))
         return out
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None, None]:
-        """Never called: only the forward pass is counted."""
+        """Do nothing. Only the forward pass is counted, so this is never called."""
         return None, None, None
 
 
 def _linear_attention(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **_: Any
 ) -> tuple[Tensor, None]:
-    """Stands in for attention where only memory is counted."""
+    """Replace attention when only memory is counted."""
     out: Tensor = _Kept.apply(query, key, value)  # type: ignore[no-untyped-call]
     return out.transpose(1, 2).contiguous(), None
 

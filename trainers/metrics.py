@@ -1,10 +1,10 @@
-"""What episodes are measured by, under the names that TRL's users know: those of a training step, and any others.
+"""Metrics of episodes, under the names that TRL uses: those of a training step, and those of any set of episodes.
 
-`episode_metrics` says the same of a step's batch as of a file of episodes (`analysis`). It asks for `Facts`, which hold
-no token, so that whole files can be measured together. Left out: figures of the loss (`update`).
+`episode_metrics` is the same for a step's batch and for a file of episodes (`analysis`). It takes `Facts`, which hold
+no tokens, so that whole files fit in memory. Not here: metrics of the loss (`update`).
 """
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,33 +25,33 @@ GAP = "rewards/success/pass_less_avg"
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the figures ask of an episode that has a reward."""
+    """The data of an episode with a reward that the metrics need."""
 
     group: Hashable
-    """Equal for episodes of one task by one agent: what pass@k is of."""
+    """Key that is equal for episodes of one task by one agent; pass@k is computed over it."""
     parts: Mapping[str, float]
     ending: Ending
     turns: int
     calls: int
     worked: int
-    """Calls that were served."""
+    """Number of calls that were served."""
     tokens: int
-    """That the agent chose; 0 for one whose turns are text."""
+    """Number of tokens that the agent sampled; 0 for an agent whose turns are text."""
     surprise: float
-    """The sum of their negative log-probs."""
+    """Sum of the sampled tokens' negative log-probs."""
     rows: int
 
     @property
     def tokens_per_turn(self) -> float:
-        """How long it thinks and writes in a round."""
+        """Return the mean number of sampled tokens per turn."""
         return self.tokens / max(1, self.turns)
 
     def mode(self, medians: tuple[float, float]) -> str:
-        """Which way of working it is, beside the `medians` of the episodes that it is compared with.
+        """Return the mode of the episode relative to the `medians` of the episodes that it is compared with.
 
-        Our definition, since the paper (arXiv 2510.11701) names the modes and no threshold: deliberative is who writes
-        at least as many tokens a turn and makes at most as many calls as the median, reactive who writes fewer and
-        makes more; all others are mixed.
+        The definition is ours, because the paper (arXiv 2510.11701) names the modes but gives no threshold.
+        Deliberative: at least the median tokens per turn and at most the median calls. Reactive: fewer tokens and more
+        calls. All other episodes are mixed.
         """
         tokens, calls = medians
         if self.tokens_per_turn >= tokens and self.calls <= calls:
@@ -60,7 +60,7 @@ class Facts:
 
 
 def facts_of(episode: Episode, where: Hashable = None) -> Facts:
-    """The facts of an episode; `where` tells its group from those of the same number elsewhere."""
+    """Return the facts of an episode. `where` distinguishes its group from groups with the same number elsewhere."""
     start, attempt = episode.start, episode.attempt
     return Facts(
         group=(where, start.env, start.task, start.group, start.seat),
@@ -76,111 +76,118 @@ def facts_of(episode: Episode, where: Hashable = None) -> Facts:
 
 
 def medians_of(facts: Sequence[Facts]) -> tuple[float, float]:
-    """Of tokens a turn and of calls: what an episode's mode is relative to."""
-    spoken = [one for one in facts if one.tokens]
-    if not spoken:
+    """Return the median tokens per turn and the median calls per episode. The modes are defined by them."""
+    with_tokens = [fact for fact in facts if fact.tokens]
+    if not with_tokens:
         return 0.0, 0.0
-    return float(np.median([one.tokens_per_turn for one in spoken])), float(np.median([one.calls for one in spoken]))
+    return float(np.median([fact.tokens_per_turn for fact in with_tokens])), float(
+        np.median([fact.calls for fact in with_tokens])
+    )
 
 
 def mode_metrics(facts: Sequence[Facts], medians: tuple[float, float]) -> dict[str, float]:
-    """The share of each mode but mixed, and its success where there is one of it; nothing without tokens."""
-    spoken = [(one.mode(medians), one.parts.get("success", 0.0)) for one in facts if one.tokens]
+    """Return the share of the modes deliberative and reactive, and the success of each; empty without tokens."""
+    modes_and_successes = [(fact.mode(medians), fact.parts.get("success", 0.0)) for fact in facts if fact.tokens]
     figures = {}
-    for mode in (DELIBERATIVE, REACTIVE) if spoken else ():
-        own = [success for name, success in spoken if name == mode]
-        figures[f"modes/{mode}"] = len(own) / len(spoken)
-        if own:
-            figures[f"modes/{mode}/success"] = float(np.mean(own))
+    for mode in (DELIBERATIVE, REACTIVE) if modes_and_successes else ():
+        successes = [success for name, success in modes_and_successes if name == mode]
+        figures[f"modes/{mode}"] = len(successes) / len(modes_and_successes)
+        if successes:
+            figures[f"modes/{mode}/success"] = float(np.mean(successes))
     return figures
 
 
 def episode_metrics(facts: Sequence[Facts], medians: tuple[float, float] | None = None) -> dict[str, float]:
-    """Figures of some episodes; modes are relative to `medians`, or to these episodes' own."""
+    """Return the metrics of some episodes. Modes are relative to `medians`, or to the medians of these episodes."""
     if not facts:
         return {}
-    tokens, calls = sum(one.tokens for one in facts), sum(one.calls for one in facts)
+    tokens, calls = sum(fact.tokens for fact in facts), sum(fact.calls for fact in facts)
     figures: dict[str, float] = {
-        "completions/clipped_ratio": _mean([one.ending is Ending.LENGTH_LIMIT for one in facts]),
-        "episodes/turns": _mean([one.turns for one in facts]),
-        "episodes/turn_limit": _mean([one.ending is Ending.TURN_LIMIT for one in facts]),
-        "episodes/extra_rows": _mean([max(0, one.rows - 1) for one in facts]),
+        "completions/clipped_ratio": _mean([fact.ending is Ending.LENGTH_LIMIT for fact in facts]),
+        "episodes/turns": _mean([fact.turns for fact in facts]),
+        "episodes/turn_limit": _mean([fact.ending is Ending.TURN_LIMIT for fact in facts]),
+        "episodes/extra_rows": _mean([max(0, fact.rows - 1) for fact in facts]),
         "tools/call_frequency": calls / len(facts),
-        "tools/failure_frequency": sum(one.calls - one.worked for one in facts) / max(1, calls),
+        "tools/failure_frequency": sum(fact.calls - fact.worked for fact in facts) / max(1, calls),
     }
     if tokens:
         figures |= {
-            # Mean surprise of what was sampled: an unbiased estimate of the entropy at the sampling temperature.
-            "entropy": sum(one.surprise for one in facts) / tokens,
+            # The mean negative log-prob is an unbiased estimate of the entropy at the sampling temperature.
+            "entropy": sum(fact.surprise for fact in facts) / tokens,
             "completions/mean_length": tokens / len(facts),
-            "completions/max_length": max(one.tokens for one in facts),
-            "completions/tokens_per_turn": tokens / max(1, sum(one.turns for one in facts if one.tokens)),
+            "completions/max_length": max(fact.tokens for fact in facts),
+            "completions/tokens_per_turn": tokens / max(1, sum(fact.turns for fact in facts if fact.tokens)),
             **mode_metrics(facts, medians or medians_of(facts)),
         }
     return figures | part_means(facts)
 
 
 def part_means(facts: Sequence[Facts]) -> dict[str, float]:
-    """Each part of the environment's reward, success among them."""
-    names = dict.fromkeys(name for one in facts for name in one.parts)  # A mixture's may differ.
-    return {f"rewards/{name}/mean": _mean([one.parts[name] for one in facts if name in one.parts]) for name in names}
+    """Return the mean of each part of the environment's reward, success included."""
+    # Environments of a mixture may have different parts.
+    names = dict.fromkeys(name for fact in facts for name in fact.parts)
+    return {f"rewards/{name}/mean": _mean([fact.parts[name] for fact in facts if name in fact.parts]) for name in names}
 
 
 def gap_metrics(facts: Sequence[Facts]) -> dict[str, float]:
-    """pass@k less avg@k of whole groups: what is found by trying k times and not by trying once."""
+    """Return pass@k minus avg@k over whole groups: the success gained by k tries instead of one."""
     groups: dict[Hashable, list[float]] = {}
-    for one in facts:
-        groups.setdefault(one.group, []).append(one.parts.get("success", 0.0))
-    most = max(map(len, groups.values()), default=0)
-    return {GAP: float(gap_at_k(list(groups.values()), most).mean())} if most > 1 else {}
+    for fact in facts:
+        groups.setdefault(fact.group, []).append(fact.parts.get("success", 0.0))
+    largest_size = max(map(len, groups.values()), default=0)
+    return {GAP: float(gap_at_k(list(groups.values()), largest_size).mean())} if largest_size > 1 else {}
 
 
-def batch_metrics(batch: Batch) -> dict[str, float]:
-    """Figures of what is learned from in a batch, and of all that was played for it."""
-    broken = float(sum(scored.terms is None for scored in batch.played))
-    facts = [facts_of(scored.episode) if scored.terms is not None else None for scored in batch.played]
+def batch_metrics(batch: Batch, learning: Set[str] = frozenset()) -> dict[str, float]:
+    """Return the metrics of all episodes played for a batch, each counted once, and of the groups that are trained on.
+    `learning` names the trained seats if not all of them are trained.
+    """
     rated = [
-        (one, scored)
-        for one, scored in zip(facts, batch.played, strict=True)
-        if one is not None and not scored.episode.start.greedy
+        (facts_of(scored.episode), scored)
+        for scored in batch.played
+        if scored.terms is not None and not scored.episode.start.greedy
     ]
-    played = [one for one, _ in rated]
-    if not batch.samples:  # A sampler kept no group: there is nothing to learn from, and it is counted.
-        nothing = {"frac_reward_zero_std": 1.0, "episodes/broken": broken, "num_tokens": 0.0}
-        reward = {"reward": _mean([scored.reward for _, scored in rated])} if rated else {}
-        return {**reward, **nothing, **episode_metrics(played), **judged_figures(batch.played), **batch.figures}
-    rewards = batch.rewards
-    learned = [one for sample in batch.samples if (one := facts[sample.place]) is not None]
+    rated_facts = [fact for fact, _ in rated]
+    # Episodes that could be trained on, whether or not their group was kept.
+    eligible = [
+        (fact, scored)
+        for fact, scored in rated
+        if not scored.episode.fault and (not learning or scored.episode.start.seat in learning)
+    ]
+    deviations = [batch.rewards[batch.groups == group].std() for group in np.unique(batch.groups)]
     figures = {
-        "reward": rewards.mean(),
-        "reward_std": np.mean([rewards[batch.groups == group].std() for group in np.unique(batch.groups)]),
-        "frac_reward_zero_std": dead_share(rewards, batch.groups),
-        **episode_metrics(learned),
-        "episodes/broken": broken,
+        **({"reward": _mean([scored.reward for _, scored in eligible])} if eligible else {}),
+        **({"reward_std": _mean(deviations)} if deviations else {}),
+        # If the sampler kept no group, nothing can be trained on.
+        "frac_reward_zero_std": dead_share(batch.rewards, batch.groups) if batch.samples else 1.0,
+        **episode_metrics([fact for fact, _ in eligible]),
+        "episodes/broken": sum(scored.terms is None for scored in batch.played),
         "num_tokens": sum(batch.lengths),
-        # Of all groups: those that are left out or copied would say more of the sampler than of the agent.
-        **part_means(played),
-        **gap_metrics(played),
+        **part_means(rated_facts),
+        **gap_metrics(rated_facts),
     }
-    for name in batch.scored[0].terms or ():
-        figures[f"rewards/{name}/mean"] = np.mean([(scored.terms or {})[name] for scored in batch.scored])
+    terms = [scored.terms or {} for _, scored in eligible]
+    for name in dict.fromkeys(name for episode_terms in terms for name in episode_terms):
+        figures[f"rewards/{name}/mean"] = _mean(
+            [episode_terms[name] for episode_terms in terms if name in episode_terms]
+        )
     figures |= judged_figures(batch.played)
     figures |= _of_seats([scored.episode for scored in batch.played if scored.terms is not None])
     return {name: float(value) for name, value in {**figures, **batch.figures}.items()}
 
 
 def mixture_metrics(mixture: Mixture, batch: Batch) -> dict[str, float]:
-    """Of each environment of a mixture: episodes of a step, as they were asked for by its share, as they were played,
-    and as they were learned from, a copy by its weight; and the success of those that were played.
+    """Return, for each environment of a mixture, the episodes of a step that its share asked for, that were played, and
+    that were trained on (a copy counts by its weight), and the success of the played ones.
 
-    A sampler that drops or copies groups changes a mixture: shares are these figures, divided by their sums.
+    A sampler that drops or copies groups changes the mixture. Shares are these metrics divided by their sums.
     """
     figures: dict[str, float] = {}
     for env, share in mixture.shares.items():
-        own = [scored.episode for scored in batch.played if scored.episode.start.env == env]
-        scored = [episode.parts["success"] for episode in own if episode.reward is not None]
-        learned = [one.weight for one in batch.samples if batch.played[one.place].episode.start.env == env]
-        episodes = float(share) * len(batch.played), len(own), sum(learned)
+        env_episodes = [scored.episode for scored in batch.played if scored.episode.start.env == env]
+        scored = [episode.parts["success"] for episode in env_episodes if episode.reward is not None]
+        learned = [sample.weight for sample in batch.samples if batch.played[sample.place].episode.start.env == env]
+        episodes = float(share) * len(batch.played), len(env_episodes), sum(learned)
         figures |= {f"{_MIXTURE}{env}/{name}": float(count) for name, count in zip(_SHARES, episodes, strict=True)}
         if scored:
             figures[f"{_MIXTURE}{env}/success"] = sum(scored) / len(scored)
@@ -188,20 +195,23 @@ def mixture_metrics(mixture: Mixture, batch: Batch) -> dict[str, float]:
 
 
 def mixture_shares(lines: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """The shares of each environment over steps of a run, from their figures: asked, played and learned."""
+    """Return each environment's shares over the steps of a run, from their metrics: asked, played and learned."""
     totals: dict[str, dict[str, float]] = {}
     for line in lines:
         for name, value in line.items():
             env, _, figure = name.removeprefix(_MIXTURE).rpartition("/")
             if name.startswith(_MIXTURE) and figure in _SHARES:
-                own = totals.setdefault(env, dict.fromkeys(_SHARES, 0.0))
-                own[figure] += value or 0.0
-    sums = {figure: sum(own[figure] for own in totals.values()) for figure in _SHARES}
-    return {env: {figure: own[figure] / max(1e-9, sums[figure]) for figure in _SHARES} for env, own in totals.items()}
+                env_totals = totals.setdefault(env, dict.fromkeys(_SHARES, 0.0))
+                env_totals[figure] += value or 0.0
+    sums = {figure: sum(env_totals[figure] for env_totals in totals.values()) for figure in _SHARES}
+    return {
+        env: {figure: env_totals[figure] / max(1e-9, sums[figure]) for figure in _SHARES}
+        for env, env_totals in totals.items()
+    }
 
 
 def dead_share(rewards: NDArray[np.float64], groups: NDArray[np.int_]) -> float:
-    """Share of groups whose rewards are all equal: they teach nothing."""
+    """Return the share of zero-variance groups, whose rewards are all equal and give no gradient."""
     return float(np.mean([np.ptp(rewards[groups == group]) == 0 for group in np.unique(groups)]))
 
 
@@ -210,11 +220,13 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _of_seats(episodes: Sequence[Episode]) -> dict[str, float]:
-    """Success and reward of each seat, whether it is trained or not."""
+    """Return success and reward of each seat, whether or not it is trained."""
     figures: dict[str, float] = {}
     for seat in sorted({episode.start.seat for episode in episodes if episode.start.seat is not None}):
-        own = [episode for episode in episodes if episode.start.seat == seat]
-        figures[f"seats/{seat}/success"] = sum(episode.parts["success"] for episode in own) / len(own)
-        figures[f"seats/{seat}/reward"] = sum(episode.reward or 0.0 for episode in own) / len(own)
-        figures[f"seats/{seat}/cut_short"] = sum(bool(episode.fault) for episode in own) / len(own)
+        seat_episodes = [episode for episode in episodes if episode.start.seat == seat]
+        figures[f"seats/{seat}/success"] = sum(episode.parts["success"] for episode in seat_episodes) / len(
+            seat_episodes
+        )
+        figures[f"seats/{seat}/reward"] = sum(episode.reward or 0.0 for episode in seat_episodes) / len(seat_episodes)
+        figures[f"seats/{seat}/cut_short"] = sum(bool(episode.fault) for episode in seat_episodes) / len(seat_episodes)
     return figures

@@ -1,4 +1,4 @@
-"""What a run's config names, opened: its environment, its model, its engine, its limits."""
+"""Open what a run's config names: its environment, model, engine and limits."""
 
 import copy
 from collections.abc import Sequence
@@ -24,6 +24,7 @@ from palaestra.registry import arena, demonstrators
 from palaestra.trainers.config import GRPOConfig
 from palaestra.trainers.evaluate import held_out
 from palaestra.trainers.forward import shares_beginnings
+from palaestra.trainers.samplers import make_sampler
 from palaestra.trainers.sampling.curated import curated_tasks
 from palaestra.trainers.sampling.division import Division
 from palaestra.trainers.sampling.draws import counts_in
@@ -31,6 +32,7 @@ from palaestra.trainers.sampling.seats import check_seats
 from palaestra.trainers.scale.fit import fit
 from palaestra.trainers.scale.ranks import Ranks, here
 from palaestra.trainers.scale.shards import divided
+from palaestra.trainers.scoring.progressive import Progressive
 from palaestra.trainers.sft_config import SFTConfig
 
 RunConfig = GRPOConfig | SFTConfig
@@ -38,7 +40,7 @@ Config = TypeVar("Config", GRPOConfig, SFTConfig)
 
 
 def open_arena(config: GRPOConfig, split: str = "train", here: bool = False) -> Arena:
-    """The config's environment, with as many places as it plays at once; in this process if `here`."""
+    """Open the config's environment with one slot for each concurrent episode; in this process if `here`."""
     env = config.env
     options = env.options | (
         {} if here or not env.workers else {"workers": env.workers, "ray_address": env.ray_address}
@@ -47,9 +49,9 @@ def open_arena(config: GRPOConfig, split: str = "train", here: bool = False) -> 
 
 
 def open_model(name: str, config: GRPOConfig) -> LocalModel:
-    """Load a model's folder or hub name for a run: in the run's type, with its adapter and its engine.
+    """Load a model from a folder or the hub for a run: in the run's dtype, with its adapter and its engine.
 
-    An engine on servers that do not serve this model is refused.
+    Raise an error if the config's servers do not serve this model.
     """
     local = load(
         name,
@@ -65,7 +67,7 @@ def open_model(name: str, config: GRPOConfig) -> LocalModel:
 
 
 def engine_maker(config: RunConfig) -> EngineMaker:
-    """What makes the engine that a config names; imitation is measured with the built-in one."""
+    """Return the constructor of the engine that a config names. Imitation is evaluated with the built-in engine."""
     if isinstance(config, SFTConfig):
         return TorchEngine
     engine, cache_tokens = config.engine, config.play.cache_tokens
@@ -80,31 +82,33 @@ def engine_maker(config: RunConfig) -> EngineMaker:
 
 
 def servers(urls: Sequence[str], ranks: Ranks) -> tuple[str, ...]:
-    """Those that a rank asks, and gives its weights to; no other rank does."""
+    """Return the servers of this rank. No other rank uses them."""
     return tuple(urls[ranks.rank :: ranks.count])
 
 
 class WholeEngine(TorchEngine):
-    """The built-in engine over whole weights of its own, for a rank whose learner has a part of them."""
+    """The built-in engine with its own copy of all weights, for a rank whose learner holds only a part of them."""
 
     @property
     def shares_weights(self) -> bool:
-        """It takes the learner's by `update_weights`."""
+        """Return False: the engine gets the learner's weights by `update_weights`."""
         return False
 
 
 def to_learn(local: LocalModel) -> Any:
-    """What learns: the model that was opened. Among ranks it is divided, or a copy where the engine answers from it."""
+    """Return the model to train: the opened one. With several ranks it is sharded, or a sharded copy if the engine
+    samples from it.
+    """
     if here().count == 1:
         return local.model
     learning = copy.deepcopy(local.model) if isinstance(local.agent.engine, TorchEngine) else local.model
-    # They try a model when they first see it, by passes that a divided one could not make alone.
+    # Both probe a new model with forward passes, which a single rank of a sharded model could not make.
     head_of(learning), shares_beginnings(learning)
     return divided(learning, here())
 
 
 def with_adapter(local: LocalModel, config: RunConfig) -> LocalModel:
-    """Put the adapter of a run into a model, if it has one."""
+    """Add the adapter of a run to a model, if the run has one."""
     scale = config.scale
     if scale.lora_r:
         add_adapter(local.model, scale.lora_r, scale.lora_alpha, scale.lora_target_modules, seed=config.seed)
@@ -112,7 +116,7 @@ def with_adapter(local: LocalModel, config: RunConfig) -> LocalModel:
 
 
 def as_opened(local: LocalModel, config: RunConfig, slots: int) -> LocalModel:
-    """A model that was made or loaded elsewhere, as if it had been opened for the run; one that was stays as it is."""
+    """Adapt a model that was made or loaded elsewhere as if it had been opened for the run; keep it if it was."""
     dtype = compute_type(config)
     elsewhere = isinstance(config, GRPOConfig) and config.engine.kind != "torch"
     if next(local.model.parameters()).dtype != getattr(torch, dtype) or (elsewhere and _shares(local)):
@@ -126,9 +130,9 @@ def _shares(local: LocalModel) -> bool:
 
 
 def settled(config: Config, folder: Path, ranks: int = 1) -> tuple[Config, str]:
-    """The config with everything chosen that it leaves open, and a sentence on what was chosen for want of memory.
+    """Return the config with all open settings chosen, and a note on what was chosen because memory is short.
 
-    Refused where the device or the disk has no room for the run. A config that leaves nothing open is as it was.
+    Raise an error if the device or the disk has too little space for the run. A complete config is returned unchanged.
     """
     scale = config.scale
     chosen = (scale.precision, scale.optimizer_bits, scale.optimizer_offload, scale.gradient_checkpointing)
@@ -149,16 +153,16 @@ def settled(config: Config, folder: Path, ranks: int = 1) -> tuple[Config, str]:
 
 
 def compute_type(config: RunConfig) -> Dtype:
-    """Of the weights, and of what is computed with them."""
+    """Return the dtype of weights and activations."""
     if config.scale.precision != "auto":
         return config.scale.precision
     return "bfloat16" if config.model != "tiny" and find_device(config.device).type == "cuda" else "float32"
 
 
 def check_ranks(config: GRPOConfig, count: int) -> None:
-    """Refuse what so many ranks cannot do."""
+    """Raise `ConfigError` for settings that do not support this number of ranks."""
     scale = config.scale
-    wrong = {
+    unsupported = {
         "play.max_staleness": config.play.max_staleness > 0,
         "optimizer.algorithm muon": config.optimizer.algorithm == "muon",
         "scale.optimizer_bits 8": scale.optimizer_bits == 8,
@@ -166,11 +170,10 @@ def check_ranks(config: GRPOConfig, count: int) -> None:
         "scale.lora_r": scale.lora_r > 0,
         "recipe.critic": config.recipe.critic is not None,
     }
-    if count > 1 and any(wrong.values()):
-        named = ", ".join(name for name, asked in wrong.items() if asked)
+    if count > 1 and any(unsupported.values()):
+        names = ", ".join(name for name, is_used in unsupported.items() if is_used)
         raise ConfigError(
-            f"several ranks cannot do this, and torchrun has started {count}: {named}; leave it out, or train in one "
-            "process"
+            f"{names} does not support several ranks (torchrun started {count}). Remove it, or train in one process"
         )
     if config.engine.kind == "vllm" and count > len(config.engine.urls):
         raise ConfigError(
@@ -185,7 +188,7 @@ def check_ranks(config: GRPOConfig, count: int) -> None:
 
 
 def check_scale(config: RunConfig) -> None:
-    """Refuse what would do nothing, and an adapter whose base is nowhere."""
+    """Raise `ConfigError` for a setting without effect, and for an adapter whose base model is not saved."""
     if config.scale.optimizer_offload and find_device(config.device).type == "cpu":
         raise ConfigError(
             "optimizer_offload is True, and there is no GPU: on a CPU all is in the host's memory already"
@@ -198,20 +201,28 @@ def check_scale(config: RunConfig) -> None:
 
 
 def limits(config: GRPOConfig) -> TokenLimits:
-    """The config's token limits, as `play` takes them."""
+    """Return the config's token limits, as `play` takes them."""
     return TokenLimits(config.play.max_turn_tokens, config.longest_row)
 
 
 def check_judge(config: GRPOConfig) -> None:
-    """Refuse a judge that nobody serves, before a run begins or goes on."""
+    """Raise an error if the judge cannot be reached, before a run begins or resumes."""
     if config.recipe.judge is not None:
         with closing(config.recipe.judge.opened()) as judge:
             judge.check()
 
 
+def check_parts(config: GRPOConfig, opened: Arena) -> None:
+    """Raise an error if an environment of an arena has no reward part for the quality of the shaping."""
+    for parts in getattr(opened, "reward_parts", ()):
+        if isinstance(config.recipe.shaping, Progressive):
+            config.recipe.shaping.part_of(parts)
+
+
 def check(config: GRPOConfig) -> None:
-    """Refuse, before anything is made, what cannot work: the device, a judge that nobody serves, options of the
-    environment, seats, tasks in both splits, and for the tiny agent a demonstrator.
+    """Raise an error for a config that cannot work, before anything is created. It checks the device, the judge's
+    server, the options of the environment, seats, tasks in both splits, the needs of sampler and shaping, and the
+    demonstrator of the tiny agent.
     """
     find_device(config.device)
     check_scale(config)
@@ -224,6 +235,8 @@ def check(config: GRPOConfig) -> None:
             check_seats(opened, config.env.train_seats)
             if split == "train":
                 curated_tasks(config.env.curated, config.env.env_id, opened)
+                make_sampler(config, opened)
+                check_parts(config, opened)
             if split == "train" and config.model == "tiny":
                 for count in counts_in(opened, 0)[1].values():
                     Division(count)

@@ -1,4 +1,4 @@
-"""Episodes as flat tensors. Here, and nowhere else, it is decided which tokens are trained on."""
+"""Pack episodes into flat tensors. Only this module decides which tokens are trained on."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -12,51 +12,51 @@ from torch import Tensor
 from palaestra.episode import Episode, TokenRow
 
 Values = float | NDArray[np.floating[Any]]
-"""One number for each sampled token of an episode, or one for all of them."""
+"""One number for each sampled token of an episode, or one number for all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """All tokens of some rows, one after the other, without padding: N tokens in all."""
+    """All tokens of some rows, one row after the other without padding: N tokens in total."""
 
     ids_N: Tensor
     sampled_N: Tensor
-    """True where the agent chose the token: these are trained on, no others."""
+    """True where the agent sampled the token: only these tokens are trained on."""
     sampled_logprobs_N: Tensor
     versions_N: Tensor
     advantages_N: Tensor
     weights_N: Tensor
-    """How much a sampled token counts in the loss (`losses.aggregation`); 0 for the others."""
+    """Weight of a sampled token in the loss (`losses.aggregation`); 0 for other tokens."""
     old_N: Tensor
-    """Log-probs that the policy's ratio is to: the engine's, or those of the learner before it learns."""
+    """Log-probs that the policy's ratio refers to: the engine's, or the learner's before the update."""
     reference_N: Tensor
-    """Log-probs under the reference; 0 where there is none."""
+    """Log-probs under the reference; 0 if there is no reference."""
     row_N: Tensor
-    """Which row, counted from 0 without gaps, in order."""
+    """Index of the token's row, from 0 without gaps, in order."""
     episode_N: Tensor
-    """Which of the packed episodes."""
+    """Index of the token's episode among the packed episodes."""
     origin_N: Tensor
-    """Where the token stood in what was packed, of which this may be a part."""
+    """Index of the token in the original `Packed`, of which this may be a part."""
 
     @property
     def lengths(self) -> Tensor:
-        """Length of each row, shape [R]."""
+        """Return the length of each row, shape [R]."""
         return torch.bincount(self.row_N)
 
     def to(self, device: torch.device) -> "Packed":
-        """The same on another device."""
+        """Return a copy on another device."""
         return Packed(*(getattr(self, field.name).to(device) for field in fields(self)))
 
     def select(self, rows: Sequence[int]) -> "Packed":
-        """Some of the rows, as a whole of their own."""
+        """Return some of the rows as a new `Packed`."""
         chosen = torch.tensor(sorted(rows), device=self.row_N.device)
-        kept = torch.isin(self.row_N, chosen)
-        parts = {field.name: getattr(self, field.name)[kept] for field in fields(self)}
-        parts["row_N"] = torch.searchsorted(chosen, parts["row_N"])
-        return Packed(**parts)
+        mask = torch.isin(self.row_N, chosen)
+        tensors = {field.name: getattr(self, field.name)[mask] for field in fields(self)}
+        tensors["row_N"] = torch.searchsorted(chosen, tensors["row_N"])
+        return Packed(**tensors)
 
     def by_episode(self, values_N: Tensor) -> list[NDArray[np.float32]]:
-        """A value a token, as one array an episode over its sampled tokens."""
+        """Split a value per token into one array per episode, over its sampled tokens."""
         values_S, owners_S = values_N[self.sampled_N].cpu(), self.episode_N[self.sampled_N].cpu()
         return [part.numpy() for part in torch.split(values_S, torch.bincount(owners_S).tolist())]
 
@@ -68,9 +68,10 @@ def pack(
     reference: Sequence[Values] | None = None,
     old: Sequence[Values] | None = None,
 ) -> Packed:
-    """Lay episodes out flat. Rows in which nothing was sampled teach nothing and are left out.
+    """Lay episodes out flat. Rows without a sampled token are left out.
 
-    Without weights every sampled token counts the same; without `old` the policy's ratio is to the engine's log-probs.
+    Without weights every sampled token counts the same. Without `old` the policy's ratio refers to the engine's
+    log-probs.
     """
     owners = [index for index, episode in enumerate(episodes) for row in episode.rows if row.sampled.any()]
     return pack_rows(
@@ -91,22 +92,24 @@ def pack_rows(
     episodes: Sequence[int] | None = None,
     old: Sequence[Values] | None = None,
 ) -> Packed:
-    """Lay rows out flat. Without advantages each is to be imitated, without weights every sampled token counts the
-    same, without episodes each row is its own.
+    """Lay rows out flat.
+
+    Without advantages each row is imitated (advantage 1), without weights every sampled token counts the same, and
+    without episodes each row is an episode.
     """
     if not rows:
         raise ValueError("there must be at least one row with a sampled token")
     sampled_N = _joined([row.sampled for row in rows])
     lengths = torch.tensor([len(row) for row in rows])
     sampled_logprobs_N = _joined([row.logprobs for row in rows])
-    equal = [1 / max(1, int(sampled_N.sum()))] * len(rows)
+    equal_weights = [1 / max(1, int(sampled_N.sum()))] * len(rows)
     return Packed(
         ids_N=_joined([row.ids for row in rows]).long(),
         sampled_N=sampled_N,
         sampled_logprobs_N=sampled_logprobs_N,
         versions_N=_joined([row.versions for row in rows]),
         advantages_N=_placed(rows, advantages or [1.0] * len(rows)),
-        weights_N=_placed(rows, equal if weights is None else weights),
+        weights_N=_placed(rows, equal_weights if weights is None else weights),
         old_N=sampled_logprobs_N if old is None else _placed(rows, old),
         reference_N=_placed(rows, reference or [0.0] * len(rows)),
         row_N=torch.repeat_interleave(torch.arange(len(rows)), lengths),
@@ -116,23 +119,23 @@ def pack_rows(
 
 
 def placed(values: Sequence[Values], episodes: Sequence[Episode]) -> Tensor:
-    """Values of each episode's sampled tokens, where `pack` lays those out; 0 at all others."""
+    """Lay out the values of each episode's sampled tokens as `pack` does; 0 at all other tokens."""
     return _placed(
         [row for episode in episodes for row in episode.rows if row.sampled.any()], _by_row(values, episodes)
     )
 
 
 def _by_row(values: Sequence[Values], episodes: Sequence[Episode]) -> list[Values]:
-    """What is given an episode, for each of its rows in which something was sampled."""
-    found: list[Values] = []
+    """Split each episode's values into those of its rows that have a sampled token."""
+    row_values: list[Values] = []
     for value, episode in zip(values, episodes, strict=True):
         counts = [int(row.sampled.sum()) for row in episode.rows if row.sampled.any()]
-        found += np.split(value, np.cumsum(counts)[:-1]) if np.ndim(value) else [value] * len(counts)
-    return found
+        row_values += np.split(value, np.cumsum(counts)[:-1]) if np.ndim(value) else [value] * len(counts)
+    return row_values
 
 
 def _placed(rows: Sequence[TokenRow], values: Sequence[Values]) -> Tensor:
-    """Values at the sampled tokens, 0 at all others."""
+    """Return a flat tensor with the values at the sampled tokens and 0 at all others."""
     parts = []
     for row, value in zip(rows, values, strict=True):
         part = np.zeros(len(row), np.float32)

@@ -1,7 +1,7 @@
-"""The passes over a batch that this rank makes. One process makes them all.
+"""Divide the passes over a batch among the ranks. A single process makes all of them.
 
-Every rank makes as many as any other, for in each pass of a divided model all take part; where the parts do not come
-out even, a rank repeats one, and what it finds then counts nowhere.
+Every rank makes the same number of passes, because all ranks take part in each pass of a sharded model. If the
+micro-batches do not divide evenly, a rank repeats one, and the result of that pass is not counted.
 """
 
 from collections.abc import Iterator
@@ -14,9 +14,9 @@ from palaestra.trainers.scale.ranks import Ranks
 
 
 def passes(model: Any, packed: Packed, max_tokens: int, ranks: Ranks) -> Iterator[tuple[Packed, bool]]:
-    """Parts of at most `max_tokens` tokens, with fewer where a rank would be left without one.
+    """Yield this rank's micro-batches of at most `max_tokens` tokens, smaller ones if a rank would get none.
 
-    False stands beside a part that counts nowhere; its tokens weigh nothing.
+    Each comes with a bool, which is False for a micro-batch that is not counted; its loss weights are 0.
     """
     parts, rows = micro_batches(model, packed, max_tokens), len(packed.lengths)
     while len(parts) < min(ranks.count, rows):

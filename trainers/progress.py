@@ -1,33 +1,29 @@
-"""What a long-running stage tells whoever watches it. Stages are generators of Progress; nobody passes callbacks."""
+"""Progress reports of a run: its steps, the progress of longer stages, and notes. Reports do not affect the run."""
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from palaestra.episode import Episode
 from palaestra.record import Lesson
 
-Result = TypeVar("Result")
-
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One step of a stage."""
+    """One step of a stage, or a note."""
 
     stage: str
     step: int
     total: int
     metrics: Mapping[str, float] = field(default_factory=dict)
     note: str = ""
-    """Something worth a line of its own: a restart, a skipped update."""
+    """A sentence to print on its own line, such as a restart or a skipped update."""
     played: Sequence[tuple[Episode, tuple[Lesson, ...]]] = ()
-    """The episodes of this step, and what was made of each: nothing of one that was not learned from."""
+    """The episodes of this step, each with its lessons; the tuple is empty for an episode that was not trained on."""
 
 
-def result_of(stage: Generator[Progress, None, Result]) -> Result:
-    """Run a stage to its end without showing it; returns what the stage returns."""
-    while True:
-        try:
-            next(stage)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
+OnProgress = Callable[[Progress], object]
+"""Function that receives each Progress as it happens, like a logger."""
+
+
+def ignore(progress: Progress) -> None:
+    """Ignore the progress."""

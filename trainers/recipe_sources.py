@@ -1,7 +1,7 @@
-"""Where each value of a preset comes from: what `palaestra recipes NAME` prints beside it.
+"""Sources of each value of a preset, which `palaestra recipes NAME` prints beside it.
 
-"paper" and "code" of arXiv 2510.11701 are its text and its released training code; "inferred" is a choice of ours where
-a source says nothing. A value that is not named here is a default of its part, whose own page says why.
+"paper" and "code" of arXiv 2510.11701 are its text and its released training code; "inferred" is our choice where no
+source gives a value. A value that is not listed is the default of its part, explained on that part's page.
 """
 
 from collections.abc import Mapping
@@ -170,14 +170,18 @@ SOURCES: Mapping[str, Mapping[str, str]] = {
 
 
 def sourced(name: str) -> list[tuple[str, object, str]]:
-    """Every value of a preset by its name on the command line, with its source; empty for a default of its part."""
+    """Return every value of a preset by its command-line name, with its source; "" for a default of its part."""
     sources = SOURCES[name]
     values = flat(plain(find_recipe(name)))
     return [(key, value, sources.get(key, "")) for key, value in values.items() if key != "recipe_name"]
 
 
 def apart(recipe: Recipe, other: Recipe) -> list[str]:
-    """What a recipe has that another has not: names as on the command line, and values."""
-    theirs, own = flat(plain(other)), flat(plain(recipe))
-    differ = {key: value for key, value in own.items() if key != "recipe_name" and theirs.get(key, ...) != value}
+    """Return the differences of a recipe from another, as command-line names with values."""
+    other_values, recipe_values = flat(plain(other)), flat(plain(recipe))
+    differ = {
+        key: value
+        for key, value in recipe_values.items()
+        if key != "recipe_name" and other_values.get(key, ...) != value
+    }
     return [f"{key.removesuffix('.name')} {value}" for key, value in differ.items()]

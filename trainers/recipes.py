@@ -1,7 +1,7 @@
 """Named presets of the algorithm.
 
-A recipe names the functions that turn episodes into a gradient, with their settings; each is a frozen dataclass that is
-called. Left out: where each value comes from (`recipe_sources`), how much is played and how fast is learned (`config`).
+A recipe names the functions that turn episodes into a gradient, with their settings; each is a callable frozen
+dataclass. Not here: the sources of the values (`recipe_sources`), and the settings of play and optimizer (`config`).
 """
 
 from dataclasses import dataclass, field, replace
@@ -37,9 +37,9 @@ from palaestra.trainers.scoring.reasoning import ReasoningReward
 from palaestra.trainers.scoring.terms import Shaping
 
 SAMPLERS = {"uniform": Uniform, "dynamic": Dynamic, "value": Value, "posterior": Posterior, "refined": Refined}
-"""What is played next, and which groups make a batch."""
+"""Samplers by name: they choose the tasks to play and the groups of a batch."""
 SHAPINGS = {"outcome": Shaping, "progressive": Progressive}
-"""The terms of the training reward."""
+"""Functions by name that compute the terms of the training reward."""
 ADVANTAGES = {
     "group": Group,
     "leave-one-out": LeaveOneOut,
@@ -51,10 +51,10 @@ ADVANTAGES = {
     "successes": Successes,
     "shuffled": Shuffled,
 }
-"""What an episode's reward is compared with; the last two are controls."""
+"""Advantage functions by name; the last two are controls."""
 CRITICS = {"none": type(None), "head": ValueHead}
 JUDGES = {"none": type(None), "rrm": ReasoningReward}
-"""Who reads each episode as it ends."""
+"""Judges by name, which read each episode when it ends."""
 LOSSES = {
     "clip": Clip,
     "cispo": CISPO,
@@ -63,7 +63,7 @@ LOSSES = {
     "clip-cov": ClipCov,
     "kl-cov": KLCov,
 }
-"""The policy loss of a token."""
+"""Policy losses of a token by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,18 +119,25 @@ class Recipe:
             raise ConfigError("kl_in_reward is True and beta is 0: nothing would be charged; expected a beta above 0")
 
     @property
+    def reward_range(self) -> tuple[float, float]:
+        """Return the smallest and largest possible training reward, including a judge's term."""
+        low, high = self.shaping.reward_range
+        judge_range = (0.0, 0.0) if self.judge is None else self.judge.reward_range
+        return low + judge_range[0], high + judge_range[1]
+
+    @property
     def longest_prefix(self) -> int:
-        """Tokens that may stand between a prompt and the attempt that is learned from."""
+        """Return the largest number of tokens between a prompt and the attempt that is trained on."""
         return self.sampler.max_prefix_tokens if isinstance(self.sampler, Refined) else 0
 
 
 OUTCOME = Shaping(overlong_share=None, tool_bonus=0.0)
-"""The outcome alone."""
+"""The outcome without further terms."""
 PLAIN = Clip(0.2, 0.2, None)
 """The clip of PPO."""
 SEQUENCE = Clip(3e-4, 4e-4, None, "sequence")
 RULE = Shaping(10_000, None, 0.0, outcome_range="unit")
-"""The rule's reward alone, to which a judge's score may be added."""
+"""The rule's reward without further terms; a judge's score may be added."""
 RECIPES = {
     recipe.recipe_name: recipe
     for recipe in (
@@ -163,7 +170,7 @@ RECIPES = {
         Recipe("prs", shaping=Progressive(), loss=PLAIN, kl=KL(0.001)),
         Recipe(
             "vspo-prs",
-            sampler=Value(worst_reward=0.0),
+            sampler=Value(),
             shaping=Progressive(),
             max_advantage=3.0,
             loss=PLAIN,
@@ -175,7 +182,7 @@ RECIPES = {
 
 
 def find_recipe(name: str) -> Recipe:
-    """The preset of that name."""
+    """Return the preset of this name. Raise `ConfigError` for an unknown name."""
     if name == "reagent-c":
         raise ConfigError(
             "reagent-c trains nothing: an agent is played with, reads a critique and tries again; it is measured by "

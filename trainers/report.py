@@ -1,4 +1,4 @@
-"""A finished run for the eye: its curves as a PNG, an episode as a transcript."""
+"""Show a finished run: its curves as a PNG, an episode as a transcript."""
 
 from collections.abc import Mapping, Sequence
 from itertools import cycle
@@ -10,7 +10,7 @@ from palaestra.errors import MissingExtra
 
 
 def need_matplotlib() -> Any:
-    """Drawing's library, or how to install it; asked for before a long run, not after it."""
+    """Return matplotlib, or raise `MissingExtra` with how to install it. Call it before a long run, not after."""
     try:
         import matplotlib
     except ImportError as error:
@@ -19,7 +19,7 @@ def need_matplotlib() -> Any:
 
 
 def save_curve(path: Path, title: str, curves: Mapping[str, Sequence[float]]) -> None:
-    """Draw success by training step, one line a curve; the lines differ without their colours too."""
+    """Draw success by training step, one line per curve. Line styles differ, so colours are not needed."""
     need_matplotlib().use("Agg")
     from matplotlib.figure import Figure
 
@@ -38,14 +38,14 @@ def save_curve(path: Path, title: str, curves: Mapping[str, Sequence[float]]) ->
 
 
 def transcript(episode: Episode) -> str:
-    """One episode, message by message, and how it was judged."""
+    """Return an episode as text, message by message, with its reward parts."""
     lines = [f"{message['role']:>9}  {_shown(message['content'])}" for message in episode.attempt.messages]
     parts = ", ".join(f"{name} {value:g}" for name, value in episode.parts.items())
-    wanted = episode.attempt.task.answer
-    lines.append(f"{'ending':>9}  {episode.ending}: {parts or episode.fault} (expected {wanted!r})")
+    expected = episode.attempt.task.answer
+    lines.append(f"{'ending':>9}  {episode.ending}: {parts or episode.fault} (expected {expected!r})")
     return "\n".join(lines)
 
 
 def _shown(text: str) -> str:
-    """Model text on one line, without control characters that a terminal would obey."""
+    """Return model text on one line, without control characters that a terminal would obey."""
     return "".join(c if c.isprintable() else {"\n": " ⏎ ", "\t": " "}.get(c, "�") for c in text)

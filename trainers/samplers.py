@@ -1,4 +1,4 @@
-"""The sampler of a run, as its settings ask for it, where its last step left it."""
+"""Create the sampler of a run from its settings, in the state after its last step."""
 
 from palaestra.protocols import Arena
 from palaestra.trainers.config import GRPOConfig
@@ -12,9 +12,9 @@ from palaestra.trainers.sampling.seats import check_seats, seats_of
 from palaestra.trainers.share import Share
 
 
-def open_sampler(learner: Learner[GRPOConfig], arena: Arena) -> Sampler:
-    """Of the arena's tasks, or of those that were curated; each rank's share where there are several."""
-    config, env_id, seats = learner.config, learner.config.env.env_id, seats_of(arena)
+def make_sampler(config: GRPOConfig, arena: Arena) -> Sampler:
+    """Return the sampler of an arena's tasks, or of the curated ones, before the first step."""
+    env_id, seats, recipe = config.env.env_id, seats_of(arena), config.recipe
     check_seats(arena, config.env.train_seats)
     tasks = curated_tasks(config.env.curated, env_id)
     groups = Groups(
@@ -22,14 +22,20 @@ def open_sampler(learner: Learner[GRPOConfig], arena: Arena) -> Sampler:
         config.play.num_generations,
         seats,
         learning=frozenset(config.env.train_seats or seats),
-        greedy=isinstance(config.recipe.advantage, GreedyBaseline),
+        greedy=isinstance(recipe.advantage, GreedyBaseline),
         tasks=tasks,
+        reward_range=recipe.reward_range,
     )
     counts = {env or env_id: count for env, count in counts_in(arena, 0)[1].items()}
     counts |= {env: len(chosen) for env, chosen in tasks.items()}
-    sampler: Sampler = config.recipe.sampler(env_id, counts, groups, config.seed)
+    return recipe.sampler(env_id, counts, groups, config.seed)
+
+
+def open_sampler(learner: Learner[GRPOConfig], arena: Arena) -> Sampler:
+    """Return the sampler of a run after its last step; with several ranks, this rank's share of it."""
+    sampler = make_sampler(learner.config, arena)
     if learner.ranks.count > 1:
-        sampler = Share(sampler, learner.ranks, seats)
+        sampler = Share(sampler, learner.ranks, seats_of(arena))
     if learner.state:
         sampler.load(learner.state)
     return sampler

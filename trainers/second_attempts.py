@@ -1,12 +1,13 @@
 """Reagent-C (arXiv 2601.22154): an agent plays held-out tasks, reads a critique of each attempt, and tries again.
 
-Nothing is trained, and the first attempts are those of `evaluate`. A second one begins when its critique is there, from
-the start that the sampler `refined` would make. Left out: who writes critiques (the judge that `scoring` asks), several
-ranks, and games.
+Nothing is trained, and the first attempts are those of `evaluate`. A second attempt begins when its critique is ready,
+from the start that the sampler `refined` would make. Not here: the judge that writes critiques (see `scoring`). Not
+supported: several ranks, and games.
 """
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,33 +16,33 @@ from palaestra.episode import Episode, Start
 from palaestra.errors import UsageError
 from palaestra.protocols import Arena
 from palaestra.trainers.evaluate import SEEDS_BEYOND_TRAINING, Report, compare, held_out, held_out_starts, summarise
-from palaestra.trainers.progress import Progress
+from palaestra.trainers.progress import OnProgress, Progress, ignore
 from palaestra.trainers.sampling.refined import second_start
 from palaestra.trainers.sampling.seats import seats_of
 from palaestra.trainers.scoring.awaited import Judge, Scoring
 from palaestra.trainers.statistics import Comparison
 
 _OF_PREFIX = 2
-"""A first attempt with its critique may take one in so many of an episode's tokens."""
+"""A first attempt with its critique may use at most one in this many of an episode's tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
-    """An agent measured twice: as it plays, and with a critique of how it has played."""
+    """Two evaluations of an agent: without and with a critique of its first attempt."""
 
     first: Report
     second: Report
     first_episodes: list[Episode]
-    """In task order."""
+    """Episodes of first attempts, in task order."""
     second_episodes: list[Episode]
     without_critique: int
-    """Second attempts that had none to read: plain samples."""
+    """Number of second attempts without a critique: plain samples."""
     fault: str = ""
-    """Why the judge gave up, the last time that it did."""
+    """Last error of the judge; "" if it never failed."""
 
     @property
     def gain(self) -> Comparison:
-        """Second attempts less first ones, paired by task."""
+        """Return the comparison of second attempts with first ones, paired by task."""
         return compare(self.second_episodes, self.first_episodes)
 
 
@@ -57,16 +58,17 @@ def attempts(
     seed: int = 0,
     stage: str = "evaluation",
     ended: Callable[[Episode], object] | None = None,
-) -> Generator[Progress, None, Attempts]:
-    """Play the first `tasks` tasks of the arena's split `samples` times each, and each attempt again.
+    on_progress: OnProgress = ignore,
+) -> Attempts:
+    """Play the first `tasks` tasks of the arena's split `samples` times each, and repeat each attempt.
 
-    A generator of Progress, one for each episode that has ended, which `ended` is shown before. `scoring` asks the
-    judge whose critiques are read; `critics` makes one.
+    Each episode is passed to `ended` when it ends, and reported. `scoring` requests the critiques from a judge;
+    `critics` creates one.
     """
     if seats := seats_of(arena):
         raise UsageError(f"a game of the seats {', '.join(seats)} has no second attempts: they are one agent's")
-    asked, limits = held_out(arena, tasks), limits or TokenLimits()
-    queue = deque(held_out_starts(asked, samples, seed))
+    task_list, limits = held_out(arena, tasks), limits or TokenLimits()
+    queue = deque(held_out_starts(task_list, samples, seed))
     total, judged, fault = len(queue), 0, ""
 
     def starts() -> Iterator[Start | None]:
@@ -79,23 +81,24 @@ def attempts(
                 queue.appendleft(second_start(scored, number, limits.max_episode_tokens // _OF_PREFIX))
             yield queue.popleft() if queue else None
 
-    found: tuple[list[Episode], list[Episode]] = ([], [])
-    for episode in play(agent, arena, starts(), limits=limits, temperature=temperature):
-        is_second = episode.start.seed >= 2 * SEEDS_BEYOND_TRAINING
-        found[is_second].append(episode)
-        if ended is not None:
-            ended(episode)
-        if not is_second:
-            scoring.put(episode)
-        scored = [one.parts["success"] for one in found[True] if one.reward is not None]
-        metrics = {"rewards/success/mean": sum(scored) / len(scored)} if scored else {}
-        yield Progress(stage, len(found[False]) + len(found[True]), 2 * total, metrics)
-    for episodes in found:
+    by_attempt: tuple[list[Episode], list[Episode]] = ([], [])
+    with closing(play(agent, arena, starts(), limits=limits, temperature=temperature)) as finished_episodes:
+        for episode in finished_episodes:
+            is_second = episode.start.seed >= 2 * SEEDS_BEYOND_TRAINING
+            by_attempt[is_second].append(episode)
+            if ended is not None:
+                ended(episode)
+            if not is_second:
+                scoring.put(episode)
+            scored = [attempt.parts["success"] for attempt in by_attempt[True] if attempt.reward is not None]
+            metrics = {"rewards/success/mean": sum(scored) / len(scored)} if scored else {}
+            on_progress(Progress(stage, len(by_attempt[False]) + len(by_attempt[True]), 2 * total, metrics))
+    for episodes in by_attempt:
         episodes.sort(key=lambda episode: episode.start.key[:3])
-    first, second = (summarise(episodes, len(asked), samples, temperature) for episodes in found)
-    return Attempts(first, second, *found, sum(not one.start.prefix for one in found[True]), fault)
+    first, second = (summarise(episodes, len(task_list), samples, temperature) for episodes in by_attempt)
+    return Attempts(first, second, *by_attempt, sum(not attempt.start.prefix for attempt in by_attempt[True]), fault)
 
 
 def critics(judge: Judge, **options: Any) -> Scoring:
-    """What asks a judge for critiques and nothing else; close it."""
+    """Return a scoring that only requests critiques from a judge. The caller must close it."""
     return Scoring(lambda episode: {}, judge, **options)

@@ -1,9 +1,9 @@
-"""Which episodes of a teacher are worth imitating: they succeeded, say something new, and are the best of their source.
+"""Select the episodes of a teacher to imitate: successful ones, without duplicates, the best of each source.
 
     played  ->  scored  ->  succeeded  ->  distinct  ->  the best k of each source
 
-Pure functions over records: the same records in the same order give the same selection, and what each rule left out is
-counted. Left out: playing, and files.
+All functions are pure: the same records in the same order give the same selection, and the records that each rule drops
+are counted. Not here: playing, and files.
 """
 
 import math
@@ -16,24 +16,24 @@ from palaestra.errors import ConfigError
 from palaestra.record import Record
 
 Score = Callable[[Record], float]
-"""How good an episode is among those of its source; higher is better."""
+"""Function that scores an episode among those of its source; higher is better."""
 _NAMES = ("source", "data_source")
-"""Keys of `Task.data` that name a task's source, the first that is there."""
+"""Keys of `Task.data` that may name a task's source; the first one present is used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What became of some episodes: all but the first add up to the first."""
+    """Numbers of episodes by outcome. The first is the sum of the others."""
 
     played: int = 0
     broken: int = 0
-    """Without a reward."""
+    """Episodes without a reward."""
     wrong: int = 0
-    """Below the success that is asked for."""
+    """Episodes below the required success."""
     duplicates: int = 0
-    """The same turns to the same prompt as one before."""
+    """Episodes with the same turns and prompt as an earlier one."""
     beyond_top_k: int = 0
-    """Not among the best of their source."""
+    """Episodes that are not among the best of their source."""
     kept: int = 0
 
     def __add__(self, other: "Counts") -> "Counts":
@@ -42,36 +42,36 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What is kept, in the order in which it was given, and what became of the rest."""
+    """The kept records in their original order, and the counts of the others."""
 
     records: tuple[Record, ...]
     by_source: Mapping[str, Counts]
-    """Sources in the order of their first episode."""
+    """Counts by source, in the order of each source's first episode."""
 
     @property
     def counts(self) -> Counts:
-        """Of all sources together."""
+        """Return the counts over all sources."""
         return sum(self.by_source.values(), Counts())
 
 
 def reward(record: Record) -> float:
-    """The reward that the episode was given."""
+    """Return the reward of the episode; minus infinity if it has none."""
     return -math.inf if record.episode.reward is None else record.episode.reward
 
 
 def calls_worked(record: Record) -> float:
-    """The share of its calls that worked; 0 where it made none."""
+    """Return the share of the episode's calls that succeeded; 0 without calls."""
     calls = record.episode.attempt.calls
     return sum(call.status is Status.OK for call in calls) / max(1, len(calls))
 
 
 def shortness(record: Record) -> float:
-    """Equal for all: among equal ones the shorter is better."""
+    """Return 0 for every record, so that the tie-break prefers the shorter episode."""
     return 0.0
 
 
 SCORES: Mapping[str, Score] = {"reward": reward, "calls-worked": calls_worked, "short": shortness}
-"""By the names that `palaestra collect --score` takes."""
+"""Scores by the names that `palaestra collect --score` takes."""
 
 
 def select(
@@ -82,64 +82,73 @@ def select(
     score: Score = reward,
     fits: Callable[[Record], bool] = lambda record: True,
 ) -> Selection:
-    """Apply the rules, one after the other. Without `top_k` there is no limit a source; what does not fit is wrong."""
+    """Apply the rules one after the other. Without `top_k` a source has no limit. A record that does not fit counts as
+    wrong.
+    """
     if not 0 <= least_success <= 1:
         raise ConfigError(f"least_success is {least_success}; it must be between 0 and 1")
     if top_k is not None and top_k < 1:
         raise ConfigError(f"top_k is {top_k}; it must be at least 1, or none for no limit")
-    played = list(records)
-    scored = [record for record in played if record.episode.reward is not None]
+    all_records = list(records)
+    scored = [record for record in all_records if record.episode.reward is not None]
     good = [record for record in succeeded(scored, least_success) if fits(record)]
     fresh = distinct(good)
-    kept = fresh if top_k is None else best(fresh, top_k, score)
-    stages = [Counter(map(source_of, stage)) for stage in (played, scored, good, fresh, kept)]
+    selected = fresh if top_k is None else best(fresh, top_k, score)
+    stages = [Counter(map(source_of, stage)) for stage in (all_records, scored, good, fresh, selected)]
     by_source = {}
     for source in stages[0]:
-        all_played, judged, right, new, taken = (stage[source] for stage in stages)
-        by_source[source] = Counts(all_played, all_played - judged, judged - right, right - new, new - taken, taken)
-    return Selection(tuple(kept), by_source)
+        all_played, scored_count, good_count, distinct_count, selected_count = (stage[source] for stage in stages)
+        by_source[source] = Counts(
+            all_played,
+            all_played - scored_count,
+            scored_count - good_count,
+            good_count - distinct_count,
+            distinct_count - selected_count,
+            selected_count,
+        )
+    return Selection(tuple(selected), by_source)
 
 
 def source_of(record: Record) -> str:
-    """Where the task came from, as its data says, else the environment's id."""
+    """Return the source of the task according to its data, or else the environment's id."""
     data = record.episode.attempt.task.data
     return next((str(data[name]) for name in _NAMES if data.get(name) not in (None, "")), record.env_id)
 
 
 def succeeded(records: Iterable[Record], least: float) -> list[Record]:
-    """Those whose success is at least that much; an episode without one is none."""
+    """Return the records with at least this success. An episode without a success value is dropped."""
     return [record for record in records if record.episode.parts.get("success", -math.inf) >= least]
 
 
 def distinct(records: Iterable[Record]) -> list[Record]:
-    """Of those in which an agent took the same turns after the same prompt, the first.
+    """Keep the first of several episodes with the same prompt and the same agent turns.
 
-    The prompt is all that stood there before the agent spoke. What tools said in between does not count.
+    The prompt is everything before the agent's first turn. Tool results are not compared.
     """
-    found: dict[tuple[object, ...], Record] = {}
+    first_records: dict[tuple[object, ...], Record] = {}
     for record in records:
-        found.setdefault(_spoken(record), record)
-    return list(found.values())
+        first_records.setdefault(_spoken(record), record)
+    return list(first_records.values())
 
 
 def best(records: Sequence[Record], top_k: int, score: Score = reward) -> list[Record]:
-    """The `top_k` of each source, in the order in which they were given.
+    """Return the `top_k` best records of each source, in their original order.
 
-    Where scores are equal the shorter one is better (in sampled tokens; in letters where an agent without tokens is
-    among them), then the earlier one.
+    With equal scores the shorter one wins (in sampled tokens; in characters if one of them has no tokens), then the
+    earlier one.
     """
     by_source: dict[str, list[int]] = {}
     for place, record in enumerate(records):
         by_source.setdefault(source_of(record), []).append(place)
-    kept: list[int] = []
+    selected_places: list[int] = []
     for source, places in by_source.items():
         in_tokens = all(records[place].episode.rows for place in places)
         scores = {place: float(score(records[place])) for place in places}
         if any(math.isnan(value) for value in scores.values()):
             raise ConfigError(f"the score of an episode of {source!r} is no number; expected one for each episode")
         places.sort(key=lambda place: (-scores[place], _length(records[place], in_tokens), place))
-        kept += places[:top_k]
-    return [records[place] for place in sorted(kept)]
+        selected_places += places[:top_k]
+    return [records[place] for place in sorted(selected_places)]
 
 
 def _length(record: Record, in_tokens: bool) -> int:
@@ -149,11 +158,13 @@ def _length(record: Record, in_tokens: bool) -> int:
 
 
 def _spoken(record: Record) -> tuple[object, ...]:
-    """Everything before the agent's first turn, and its turns."""
+    """Return a key made of all messages before the agent's first turn, and of its turns."""
     messages = record.episode.attempt.messages
     first = next((place for place, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
-    kept = [message for place, message in enumerate(messages) if place < first or message["role"] == "assistant"]
-    return tuple((message["role"], _text(message.get("content"))) for message in kept)
+    messages_to_compare = [
+        message for place, message in enumerate(messages) if place < first or message["role"] == "assistant"
+    ]
+    return tuple((message["role"], _text(message.get("content"))) for message in messages_to_compare)
 
 
 def _text(content: object) -> str:

@@ -1,4 +1,4 @@
-"""The settings of imitation from recorded episodes, checked where they are made. No torch here: `--help` reads this."""
+"""The settings of imitation from recorded episodes, validated on creation. Without torch, for `--help`."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
@@ -7,6 +7,7 @@ import tyro
 from pydantic import Field
 
 from palaestra import formats
+from palaestra.options import SERVICE
 from palaestra.trainers.checked import COUNT, NOT_NEGATIVE, changed, check_fields
 from palaestra.trainers.config import OptimizerConfig, SaveConfig, ScaleConfig, Trackers
 
@@ -46,7 +47,7 @@ class SFTConfig:
     """Decides the order, and the tiny agent's initial weights."""
     device: str = "auto"
     """`cpu`, `cuda`, or `auto` for a GPU where there is one."""
-    track: Trackers = ()
+    track: Annotated[Trackers, SERVICE] = ()
     """Where the figures go beside the run's folder: wandb, trackio, tensorboard."""
     optimizer: OptimizerConfig = _OPTIMIZER
     scale: ScaleConfig = field(default_factory=ScaleConfig)
@@ -59,13 +60,13 @@ class SFTConfig:
 
     @property
     def heading(self) -> dict[str, Any]:
-        """What a summary of the run begins with."""
+        """Return the settings at the beginning of a run's summary."""
         return {"model": self.model, "seed": self.seed, "epochs": self.epochs}
 
 
 def tiny_sft_config(**changes: Any) -> SFTConfig:
-    """The settings that raise the built-in agent from random weights: it learns to copy several times sooner with Muon
-    than with AdamW alone. `changes` are settings by name, in whatever section they stand.
+    """Return the settings that train the built-in agent from random weights. It learns to copy several times sooner
+    with Muon than with AdamW alone. `changes` are settings by name, from any section.
     """
     settings: dict[str, Any] = {
         "model": "tiny",

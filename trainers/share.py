@@ -1,8 +1,8 @@
-"""A sampler that plays one rank's share of another's groups; all ranks have the same batches.
+"""A sampler that plays one rank's share of another sampler's groups; all ranks have the same batches.
 
-Every group is drawn by its number, so each rank knows them all and plays every so manieth, whole: its members share
-their prompt. When a rank has played its share of what can be played now, it waits, and all tell one another what they
-have heard. So the sampler behind this hears the same on every rank, in one order, and asks the same of it next.
+Every group is drawn by its number, so each rank knows all groups and plays its own ones whole, because the members of a
+group share their prompt. A rank that has played its share of the available groups waits, and all ranks exchange their
+scored episodes. So the wrapped sampler gets the same episodes in the same order on every rank.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,27 +21,27 @@ class Share:
         self._whole, self._ranks, self._seats = whole, ranks, max(1, len(seats))
         self._heard: list[Scored] = []
         self._out = 0
-        """Episodes that have begun and not been heard of."""
+        """Number of episodes that began and are not scored yet."""
         self._ahead: Start | None = None
 
     def next(self, ahead: int = 0) -> Start | None:
-        """What this rank is to play next."""
+        """Return the next start of this rank; None if there is none now."""
         start = self._peek()
         self._ahead = None
         self._out += start is not None
         return start
 
     def heard(self, scored: Scored) -> None:
-        """Keep it until all ranks tell what they have."""
+        """Store a scored episode until all ranks exchange theirs."""
         self._heard.append(scored)
         self._out -= 1
 
     def wanted(self, start: Start) -> bool:
-        """What was begun is played to its end: the sampler hears nothing that could change its mind before."""
+        """Return True: every episode is played to its end, because nothing reaches the sampler before the exchange."""
         return True
 
     def batch(self) -> Batch | None:
-        """The batch at hand, once all ranks have played what they can."""
+        """Return the batch once all ranks have played their starts; None before that."""
         if self._out or self._peek() is not None:
             return None
         for of_rank in self._ranks.gathered(self._heard):
@@ -51,11 +51,11 @@ class Share:
         return self._whole.batch()
 
     def state(self) -> Mapping[str, Any]:
-        """Of the sampler behind it: that of a run in one process."""
+        """Return the state of the wrapped sampler; it equals that of a single-process run."""
         return self._whole.state()
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on where another sampler stood."""
+        """Restore the state that `state` returned."""
         self._whole.load(state)
 
     def _peek(self) -> Start | None:

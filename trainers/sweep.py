@@ -1,11 +1,10 @@
-"""A grid of settings over seeds: ordinary runs in one folder, each in a process of its own, some at once.
+"""Run a grid of settings over seeds: ordinary runs in one folder, each in its own process, some at once.
 
-    FOLDER/ARM/seed-0/     a run, as `palaestra train` leaves it, and log.txt with what it has said
+    FOLDER/ARM/seed-0/     a run, as `palaestra train` leaves it, and log.txt with its output
 
-What is finished is not repeated, and what was begun goes on from its newest checkpoint: so the same call goes on with a
-sweep that was stopped or killed, and with more arms or seeds it grows. A run that fails ends no other. Tiny agents that
-differ in nothing that raises them are raised once, and begin from the same weights. Left out: what the arms say
-together (`analysis`).
+Finished runs are not repeated, and others resume from their newest checkpoint. So the same call resumes a sweep that
+was stopped or killed, and more arms or seeds extend it. A failed run does not end the others. Tiny agents with equal
+cold-start settings are trained once and share their initial weights. Not here: the comparison of arms (`analysis`).
 """
 
 import multiprocessing
@@ -15,7 +14,7 @@ import shutil
 import sys
 import time
 from collections import deque
-from collections.abc import Generator, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -26,7 +25,7 @@ from palaestra.trainers.controls import die_with_parent
 from palaestra.trainers.durable import whole_folder
 from palaestra.trainers.interrupts import Interrupted, Interrupts
 from palaestra.trainers.opening import check, limits
-from palaestra.trainers.progress import Progress
+from palaestra.trainers.progress import OnProgress, Progress, ignore
 from palaestra.trainers.resume import agreed, read_config, settled
 from palaestra.trainers.run import Run
 from palaestra.trainers.training import train
@@ -47,17 +46,17 @@ class Planned:
 
     @property
     def begun(self) -> bool:
-        """Whether its folder holds a run."""
+        """Return whether the folder holds a run."""
         return (self.folder / "config.json").exists()
 
     @property
     def finished(self) -> bool:
-        """Whether there is nothing left to do."""
+        """Return whether the run is finished."""
         return self.begun and Run.read(self.folder).summary.get("steps") == self.config.steps
 
     @property
     def raised(self) -> Hashable:
-        """What the tiny agent of its start depends on; None for a model that is there."""
+        """Return the settings that the cold start depends on; None for a model that is loaded."""
         config = self.config
         if config.model != "tiny":
             return None
@@ -65,14 +64,14 @@ class Planned:
         return config.env, config.seed, config.cold_start, limits(config), play.slots, play.ordered, config.device
 
     def fault(self) -> str:
-        """The last that it has said."""
+        """Return the last line of the run's log, with its path."""
         log = self.folder / "log.txt"
-        said = log.read_text("utf-8", "replace").strip().splitlines() if log.exists() else []
-        return f"{said[-1][:_SAID] if said else 'it said nothing'} ({log})"
+        log_lines = log.read_text("utf-8", "replace").strip().splitlines() if log.exists() else []
+        return f"{log_lines[-1][:_SAID] if log_lines else 'it said nothing'} ({log})"
 
 
 def planned(arms: Mapping[str, GRPOConfig], seeds: Sequence[int], folder: Path) -> list[Planned]:
-    """The runs of a sweep, arm by arm; what cannot work is refused before one begins."""
+    """Return the runs of a sweep, arm by arm. Raise an error for one that cannot work, before any run begins."""
     if not arms or not seeds:
         raise UsageError("a sweep needs at least one arm and one seed")
     if len(arms) * len(seeds) > MOST_RUNS:
@@ -95,24 +94,28 @@ def planned(arms: Mapping[str, GRPOConfig], seeds: Sequence[int], folder: Path) 
 
 
 def sweep(
-    runs: Sequence[Planned], at_once: int = 1, interrupts: Interrupts | None = None
-) -> Generator[Progress, None, dict[str, str]]:
-    """Take runs to their end, telling how many steps of all are taken; returns the faults of those that failed.
+    runs: Sequence[Planned],
+    at_once: int = 1,
+    interrupts: Interrupts | None = None,
+    on_progress: OnProgress = ignore,
+) -> dict[str, str]:
+    """Take runs to their end and report the total number of steps taken. Return the faults of failed runs.
 
-    Whoever stops asking, or interrupts it, has every run at work end its step and write a checkpoint.
+    On an interrupt or an error, every running process finishes its step and saves a checkpoint.
     """
     interrupts = interrupts or Interrupts()
-    waiting = deque(run for run in runs if not run.finished)
+    pending = deque(run for run in runs if not run.finished)
     working: dict[BaseProcess, Planned] = {}
     faults: dict[str, str] = {}
     curves = {run: _curve(run) for run in runs}
-    total, told = sum(run.config.steps for run in runs), 0
-    if len(waiting) < len(runs):
-        yield Progress("sweep", 0, total, note=f"{len(runs) - len(waiting)} of {len(runs)} runs are finished already")
+    total, reported_steps = sum(run.config.steps for run in runs), 0
+    if len(pending) < len(runs):
+        note = f"{len(runs) - len(pending)} of {len(runs)} runs are finished already"
+        on_progress(Progress("sweep", 0, total, note=note))
     try:
-        while waiting or working:
-            while len(working) < at_once and (run := _startable(waiting, list(working.values()))):
-                waiting.remove(run)
+        while pending or working:
+            while len(working) < at_once and (run := _startable(pending, list(working.values()))):
+                pending.remove(run)
                 working[_started(run, runs)] = run
             interrupts.check()
             time.sleep(_LOOK_SECONDS)
@@ -124,18 +127,18 @@ def sweep(
                 if not run.finished:
                     faults[f"{run.arm}, seed {run.seed}"] = run.fault()
                     note = f"{run.arm}, seed {run.seed} failed and the others go on: {run.fault()}"
-                    yield Progress("sweep", told, total, note=note)
-            if (taken := sum(map(len, curves.values()))) != told:
-                told = taken
+                    on_progress(Progress("sweep", reported_steps, total, note=note))
+            if (steps_taken := sum(map(len, curves.values()))) != reported_steps:
+                reported_steps = steps_taken
                 last = [curve[-1] for curve in curves.values() if curve]
-                yield Progress("sweep", taken, total, {"rewards/success/mean": sum(last) / len(last)})
+                on_progress(Progress("sweep", steps_taken, total, {"rewards/success/mean": sum(last) / len(last)}))
     finally:
         _end(list(working))
     return faults
 
 
 def _startable(waiting: Sequence[Planned], working: Sequence[Planned]) -> Planned | None:
-    """The first whose start is there or is not being raised for another."""
+    """Return the first run whose start exists or is not being made by another run; None if there is none."""
     busy = [run.raised for run in working if run.raised is not None and not (run.folder / "start").is_dir()]
     return next((run for run in waiting if run.raised not in busy), None)
 
@@ -143,14 +146,18 @@ def _startable(waiting: Sequence[Planned], working: Sequence[Planned]) -> Planne
 def _started(run: Planned, runs: Sequence[Planned]) -> BaseProcess:
     if not run.begun:
         start = run.folder / "start"
-        raised = (one.folder / "start" for one in runs if one.raised is not None and one.raised == run.raised)
-        if not start.is_dir() and (other := next((one for one in raised if one.is_dir()), None)):
+        raised = (
+            candidate.folder / "start"
+            for candidate in runs
+            if candidate.raised is not None and candidate.raised == run.raised
+        )
+        if not start.is_dir() and (other := next((candidate for candidate in raised if candidate.is_dir()), None)):
             run.folder.mkdir(parents=True, exist_ok=True)
             with whole_folder(start) as copy:
                 shutil.copytree(other, copy, dirs_exist_ok=True)
-    Run(run.folder, run.config).close()  # Its config stands there now, and an older one is held against it.
-    # Spawned: what a process was forked from may hold threads and a GPU.
-    process = multiprocessing.get_context("spawn").Process(target=_work, args=(str(run.folder),))
+    Run(run.folder, run.config).close()  # This saves the config, or compares it with an older one.
+    # Spawn, because the parent may hold threads and a GPU.
+    process = multiprocessing.get_context("spawn").Process(target=_work, args=(str(run.folder), run.config))
     process.start()
     return process
 
@@ -160,7 +167,7 @@ def _curve(run: Planned) -> list[float]:
 
 
 def _end(working: Sequence[BaseProcess]) -> None:
-    """Have each end its step and write a checkpoint; who interrupts this as well ends them at once."""
+    """Let each process finish its step and save a checkpoint. A second interrupt kills them at once."""
     try:
         for process in working:
             process.terminate()
@@ -172,18 +179,21 @@ def _end(working: Sequence[BaseProcess]) -> None:
         raise
 
 
-def _work(folder: str) -> None:
-    """In a process of its own: take the run in a folder to its end."""
+def _work(folder: str, config: GRPOConfig) -> None:
+    """Take the run in a folder to its end, in a child process."""
     die_with_parent()
-    os.setpgrp()  # Ctrl-C is for the sweep, which then asks each run to end, once.
+    os.setpgrp()  # Ctrl-C goes only to the sweep, which then terminates each run once.
     with (Path(folder) / "log.txt").open("a", encoding="utf-8") as log:
         for stream in (1, 2):
             os.dup2(log.fileno(), stream)
         try:
-            with Interrupts() as interrupts, Run.reopened(Path(folder)) as run:
-                for progress in train(run, interrupts):
+            with Interrupts() as interrupts, Run.reopened(Path(folder), config) as run:
+
+                def write_note(progress: Progress) -> None:
                     if progress.note:
                         print(progress.note, file=log, flush=True)
+
+                deque(train(run, interrupts=interrupts, on_progress=write_note), 0)
         except Interrupted as stop:
             sys.exit(128 + stop.number)
         except PalaestraError as error:

@@ -1,4 +1,4 @@
-"""What a run is about to do, in a few lines: the settings that matter, as they were resolved for the model at hand."""
+"""Describe a run in a few lines before it starts: the settings that matter, as resolved for its model."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +11,7 @@ from palaestra.trainers.sft_config import SFTConfig
 
 
 def synopsis(learner: Learner[Any]) -> str:
-    """A line a subject."""
+    """Return the description, one line per subject."""
     config = learner.config
     lines = _grpo(config) if isinstance(config, GRPOConfig) else _sft(config, learner.steps)
     return "\n".join(f"{name + ':':<11}{text}" for name, text in (_model(learner), *lines))

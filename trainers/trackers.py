@@ -1,7 +1,7 @@
-"""Where a run's figures go beside its folder: wandb, trackio, TensorBoard; each library behind the same small port.
+"""Send a run's metrics to wandb, trackio or TensorBoard, each library behind the same small interface.
 
-Nothing leaves this machine unless the library's own variable says so: WANDB_MODE=online, TRACKIO_SPACE_ID. Left out:
-what is told and when (`tracking`).
+Nothing leaves this machine unless the library's own variable says so: WANDB_MODE=online, TRACKIO_SPACE_ID. Not here:
+which metrics are sent and when (`tracking`).
 """
 
 import os
@@ -18,17 +18,17 @@ _PROJECT = "palaestra"
 
 
 class Tracker(Protocol):
-    """One library's record of one run. Its methods may raise whatever they like."""
+    """One library's record of one run. Its methods may raise any exception."""
 
     def log(self, step: int, figures: Mapping[str, float]) -> None:
-        """Add figures of a step."""
+        """Add the metrics of a step."""
 
     def close(self) -> None:
-        """Hand over what is still to be written."""
+        """Write all pending data and close the record."""
 
 
 class _Wandb:
-    """Offline in RUN/wandb unless WANDB_MODE says otherwise; `wandb sync` sends it later."""
+    """Writes offline to RUN/wandb unless WANDB_MODE says otherwise; `wandb sync` uploads it later."""
 
     def __init__(self, folder: Path, identity: str, config: Mapping[str, Any]) -> None:
         import wandb
@@ -44,7 +44,7 @@ class _Wandb:
             resume="allow" if mode == "online" else None,
             settings=wandb.Settings(silent=True, console="off", finish_timeout=60.0),
         )
-        # wandb's own count of steps only rises: what a run that goes on adds to its last step would be dropped.
+        # wandb's own step counter only rises, so it would drop what a resumed run adds to its last step.
         self._run.define_metric("*", step_metric="step")
 
     def log(self, step: int, figures: Mapping[str, float]) -> None:
@@ -55,12 +55,12 @@ class _Wandb:
 
 
 class _Trackio:
-    """In trackio's own folder on this machine (TRACKIO_DIR), where `trackio show` looks for it."""
+    """Writes to trackio's own folder on this machine (TRACKIO_DIR), where `trackio show` looks for it."""
 
     def __init__(self, folder: Path, identity: str, config: Mapping[str, Any]) -> None:
         import trackio
 
-        name = f"{folder.resolve().name}-{identity}"  # A run is found again by its name alone.
+        name = f"{folder.resolve().name}-{identity}"  # trackio identifies a run by its name alone.
         quiet: dict[str, Any] = {"embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
         with redirect_stdout(sys.stderr):
             self._run = trackio.init(project=_PROJECT, name=name, config=dict(config), resume="allow", **quiet)
@@ -72,11 +72,11 @@ class _Trackio:
         import trackio
 
         with redirect_stdout(sys.stderr):
-            trackio.finish()  # type: ignore[no-untyped-call]  # The run's own `finish` would be called again, and speak again, when Python ends.
+            trackio.finish()  # type: ignore[no-untyped-call]  # The run's own `finish` would be called again, and print again, when Python ends.
 
 
 class _TensorBoard:
-    """In RUN/tensorboard."""
+    """Writes to RUN/tensorboard."""
 
     def __init__(self, folder: Path, identity: str, config: Mapping[str, Any]) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -86,7 +86,7 @@ class _TensorBoard:
     def log(self, step: int, figures: Mapping[str, float]) -> None:
         for name, value in figures.items():
             self._writer.add_scalar(name, value, step)
-        self._writer.flush()  # A kill loses what is not on disk, and nobody writes it again.
+        self._writer.flush()  # A kill would lose what is not on disk.
 
     def close(self) -> None:
         self._writer.close()
@@ -97,11 +97,11 @@ TRACKERS: dict[str, Callable[[Path, str, Mapping[str, Any]], Tracker]] = {
     "trackio": _Trackio,
     "tensorboard": _TensorBoard,
 }
-"""By name: made of the run's folder, of an identity that stays the run's, and of its config."""
+"""Trackers by name, created from the run's folder, a permanent identity of the run, and its config."""
 
 
 def require_trackers(names: tuple[str, ...]) -> None:
-    """Refuse a tracker whose library is not installed; every name is also that of its library and its extra."""
+    """Raise `MissingExtra` for a tracker whose library is not installed. Tracker, library and extra share one name."""
     for name in names:
         if find_spec(name) is None:
             raise MissingExtra(name, name, f"--track {name}")

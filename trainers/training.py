@@ -1,28 +1,28 @@
-"""A run from wherever it stands to its end, whatever its kind: the one way that Python and the command line share."""
+"""Train a run of any kind, for both Python and the command line."""
 
 from collections.abc import Generator
 
 from palaestra.agents.local_model import LocalModel
+from palaestra.trainers import grpo, sft
 from palaestra.trainers.config import GRPOConfig
 from palaestra.trainers.interrupts import Interrupts
-from palaestra.trainers.progress import Progress
-from palaestra.trainers.reinforce import reinforce
+from palaestra.trainers.progress import OnProgress, Progress, ignore
 from palaestra.trainers.run import Run
-from palaestra.trainers.scale.ranks import noticing_loss
-from palaestra.trainers.sft import imitate
-from palaestra.trainers.tracking import tracked
 
 
 def train(
-    run: Run, interrupts: Interrupts | None = None, opened: LocalModel | None = None
+    run: Run,
+    *,
+    model: LocalModel | None = None,
+    interrupts: Interrupts | None = None,
+    on_progress: OnProgress = ignore,
 ) -> Generator[Progress, None, None]:
-    """Take a run to its end, telling how far it is. A finished one stays as it is.
+    """Take a run from its present step to its end. Yield each step after it is saved; a finished run yields none.
 
-    Whoever stops asking, or is interrupted, finds a checkpoint of the last step; the same call goes on from there.
-    `opened` is the run's model, where a caller has loaded it already.
+    If the caller stops early or is interrupted, a checkpoint of the last step is saved, from which the same call
+    resumes. `model` is the run's model if the caller has already loaded it. All other reports (notes, cold start,
+    evaluation) go only to `on_progress`, which gets the steps too.
     """
-    if run.finished:
-        return
-    stage = reinforce(run, interrupts, opened) if isinstance(run.config, GRPOConfig) else imitate(run, interrupts)
-    with noticing_loss():
-        yield from tracked(run, stage)
+    if isinstance(run.config, GRPOConfig):
+        return grpo.train(run, model=model, interrupts=interrupts, on_progress=on_progress)
+    return sft.train(run, interrupts=interrupts, on_progress=on_progress)

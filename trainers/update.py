@@ -1,12 +1,13 @@
-"""One batch becomes optimizer steps: pack, score, loss, step.
+"""Turn one batch into optimizer steps: pack, score, compute the loss, step.
 
-A mini-batch is some of the groups, whole; a micro-batch is what fits into memory, and changes no gradient. The
-log-probs of each batch's first mini-batch are compared with the engine's, for nothing. Left out: the weights of a
-correction (`correction`), and what must hold of all this (`audit`).
+A mini-batch holds whole groups. A micro-batch holds what fits into memory; its size changes no gradient. The log-probs
+of each batch's first mini-batch are compared with those of the engine without an extra forward pass. Not here: the
+weights of a correction (`correction`), and the checks of these computations (`audit`).
 """
 
 import math
 from collections import defaultdict
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from palaestra.episode import Episode
 from palaestra.record import Lesson
-from palaestra.trainers.audit.live import NO_GAP, audit_gradients, audit_weights, audited_gap
+from palaestra.trainers.audit.live import audit_gradients, audit_weights, audited_gap
 from palaestra.trainers.batch import Batch, Seen
 from palaestra.trainers.config import GRPOConfig
 from palaestra.trainers.forward import Scores, token_logprobs
@@ -27,89 +28,113 @@ from palaestra.trainers.packed import Packed, pack, placed
 from palaestra.trainers.passes import passes
 
 _FREE = math.log(0.9)
-"""Old log-prob below which a token could have been another one: elsewhere an upper clip has nothing to hold back."""
+"""Log of 0.9. Tokens with a higher old probability are hardly ever clipped from above, so
+`clip_ratio/free_high_mean` leaves them out."""
 
 
 def update(
     learner: Learner[GRPOConfig], batch: Batch, advantages: Advantages, seen: Seen
 ) -> tuple[dict[str, float], list[Lesson]]:
-    """Learn from a batch: one step of the learner. Returns its figures, and one Lesson a sample."""
+    """Train on a batch, which is one step of the learner. Return the metrics, and one Lesson for each sample."""
     config, rate = learner.config, learner.rate
     device = next(learner.model.parameters()).device
     correction = corrected(config.recipe.correction, batch, seen)
     values = [np.asarray(value, np.float64) for value in advantages]
-    said: list[tuple[tuple[NDArray[np.float32], ...], int]] = [((), 0)] * len(batch.samples)
-    sums, norms, taught_parts, gap = defaultdict[str, float](float), list[float | None](), 0, dict(NO_GAP)
-    # Without a further term an advantage of 0 has no gradient: its sample counts in the weights and is not computed.
-    every = seen.reference is not None or bool(config.recipe.entropy_coef) or learner.critic is not None
+    logprobs_by_sample: list[tuple[tuple[NDArray[np.float32], ...], int]] = [((), 0)] * len(batch.samples)
+    sums, norms, trained_parts, gap = defaultdict[str, float](float), list[float | None](), 0, dict[str, float]()
+    # If the loss has no other term, an advantage of 0 gives no gradient: the sample counts in the weights only.
+    needs_all_samples = seen.reference is not None or bool(config.recipe.entropy_coef) or learner.critic is not None
     longest = config.recipe.shaping.max_completion_length
     parts = batch.mini_batches(config.optimizer.num_mini_batches)
     for number, part in enumerate(parts * config.optimizer.num_iterations):
         weights = token_weights([correction.kept[i] for i in part], config.recipe.aggregation, longest)
         audit_weights(weights, [correction.kept[i] for i in part], config.recipe.aggregation)
-        taught = [
+        trained = [
             (i, share)
             for i, share in zip(part, weights, strict=True)
-            if correction.kept[i] and (values[i].any() or every)
+            if correction.kept[i] and (values[i].any() or needs_all_samples)
         ]
-        if not taught:
+        if not trained:
             continue
-        places = [i for i, _ in taught]
+        places = [i for i, _ in trained]
         packed = pack(
             [batch.episodes[i] for i in places],
             [values[i] for i in places],
-            [share * correction.factors[i] for i, share in taught],
+            [share * correction.factors[i] for i, share in trained],
             None if seen.reference is None else [seen.reference[i] for i in places],
             None if seen.old is None else [seen.old[i] for i in places],
         ).to(device)
-        said_N = _passes(learner, packed, seen, sums, _lesson_of_critic(learner, batch, seen, places, packed))
-        if learner.critic is not None:
-            learner.critic.step(rate)
-        if not taught_parts:
-            gap = audited_gap(learner, said_N, packed)
+        logprobs_N = _passes(learner, packed, seen, sums, _lesson_of_critic(learner, batch, seen, places, packed))
+        if not trained_parts:
+            gap = audited_gap(learner, logprobs_N, packed)
         norms.append(learner.descend(rate))
-        if number < len(parts):  # What it said before it learned from these tokens, not in later passes.
-            for i, of_sample in zip(places, packed.by_episode(said_N), strict=True):
-                said[i] = _by_row(of_sample, batch.episodes[i]), taught_parts
-        taught_parts += 1
+        if number < len(parts):  # Record the log-probs of the first iteration only.
+            for i, sample_logprobs in zip(places, packed.by_episode(logprobs_N), strict=True):
+                logprobs_by_sample[i] = _by_row(sample_logprobs, batch.episodes[i]), trained_parts
+        trained_parts += 1
     audit_gradients(norms, values, batch, sums)
     learner.step += 1
     sums = defaultdict(float, learner.ranks.summed(sums))
     lessons = [
-        Lesson(learner.step, scored.terms or {}, float(value.mean()), *of_sample, scored.remarks)
-        for scored, value, of_sample in zip(batch.scored, values, said, strict=True)
+        # With one advantage per token and no tokens, the array is empty and has no mean.
+        Lesson(
+            learner.step,
+            scored.terms or {},
+            float(value.mean()) if value.size else 0.0,
+            *sample_logprobs,
+            scored.remarks,
+        )
+        for scored, value, sample_logprobs in zip(batch.scored, values, logprobs_by_sample, strict=True)
     ]
-    taken = [norm for norm in norms if norm is not None]
-    counted = max(sums["tokens"], 1)
+    finite_norms = [norm for norm in norms if norm is not None]
     return {
-        "loss": sums["loss"] / max(taught_parts, 1),
-        "grad_norm": sum(taken) / max(len(taken), 1),
-        "kl": sums["kl"] / counted,
-        "num_tokens/shared_ratio": sums["read"] / max(sums["computed"], 1),
-        **({"critic/loss": sums["critic"] / max(taught_parts, 1)} if learner.critic is not None else {}),
-        "clip_ratio/low_mean": sums["low"] / counted,
-        "clip_ratio/high_mean": sums["high"] / counted,
-        "clip_ratio/region_mean": (sums["low"] + sums["high"]) / counted,
-        "clip_ratio/free_high_mean": sums["free_high"] / max(sums["free"], 1),
-        "optimizer_steps": len(taken),
-        "skipped_steps": len(norms) - len(taken),
+        **({"grad_norm": sum(finite_norms) / len(finite_norms)} if finite_norms else {}),
+        **(_figures(learner, sums, trained_parts) if trained_parts else {}),
+        **_kl(learner, batch, seen, sums),
+        "optimizer_steps": len(finite_norms),
+        "skipped_steps": len(norms) - len(finite_norms),
         **gap,
         **correction.figures,
         "learning_rate": config.optimizer.learning_rate * rate,
-        **({"entropy": sums["entropy"] / counted} if taught_parts else {}),
     }, lessons
+
+
+def _figures(learner: Learner[GRPOConfig], sums: Mapping[str, float], parts: int) -> dict[str, float]:
+    """Return the metrics of the passes that were trained on."""
+    token_count = max(sums["tokens"], 1)
+    return {
+        "loss": sums["loss"] / parts,
+        "entropy/learned": sums["entropy"] / token_count,
+        "num_tokens/shared_ratio": sums["read"] / max(sums["computed"], 1),
+        **({"critic/loss": sums["critic"] / parts} if learner.critic is not None else {}),
+        "clip_ratio/low_mean": sums["low"] / token_count,
+        "clip_ratio/high_mean": sums["high"] / token_count,
+        "clip_ratio/region_mean": (sums["low"] + sums["high"]) / token_count,
+        "clip_ratio/free_high_mean": sums["free_high"] / max(sums["free"], 1),
+    }
+
+
+def _kl(learner: Learner[GRPOConfig], batch: Batch, seen: Seen, sums: Mapping[str, float]) -> dict[str, float]:
+    """Return the mean KL per token, from the loss or from the KL costs; an empty dict if the recipe has no KL."""
+    if seen.reference is not None and sums["tokens"]:
+        return {"kl": sums["kl"] / sums["tokens"]}
+    if seen.costs is not None and any(batch.lengths):
+        return {
+            "kl": float(sum(cost.sum() for cost in seen.costs)) / learner.config.recipe.kl.beta / sum(batch.lengths)
+        }
+    return {}
 
 
 def _lesson_of_critic(
     learner: Learner[GRPOConfig], batch: Batch, seen: Seen, places: list[int], packed: Packed
 ) -> tuple[torch.Tensor, ...]:
-    """What it is to expect before each token, and what it has expected; nothing where there is no critic."""
+    """Return the critic's targets and its earlier predictions for each token; an empty tuple if there is no critic."""
     advantage = learner.config.recipe.advantage
     if not isinstance(advantage, GAE) or seen.values is None:
         return ()
-    expected, episodes = advantage.expected(batch, seen), [batch.episodes[i] for i in places]
-    both = ([expected[i] for i in places], [seen.values[i] for i in places])
-    return tuple(placed(values, episodes).to(packed.ids_N.device) for values in both)
+    value_targets, episodes = advantage.expected(batch, seen), [batch.episodes[i] for i in places]
+    targets_and_values = ([value_targets[i] for i in places], [seen.values[i] for i in places])
+    return tuple(placed(values, episodes).to(packed.ids_N.device) for values in targets_and_values)
 
 
 def _passes(
@@ -119,30 +144,30 @@ def _passes(
     sums: defaultdict[str, float],
     of_critic: tuple[torch.Tensor, ...] = (),
 ) -> torch.Tensor:
-    """Gather the gradient of a mini-batch; returns the log-prob of each of its tokens."""
-    config, said_N = learner.config, torch.zeros_like(packed.sampled_logprobs_N)
+    """Accumulate the gradient of a mini-batch. Return the log-prob of each of its tokens."""
+    config, logprobs_N = learner.config, torch.zeros_like(packed.sampled_logprobs_N)
     for micro, counts in passes(learner.model, packed, config.optimizer.micro_batch_tokens, learner.ranks):
-        own = sums if counts else defaultdict[str, float](float)
+        pass_sums = sums if counts else defaultdict[str, float](float)
         with learner.computing():
             scores = token_logprobs(learner.model, micro, config.play.temperature)
             if counts:
-                said_N[micro.origin_N] = scores.logprobs_N.detach()
-            own["entropy"] += float(scores.entropies_N.detach().sum())
-            own["read"] += len(micro.ids_N)
-            own["computed"] += scores.computed
-            _backward(learner, scores, micro, seen, own)
+                logprobs_N[micro.origin_N] = scores.logprobs_N.detach()
+            pass_sums["entropy"] += float(scores.entropies_N.detach().sum())
+            pass_sums["read"] += len(micro.ids_N)
+            pass_sums["computed"] += scores.computed
+            _backward(learner, scores, micro, seen, pass_sums)
         if of_critic and learner.critic is not None:
             places_S = micro.origin_N[micro.sampled_N]
-            expected_S, before_S = (part_N[places_S] for part_N in of_critic)
+            targets_S, old_values_S = (part_N[places_S] for part_N in of_critic)
             weights_S = micro.weights_N[micro.sampled_N]
-            own["critic"] += learner.critic.learn(scores.hidden_SD, expected_S, before_S, weights_S)
-    return learner.ranks.add(said_N)
+            pass_sums["critic"] += learner.critic.learn(scores.hidden_SD, targets_S, old_values_S, weights_S)
+    return learner.ranks.add(logprobs_N)
 
 
 def _backward(
     learner: Learner[GRPOConfig], scores: Scores, micro: Packed, seen: Seen, sums: defaultdict[str, float]
 ) -> None:
-    """Add one micro-batch's gradient, and its figures to `sums`."""
+    """Add the gradient of one micro-batch, and add its metrics to `sums`."""
     recipe, sampled_N, logprobs_N = learner.config.recipe, micro.sampled_N, scores.logprobs_N
     result = recipe.loss(
         logprobs_N[sampled_N],
@@ -168,7 +193,7 @@ def _backward(
 
 
 def _by_row(said: NDArray[np.float32], episode: Episode) -> tuple[NDArray[np.float32], ...]:
-    """The log-probs of an episode's sampled tokens as one array a token row, 0 where nothing was sampled."""
+    """Return the log-probs of an episode as one array per token row, 0 where nothing was sampled."""
     parts = []
     for row in episode.rows:
         part = np.zeros(len(row), np.float32)

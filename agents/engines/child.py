@@ -1,6 +1,6 @@
-"""The program that `process` starts: a torch engine that is told through a pipe what to do.
+"""The program that `process` starts: a torch engine that takes its commands from a pipe.
 
-It ends when the pipe does, so with the process that started it, and then removes the folder that both have used.
+It ends when the pipe closes, so with the process that started it, and then removes the folder that both have used.
 """
 
 import shutil
@@ -20,11 +20,11 @@ from palaestra.agents.engines.torch_engine import TorchEngine
 from palaestra.protocols import Completion, Request
 
 _SIGN_OF_LIFE = 1.0
-"""Seconds after which it says that it lives, though no turn has ended."""
+"""Seconds between heartbeats while no turn ends."""
 
 
 class Talking(TorchEngine):
-    """Calls `after` at each step, also while a pause waits for turns: a long silence would be taken for a death."""
+    """Calls `after` at each step, also while a pause waits for turns: the parent takes a long silence for a crash."""
 
     after: Callable[[], None]
 
@@ -35,19 +35,19 @@ class Talking(TorchEngine):
 
 
 class Child:
-    """The engine behind the pipe, and whose ticket is which."""
+    """The engine behind the pipe, with the mapping of the parent's tickets to the engine's."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.folder = ""
         self.engine: Talking
         self.theirs: dict[int, int] = {}
-        """The starter's ticket of each of the engine's."""
+        """The parent's ticket of each ticket of the engine; `ours` is the inverse."""
         self.ours: dict[int, int] = {}
         self.said_at = 0.0
 
     def serve(self) -> None:
-        """Answer until the pipe ends."""
+        """Execute commands and send answers until the pipe closes."""
         self.obey(*self.connection.recv())
         while True:
             while self.connection.poll(0 if self.engine.busy else None):
@@ -65,17 +65,17 @@ class Child:
             self.say("done", [replace(completion, ticket=ticket) for completion, ticket in pairs])
 
     def live(self) -> None:
-        """Say so, now and then."""
+        """Send a heartbeat if nothing was sent for a second."""
         if time.monotonic() > self.said_at + _SIGN_OF_LIFE:
             self.say("done", [])
 
     def say(self, kind: str, value: Any) -> None:
-        """Send a message, with the count of tokens."""
+        """Send a message, with the count of tokens sampled so far."""
         self.said_at = time.monotonic()
         self.connection.send((kind, value, self.engine.sampled))
 
     def obey(self, command: str, *arguments: Any) -> None:
-        """Do what is asked. Turns are answered later, everything else now."""
+        """Execute a command. Turns are answered later, all other commands at once."""
         if command == "submit":
             self.submit(*arguments)
         elif command == "cancel":
@@ -85,8 +85,8 @@ class Child:
             self.say("ok", act(*arguments))
 
     def open(self, folder: str, dtype: str, attention: str, stops: list[int], options: dict[str, Any]) -> None:
-        """Make the model, without weights yet, and the engine."""
-        config = AutoConfig.from_pretrained(folder)
+        """Make the model, whose weights come later, and the engine."""
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         model: Any = AutoModelForCausalLM.from_config(
             config, dtype=getattr(torch, dtype), attn_implementation=attention
         )
@@ -94,11 +94,11 @@ class Child:
         self.engine.after = self.live
 
     def weights(self, path: str, version: int) -> None:
-        """Read them from a file."""
+        """Read new weights from a file."""
         self.engine.update_weights(load_file(path).items(), version)
 
     def held(self) -> int:
-        """Bytes of the cache."""
+        """Return the bytes of the cache."""
         return self.engine.held_bytes
 
     def submit(self, ticket: int, request: Request) -> None:
@@ -107,15 +107,15 @@ class Child:
         self.theirs[self.ours[ticket]] = ticket
 
     def cancel(self, ticket: int) -> None:
-        """End a turn, if it has not ended."""
+        """Cancel a turn if it has not ended."""
         if ticket in self.ours:
             self.engine.cancel(self.ours[ticket])
             del self.theirs[self.ours.pop(ticket)]
 
 
 def main(handle: int) -> None:
-    """Serve the pipe of this number."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Whoever started it decides.
+    """Serve the pipe with this file descriptor."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent process decides when it ends.
     torch.set_num_threads(1)
     child = Child(Connection(handle))
     try:

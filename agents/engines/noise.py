@@ -11,16 +11,16 @@ import torch
 from torch import Tensor
 
 _FIRST, _SECOND = 0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64
-"""Of splitmix64, as signed numbers."""
+"""Multipliers of splitmix64, as signed numbers."""
 
 
 def row_key(seed: int, task: int, start_seed: int, turn: int) -> int:
-    """The 32-bit key of one turn's noise."""
+    """Return the 32-bit key of one turn's noise."""
     return int.from_bytes(hashlib.blake2b(f"{seed}/{task}/{start_seed}/{turn}".encode(), digest_size=4).digest(), "big")
 
 
 def uniform(keys_W: Tensor, positions_W: Tensor) -> Tensor:
-    """A number of 48 bits between 0 and 1, never either, for one position of each row; float64 [W]."""
+    """Return a number of 48 bits in the open interval (0, 1) for one position of each row; float64 [W]."""
     x_W = (keys_W << 24) ^ positions_W
     x_W = (x_W ^ _right(x_W, 30)) * _FIRST
     x_W = (x_W ^ _right(x_W, 27)) * _SECOND
@@ -29,5 +29,5 @@ def uniform(keys_W: Tensor, positions_W: Tensor) -> Tensor:
 
 
 def _right(x: Tensor, bits: int) -> Tensor:
-    """Shift as if the number had no sign, which torch would repeat."""
+    """Shift right and fill with zeros; torch alone would repeat the sign bit."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)

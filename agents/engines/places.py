@@ -1,4 +1,4 @@
-"""Which turn has which place of the torch engine's cache, and which turns wait for one.
+"""The scheduler of the torch engine's cache: it gives places to turns, and queues the turns that wait for one.
 
 Turns are admitted in order, as many as there is room for; rows that run are brought together into the first places;
 where they outgrow the memory, the one that came last goes back to the queue.
@@ -19,10 +19,10 @@ _WIDTH = 4
 
 
 class Places:
-    """The places, those who have them and those who wait."""
+    """The places of the cache, the turns that run in them, and the queue."""
 
     _block = 1
-    """Tokens a row that one step samples."""
+    """Count of tokens that one step samples for each row."""
     _graphs: Graphs | None = None
 
     def __init__(self, cache: SlotCache, slots: int, seed: int, longest: int) -> None:
@@ -41,36 +41,38 @@ class Places:
         return [slot for slot in self._slots if slot.ticket is not None]
 
     def _requeue(self, running: Sequence[Slot]) -> None:
-        """Put turns back to where they came from; what they had sampled is thrown away."""
+        """Put turns back at the front of the queue; their sampled tokens are thrown away."""
         for slot in sorted(running, key=lambda slot: slot.used, reverse=True):
             assert slot.ticket is not None and slot.request is not None
             self._queue.appendleft((slot.ticket, slot.request))
             slot.ticket = None
 
     def _admit(self) -> None:
-        """Give queued turns a slot: the one where their row still lies, else the one unused for longest."""
+        """Give queued turns a slot: the one that still holds their row, otherwise the one unused for longest."""
         if not self._queue:
             return
         running = self._running()
         idle = [slot for slot in self._slots if slot.ticket is None]
         longest, admitted = max((slot.length for slot in running), default=0), list[tuple[int, Request]]()
         while self._queue and len(admitted) < len(idle):
-            # In order, or a long row would wait for ever behind short ones.
+            # Admit in order: otherwise a long row could wait for ever behind short ones.
             longest = max(longest, len(self._queue[0][1].ids))
             if len(running) + len(admitted) >= self._cache.places_for(longest + self._block - 1):
                 break
             admitted.append(self._queue.popleft())
         homes = {slot.row: slot for slot in idle}
         chosen = [homes.pop(request.row, None) for _, request in admitted]
-        taken = {slot.place for slot in chosen if slot is not None}
-        strange = iter(sorted((slot for slot in idle if slot.place not in taken), key=lambda s: (s.used, s.place)))
+        used_places = {slot.place for slot in chosen if slot is not None}
+        other_slots = iter(
+            sorted((slot for slot in idle if slot.place not in used_places), key=lambda s: (s.used, s.place))
+        )
         for slot, (ticket, request) in zip(chosen, admitted, strict=True):
             self._clock += 1
             key = row_key(self.seed, request.start.task, request.start.seed, request.turn)
-            (slot or next(strange)).take(ticket, request, key, self._clock, self._longest)
+            (slot or next(other_slots)).take(ticket, request, key, self._clock, self._longest)
 
     def _make_room(self, running: list[Slot]) -> list[Slot]:
-        """Let the cache hold these rows and what they sample now; those for which there is no place leave."""
+        """Resize the cache for these rows and the next tokens, requeue rows that do not fit; return the others."""
         if not running:
             return running
         running = sorted(running, key=lambda slot: slot.used)
@@ -94,29 +96,31 @@ class Places:
         return running
 
     def _width(self, running: int) -> int:
-        """How many places a decode step of this many rows computes."""
+        """Return the count of places that a decode step of this many rows computes."""
         width = -(-running // _WIDTH) * _WIDTH
-        if self._graphs is not None:  # Each width is a graph of its own: few of them, then.
+        if self._graphs is not None:  # Each width is a graph of its own, so allow few widths.
             width = max(_WIDTH, 1 << (running - 1).bit_length())
         return min(width, self._cache.places)
 
     def _move_together(self, decoding: list[Slot], width: int) -> None:
-        """Bring the rows that decode into the first `width` places, in exchange for those that do not."""
+        """Move the rows that decode into the first `width` places, in exchange for rows that do not decode."""
         outside = [slot for slot in decoding if slot.place >= width]
         if not outside:
             return
         self._exchange(outside, [slot for slot in self._slots[:width] if slot.ticket is None or slot.fresh])
 
     def _exchange(self, outside: list[Slot], inside: list[Slot]) -> None:
-        """Bring these rows into places of others, of which there are enough, and those to theirs."""
+        """Exchange the places of the outside rows with those of inside rows, of which there are enough."""
         pairs = list(zip(outside, inside, strict=False))
-        held = self._cache.places  # A place behind them has no memory: what would go there is lost.
-        moves = [(a.place, b.place) for pair in pairs for a, b in (pair, pair[::-1]) if a.cached and b.place < held]
+        place_count = self._cache.places  # Places from this index on have no memory: a row moved there is lost.
+        moves = [
+            (a.place, b.place) for pair in pairs for a, b in (pair, pair[::-1]) if a.cached and b.place < place_count
+        ]
         if moves:
             length = max(len(slot.cached) for pair in pairs for slot in pair)
             self._cache.copy([source for source, _ in moves], [target for _, target in moves], length)
         for out, into in pairs:
             out.place, into.place = into.place, out.place
             self._slots[out.place], self._slots[into.place] = out, into
-            if into.place >= held:
+            if into.place >= place_count:
                 into.forget()

@@ -1,9 +1,9 @@
-"""The built-in engine in a process of its own, with its own copy of the weights: play goes on while a trainer computes.
+"""The built-in engine in a process of its own, with its own copy of the weights: it samples while a trainer computes.
 
 The child is a new Python (never a fork) with one torch thread. Requests and completions go through a pipe, weights
-through a safetensors file in memory, which is kept until the next: a child that dies is started again from it, and the
-turns in flight are asked for again. One that dies again and again without an answer is an error with its last words.
-It ends when this process does. No wait is without a deadline.
+through a safetensors file in memory, which is kept until the next: a child that crashes is started again from it, and
+the turns in flight are submitted again. Repeated crashes without an answer raise an error with the last output. The
+child ends when this process does. Every wait has a timeout.
 
 Left out: other machines (see the vLLM engine).
 """
@@ -31,15 +31,15 @@ from palaestra.errors import PalaestraError, UsageError
 from palaestra.protocols import Completion, PauseMode, Request
 
 _STARTS = 3
-"""How often in a row a child may die before it has answered anything."""
+"""Count of crashes in a row without an answer that raise an error."""
 
 
 class EngineLost(PalaestraError):
-    """The engine's process has ended and could not be started again, or does not answer."""
+    """Raised if the engine's process has ended and could not be started again, or does not answer."""
 
 
 class _Died(Exception):
-    """The child is gone; another may be started."""
+    """Raised if the child has ended; another may be started."""
 
 
 class ProcessEngine:
@@ -55,7 +55,7 @@ class ProcessEngine:
         cache_tokens: int | None = None,
         deadline: float = 300.0,
     ) -> None:
-        """`deadline`: seconds in which the child must start, take weights, or give a sign of life."""
+        """`deadline`: seconds in which the child must start, take weights, or send a heartbeat."""
         self.version = 0
         self._longest = getattr(model.config, "max_position_embeddings", None) or 2**31
         self._deadline = deadline
@@ -67,7 +67,7 @@ class ProcessEngine:
         model.config.save_pretrained(self._folder)
         self._weights = self._write(dict(model.named_parameters()))
         self._dtype = str(model.dtype).removeprefix("torch.")
-        # One that was registered in this process, as a trainer's, is unknown over there, and stands for sdpa.
+        # An implementation that a trainer registered in this process is unknown to the child; sdpa replaces it.
         self._attention = "eager" if model.config._attn_implementation == "eager" else "sdpa"
         self._tickets = count()
         self._asked: dict[int, Request] = {}
@@ -77,7 +77,7 @@ class ProcessEngine:
         self._deaths = 0
         self._heard_at = 0.0
         self._said = ""
-        # At the latest when this process ends: weights in memory would stay.
+        # Remove the folder at exit at the latest: otherwise its weights would stay in memory.
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         try:
             self._start()
@@ -86,12 +86,12 @@ class ProcessEngine:
 
     @property
     def shares_weights(self) -> bool:
-        """It has a copy."""
+        """Return False: the engine has a copy."""
         return False
 
     @property
     def sampled(self) -> int:
-        """Tokens of all children, as far as they were heard of."""
+        """Return the count of tokens of all children, as far as they have reported it."""
         return self._sampled_before + self._sampled
 
     def submit(self, request: Request) -> int:
@@ -115,22 +115,22 @@ class ProcessEngine:
         return ticket
 
     def poll(self, timeout: float = 0.0) -> list[Completion]:
-        """Answers that have come; waits for the first."""
-        until = time.monotonic() + timeout
+        """Return the answers received; wait up to `timeout` seconds for the first."""
+        end = time.monotonic() + timeout
         while True:
             try:
-                self._listen(0.0 if self._ready else max(0.0, until - time.monotonic()))
+                self._listen(0.0 if self._ready else max(0.0, end - time.monotonic()))
                 while not self._inbox.empty():
                     self._listen(0.0)
             except _Died:
                 self._restart()
-            if self._ready or time.monotonic() >= until:
+            if self._ready or time.monotonic() >= end:
                 break
         done, self._ready = self._ready, []
         return done
 
     def cancel(self, ticket: int) -> None:
-        """Forget a turn, answered or not."""
+        """Cancel a turn, answered or not."""
         self._ready = [completion for completion in self._ready if completion.ticket != ticket]
         if self._asked.pop(ticket, None) is not None:
             try:
@@ -139,7 +139,7 @@ class ProcessEngine:
                 self._restart()
 
     def update_weights(self, tensors: Iterable[tuple[str, Any]], version: int) -> None:
-        """Write them down and have the child read them."""
+        """Write the weights to a file and let the child read it."""
         new = dict(tensors)
         if unknown := sorted(set(new) - set(self._names)):
             raise UsageError(f"update_weights brought {unknown[0]!r}, which the engine's model does not have")
@@ -165,17 +165,17 @@ class ProcessEngine:
         self._released = True
 
     def reclaim(self) -> None:
-        """Let it grow again."""
+        """Let the child's cache grow again."""
         self._released = False
         self._call("reclaim")
 
     @property
     def held_bytes(self) -> int:
-        """Memory of the child's cache."""
+        """Return the bytes of the child's cache."""
         return int(self._call("held"))
 
     def health(self) -> str:
-        """What is wrong: a child that is gone, or does not answer within some seconds."""
+        """Return why the engine does not work (the child has ended, or does not answer within 10 s), else ""."""
         try:
             return str(self._call("health", deadline=min(self._deadline, 10.0)))
         except PalaestraError as error:
@@ -187,28 +187,28 @@ class ProcessEngine:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _write(self, tensors: dict[str, Any]) -> Path:
-        """Weights as a file. A name of its own each time: the child may still be reading the last."""
+        """Write the weights to a new file; return its path. The child may still be reading the previous file."""
         path = self._folder / f"{time.monotonic_ns()}.safetensors"
         save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
         return path
 
     def _start(self) -> None:
-        """Start a child, give it the weights and the state, and ask it for all that is in flight."""
-        ours, theirs = Pipe()
+        """Start a child, give it the weights and the state, and submit all turns in flight."""
+        connection, child_connection = Pipe()
         self._last_words = (self._folder / "stderr.txt").open("w+b")
         self._child = subprocess.Popen(
-            [sys.executable, "-m", "palaestra.agents.engines.child", str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
+            [sys.executable, "-m", "palaestra.agents.engines.child", str(child_connection.fileno())],
+            pass_fds=[child_connection.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=self._last_words,
             stderr=self._last_words,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"},
         )
-        theirs.close()
-        self._connection = ours
+        child_connection.close()
+        self._connection = connection
         self._inbox: queue.SimpleQueue[tuple[str, Any, int] | None] = queue.SimpleQueue()
-        # A thread empties the pipe, or a trainer that computes for minutes would make the child wait for it.
-        threading.Thread(target=_read, args=(ours, self._inbox), daemon=True).start()
+        # A thread empties the pipe: otherwise the child would wait while a trainer computes for minutes.
+        threading.Thread(target=_read, args=(connection, self._inbox), daemon=True).start()
         self._heard_at = time.monotonic()
         self._ask("open", str(self._folder), self._dtype, self._attention, self._stops, self._options)
         self._ask("weights", str(self._weights), self.version)
@@ -220,7 +220,7 @@ class ProcessEngine:
             self._send("submit", ticket, request)
 
     def _restart(self) -> None:
-        """After a death: another child, that is asked for everything again."""
+        """After a crash, start a new child process and submit all requests again."""
         while True:
             self._deaths += 1
             code = self._end()
@@ -236,7 +236,7 @@ class ProcessEngine:
                 continue
 
     def _end(self) -> int:
-        """Kill the child, if it lives; its exit status."""
+        """Kill the child if it still runs; return its exit status."""
         if self._child.poll() is None:
             self._child.kill()
         code = self._child.wait()
@@ -254,7 +254,7 @@ class ProcessEngine:
             raise _Died from None
 
     def _listen(self, timeout: float) -> tuple[str, Any] | None:
-        """Take one message of the child, if one comes in time: its answer to a command, or what it has sampled."""
+        """Receive one message of the child within the timeout. Return an answer to a command, otherwise None."""
         try:
             message = self._inbox.get(timeout=timeout) if timeout > 0 else self._inbox.get_nowait()
         except queue.Empty:
@@ -275,19 +275,19 @@ class ProcessEngine:
         return None
 
     def _ask(self, *message: Any, deadline: float | None = None) -> Any:
-        """Give a command and wait for the answer."""
+        """Send a command and wait for the answer."""
         self._send(*message)
         until = time.monotonic() + (deadline or self._deadline)
-        while (left := until - time.monotonic()) > 0:
-            answer = self._listen(min(left, 1.0))
+        while (remaining_seconds := until - time.monotonic()) > 0:
+            answer = self._listen(min(remaining_seconds, 1.0))
             if answer is not None:
                 return answer[1]
-            if message[0] == "pause":  # Waiting for turns is no silence: the child says that it lives.
+            if message[0] == "pause":  # While it waits for turns, the child sends heartbeats.
                 until = self._heard_at + (deadline or self._deadline)
         raise EngineLost(f"the engine's process did not answer {message[0]!r} in {deadline or self._deadline:.0f} s")
 
     def _call(self, *message: Any, deadline: float | None = None) -> Any:
-        """Give a command, to another child if this one dies of it."""
+        """Send a command and wait for the answer; after a crash, send it to a new child."""
         while True:
             try:
                 return self._ask(*message, deadline=deadline)
@@ -296,7 +296,7 @@ class ProcessEngine:
 
 
 def _read(connection: Connection, inbox: "queue.SimpleQueue[tuple[str, Any, int] | None]") -> None:
-    """Move what comes into the inbox; None when nothing can come any more."""
+    """Move messages from the pipe to the inbox; put None when the pipe has closed."""
     try:
         while True:
             inbox.put(connection.recv())

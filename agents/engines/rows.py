@@ -1,10 +1,10 @@
-"""What the torch engine knows of each place of its cache, and which rows can copy their beginning from another's.
+"""The state of each place of the torch engine's cache, and the rows that can copy their prefix from another place.
 
 Eight rollouts of one prompt are one prefill and seven copies; a rollout that comes later copies from a place where the
-prompt still lies, whoever works there; different prompts that begin alike (a system text, tool schemas) are prefilled
-one first, the others after it from where they differ.
+prompt still lies, even if another row runs there; of different prompts that begin alike (a system text, tool schemas),
+one is prefilled first, and the others after it from where they differ.
 
-Left out: a store of prefixes that outlives the rows. What no place holds any more is computed again.
+Left out: a store of prefixes that outlives the rows. A prefix that no place holds is computed again.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,28 +13,28 @@ from dataclasses import dataclass, field
 from palaestra.protocols import Request
 
 _WORTH_COPYING = 8
-"""A prefix shorter than this is computed again: cheaper than looking it up."""
+"""Least tokens of a prefix worth copying; a shorter one is computed again, which is cheaper."""
 _WORTH_WAITING = 32
-"""A row waits for another that is prefilled now, which costs a pass of its own, if it is spared this many tokens."""
+"""Least tokens that a row must save to be prefilled in a second pass, after a row with the same prefix."""
 
 
 @dataclass(slots=True)
 class Slot:
-    """One place of the cache: whose it is, which tokens lie there, and the turn it is decoding."""
+    """One place of the cache: its row, its cached tokens, and the turn that it decodes."""
 
     place: int
     row: int = -1
     cached: list[int] = field(default_factory=list)
-    """The tokens whose keys and values lie here; of an earlier row, too, until this one is prefilled."""
+    """Tokens whose keys and values are cached here; those of an earlier row until this row is prefilled."""
     used: int = 0
     ticket: int | None = None
-    """None while the slot is idle."""
+    """Ticket of the running turn; None while the slot is idle."""
     fresh: bool = False
-    """The row is to be prefilled, in part at least, before it decodes."""
+    """True if the row must be prefilled, at least in part, before it decodes."""
     home: bool = False
-    """The row's own earlier turns lie here."""
+    """True if earlier turns of the same row are cached here."""
     request: Request | None = None
-    """The turn as it was asked for, to begin anew should it lose its place."""
+    """The original request, to begin again if the turn loses its place."""
     prompt: list[int] = field(default_factory=list)
     room: int = 0
     key: int = 0
@@ -43,7 +43,7 @@ class Slot:
     versions: list[int] = field(default_factory=list)
 
     def take(self, ticket: int, request: Request, key: int, used: int, longest: int) -> None:
-        """Begin a turn here. What is cached stays as it is: it may be what somebody wants to copy."""
+        """Begin a turn here. The cached tokens stay: another row may want to copy them."""
         self.home = self.row == request.row
         self.row, self.ticket, self.used, self.key, self.fresh = request.row, ticket, used, key, True
         self.request, self.prompt = request, list(request.ids)
@@ -51,18 +51,18 @@ class Slot:
         self.ids, self.logprobs, self.versions = [], [], []
 
     def forget(self) -> None:
-        """Nothing of value lies here any more."""
+        """Mark the slot as empty."""
         self.row, self.used, self.cached = -1, 0, []
 
     @property
     def length(self) -> int:
-        """Tokens of the running turn's whole row, so far."""
+        """Return the count of tokens of the running turn's whole row so far."""
         return len(self.prompt) + len(self.ids)
 
 
 @dataclass(slots=True)
 class Feed:
-    """A row to prefill: `whole` from `begin` on; what is before lies at `source`. `twins` want just the same."""
+    """A row to prefill: `whole` from `begin` on; earlier tokens are cached at `source`. `twins` are equal rows."""
 
     slot: Slot
     whole: list[int]
@@ -72,23 +72,23 @@ class Feed:
 
     @property
     def missing(self) -> int:
-        """How many tokens are to be computed."""
+        """Return the count of tokens to compute."""
         return len(self.whole) - self.begin
 
 
 def plan(fresh: Iterable[Slot], slots: Sequence[Slot]) -> tuple[list[Feed], list[Feed]]:
-    """What to prefill first, and what after it because it begins as one of the first does."""
-    found: dict[tuple[int, ...], Feed] = {}
+    """Return the rows to prefill first, and those to prefill after them, which share a prefix with one of the first."""
+    feeds: dict[tuple[int, ...], Feed] = {}
     for slot in fresh:
         whole = slot.prompt + slot.ids
-        known = found.get(tuple(whole))
-        if known is None:
-            found[tuple(whole)] = Feed(slot, whole, *_best_source(slot, whole, slots))
+        twin_feed = feeds.get(tuple(whole))
+        if twin_feed is None:
+            feeds[tuple(whole)] = Feed(slot, whole, *_best_source(slot, whole, slots))
         else:
-            known.twins.append(slot)
+            twin_feed.twins.append(slot)
     first: list[Feed] = []
     second: list[Feed] = []
-    for feed in found.values():
+    for feed in feeds.values():
         lengths = [common(other.whole, feed.whole) for other in first]
         longest = max(lengths, default=0)
         if longest - feed.begin >= _WORTH_WAITING:
@@ -100,7 +100,7 @@ def plan(fresh: Iterable[Slot], slots: Sequence[Slot]) -> tuple[list[Feed], list
 
 
 def common(held: list[int], wanted: list[int]) -> int:
-    """Length of the longest common prefix, one short of all that is wanted: the last token is fed and answered."""
+    """Return the length of the longest common prefix, less than len(wanted): the last token must be fed."""
     low, high = 0, min(len(held), len(wanted) - 1)
     if held[:high] == wanted[:high]:
         return high
@@ -114,7 +114,7 @@ def common(held: list[int], wanted: list[int]) -> int:
 
 
 def _best_source(slot: Slot, whole: list[int], slots: Sequence[Slot]) -> tuple[int, int]:
-    """How many tokens of this row are cached, and where: at home if its earlier turns are, else wherever most are."""
+    """Return how many tokens of this row are cached, and the place: its own if it has any, otherwise the best one."""
     begin, source = common(slot.cached, whole), slot.place
     if slot.home and begin:
         return begin, source

@@ -1,4 +1,4 @@
-"""From logits to words: temperature, truncation, and one random number a row.
+"""Samples words from logits: temperature, truncation, and one random number a row.
 
 A word is found where the row's number falls among the summed probabilities, which costs a small part of the output
 layer. Blocks of words are summed first, and only the block that was hit is summed word by word, in float64. The
@@ -19,11 +19,11 @@ from palaestra.protocols import Request
 
 _BLOCK = 512
 _ALL = 2.0
-"""A share of the probability that keeps every word, whatever the sums round to."""
+"""A top_p that keeps every word, however the sums round."""
 
 
 class Settings(NamedTuple):
-    """How each row of a step is sampled: tensors on the engine's device."""
+    """Sampling settings of each row of a step: tensors on the engine's device."""
 
     keys_W: Tensor
     temperatures_W: Tensor
@@ -33,24 +33,28 @@ class Settings(NamedTuple):
 
     @classmethod
     def of(cls, keys: Sequence[int], requests: Sequence[Request | None], device: torch.device) -> "Settings":
-        """Of these rows; None is a row that nobody will read."""
-        asked = [(1.0, 1.0, 0, 0.0) if r is None else (r.temperature, r.top_p, r.top_k, r.min_p) for r in requests]
+        """Return the settings of rows; the request None stands for a row whose sample is not used."""
+        row_settings = [
+            (1.0, 1.0, 0, 0.0) if r is None else (r.temperature, r.top_p, r.top_k, r.min_p) for r in requests
+        ]
         numbers = torch.tensor(
-            [(heat, _ALL if p >= 1 else p, least) for heat, p, _, least in asked], device=device, dtype=torch.float32
+            [(heat, _ALL if p >= 1 else p, least) for heat, p, _, least in row_settings],
+            device=device,
+            dtype=torch.float32,
         )
-        whole = torch.tensor([keys, [k or 2**31 for *_, k, _ in asked]], device=device)
+        whole = torch.tensor([keys, [k or 2**31 for *_, k, _ in row_settings]], device=device)
         return cls(whole[0], numbers[:, 0], numbers[:, 1], whole[1], numbers[:, 2])
 
 
 def truncates(request: Request) -> bool:
-    """Whether the request leaves words out."""
+    """Return whether the request truncates the distribution."""
     return request.temperature > 0 and (request.top_p < 1 or request.top_k > 0 or request.min_p > 0)
 
 
 def sample(
     logits_WV: Tensor, positions_W: Tensor, settings: Settings, *, greedy: bool, truncated: bool
 ) -> tuple[Tensor, Tensor]:
-    """The next word of each row and its log-prob. `greedy`, `truncated`: whether any row is."""
+    """Return the next word of each row and its log-prob. `greedy`, `truncated`: whether any row is."""
     cold_W1 = (settings.temperatures_W == 0)[:, None]
     heat_W1 = settings.temperatures_W[:, None]
     logits_WV = logits_WV / (torch.where(cold_W1, 1.0, heat_W1) if greedy else heat_W1)
@@ -65,7 +69,7 @@ def sample(
 
 
 def _drawn(logprobs_WV: Tensor, uniform_W: Tensor) -> Tensor:
-    """The word of each row where its number falls; words without probability are never hit."""
+    """Return the word of each row where its number falls; words without probability are never sampled."""
     words = logprobs_WV.shape[1]
     whole = words // _BLOCK
     chances_WV = logprobs_WV.exp()
@@ -73,7 +77,7 @@ def _drawn(logprobs_WV: Tensor, uniform_W: Tensor) -> Tensor:
     sums_WN = torch.cat([sums_WN, chances_WV[:, whole * _BLOCK :].sum(-1, keepdim=True)], dim=1)
     sums_WN = sums_WN.to(torch.float64).cumsum(-1)
     aim_W1 = uniform_W[:, None] * sums_WN[:, -1:]
-    # Clamped for rows that are no numbers: their log-prob says so, and whoever reads it decides.
+    # Clamped for rows of NaN: their log-prob is NaN too, and the caller decides.
     block_W1 = torch.searchsorted(sums_WN, aim_W1, right=True).clamp_(max=whole)
     before_W1 = torch.where(block_W1 > 0, sums_WN.gather(1, (block_W1 - 1).clamp_(min=0)), 0.0)
     places_WB = block_W1 * _BLOCK + torch.arange(_BLOCK, device=chances_WV.device)
@@ -86,7 +90,7 @@ def _drawn(logprobs_WV: Tensor, uniform_W: Tensor) -> Tensor:
 
 
 def _truncated(logits_WV: Tensor, settings: Settings) -> Tensor:
-    """Logits, minus infinity where a word is left out."""
+    """Return the logits, with minus infinity for words that are left out."""
     sorted_WV, order_WV = logits_WV.sort(dim=-1, descending=True, stable=True)
     chances_WV = torch.softmax(sorted_WV, dim=-1).to(torch.float64)
     kept_WV = chances_WV >= settings.min_p_W[:, None] * chances_WV[:, :1]

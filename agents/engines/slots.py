@@ -20,7 +20,7 @@ from torch import Tensor
 
 _GRANULE = 16
 _BOUNDED_GRANULE = 64
-"""Where tokens are few, a place grows by little at a time, and each time everything is copied."""
+"""Granule if the cache is bounded: places grow by little at a time, and each growth copies everything."""
 
 
 class SlotCache:
@@ -43,18 +43,18 @@ class SlotCache:
         self._span = 0
 
     def aim(self, places: Sequence[int], positions: Tensor, span: int) -> Tensor:
-        """Choose the places and the positions [places, tokens] to write; returns the attention mask.
+        """Choose the places and the positions [places, tokens] to write; return the attention mask.
 
-        `span` is the longest row in sight, counted with what is written now. Places that lie side by side, in order,
-        are read where they are; others are gathered first.
+        `span` is the length of the longest of these rows, including the tokens written now. Places that lie side by
+        side, in order, are read where they are; others are gathered first.
         """
         self._span = min(-(-span // _GRANULE) * _GRANULE, self.room)
         first, end = places[0], places[0] + len(places)
         side_by_side = list(places) == list(range(first, end))
-        # Made on the device where it can be: a captured step may not wait for the host.
+        # Made on the device if possible: a captured step may not wait for the host.
         rows = torch.arange(first, end, device=self._device) if side_by_side else self._indices(places)
         self._rows = slice(first, end) if side_by_side else rows
-        # The last position belongs to no row: what is fed behind the room, as padding, goes there.
+        # No row uses the last position: padding beyond the room is written there.
         positions = positions.clamp(max=self.room - 1)
         lines = (rows[:, None, None] * self._heads.shape[1] + self._heads) * self.room + positions[:, None, :]
         self._where = lines.flatten()
@@ -62,20 +62,20 @@ class SlotCache:
         return keys[None, None, None, :] <= positions[:, None, :, None]
 
     def update(self, keys: Tensor, values: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Called by each attention layer: store what is new, return what the rows attend to."""
-        seen = []
+        """Store new keys and values; return those that the rows attend to. Each attention layer calls it."""
+        visible = []
         for stored, new in zip(self._layers[layer], (keys, values), strict=True):
             width = stored.shape[3]
             stored.view(-1, width).index_copy_(0, self._where, new.reshape(-1, width))
-            seen.append(stored[:, :, : self._span][self._rows])
-        return seen[0], seen[1]
+            visible.append(stored[:, :, : self._span][self._rows])
+        return visible[0], visible[1]
 
     def get_seq_length(self, layer: int = 0) -> int:
-        """Asked by models that are given no position ids; the engine always gives them."""
+        """Return 0. Only models without position ids use it; the engine always passes them."""
         return 0
 
     def copy(self, sources: Sequence[int], targets: Sequence[int], length: int) -> None:
-        """Copy the first `length` positions from sources to targets, all at once: two places may trade theirs."""
+        """Copy the first `length` positions from sources to targets, all at once: two places may exchange theirs."""
         take, put = self._indices(sources), self._indices(targets)
         for layer in self._layers:
             for stored in layer:
@@ -83,38 +83,38 @@ class SlotCache:
                 part[put] = part[take]
 
     def clear(self) -> None:
-        """Forget everything, to the last bit."""
+        """Set all keys and values to zero."""
         for layer in self._layers:
             for stored in layer:
                 stored.zero_()
 
     def free(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         for layer in self._layers:
             for index, stored in enumerate(layer):
                 layer[index] = stored.new_zeros((self._slots, stored.shape[1], 0, stored.shape[3]))
 
     @property
     def places(self) -> int:
-        """Rows that it can hold now."""
+        """Return the count of rows that the cache can hold now."""
         return self._layers[0][0].shape[0]
 
     @property
     def room(self) -> int:
-        """Positions of each place."""
+        """Return the count of positions of each place."""
         return self._layers[0][0].shape[2]
 
     @property
     def bytes(self) -> int:
-        """What it holds."""
+        """Return the size of the cache in bytes."""
         return sum(stored.nbytes for layer in self._layers for stored in layer)
 
     def places_for(self, length: int) -> int:
-        """How many rows of this length can be held at once; at least one."""
+        """Return how many rows of this length fit at once; at least one."""
         return self._slots if self._tokens is None else max(1, min(self._slots, self._tokens // self._least(length)))
 
     def size_for(self, length: int, rows: int) -> tuple[int, int]:
-        """Places and room with which so many rows of this length are held: as now, if that will do."""
+        """Return the places and the room that hold so many rows of this length: the present ones if they suffice."""
         if length < self.room and rows <= self.places:
             return self.places, self.room
         generous = max(self._least(length), min(2 * self.room, self.room + 4096))
@@ -123,16 +123,16 @@ class SlotCache:
         return self.places_for(length), self._least(length)
 
     def resize(self, places: int, room: int) -> None:
-        """Change shape; what lies in places and at positions that stay is kept. One tensor after the other."""
+        """Change the shape, one tensor after the other; places and positions that remain keep their content."""
         for layer in self._layers:
             for index, stored in enumerate(layer):
                 changed = stored.new_zeros((places, stored.shape[1], room, stored.shape[3]))
-                kept = stored[:places, :, :room]
-                changed[: kept.shape[0], :, : kept.shape[2]] = kept
+                old_part = stored[:places, :, :room]
+                changed[: old_part.shape[0], :, : old_part.shape[2]] = old_part
                 layer[index] = changed
 
     def _least(self, length: int) -> int:
-        """Room for a row of this length, and for one position more: an idle place among running ones writes there."""
+        """Return the room for a row of this length and one position more, where idle places write."""
         granule = _GRANULE if self._tokens is None else _BOUNDED_GRANULE
         room = -(-(length + 1) // granule) * granule
         return room if self._tokens is None else min(room, self._tokens)

@@ -1,17 +1,17 @@
 """The built-in engine: a stock transformers model, one decode step for all running rows at once, on any device.
 
-A row's keys and values stay in its place of the cache between turns, so a turn costs what it adds. Rows that begin
-alike share the prefill (`rows`). Running rows are moved together, so that a decode step is as wide as they are many and
-spans the longest of them; a row that ends makes room at once. What a row samples depends on its own noise (`noise`),
-never on its neighbours; only the last bits of its log-probs know how wide the step was. The same requests in the same
-order give the same bits, and `update_weights` between turns leaves nothing behind: the engine is as new.
+A row's keys and values stay in its place of the cache between turns, so a turn costs only its new tokens. Rows that
+begin alike share the prefill (`rows`). Running rows are moved together, so that a decode step is as wide as they are
+many and spans the longest of them; a row that ends makes room at once. What a row samples depends on its own noise
+(`noise`), never on its neighbours; only the last bits of its log-probs know how wide the step was. The same requests in
+the same order give the same bits, and `update_weights` between turns leaves nothing behind: the engine is as new.
 
 Its memory is bounded in tokens (`cache_tokens`). Turns wait until there is room for them; where running rows outgrow
-it, the one that came last goes back to the queue and begins anew, with the same noise and so with the same words.
+it, the one that came last goes back to the queue and begins again, with the same noise and so with the same words.
 
-Left out: models whose attention is not full in every layer (sliding windows, state spaces); attention that
-reads a shared prompt once for all its rows; steps that decode some rows and prefill others; and word of episodes that
-have ended, so that the place of the row unused for longest is taken, though its tool may only be slow.
+Left out: models whose attention is not full in every layer (sliding windows, state spaces); attention that reads a
+shared prompt once for all its rows; steps that decode some rows and prefill others; and news of ended episodes: the
+place of the row unused for longest is taken, though its tool may only be slow.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -35,7 +35,7 @@ _BUCKET = 1.35
 _PREFILL_TOKENS = 16_384
 """The most padded tokens that one prefill pass holds."""
 _BLOCK = 8
-"""On a GPU so many tokens a row are decoded before the host looks at them; what is sampled behind a stop is wasted."""
+"""Tokens of each row that a GPU decodes before the host reads them; those sampled after a stop are wasted."""
 
 
 class TorchEngine(Places):
@@ -53,7 +53,7 @@ class TorchEngine(Places):
         self.model = model
         self.version = 0
         self.sampled = 0
-        """Tokens, those of cancelled turns too."""
+        """Count of sampled tokens, including those of cancelled turns."""
         weight = next(model.parameters())
         cache = SlotCache(model.config, slots, weight.dtype, weight.device, cache_tokens)
         super().__init__(cache, slots, seed, getattr(model.config, "max_position_embeddings", None) or 2**31)
@@ -69,17 +69,17 @@ class TorchEngine(Places):
 
     @property
     def shares_weights(self) -> bool:
-        """It samples from the model that it was given."""
+        """Return True: the engine samples from the trainer's model."""
         return True
 
     @property
     def held_bytes(self) -> int:
-        """Memory of the cache."""
+        """Return the bytes of the cache."""
         return self._cache.bytes
 
     @property
     def busy(self) -> bool:
-        """Whether `poll` has anything to do."""
+        """Return whether `poll` has work to do."""
         return not (self._paused or self._released) and bool(self._queue or self._running())
 
     def submit(self, request: Request) -> int:
@@ -93,10 +93,10 @@ class TorchEngine(Places):
                 f"a row of {len(request.ids)} tokens and its answer are longer than the {self._longest} that the model "
                 "takes; lower max_episode_tokens"
             )
-        most = min(len(request.ids) + request.max_tokens, self._longest)
-        if self._cache_tokens is not None and most >= self._cache_tokens:
+        longest = min(len(request.ids) + request.max_tokens, self._longest)
+        if self._cache_tokens is not None and longest >= self._cache_tokens:
             raise UsageError(
-                f"a row may grow to {most} tokens, and cache_tokens is {self._cache_tokens}; it must be larger than "
+                f"a row may grow to {longest} tokens, and cache_tokens is {self._cache_tokens}; it must be larger than "
                 "the longest row: raise it, or lower max_episode_tokens"
             )
         ticket = next(self._tickets)
@@ -104,7 +104,7 @@ class TorchEngine(Places):
         return ticket
 
     def poll(self, timeout: float = 0.0) -> list[Completion]:
-        """Admit what waits, sample for every running turn, and report the turns that ended."""
+        """Admit waiting turns, sample for every running turn, and return the turns that ended."""
         done = self.collect()
         if not (self._paused or self._released):
             self._admit()
@@ -112,14 +112,14 @@ class TorchEngine(Places):
         return done
 
     def collect(self) -> list[Completion]:
-        """Turns that ended while a pause waited for them, which `poll` would report first."""
+        """Return the turns that ended while a pause waited for them; otherwise `poll` returns them first."""
         done, self._ready = self._ready, []
         return done
 
-    # Not inference_mode: a model that keeps a tensor of its pass would hand it to the trainer, who could not use it.
+    # Not inference_mode: a trainer cannot use the tensors that a model may keep from such a pass.
     @torch.no_grad()
     def _step(self) -> list[Completion]:
-        """Sample a token, or a block of them, for each turn that decodes, and the first of each that is new."""
+        """Sample a token, or a block of tokens, for each turn that decodes, and the first token of each new turn."""
         running = self._make_room(self._running())
         fresh = sorted((slot for slot in running if slot.fresh), key=lambda slot: slot.ticket or 0)
         decoding = [slot for slot in running if not slot.fresh]
@@ -131,9 +131,9 @@ class TorchEngine(Places):
 
     @contextmanager
     def _answering(self) -> Iterator[None]:
-        """No dropout and no checkpointing in the pass, whatever mode the trainer has its layers in, before and after.
+        """Put all modules in evaluation mode for a pass (no dropout, no checkpointing); restore their modes after it.
 
-        All modules are asked each time: a trainer may wrap or add some.
+        It looks at all modules each time: a trainer may wrap or add some.
         """
         training = [module for module in self.model.modules() if module.training]
         for module in training:
@@ -145,7 +145,7 @@ class TorchEngine(Places):
                 module.training = True
 
     def cancel(self, ticket: int) -> None:
-        """Forget a turn; what its slot holds stays usable."""
+        """Cancel a turn; the cached tokens of its slot stay usable."""
         self._forget_queued(ticket)
         self._ready = [completion for completion in self._ready if completion.ticket != ticket]
         for slot in self._slots:
@@ -154,21 +154,21 @@ class TorchEngine(Places):
 
     @torch.no_grad()
     def update_weights(self, tensors: Iterable[tuple[str, Any]], version: int) -> None:
-        """Copy the weights in and drop the caches; running turns go on with the new weights."""
-        own = dict(self.model.named_parameters())
+        """Copy the weights in and drop the caches; running turns continue with the new weights."""
+        remaining = dict(self.model.named_parameters())
         for name, tensor in tensors:
-            if name not in own:
+            if name not in remaining:
                 raise UsageError(f"update_weights brought {name!r}, which the engine's model does not have")
-            own.pop(name).copy_(tensor)
-        if own:
-            raise UsageError(f"update_weights must bring every parameter; missing: {', '.join(sorted(own)[:5])}")
+            remaining.pop(name).copy_(tensor)
+        if remaining:
+            raise UsageError(f"update_weights must bring every parameter; missing: {', '.join(sorted(remaining)[:5])}")
         self.version = version
         for slot in self._slots:
             slot.cached, slot.fresh = [], True
             if slot.ticket is None:
                 slot.forget()
         if not self._running():
-            # A run that is resumed here has an engine that never played: this one must not differ from it by a bit.
+            # A run resumed from this point has a new engine: this one must not differ from it by a bit.
             self._cache.clear()
             self._clock = 0
 
@@ -186,7 +186,7 @@ class TorchEngine(Places):
         self._paused = False
 
     def release(self) -> None:
-        """Free the cache. Nothing is sampled until `reclaim`."""
+        """Free the cache. Sampling stops until `reclaim`."""
         self._requeue(self._running())
         for slot in self._slots:
             slot.forget()
@@ -200,21 +200,21 @@ class TorchEngine(Places):
         self._released = False
 
     def health(self) -> str:
-        """Nothing can be wrong with a model in this process that its next pass would not say."""
+        """Return "": any fault of a model in this process shows in its next pass."""
         return ""
 
     def close(self) -> None:
-        """Nothing to release: memory goes with the object."""
+        """Do nothing: the memory is freed with the object."""
 
     def _decode(self, decoding: list[Slot]) -> list[Completion]:
-        """Feed each row its last token, all rows at once, and sample the next, or a block of them."""
+        """Feed each row its last token, all rows at once, and sample the next token, or a block of tokens."""
         width = self._width(len(decoding))
         self._move_together(decoding, width)
         inside = self._slots[:width]
-        # No row needs more than the most that one of them may still say.
+        # The steps are bounded by the most tokens that any of these rows may still sample.
         steps = min(self._block, max(slot.room - len(slot.ids) for slot in decoding))
         span = max(len(slot.cached) for slot in decoding) + steps
-        # Idle places in between write behind their rows, which is harmless.
+        # Idle places in between write past the end of their rows, which is harmless.
         last = self._tensor([slot.ids[-1] if slot.ids else 0 for slot in inside])
         positions = self._tensor([len(slot.cached) for slot in inside])
         settings, greedy, truncated = self._settings(inside)
@@ -225,17 +225,19 @@ class TorchEngine(Places):
             steps_taken.append((last, logprobs))
         done: list[Completion] = []
         words_SW = torch.stack([words for words, _ in steps_taken]).tolist()
-        for words, logprobs_W in zip(words_SW, torch.stack([found for _, found in steps_taken]).tolist(), strict=True):
-            going = [slot for slot in decoding if slot.ticket is not None]
-            for slot in going:
+        for words, logprobs_W in zip(
+            words_SW, torch.stack([step_logprobs for _, step_logprobs in steps_taken]).tolist(), strict=True
+        ):
+            running = [slot for slot in decoding if slot.ticket is not None]
+            for slot in running:
                 slot.cached.append(slot.ids[-1])
-            done += self._take(going, [words[s.place] for s in going], [logprobs_W[s.place] for s in going])
+            done += self._take(running, [words[s.place] for s in running], [logprobs_W[s.place] for s in running])
         return done
 
     def _decode_step(
         self, last: Tensor, positions: Tensor, settings: Settings, span: int, greedy: bool, truncated: bool
     ) -> tuple[Tensor, Tensor]:
-        """One token for each of the first places: its words and their log-probs."""
+        """Sample one token for each of the first places; return the words and their log-probs."""
         width = len(last)
         span = min(_bucket(span), self._cache.room) if self._graphs is not None else span
 
@@ -251,8 +253,8 @@ class TorchEngine(Places):
         return words, logprobs
 
     def _prefill(self, feeds: list[Feed]) -> list[Completion]:
-        """Give these rows what others hold of them, compute the rest, and sample the token after it."""
-        # Said before anything is written: should a pass fail, no place claims what it does not hold.
+        """Copy cached prefixes to these rows, compute the remaining tokens, and sample the next token of each."""
+        # Set before anything is written: if a pass fails, no place claims tokens that it does not hold.
         for feed in feeds:
             feed.slot.cached = feed.whole[: feed.begin]
             for twin in feed.twins:
@@ -264,7 +266,7 @@ class TorchEngine(Places):
         return [completion for chunk in _chunks(feeds) for completion in self._prefill_chunk(chunk)]
 
     def _prefill_chunk(self, chunk: list[Feed]) -> list[Completion]:
-        """One pass over rows of similar length; their twins get a copy."""
+        """Prefill rows of similar length in one pass, and copy them to their twins; return the turns that ended."""
         longest = max(feed.missing for feed in chunk)
         ids = self._tensor([feed.whole[feed.begin :] + [0] * (longest - feed.missing) for feed in chunk])
         begin = self._tensor([feed.begin for feed in chunk])
@@ -291,7 +293,7 @@ class TorchEngine(Places):
     def _forward(self, ids: Tensor, positions: Tensor, places: Sequence[int], span: int) -> Tensor:
         mask = self._cache.aim(places, positions, span)
         if self.model.config._attn_implementation == "eager":
-            # It adds its mask, where sdpa chooses by it. Gemma 2 has no sdpa.
+            # Eager attention adds its mask; sdpa takes a boolean one. Gemma 2 has no sdpa.
             mask = torch.where(mask, 0.0, torch.finfo(self.model.dtype).min).to(self.model.dtype)
         output = self.model.base_model(
             input_ids=ids, position_ids=positions, attention_mask=mask, past_key_values=self._cache, use_cache=True
@@ -300,14 +302,14 @@ class TorchEngine(Places):
         return hidden
 
     def _settings(self, slots: Sequence[Slot]) -> tuple[Settings, bool, bool]:
-        """How these rows are sampled, whether any takes the likeliest word, and whether any leaves words out."""
-        asked = [slot.request if slot.ticket is not None else None for slot in slots]
-        greedy = any(request is not None and request.temperature == 0 for request in asked)
-        truncated = any(request is not None and truncates(request) for request in asked)
-        return Settings.of([slot.key for slot in slots], asked, self._device), greedy, truncated
+        """Return the sampling settings of these rows, whether any is greedy, and whether any is truncated."""
+        requests = [slot.request if slot.ticket is not None else None for slot in slots]
+        greedy = any(request is not None and request.temperature == 0 for request in requests)
+        truncated = any(request is not None and truncates(request) for request in requests)
+        return Settings.of([slot.key for slot in slots], requests, self._device), greedy, truncated
 
     def _take(self, slots: Sequence[Slot], tokens: list[int], logprobs: list[float]) -> list[Completion]:
-        """Give the sampled tokens to their slots; the turns that ended come out."""
+        """Append the sampled tokens to their slots; return the turns that ended."""
         self.sampled += len(slots)
         done: list[Completion] = []
         for slot, token, logprob in zip(slots, tokens, logprobs, strict=True):
@@ -326,7 +328,7 @@ class TorchEngine(Places):
 
 
 def _chunks(feeds: Iterable[Feed]) -> list[list[Feed]]:
-    """Rows that miss about the same number of tokens, to be prefilled together."""
+    """Group rows with a similar number of missing tokens, to be prefilled together."""
     chunks: list[list[Feed]] = []
     for feed in sorted(feeds, key=lambda feed: feed.missing):
         if (
@@ -340,6 +342,6 @@ def _chunks(feeds: Iterable[Feed]) -> list[list[Feed]]:
 
 
 def _bucket(span: int) -> int:
-    """A span that is at most a quarter longer, of which there are few: each is a graph of its own."""
+    """Round a span up by at most a quarter, so that there are few spans: each has a CUDA graph of its own."""
     step = 1 << max(span.bit_length() - 3, 6)
     return -(-span // step) * step

@@ -1,7 +1,7 @@
-"""Dialogues as OpenAI-compatible servers know them, and their answers as environments read them.
+"""Converts dialogues to the form of OpenAI-compatible servers, and their answers to the form of environments.
 
-An environment's messages hold calls as text in the assistant's turns; servers want them as objects, each with an id
-that its result repeats. `to_native` turns a turn into that form where nothing is lost by it. A turn that an
+An environment's messages hold calls as text in the assistant's turns; servers expect them as objects, each with an id
+that its result repeats. `to_native` converts a turn to that form if nothing is lost. A turn that an
 environment could not read (a malformed call) stays the text that it was, and its results become a user's message, so
 that the model sees its own mistake. `to_text_only` is for servers without tool support: calls stay text, and the
 schemas go into the system message. Thinking is recorded in the text of a turn as `<think>...</think>`, as local
@@ -21,14 +21,14 @@ from palaestra.formats import Fault, Format, Parsed, ParsedCall
 Schemas = Sequence[Mapping[str, Any]]
 """The tools an agent may call, in the OpenAI form."""
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-"""Names of tools that servers take; a model may have called anything."""
+"""Tool names that servers accept; a model may have called any other."""
 _NOT_RUN = "This call was not run."
 _HOLE = {"hole": "hole"}
-"""Arguments that nobody writes: where they are rendered, the model's own text is put."""
+"""Placeholder arguments: their rendered text is replaced by the model's own text."""
 
 
 def to_native(messages: Sequence[Message], tools: Schemas, form: Format) -> list[Message]:
-    """The messages with calls as objects and results that name them."""
+    """Return the messages with calls as objects, and results that repeat the ids of their calls."""
     wire: list[Message] = []
     turn = at = 0
     while at < len(messages):
@@ -44,12 +44,12 @@ def to_native(messages: Sequence[Message], tools: Schemas, form: Format) -> list
         calls = _objects(parsed, turn) if end > at else None
         turn += 1
         if calls is None:
-            spoken = parsed.content if parsed.is_answer else message["content"]
-            wire.append({"role": "assistant", "content": spoken})
+            response = parsed.content if parsed.is_answer else message["content"]
+            wire.append({"role": "assistant", "content": response})
             continue
         results = [str(result.get("content") or "") for result in messages[at:end]]
         wire.append({"role": "assistant", "content": parsed.content or None, "tool_calls": calls})
-        for number, call in enumerate(calls):  # Each id wants its result, also where the environment ran fewer.
+        for number, call in enumerate(calls):  # Each id needs a result, also if the environment ran fewer calls.
             content = results[number] if number < len(results) else _NOT_RUN
             wire.append({"role": "tool", "tool_call_id": call["id"], "content": content})
         at += min(len(calls), len(results))
@@ -57,7 +57,7 @@ def to_native(messages: Sequence[Message], tools: Schemas, form: Format) -> list
 
 
 def to_text_only(messages: Sequence[Message], tools: Schemas, form: Format) -> list[Message]:
-    """The messages as text alone; the system message says which tools there are and how to call them."""
+    """Return the messages as text alone; the system message lists the tools and says how to call them."""
     wire: list[Message] = []
     for message in messages:
         _append(wire, message)
@@ -76,7 +76,7 @@ def to_text_only(messages: Sequence[Message], tools: Schemas, form: Format) -> l
 
 
 def to_text(answer: Answer, tools: Schemas, form: Format) -> str:
-    """The turn as an environment reads it. A call that cannot be read comes out as one that cannot be read."""
+    """Return the turn as text for the environment. A malformed call stays malformed."""
     turn = _turn(answer, tools, form)
     thinking = answer.reasoning.replace("</think>", "</ think>").strip()
     thought = f"<think>\n{thinking}\n</think>\n" if thinking else ""
@@ -84,20 +84,20 @@ def to_text(answer: Answer, tools: Schemas, form: Format) -> str:
 
 
 def _append(wire: list[Message], message: Message) -> None:
-    """A message as it is; results that belong to no call object are told by the user."""
+    """Append a message; a tool result without a call id becomes a user message."""
     if message["role"] != "tool" or "tool_call_id" in message:
         wire.append(dict(message))
         return
     name = f" of {message['name']}" if message.get("name") else ""
-    said = f"Result{name}:\n{message.get('content') or ''}"
+    result_text = f"Result{name}:\n{message.get('content') or ''}"
     if wire and wire[-1].get("role") == "user" and wire[-1]["content"].startswith("Result"):
-        wire[-1]["content"] += f"\n\n{said}"  # Some templates want the roles to take turns.
+        wire[-1]["content"] += f"\n\n{result_text}"  # Some templates require alternating roles.
     else:
-        wire.append({"role": "user", "content": said})
+        wire.append({"role": "user", "content": result_text})
 
 
 def _objects(parsed: Parsed, turn: int) -> list[dict[str, Any]] | None:
-    """The calls of a turn for the wire, or None where one of them cannot go there."""
+    """Return the calls of a turn as objects, or None if one of them cannot be sent."""
     calls = []
     for number, call in enumerate(parsed.calls):
         if not isinstance(call, ParsedCall) or not _NAME.fullmatch(call.name):
@@ -113,14 +113,14 @@ def _objects(parsed: Parsed, turn: int) -> list[dict[str, Any]] | None:
 
 
 def _turn(answer: Answer, tools: Schemas, form: Format) -> str:
-    """Content and calls; what the model got wrong stays wrong."""
+    """Return content and calls as text; a malformed call stays malformed."""
     if not answer.calls:
         return answer.content
     try:
-        wanted = tuple(ParsedCall(call.name, json.loads(call.arguments)) for call in answer.calls)
-        for content in (answer.content, ""):  # A tag that the content left open would swallow the calls.
-            text = form.render(wanted, content)
-            if form.parse(text, tools).calls[-len(wanted) :] == wanted:
+        expected = tuple(ParsedCall(call.name, json.loads(call.arguments)) for call in answer.calls)
+        for content in (answer.content, ""):  # A tag left open in the content would hide the calls.
+            text = form.render(expected, content)
+            if form.parse(text, tools).calls[-len(expected) :] == expected:
                 return text
     except (ValueError, TypeError, AttributeError, RecursionError):
         pass  # Not JSON, not an object, or nothing that the format can write.
@@ -130,7 +130,7 @@ def _turn(answer: Answer, tools: Schemas, form: Format) -> str:
 
 
 def _written(call: ToolCall, tools: Schemas, form: Format) -> str:
-    """One call, among which there may be a faulty one."""
+    """Return one call as text; a malformed call stays malformed."""
     hole = json.dumps(_HOLE)
     try:
         text = form.render([ParsedCall(call.name, _HOLE)])

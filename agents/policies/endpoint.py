@@ -1,7 +1,7 @@
 """An engine whose answers come from an OpenAI-compatible server.
 
 The requests of all episodes are out at once, on an event loop in a thread of its own; `poll` hands over what has come
-in. A request that could not be answered is a completion with a fault, so its episode ends BROKEN and nobody is blamed;
+in. A request that could not be answered is a completion with a fault, so its episode ends BROKEN and gets no reward;
 an error that every request would meet (a wrong key) is raised by `poll`. Left out: token ids and log-probs. Such
 servers give text, so the episodes have no rows, and nothing can be trained on them as if it had been sampled here.
 """
@@ -27,11 +27,11 @@ from palaestra.protocols import Completion, Request
 log = logging.getLogger("palaestra.agents")
 _Ask = Callable[[], Coroutine[Any, Any, Answer]]
 _CHECK_SECONDS = 20.0
-"""For the free question, beyond the time to connect: longer than it gives itself."""
+"""Seconds for the check of the server beyond the connect timeout; longer than the check's own timeout."""
 
 
 class EndpointPolicy:
-    """Answers each request by asking a served model. Close it: it owns a thread and its connections."""
+    """Answers each request through a served model. Close it: it owns a thread and its connections."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class EndpointPolicy:
         self._seed = seed
         self._guard = guard
         self.held_back = 0
-        """Episodes that the guard has ended."""
+        """Count of episodes that the guard has ended."""
         self._tickets = count()
         self._live: dict[int, Future[None]] = {}
         self._news: SimpleQueue[Completion | Exception] = SimpleQueue()
@@ -65,22 +65,22 @@ class EndpointPolicy:
 
     @property
     def totals(self) -> Totals:
-        """Requests, tokens and money so far."""
+        """Return the counts of requests and tokens, and the cost, so far."""
         return self._endpoint.totals
 
     @property
     def sampled(self) -> int:
-        """Tokens of its answers, as far as the server counts them."""
+        """Return the count of tokens of all answers, as far as the server reports them."""
         return self.totals.completion_tokens
 
     def check(self) -> None:
-        """Ask the server one free question: a UsageError where it cannot be reached or refuses the key."""
+        """Check the server at no cost; raise UsageError if it cannot be reached or refuses the key."""
         self._refuse_when_closed()
         seconds = self._endpoint.config.connect_timeout + _CHECK_SECONDS
         self._background.submit(self._endpoint.check()).result(seconds)
 
     def submit(self, request: Request) -> int:
-        """Send the request on its way."""
+        """Send the request; return its ticket."""
         tools = request.tools
         if self._native:
             messages = to_native(request.messages, tools, self._form)
@@ -100,13 +100,17 @@ class EndpointPolicy:
         return ticket
 
     def poll(self, timeout: float = 0.0) -> list[Completion]:
-        """What has come in; waits at most `timeout` seconds for the first. Raises what makes going on pointless."""
-        until = time.monotonic() + timeout
+        """Return the answers received; wait at most `timeout` seconds. Raise an error that all would meet."""
+        deadline = time.monotonic() + timeout
         ready: list[Completion] = []
         while self._live and self._error is None:
-            left = until - time.monotonic()
+            remaining_seconds = deadline - time.monotonic()
             try:
-                news = self._news.get_nowait() if ready or left <= 0 else self._news.get(timeout=left)
+                news = (
+                    self._news.get_nowait()
+                    if ready or remaining_seconds <= 0
+                    else self._news.get(timeout=remaining_seconds)
+                )
             except Empty:
                 break
             if isinstance(news, Exception):
@@ -119,12 +123,12 @@ class EndpointPolicy:
         return ready
 
     def cancel(self, ticket: int) -> None:
-        """Forget a request and hang up; a server that notices stops generating."""
+        """Cancel a request and close its connection; a server that notices stops generating."""
         if ticket in self._live:
             self._live.pop(ticket).cancel()
 
     def close(self) -> None:
-        """Hang up, and end the thread."""
+        """Close the connections and end the thread."""
         self._live.clear()
         self._background.close(self._endpoint.aclose())
         if self._guard is not None:
@@ -135,7 +139,7 @@ class EndpointPolicy:
             raise UsageError(f"{self!r} is closed; open a new one")
 
     async def _answer(self, ticket: int, ask: _Ask, request: Request) -> None:
-        """On the thread of the loop."""
+        """Answer one request, read by the guard first if there is one. Runs on the thread of the loop."""
         try:
             answer = await ask()
             text = to_text(answer, request.tools, self._form)
@@ -150,11 +154,11 @@ class EndpointPolicy:
             self._news.put(Completion(ticket, text=text, cut=answer.cut))
         except Broken as error:
             self._news.put(Completion(ticket, fault=str(error)))
-        except Exception as error:  # The caller's thread should hear of it, whatever it is.
+        except Exception as error:  # `poll` raises it on the caller's thread.
             self._news.put(error)
 
 
 def _seed(seed: int, request: Request) -> int:
-    """31 bits of the seed, the start and the turn."""
+    """Return a 31-bit seed made of the seed, the start and the turn."""
     key = f"{seed} {request.start.task} {request.start.seed} {request.turn}".encode()
     return int.from_bytes(blake2b(key, digest_size=4).digest(), "big") >> 1

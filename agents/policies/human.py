@@ -32,7 +32,7 @@ class HumanPolicy:
     """Answers each request with what a person types."""
 
     sampled = 0
-    """It has no tokens."""
+    """Always 0: a human player samples no tokens."""
 
     def __init__(self, *, format: str = "hermes", read: TextIO | None = None, write: TextIO | None = None) -> None:
         """`format` is the environment's call format. Reads standard input and writes standard error by default."""
@@ -45,18 +45,18 @@ class HumanPolicy:
         self._tickets = count()
         self._waiting: dict[int, Request] = {}
         self._shown: dict[int, int] = {}
-        """How many messages of each dialogue the person has seen, by its row."""
+        """Count of messages of each dialogue that the person has seen, by its row."""
         self._last: Start | None = None
         self._gone = False
 
     def submit(self, request: Request) -> int:
-        """Put the request in line; `poll` asks."""
+        """Queue the request; `poll` asks the person."""
         ticket = next(self._tickets)
         self._waiting[ticket] = request
         return ticket
 
     def poll(self, timeout: float = 0.0) -> list[Completion]:
-        """Ask for one turn, of the episode that was played last if it waits, else of the one that waits longest."""
+        """Ask for one turn: of the episode played last if it waits, otherwise of the one that has waited longest."""
         if not self._waiting:
             return []
         same = (ticket for ticket, request in self._waiting.items() if request.start is self._last)
@@ -70,26 +70,26 @@ class HumanPolicy:
         return [Completion(ticket, text=text)]
 
     def cancel(self, ticket: int) -> None:
-        """Forget a request that was not asked yet."""
+        """Drop a request that the person has not seen yet."""
         self._waiting.pop(ticket, None)
 
     def close(self) -> None:
-        """Forget what waits."""
+        """Drop all waiting requests."""
         self._waiting.clear()
 
-    # Inside.
+    # Private methods.
 
     def _say(self, text: str) -> None:
         print(text, file=self._write, flush=True)
 
     def _ask(self, request: Request) -> str | None:
-        """A turn, or None when the person has left."""
-        seen = self._shown.get(request.row, 0)
+        """Return the turn that the person types, or None if standard input has ended."""
+        seen_count = self._shown.get(request.row, 0)
         self._say(f"\n--- task {request.start.task}, turn {request.turn + 1} ---")
-        for message in request.messages[seen:]:
-            if message["role"] != "assistant" or not seen:  # What the person has typed need not be shown again.
+        for message in request.messages[seen_count:]:
+            if message["role"] != "assistant" or not seen_count:  # What the person has typed need not be shown again.
                 self._say(_line(message))
-        if not seen:
+        if not seen_count:
             for tool in request.tools:
                 self._say(f"tool: {_signature(tool)}")
             self._say(_HELP)
@@ -104,7 +104,7 @@ class HumanPolicy:
                 self._say(f"{visible(str(error))}; type the turn again")
 
     def _lines(self) -> list[str] | None:
-        """The lines up to an empty one outside a fence, or the end; None where there are none before the end."""
+        """Return the lines up to an empty one outside a fence, or to the end of input; None if there are none."""
         lines: list[str] = []
         fenced = False
         while True:
@@ -119,20 +119,20 @@ class HumanPolicy:
                 return lines
 
     def _written(self, lines: Sequence[str], tools: Sequence[Mapping[str, Any]]) -> str:
-        """The turn as typed, its `/call` lines in the environment's format."""
-        said, calls = [], []
+        """Return the turn as typed, with its `/call` lines in the environment's format."""
+        text_lines, calls = [], []
         for line in lines:
             if line.split(maxsplit=1)[:1] == ["/call"]:
                 calls.append(typed_call(line.lstrip().removeprefix("/call").lstrip(), tools))
             else:
-                said.append(line)
-        return self._form.render(calls, "\n".join(said)) if calls else "\n".join(said)
+                text_lines.append(line)
+        return self._form.render(calls, "\n".join(text_lines)) if calls else "\n".join(text_lines)
 
 
 def visible(text: str) -> str:
-    """Control characters spelled out, so that nothing a model or a page says moves the cursor.
+    """Return the text with control characters escaped, so that no text of a model or a page moves the cursor.
 
-    The same as in `envs.core.transcript`, which this room may not import.
+    A copy of the function in `envs.core.transcript`, which this package may not import.
     """
     return "".join(letter if letter in "\n\t" or letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
@@ -143,20 +143,20 @@ def _line(message: Message) -> str:
 
 
 def _parameters(tool: Mapping[str, Any]) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = tool.get("function", tool).get("parameters", {}).get("properties", {})
-    return found
+    properties: Mapping[str, Any] = tool.get("function", tool).get("parameters", {}).get("properties", {})
+    return properties
 
 
 def _signature(tool: Mapping[str, Any]) -> str:
     function = tool.get("function", tool)
-    listed = ", ".join(f"{name}: {schema.get('type', 'any')}" for name, schema in _parameters(tool).items())
-    return visible(f"{function.get('name')}({listed}) - {function.get('description', '')}")
+    parameter_list = ", ".join(f"{name}: {schema.get('type', 'any')}" for name, schema in _parameters(tool).items())
+    return visible(f"{function.get('name')}({parameter_list}) - {function.get('description', '')}")
 
 
 def typed_call(text: str, tools: Sequence[Mapping[str, Any]]) -> ParsedCall:
-    """The call that `NAME key=value ...` writes; a UsageError says what is wrong with it.
+    """Return the call of a typed `NAME key=value ...`; raise UsageError if it is malformed.
 
-    A parameter that wants text gets it as it stands, any other the JSON that it may be.
+    A string parameter gets the text unchanged; the text of any other parameter is read as JSON if it is JSON.
     """
     try:
         words = shlex.split(text)

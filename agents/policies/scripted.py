@@ -1,4 +1,4 @@
-"""An engine that plays by rule: demonstrators, tests, opponents."""
+"""An engine that answers by a rule: for demonstrators, tests and opponents."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
@@ -17,7 +17,7 @@ class ScriptedPolicy:
     """Answers each request with `rule(messages, rng)`; the rng is keyed by seed, start and turn, never shared."""
 
     sampled = 0
-    """It has no tokens."""
+    """Always 0: a rule samples no tokens."""
 
     def __init__(
         self,
@@ -25,8 +25,8 @@ class ScriptedPolicy:
         seed: int = 0,
         format: str = formats.DEFAULT,
     ) -> None:
-        """A rule writes its calls as hermes; they are said in `format`, the one that the environment reads. Of a
-        mixture there is a rule for each environment, by `Start.env`.
+        """A rule writes its calls in the hermes format; they are translated to `format`, that of the environment. For a
+        mixture, `rule` maps each environment (`Start.env`) to its rule.
         """
         self._rules = rule if isinstance(rule, Mapping) else {"": rule}
         self._seed = seed
@@ -35,7 +35,7 @@ class ScriptedPolicy:
         self._answers: dict[int, str] = {}
 
     def submit(self, request: Request) -> int:
-        """Answer at once; the answer is handed out by `poll`."""
+        """Compute the answer at once; `poll` returns it."""
         ticket = next(self._tickets)
         answer = self.turn(request)
         if not isinstance(answer, str):
@@ -44,20 +44,20 @@ class ScriptedPolicy:
         return ticket
 
     def turn(self, request: Request) -> object:
-        """What the rule says."""
+        """Return the rule's answer to a request."""
         rng = np.random.default_rng([self._seed, request.start.task, request.start.seed, request.turn])
         rule = self._rules.get(request.start.env) or self._rules[""]
         return rule(request.messages, rng)
 
     def poll(self, timeout: float = 0.0) -> list[Completion]:
-        """Every answer that was not handed out yet."""
+        """Return all answers that were not returned before."""
         ready = [Completion(ticket, text=text) for ticket, text in self._answers.items()]
         self._answers.clear()
         return ready
 
     def cancel(self, ticket: int) -> None:
-        """Forget an answer."""
+        """Drop an answer."""
         self._answers.pop(ticket, None)
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there is nothing to release."""

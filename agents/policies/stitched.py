@@ -1,9 +1,9 @@
-"""Stitched trajectories: a written solution, in which computations are replaced by calls that are really made.
+"""Stitched trajectories: a written solution whose computations are replaced by real tool calls.
 
     "4 * 6 = 24. Then 24 + 1 = 25."   ->   a call of "4 * 6", its result; "Then", a call of "24 + 1", its result; "."
 
-The synthetic baseline of arXiv 2510.11701, section 3.1: such an episode never shows a plan that failed. What a tool
-says is the tool's: a value that the solution claims is left out of what is said, and only compared afterwards. Left
+The synthetic baseline of arXiv 2510.11701, section 3.1: such an episode never shows a plan that failed. Results come
+from the tool: a value that the solution claims is left out of the text, and only compared afterwards. Left
 out: computations that are not plain arithmetic, and where solutions come from.
 """
 
@@ -21,18 +21,18 @@ from palaestra.formats import ParsedCall, hermes
 from palaestra.protocols import Request
 
 MAX_CALLS = 3
-"""Calls of an episode: the longest computations of a solution are replaced, the others stay as they are written."""
+"""Most calls of an episode: the longest computations of a solution are replaced, the others stay as text."""
 _NUMBER = r"(?>\d{1,3}(?:,\d{3})++(?![\d,])|\d++)(?:\.\d++)?+"
 _OPERATOR = r"(?>\*\*|//|\\times|\\cdot|\\div|[-+*/^×·÷−])"
-_TERM = rf"[(\s]{{0,8}}+(?:-\s?)?+{_NUMBER}[)\s]{{0,8}}+"  # Bounded: time grows in step with the text.
+_TERM = rf"[(\s]{{0,8}}+(?:-\s?)?+{_NUMBER}[)\s]{{0,8}}+"  # Bounded: the time is linear in the length of the text.
 _COMPUTATION = re.compile(
     rf"(?<![\w.,)\\])(?P<expression>{_TERM}(?:{_OPERATOR}{_TERM})++)"
     rf"(?:=\s{{0,8}}+(?P<value>-?{_NUMBER})(?!\s?{_OPERATOR}\s?[\d(]|[\w%(\\]))?+"
 )
-"""An expression of numbers, whole, and the value that is claimed for it if one is."""
+"""A whole expression of numbers, and the value that the text claims for it, if any."""
 _SIGNS = {"\\times": "*", "\\cdot": "*", "\\div": "/", "×": "*", "·": "*", "÷": "/", "−": "-", "^": "**"}
 _WRITTEN = {"expression": "{}", "code": "print({})"}
-"""How an expression is written for a tool whose one required argument has this name."""
+"""Template of the argument, by the name of the tool's one required argument."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,49 +40,49 @@ class Step:
     """A computation of a solution."""
 
     said: str
-    """What is said before it."""
+    """Text before the computation."""
     expression: str
     value: str
-    """What the solution says that it comes to."""
+    """Result that the solution claims."""
 
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """A solution, cut where it computes."""
+    """A solution, split at its computations."""
 
     steps: tuple[Step, ...]
     rest: str
-    """What is said behind the last computation."""
+    """Text after the last computation."""
     answer: str
-    """What follows the thinking, where the solution thinks in `<think>` tags."""
+    """Text after the thinking, if the solution has `<think>` tags; otherwise ""."""
     thinks: bool
 
     def turn(self, number: int, call: str) -> str:
-        """What is said in that turn, with the call of its computation; behind the last one `call` is empty."""
-        said = self.steps[number].said if call else self.rest
+        """Return the text of a turn with the call of its computation; `call` is empty after the last computation."""
+        text = self.steps[number].said if call else self.rest
         if self.thinks:
-            said = f"<think>\n{said}\n</think>\n\n" if said else ""
-        return "".join((said, "" if self.thinks or not said or not call else "\n", call or self.answer))
+            text = f"<think>\n{text}\n</think>\n\n" if text else ""
+        return "".join((text, "" if self.thinks or not text or not call else "\n", call or self.answer))
 
 
 def cut(text: str, max_calls: int = MAX_CALLS) -> Solution:
-    """Find the computations of a solution, the longest ones where there are more than are wanted."""
+    """Split a solution at its computations, at the `max_calls` longest ones if there are more."""
     thought, mark, answer = text.rpartition("</think>")
     reasoning = thought.partition("<think>")[2] or thought if mark else answer
-    found = [match for match in map(_whole, _COMPUTATION.finditer(reasoning)) if match is not None]
-    longest = sorted(found, key=lambda match: match[0] - match[1])[:max_calls]
+    computations = [match for match in map(_whole, _COMPUTATION.finditer(reasoning)) if match is not None]
+    longest = sorted(computations, key=lambda match: match[0] - match[1])[:max_calls]
     steps, position = [], 0
     for begin, end, expression, value in sorted(longest):
         steps.append(Step(_trimmed(reasoning[position:begin], bool(position)), expression, value))
         position = end
-    rest, answer = _trimmed(reasoning[position:], bool(position)), answer.strip() if mark else ""
-    if steps and not rest and not answer:  # It ends with a computation, whose value is all that is left to say.
-        rest = steps[-1].value
-    return Solution(tuple(steps), rest, answer, bool(mark))
+    tail, answer = _trimmed(reasoning[position:], bool(position)), answer.strip() if mark else ""
+    if steps and not tail and not answer:  # It ends with a computation, so the last turn states its value.
+        tail = steps[-1].value
+    return Solution(tuple(steps), tail, answer, bool(mark))
 
 
 def _whole(match: re.Match[str]) -> tuple[int, int, str, str] | None:
-    """Where a computation begins and ends, its expression as tools read it, and its value; None for a part of one."""
+    """Return begin and end of a computation, its expression for tools, and its value; None if it is incomplete."""
     text, begin = match["expression"], match.start()
     begin += len(text) - len(text.lstrip())
     while text.count("(") > text.count(")") and text.lstrip().startswith("("):
@@ -97,12 +97,12 @@ def _whole(match: re.Match[str]) -> tuple[int, int, str, str] | None:
 
 
 def _trimmed(text: str, follows: bool) -> str:
-    """What is said between two computations, without the signs that led to one or away from one."""
+    """Return the text between two computations without the signs that join it to them, such as "=" and "$"."""
     return text.strip().rstrip("$(=: \n").lstrip("$).,;: \n" if follows else "")
 
 
 def agrees(solution: Solution, calls: Sequence[Call]) -> bool:
-    """Whether each call worked and gave what the solution says, as exactly as it says it."""
+    """Return whether each call succeeded with the value that the solution claims, to the decimals that it gives."""
     if len(calls) != len(solution.steps) or any(call.status is not Status.OK for call in calls):
         return False
     return all(_equal(call.text, step.value) for call, step in zip(calls, solution.steps, strict=True))
@@ -110,23 +110,23 @@ def agrees(solution: Solution, calls: Sequence[Call]) -> bool:
 
 def _equal(said: str, claimed: str) -> bool:
     try:
-        found, wanted = (float(text.strip().replace(",", "")) for text in (said, claimed))
+        actual, expected = (float(text.strip().replace(",", "")) for text in (said, claimed))
     except ValueError:
         return False
     decimals = len(claimed.partition(".")[2])
-    return math.isclose(found, wanted, rel_tol=1e-9, abs_tol=0.51 * 10**-decimals if decimals else 1e-9)
+    return math.isclose(actual, expected, rel_tol=1e-9, abs_tol=0.51 * 10**-decimals if decimals else 1e-9)
 
 
 class Stitched(ScriptedPolicy):
-    """Plays each task by its solution: a call for each computation, then the rest of what it says."""
+    """Plays each task by its solution: a call for each computation, then the rest of the text."""
 
     def __init__(self, solution: Callable[[int], Solution], format: str = formats.DEFAULT) -> None:
-        """`solution` gives that of a task's number."""
+        """`solution` returns the solution of a task number."""
         super().__init__(lambda messages, rng: "", format=format)
         self._solution = solution
 
     def turn(self, request: Request) -> object:
-        """The next part of the solution."""
+        """Return the next part of the solution."""
         solution = self._solution(request.start.task)
         if request.turn >= len(solution.steps):
             return solution.turn(request.turn, "")

@@ -22,7 +22,7 @@ CONTROL = ["<|end|>", "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>", "<t
 
 
 def tiny_tokenizer(texts: Iterable[str], vocabulary: int = 512) -> PreTrainedTokenizerFast:
-    """Byte-level BPE learned from `texts`.
+    """Return a byte-level BPE tokenizer learned from `texts`.
 
     Spaces stand apart from words, so that a name is the same token wherever it is copied to; but a word keeps the space
     before a number, which the token before it then distinguishes from other numbers. Digits come in pairs.
@@ -50,7 +50,7 @@ def tiny_tokenizer(texts: Iterable[str], vocabulary: int = 512) -> PreTrainedTok
 
 
 def tiny_model(vocabulary: int, *, layers: int = 2, seed: int = 0) -> Any:
-    """A Qwen3 with random weights: width 64, four heads, tied embeddings.
+    """Return a Qwen3 with random weights: width 64, four heads, tied embeddings.
 
     The rotary base is 100 instead of 10,000: rows are short, and copying needs to distinguish neighbours.
     """

@@ -27,7 +27,7 @@ from palaestra.agents.local_model import serve
 from palaestra.agents.policies.tiny import tiny_tokenizer
 from palaestra.trainers.batch import Batch, Sample, Scored, Seen
 from palaestra.trainers.config import GRPOConfig, grpo_config
-from palaestra.trainers.grpo import train
+from palaestra.trainers.grpo import train_learner
 from palaestra.trainers.learner import Learner
 from palaestra.trainers.losses.advantages import Successes
 from palaestra.trainers.recipes import Recipe
@@ -177,12 +177,14 @@ def whole_step(shape: Shape, device: torch.device) -> dict[str, Any]:
         ENV_ID,
         play.slots,
         turns=work.turns,
+        success_at=1,  # Its rewards are drawn: any from 1 on is a success.
         prompt_tokens=work.prompt_tokens,
         wait_seconds=work.wait_seconds,
     )
     try:
         with patch("palaestra.trainers.audit.live.turn_findings", return_value=()):  # No turn here ends with a stop.
-            found = [progress.metrics for progress in train(Learner(local.agent, model, settings.config), arena)][1:]
+            steps = train_learner(Learner(local.agent, model, settings.config), arena)
+            found = [step.metrics for step in steps][1:]
     finally:
         arena.close()
     names = {"step_seconds": "step_time", "play_seconds": "time/play", "learn_seconds": "time/learn"}

@@ -155,6 +155,17 @@ def _value(**options: Any) -> Arm:
     return Arm({"sampler": {"name": "value", **options}, **rates}, seeds=seeds)
 
 
+_STAGED = Comparison(
+    "PRS and a binary reward, where calls cannot be read",
+    "Paying for stages helps where the outcome is hardly ever reached.",
+    "trail-malformed",
+    "study/Trail-v0",
+    {"binary": Arm(), "prs": Arm(env_id="study/StagedTrail-v0")},
+    "binary",
+    50_000,
+    {"learning_rate": 5e-4, "num_prompts": 16},
+    {"kinds": "teacher"},
+)
 COMPARISONS = {
     "vspo": Comparison(
         "VSPO, DAPO, GRPO",
@@ -193,27 +204,12 @@ COMPARISONS = {
         controls={"a tool that never fails": {"kinds": "city", "fail": 0.0}},
         points=4,
     ),
-    "prs-format": Comparison(
-        "PRS and a binary reward, where calls cannot be read",
-        "Paying for stages helps where the outcome is hardly ever reached.",
-        "trail-malformed",
-        "study/Trail-v0",
-        {"binary": Arm(), "prs": Arm(env_id="study/StagedTrail-v0")},
-        "binary",
-        50_000,
-        {"learning_rate": 5e-4, "num_prompts": 16},
-        {"kinds": "teacher"},
-    ),
-    "prs-starved": Comparison(
-        "PRS and a binary reward, from starts that are hardly ever paid",
-        "The same, where the bounds on served calls are kept.",
-        "trail-starved",
-        "study/Trail-v0",
-        {"binary": Arm(), "prs": Arm(env_id="study/StagedTrail-v0")},
-        "binary",
-        50_000,
-        {"learning_rate": 5e-4, "num_prompts": 16},
-        {"kinds": "teacher"},
+    "prs-format": _STAGED,
+    "prs-starved": replace(
+        _STAGED,
+        title="PRS and a binary reward, from starts that are hardly ever paid",
+        claim="The same, where the bounds on served calls are kept.",
+        start="trail-starved",
     ),
     "prs-choice": Comparison(
         "PRS and a binary reward, where the right choice is unknown",

@@ -13,7 +13,7 @@ from palaestra.agents.local_model import LocalModel, serve
 from palaestra.agents.policies.tiny import tiny_model
 from palaestra.episode import Episode, Status
 from palaestra.trainers.evaluate import evaluate
-from palaestra.trainers.progress import Progress, result_of
+from palaestra.trainers.progress import Progress
 from palaestra.trainers.second_attempts import attempts, critics
 
 TASKS, SAMPLES = 96, 2
@@ -53,7 +53,7 @@ def measure_second(
     """Second attempts that have read a critique that tells, and the first ones they follow."""
     arena = palaestra.arena(env_id, 96, split="eval", ordered=True, **options)
     with closing(arena), closing(Critic().opened()) as judge, closing(critics(judge, ordered=True)) as scoring:
-        found = result_of(attempts(agent, arena, scoring, tasks=tasks, samples=SAMPLES, limits=limits))
+        found = attempts(agent, arena, scoring, tasks=tasks, samples=SAMPLES, limits=limits)
     return {"success": found.second.success, "first": found.first.success}
 
 

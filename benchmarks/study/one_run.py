@@ -20,7 +20,7 @@ from palaestra.errors import TrainingHalted
 from palaestra.trainers import GRPOConfig, tiny_config
 from palaestra.trainers.curation import curate
 from palaestra.trainers.evaluate import evaluate
-from palaestra.trainers.grpo import train
+from palaestra.trainers.grpo import train_learner
 from palaestra.trainers.learner import Learner
 from palaestra.trainers.losses.policy import Clip, PolicyLoss
 from palaestra.trainers.opening import limits, open_arena, open_model
@@ -145,7 +145,7 @@ def _trained(config: GRPOConfig, local: Any, asked: Mapping[str, Any], spent: fl
     if asked.get("frozen"):
         return steps, curve + [{**curve[0], "tokens": place * at} for at in range(1, asked["points"] + 1)], note
     learner = Learner(local.agent, local.model, config)
-    with closing(open_arena(config)) as arena, closing(train(learner, arena)) as stage:
+    with closing(open_arena(config)) as arena, closing(train_learner(learner, arena)) as stage:
         while len(curve) <= asked["points"]:
             try:
                 progress = next(stage, None)

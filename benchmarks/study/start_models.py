@@ -26,9 +26,8 @@ from palaestra.agents.local_model import export, serve
 from palaestra.agents.policies.tiny import tiny_model, tiny_tokenizer
 from palaestra.episode import Message
 from palaestra.trainers.cold_start import demonstrate
+from palaestra.trainers.imitation import Imitation
 from palaestra.trainers.learner import Learner
-from palaestra.trainers.progress import result_of
-from palaestra.trainers.sft import Imitation
 from palaestra.trainers.sft_config import tiny_sft_config
 
 MOST_TRIES = 4
@@ -120,7 +119,7 @@ def _shown(phase: Phase, seed: int) -> list[Sequence[Message]]:
     """Demonstrations, as the demonstrator plays them: guesses too, and what becomes of calls that cannot be read."""
     arena = palaestra.arena(phase.env_id, 96, ordered=True, **phase.options)
     plays = partial(palaestra.demonstrator(phase.env_id), **phase.habits)
-    episodes = result_of(demonstrate(arena, plays, phase.episodes, phase.tool_rate, seed))
+    episodes = demonstrate(arena, plays, phase.episodes, phase.tool_rate, seed)
     if isinstance(phase, CritiquedPhase):
         dialogues = both_attempts(arena, episodes)
     else:

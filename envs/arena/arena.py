@@ -1,13 +1,14 @@
-"""Arena: many episodes at once, each seat's play in a slot of its own. `palaestra.arena` opens it.
+"""Arena: many episodes at once, each seat in its own slot. `palaestra.arena` opens it.
 
-A table is a machine and who sits at it. `begin` seats a player: those whose starts agree in task and seed sit at one
-table, which opens when its last seat is taken; a table of one seat opens at once. A seat hears nothing while the others
-are at it. A game ends as a whole: endings come together, once no seat is with its agent any more, so that a game that
-broke can be begun again by every seat. When one seat cannot go on (its tokens ran out), its ending is its own; the
-others end TURN_LIMIT with a fault that names it: scored on what exists, not blamed, and left out of training.
+A table is a running game: a machine and the slots of its seats. `begin` takes a seat: starts that agree in task and
+seed share one table, which opens when its last seat is taken; a table of one seat opens at once. A seat gets no
+event while other seats are to move. A game ends as a whole: endings come together, once no seat waits for its agent any
+more, so that every seat can begin a broken game again. If one seat cannot continue (its tokens ran out), only that seat
+gets the ending; the others end TURN_LIMIT with a fault that names it: they are scored on what exists, not blamed, and
+left out of training.
 
-What only computes is done in `begin` and `send`; all else runs beside it, and is gone on from in the thread that calls
-`recv`. Nothing waits without a deadline. Left out: Gymnasium's vector face (`vector`), and what a machine is.
+Work that only computes is done in `begin` and `send`; all else runs beside it, and is continued in the thread that
+calls `recv`. Every wait has a timeout. Left out: Gymnasium's vector environment (`vector`), and machines themselves.
 """
 
 import logging
@@ -28,18 +29,17 @@ from palaestra.errors import UsageError
 log = logging.getLogger("palaestra.envs")
 MAX_WORKERS = 64
 _TOGETHER = 128
-"""Pendings that start together: large enough that waking who runs them costs little, small enough that the first calls
-wait while the last are still read."""
+"""Number of Pendings that start together: large enough that the wake-up of a runner costs little, small enough that
+the first calls do not wait while the last ones are still read."""
 _HEARD = 256
-"""Pendings that are waited for at most, so that some are gone on from while others still run. Whoever is woken more
-often stands in the way of the threads that bring the results."""
+"""Most Pendings that one wait collects, so that some are continued while others still run. A thread that is woken more
+often delays the threads that bring the results."""
 _BREATH = 50e-6
-"""Seconds in which we leave the interpreter to those who were just woken: they would otherwise wait for it until we had
-read on for 5 ms."""
+"""Seconds to sleep so that the threads that were just woken can run (they would wait up to 5 ms for the GIL)."""
 
 
 class Arena(Places):
-    """`slots` places where seats of episodes are played."""
+    """Arena with `slots` slots, in which seats of episodes are played."""
 
     def __init__(
         self,
@@ -52,8 +52,8 @@ class Arena(Places):
         timeout: float = 60.0,
         hint: str = "",
     ) -> None:
-        """`timeout` is how long a game may wait for its seats, `hint` what to say to whoever begins one that it lacks.
-        `ordered=None` means True where nothing waits: then order costs nothing and curves repeat."""
+        """`timeout` is how many seconds a game may wait for its seats, `hint` the advice in the error for an unknown
+        seat. `ordered=None` means True if nothing waits: order then costs nothing, and runs repeat exactly."""
         self._make, first = make, make()
         self._idle: list[Playable] = [first]
         Places.__init__(self, name, first.seats, slots, hint)
@@ -62,7 +62,7 @@ class Arena(Places):
         self._runner = Runner(min(slots, MAX_WORKERS) if max_workers is None else max_workers)
         self._inbox = Inbox(name)
         self.outstanding = 0
-        """Pendings of tables that have not come back."""
+        """Number of Pendings of tables that have not come back."""
         self._landed: list[Pending] = []
         self._aside: set[Pending] = set()
         self._ready: dict[int, Event] = {}
@@ -71,22 +71,22 @@ class Arena(Places):
 
     @property
     def ordered(self) -> bool:
-        """True when `recv` is a barrier that reports in slot order. Seats that wait for each other never are."""
+        """True if `recv` is a barrier that reports in slot order. It never is for games of several seats."""
         return self._barrier and self._alone
 
     @property
     def loop_lag(self) -> Lag:
-        """How late the event loop was: near 0, unless a tool holds it or the machine is overloaded."""
+        """Lag of the event loop: near 0, unless a tool blocks it or the machine is overloaded."""
         return self._runner.lag
 
     def stalls(self, share: float = STALL_SHARE) -> list[Stall]:
-        """The calls that have taken more than this share of their deadline, or have waited so long to begin."""
+        """Return the calls that have used more than this share of their timeout, or have waited so long to begin."""
         out = [*(pending for table in dict.fromkeys(filter(None, self._tables)) for pending in table.out), *self._aside]
-        found = [self._inbox.stall(work) for pending in out for work in pending.works if not work.over]
-        return [stall for stall in found if stall.seconds > share * stall.timeout]
+        stalls = [self._inbox.stall(work) for pending in out for work in pending.works if not work.over]
+        return [stall for stall in stalls if stall.seconds > share * stall.timeout]
 
     def begin(self, slot: int, start: Start) -> None:
-        """Take a seat. On a live slot the running episode is discarded, and its game ends for the others."""
+        """Take a seat. If the slot is in use, its episode is discarded, and its game ends for the others."""
         seat = start.seat
         if not 0 <= slot < len(self._tables) or self._standing[slot] is Standing.CLOSED:
             self._require_slot(slot)
@@ -99,7 +99,7 @@ class Arena(Places):
             table = self._gathering.seated(seat, slot, start)
         elif table is None:
             table = Table(seat, slot, start)
-        else:  # A table of one seat stays where it is, with its machine.
+        else:  # A table of one seat is reused, with its machine.
             table.starts[seat] = start
         self._tables[slot], self._seat[slot], self._standing[slot] = table, seat, Standing.BUSY
         if len(table.slots) == len(self._seats):
@@ -107,17 +107,17 @@ class Arena(Places):
             going: list[Pending] = []
             try:
                 self._take(table, machine.open(table.starts, slots=table.slots), going)
-            except BaseException:  # The caller's start was refused, or the author's task cannot be drawn.
+            except BaseException:  # The start was refused, or the author's task failed.
                 self._drop(table)
                 raise
             if going:
                 self._runner.start(going, self._inbox)
 
     def send(self, actions: Mapping[int, str]) -> None:
-        """Give each of these slots the agent's next turn. What only computes runs before this returns."""
-        tables, standing, seats, asked = self._tables, self._standing, self._seat, Standing.ASKED
+        """Give each of these slots the agent's next turn. Work that only computes runs before this returns."""
+        tables, standing, seats, asked_standing = self._tables, self._standing, self._seat, Standing.ASKED
         for slot, text in actions.items():
-            if not 0 <= slot < len(tables) or standing[slot] is not asked:
+            if not 0 <= slot < len(tables) or standing[slot] is not asked_standing:
                 self._require_asked("send", (slot,))
             if not isinstance(text, str):
                 raise UsageError(f"send: slot {slot} got {type(text).__name__}; expected str, the agent's whole turn")
@@ -151,12 +151,12 @@ class Arena(Places):
                 self._runner.start(going, self._inbox)
 
     def recv(self, min_ready: int = 1, timeout: float | None = None) -> list[Event]:
-        """At least `min_ready` events, unless the timeout passes or no more can come before somebody acts.
+        """Return at least `min_ready` events, or fewer if the timeout passes or the caller must act first.
 
-        When `ordered`, a barrier: every outstanding event in slot order, or none where the timeout passes first.
+        If `ordered`, it is a barrier: every outstanding event in slot order, or none where the timeout passes first.
         """
         until = None if timeout is None else time.monotonic() + timeout
-        while self.outstanding and self._hear(0.0):  # Whatever has come in by itself.
+        while self.outstanding and self._hear(0.0):  # Take all that has come in.
             pass
         while True:
             if not (self._barrier and self.outstanding):
@@ -168,16 +168,16 @@ class Arena(Places):
                 if self._barrier:
                     return []
                 break
-        if self._errors:  # An author's mistake; what else has happened is kept.
+        if self._errors:  # An author's error; all other events are kept.
             raise self._errors.pop(0)
         if not self._ready and not self.outstanding and self._gathering and Standing.ASKED not in self._standing:
             self._gathering.rest(Standing.FREE not in self._standing, timeout)
         ready, self._ready = self._ready, {}
         events = [ready[slot] for slot in sorted(ready)]
-        standing, asked, free = self._standing, Standing.ASKED, Standing.FREE
+        standing, asked_standing, free = self._standing, Standing.ASKED, Standing.FREE
         for event in events:
             if event.ending is None:
-                standing[event.slot] = asked
+                standing[event.slot] = asked_standing
                 continue
             standing[event.slot] = free
             if not self._alone:
@@ -185,7 +185,7 @@ class Arena(Places):
         return events
 
     def finish(self, slot: int, ending: Ending, text: str = "") -> None:
-        """Close a seat's episode from outside, and so its game; the events come through `recv`."""
+        """Close a seat's episode from outside, and with it its game; the events come through `recv`."""
         self._require_asked("finish", (slot,))
         if ending is Ending.ANSWERED:
             raise UsageError("finish(ANSWERED): an answer is a turn without a call, given with send")
@@ -200,7 +200,7 @@ class Arena(Places):
         self._step(table, partial(table.machine.stop, ending, seat, text, fault))
 
     def close(self) -> None:
-        """Discard what runs and release everything, within the time that toolkits have to close."""
+        """Discard running episodes and release everything, within the time that toolkits have to close."""
         for table in {table for table in self._tables if table is not None}:
             self._drop(table)
         for machine in self._idle:
@@ -214,15 +214,15 @@ class Arena(Places):
             pass
         for pending in self._aside:
             self._runner.give_up(pending)
-        for held in (self._idle, self._ready, self._gathering, self._aside, self._landed):
-            held.clear()
+        for collection in (self._idle, self._ready, self._gathering, self._aside, self._landed):
+            collection.clear()
         self._runner.close()
         self._tables, self._standing = [None] * self.slots, [Standing.CLOSED] * self.slots
 
-    # Inside: a table goes on.
+    # Inside: a table continues.
 
     def _step(self, table: Table, step: Callable[[], Reply]) -> None:
-        """Have something done to a table's episode."""
+        """Run a step of a table's episode, and take its reply."""
         going: list[Pending] = []
         try:
             self._take(table, step(), going)
@@ -232,7 +232,7 @@ class Arena(Places):
             self._runner.start(going, self._inbox)
 
     def _take(self, table: Table, reply: Reply, going: list[Pending]) -> None:
-        """Take down what has happened, or what has to be done first."""
+        """Store the events of a reply, or the Pending that must be done first."""
         if isinstance(reply, Pending):
             reply.owner, reply.slot = table, next(iter(table.slots.values()), 0)
             table.out.append(reply)
@@ -244,7 +244,7 @@ class Arena(Places):
             self._put_aside(machine)
         for seat, event in reply.items():
             if event.ending is not None:
-                if not self._alone:  # Others may still be at it.
+                if not self._alone:  # Other seats may still wait for their agents.
                     table.endings = reply
                     self._release(table)
                     return
@@ -253,7 +253,7 @@ class Arena(Places):
                 self._ready[event.slot] = event
 
     def _go_on(self) -> None:
-        """Go on from all that has come back, in slot order."""
+        """Continue all episodes whose Pendings have come back, in slot order."""
         while self._landed:
             landed, self._landed = sorted(self._landed, key=lambda pending: pending.slot), []
             going: list[Pending] = []
@@ -269,7 +269,7 @@ class Arena(Places):
                 self._runner.start(going, self._inbox)
 
     def _hear(self, until: float | None, count: int = 1) -> bool:
-        """Wait for news, `count` of them if possible, and take them in; False where `until` came first."""
+        """Wait for Pendings, if possible `count` of them, and store them; return False if `until` came first."""
         news = self._inbox.wait(until, min(count, _HEARD))
         for pending in news:
             if pending in self._aside:
@@ -282,7 +282,7 @@ class Arena(Places):
         return bool(news)
 
     def _release(self, table: Table) -> None:
-        """Report an episode's end, unless an agent is still thinking about its turn."""
+        """Report the end of an episode, unless one of its seats still waits for its agent."""
         for slot in table.slots.values():
             if self._standing[slot] is Standing.ASKED:
                 return
@@ -291,16 +291,16 @@ class Arena(Places):
         self._retire(table)
 
     def _fail(self, table: Table, error: BaseException) -> None:
-        """An author's mistake frees the table's slots, and is raised where news are received; others go on."""
+        """Free the slots of a table after an author's error, which `recv` raises; other tables continue."""
         self._drop(table)
         if not isinstance(error, Exception):
             raise error
         self._errors.append(error)
 
-    # Inside: a table is left.
+    # Inside: a table ends.
 
     def discard(self, slot: int) -> None:
-        """Drop whatever the slot holds; nothing is reported of it."""
+        """Drop the episode in the slot; nothing is reported of it."""
         table, seat = self._tables[slot], self._seat[slot]
         self._tables[slot], self._standing[slot] = None, Standing.FREE
         self._ready.pop(slot, None)
@@ -318,7 +318,7 @@ class Arena(Places):
             self._step(table, partial(table.machine.stop, Ending.TURN_LIMIT, seat, "", fault))
 
     def _drop(self, table: Table) -> None:
-        """Discard a table's episode; its slots are free."""
+        """Discard a table's episode, and free its slots."""
         for slot in table.slots.values():
             if self._tables[slot] in (table, None):
                 self._tables[slot], self._standing[slot] = None, Standing.FREE
@@ -339,7 +339,7 @@ class Arena(Places):
         return self._idle.pop() if self._idle else self._make()
 
     def _retire(self, table: Table, in_use: bool = False) -> None:
-        """The table's machine is free for another, unless something may still be at it."""
+        """Free the table's machine for another table, unless jobs may still use it."""
         self._idle += [] if in_use or table.machine is None else [table.machine]
         table.machine = None
 

@@ -1,7 +1,7 @@
-"""One seat of a game as an ordinary episode: the other seats are played by rule, inside.
+"""One seat of a game as an ordinary episode: rules play the other seats inside.
 
-`palaestra.arena(id, n, seat="solver_0")` opens it, so that whatever plays one agent (training, evaluation, the command
-line) can meet a game. Left out: partners that are models; those are seats of their own, each with its engine.
+`palaestra.arena(id, n, seat="solver_0")` opens it, so that all that plays one agent (training, evaluation, the command
+line) can play a game. Left out: partners that are models; those have their own seats, each with its engine.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,11 +19,11 @@ from palaestra.errors import EnvironmentDefect, UsageError
 
 Rule = Callable[[Sequence[Message], np.random.Generator], str]
 _MAX_TURNS = 10_000
-"""Turns of rules in a row: one that never ends its turn must not hang the arena."""
+"""Most turns of rules in a row: a rule that never ends its turn must not hang the arena."""
 
 
 class ByRule:
-    """One seat is free and `rule` plays the rest. What they say depends on task, seed, seat and turn alone."""
+    """Machine with one free seat; `rule` plays the rest. Its turns depend only on task, seed, seat and turn number."""
 
     seats: Sequence[Seat] = (None,)
 
@@ -37,17 +37,17 @@ class ByRule:
 
     @property
     def task_count(self) -> int:
-        """How many tasks a Start may index."""
+        """Number of tasks that a Start may index."""
         return self.machine.task_count
 
     @property
     def inline(self) -> bool:
-        """As the game: a rule only computes."""
+        """True if the game never waits: a rule only computes."""
         return self.machine.inline
 
     @property
     def aside(self) -> list[Pending]:
-        """Closings that nobody waits for."""
+        """Cleanup jobs that nobody awaits."""
         return self.machine.aside
 
     def open(self, starts: Mapping[Seat, Start], problem: Task | None = None, slots: Mapping[Seat, int] = {}) -> Reply:
@@ -61,12 +61,12 @@ class ByRule:
         return self._answered(self.machine.open(seated, problem, places))
 
     def act(self, seat: Seat, text: str) -> Reply:
-        """The free seat's turn, and whatever the others say to it."""
+        """Take the free seat's turn, and the turns of the rules that follow it."""
         self._in_row = 0
         return self._answered(self.machine.act(self.seat, text))
 
     def resume(self, pending: Pending) -> Reply:
-        """Go on from works that are over or late."""
+        """Continue the game after these jobs have finished or timed out."""
         return self._answered(self.machine.resume(pending))
 
     def stop(self, ending: Ending, culprit: Seat = None, text: str = "", fault: str = "") -> Reply:
@@ -74,7 +74,7 @@ class ByRule:
         return self._answered(self.machine.stop(ending, self.seat, text, fault))
 
     def discard(self) -> None:
-        """Drop what runs."""
+        """Drop the running game."""
         self.machine.discard()
 
     def close(self) -> None:
@@ -82,11 +82,11 @@ class ByRule:
         self.machine.close()
 
     def _answered(self, reply: Reply) -> Reply:
-        """Let the rule answer until the free seat has something to do, or something has to be waited for."""
-        mine: Event | None = None
+        """Let the rule play until it is the free seat's turn, the game ends, or a job must be awaited."""
+        seat_event: Event | None = None
         while not isinstance(reply, Pending):
-            mine = reply.get(self.seat, mine)
-            if mine is not None and mine.ending is not None:
+            seat_event = reply.get(self.seat, seat_event)
+            if seat_event is not None and seat_event.ending is not None:
                 break
             others = [seat for seat in self.machine.asked if seat != self.seat]
             if not others:
@@ -97,22 +97,22 @@ class ByRule:
             reply = self.machine.act(others[0], spoken(self._rule, self.machine, others[0], self._start))
         if isinstance(reply, Pending):
             return reply
-        if mine is None and self.seat in self.machine.asked:  # It was asked before the others had to be waited for.
-            mine = self.machine.asked[self.seat]
-        return {} if mine is None else {None: replace(mine, start=self._start)}
+        if seat_event is None and self.seat in self.machine.asked:  # Its event came before the wait for the others.
+            seat_event = self.machine.asked[self.seat]
+        return {} if seat_event is None else {None: replace(seat_event, start=self._start)}
 
 
 def spoken(rule: Rule, machine: Machine, seat: Seat, start: Start) -> str:
-    """What a rule says for a seat that is asked, written in the format that the game reads."""
+    """Return the turn of a rule for a seat that is to move, in the format that the game reads."""
     assert machine.state is not None
-    heard = machine.state.seats[seat].messages
-    text: object = rule(heard.copy(), seat_rng(seat, start, len(heard)))
+    messages = machine.state.seats[seat].messages
+    text: object = rule(messages.copy(), seat_rng(seat, start, len(messages)))
     if not isinstance(text, str):
         raise EnvironmentDefect(f"the demonstrator of {seat} returned {text!r}; expected str")
     return formats.translate(text, machine.spec.author.format, machine.spec.offers[seat].schemas)
 
 
 def seat_rng(seat: Seat, start: Start, place: int) -> np.random.Generator:
-    """What a rule draws from for a turn: of task, seed, seat and place in the dialogue alone."""
+    """Return the random generator of a rule's turn; it depends on task, seed, seat and dialogue length alone."""
     key = int.from_bytes(blake2b(str(seat).encode(), digest_size=4).digest(), "big")
     return np.random.default_rng([key, start.task, start.seed, place])

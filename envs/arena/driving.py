@@ -1,4 +1,4 @@
-"""Drives one machine: runs what it asks for, and waits, until something has happened.
+"""Drives one machine: runs its Pendings, and waits until there are events.
 
 Left out: many machines at once (`arena`).
 """
@@ -12,23 +12,23 @@ from palaestra.envs.running.work import Pending, warn_late
 
 
 def settle(machine: Playable, reply: Reply) -> Events:
-    """The events of a reply, once all that it waits for is done."""
+    """Return the events of a reply, after all jobs that it waits for."""
     try:
         while isinstance(reply, Pending):
             try:
                 wait_for(reply, _name(machine))
-            except BaseException:  # An interrupt: what was given up never comes back, so the episode is dropped.
+            except BaseException:  # After an interrupt the jobs never come back, so the episode is dropped.
                 machine.discard()
                 raise
             reply = machine.resume(reply)
     finally:
-        while machine.aside:  # What hangs must not be waited for.
+        while machine.aside:  # They may hang, so nothing waits for them.
             shared_runner().start((machine.aside.pop(),), Inbox(_name(machine)))
     return reply
 
 
 def release(machine: Playable) -> None:
-    """Drop what runs, and close its toolkits within the time that they have."""
+    """Drop the running episode, and close its toolkits within the time that they have."""
     machine.discard()
     while machine.aside:
         pending = machine.aside.pop()

@@ -1,18 +1,20 @@
-"""Environments of others as machines: Gymnasium's of one seat, PettingZoo's of several, AEC or Parallel.
+"""External environments as machines: Gymnasium's of one seat, PettingZoo's of several, AEC or Parallel.
 
-They speak and hear text, or they are refused. Each `reset` and `step` is a Work in a thread, with a deadline. What they
-cannot say of themselves is decided here:
+Their observations and actions must be text. Each `reset` and `step` is a Work in a thread, with a deadline. This module
+decides what their interfaces leave open:
 
 - The task index is the seed of `reset`, for it decides the problem; an environment that has `tasks`, as ours do, gets
   `options={"task": index}` and the start's seed. Splits are disjoint by seed: train takes the even ones, eval the odd,
   unless the environment's own constructor takes `split`.
-- The reward is the sum of what `step` gave, as the part "reward". The part "success" is the last info["success"];
-  without one, whether the sum reaches `success_at`, or Gymnasium's `reward_threshold`, or is above 0.
+- The reward is the sum of the rewards of `step`, as the part "reward". The part "success" is the last info["success"];
+  without one, whether the sum reaches `success_at`, or Gymnasium's `reward_threshold`. Without these 1 is a success, 0
+  or less is not, and any other sum, which may be partial credit for a lost game, is a UsageError that asks for one.
 - terminated is ANSWERED, truncated is TURN_LIMIT. A failing `reset` is BROKEN, and so is a `step` that raises Broken.
-  Any other error in `step` may be the agent's doing, who gains nothing by it: a truncation without success, which is
-  logged and stands at the end of what the agent heard. A `step` of another shape than the API's is the author's defect.
-- A turn that a `gymnasium.spaces.Text` does not hold is answered, not passed on, up to 8 times.
-- An info with "messages" (as ours have) is heard message by message; otherwise the observation is a user's message.
+  Any other error in `step` may be caused by the agent, which gains nothing by it: a truncation without success, which
+  is logged and is the last message to the agent. A `step` that returns another shape than the API's is the author's
+  defect.
+- A turn that a `gymnasium.spaces.Text` does not contain is answered, not passed on, up to 8 times.
+- An info with "messages" (as ours have) is read message by message; otherwise the observation is a user's message.
 """
 
 import logging
@@ -24,6 +26,7 @@ from typing import Any
 
 from gymnasium.spaces import Space, Text
 
+from palaestra.envs.arena.foreign_success import UndecidedSuccess, success_of
 from palaestra.envs.arena.foreign_text import limits, read, require_text, shaped, wrapped
 from palaestra.envs.core.calls import clip
 from palaestra.envs.core.ending import blame
@@ -37,11 +40,11 @@ log = logging.getLogger("palaestra.envs")
 SEEDS = 2**30
 _MAX_REFUSED = 8
 _MAX_SAID = 500
-"""Letters of an environment's error that its agent's record keeps."""
+"""Most characters of an environment's error that its agent's record keeps."""
 
 
 class Foreign:
-    """What the three kinds share: one thing at a time in a thread, dialogues, sums of rewards, endings."""
+    """Base of the three kinds: one job at a time in a thread, dialogues, sums of rewards, endings."""
 
     seats: Sequence[Seat]
     inline = False
@@ -51,15 +54,15 @@ class Foreign:
     ) -> None:
         self._make, self.name, self.split, self.success_at = make, name, split, success_at
         self.env = make()
-        own = getattr(self.env.unwrapped, "tasks", None)
-        self._own_tasks = isinstance(own, Sequence)
-        self.task_count = len(own) if isinstance(own, Sequence) else SEEDS
+        env_tasks = getattr(self.env.unwrapped, "tasks", None)
+        self._own_tasks = isinstance(env_tasks, Sequence)
+        self.task_count = len(env_tasks) if isinstance(env_tasks, Sequence) else SEEDS
         self.aside: list[Pending] = []
         self._conditions = Conditions(Mode.BLOCKING, timeout)
         self._out: Pending | None = None
-        """What is being done."""
+        """Job that runs now; None if there is none."""
         self._next: deque[tuple[str, Callable[[], Events]]] = deque()
-        """What is to be done then."""
+        """Jobs that follow, with their labels."""
         self._records: dict[Seat, Dialogue] = {}
         self._problem = Task(prompt=name)
         self._sums: dict[Seat, float] = {}
@@ -68,7 +71,7 @@ class Foreign:
         self._refused: dict[Seat, int] = {}
 
     def open(self, starts: Mapping[Seat, Start], problem: Task | None = None, slots: Mapping[Seat, int] = {}) -> Reply:
-        """Begin an episode. A `problem` is not for environments of others, which draw their own."""
+        """Begin an episode. `problem` is ignored: external environments draw their own."""
         self.discard()
         start = next(iter(starts.values()))
         if not 0 <= start.task < self.task_count:
@@ -84,7 +87,7 @@ class Foreign:
         return self._do("reset", partial(self._opened, start.task, seed, options))
 
     def act(self, seat: Seat, text: str) -> Reply:
-        """Take a turn of a seat that was asked."""
+        """Take a turn of a seat that is to move."""
         if not isinstance(text, str):
             raise UsageError(f"an action is {type(text).__name__}; expected str, the agent's whole turn")
         if seat not in self._records:
@@ -101,7 +104,7 @@ class Foreign:
         return self._do("step", partial(self._acted, seat, text))
 
     def resume(self, pending: Pending) -> Reply:
-        """Go on from a reset or step that is over or late."""
+        """Continue after a reset or step that has finished or timed out."""
         if pending is not self._out:
             return {}
         self._out, work = None, pending.works[0]
@@ -119,7 +122,7 @@ class Foreign:
         return events
 
     def stop(self, ending: Ending, culprit: Seat = None, text: str = "", fault: str = "") -> Reply:
-        """End the episode from outside; the environment hears of it at its next reset."""
+        """End the episode from outside; the environment learns of it at its next reset."""
         if self._out is not None:
             self._next.clear()
             self._next.append(("stop", partial(self._stopped, ending, culprit, text, fault)))
@@ -127,7 +130,7 @@ class Foreign:
         return self._stopped(ending, culprit, text, fault)
 
     def discard(self) -> None:
-        """Drop what runs."""
+        """Drop the running episode."""
         if self._out is not None:  # A thread is still in the environment.
             self.env = None
         self._out = None
@@ -159,14 +162,14 @@ class Foreign:
     def _acted(self, seat: Seat, text: str) -> Events:
         try:
             return self._step(seat, text)
-        except (EnvironmentDefect, Broken):
+        except (EnvironmentDefect, UndecidedSuccess, Broken):
             raise
         except Exception as error:
             log.warning("%s raised in step (%s: %s)", self.name, type(error).__name__, error, exc_info=error)
             self._success = dict.fromkeys(self._records, 0.0)
-            # Heard, and no fault: an episode with a fault is left out of training, and this one is to count.
-            said = f"Error: the environment failed on this turn: {type(error).__name__}: {error}"
-            self._records[seat].hear(clip(said, _MAX_SAID))
+            # A message, not a fault: an episode with a fault is left out of training, and this one must count.
+            error_text = f"Error: the environment failed on this turn: {type(error).__name__}: {error}"
+            self._records[seat].hear(clip(error_text, _MAX_SAID))
             return self._stopped(Ending.TURN_LIMIT, seat, "", f"the environment failed on the turn of {seat}")
 
     def _stopped(self, ending: Ending, culprit: Seat, text: str, fault: str) -> Events:
@@ -180,7 +183,7 @@ class Foreign:
             }
         return {seat: self._closing(seat, *blame(seat, culprit, ending, fault)) for seat in self._records}
 
-    # What a kind defines.
+    # Methods that each kind defines.
 
     def _reset(self, seed: int, options: dict[str, Any] | None) -> Events:
         raise NotImplementedError
@@ -191,7 +194,7 @@ class Foreign:
     def _action_space(self, seat: Seat) -> Space[Any]:
         raise NotImplementedError
 
-    # What they share.
+    # Methods that all kinds share.
 
     def _ask(self, seat: Seat, observation: Any, info: Mapping[str, Any]) -> Event:
         messages = info.get("messages")
@@ -210,7 +213,7 @@ class Foreign:
         return Event(self._records[seat].slot, self._records[seat].start, self._records[seat].news())
 
     def _note(self, seat: Seat, reward: Any, terminated: Any, truncated: Any, info: Mapping[str, Any]) -> None:
-        """What a step said of a seat."""
+        """Record the result of a step for a seat."""
         try:
             value = float(reward)
         except (TypeError, ValueError):
@@ -224,31 +227,26 @@ class Foreign:
             self._endings.setdefault(seat, Ending.ANSWERED if terminated else Ending.TURN_LIMIT)
 
     def _over(self) -> Events:
-        """The game has run its course."""
+        """Return the endings of a game that is over."""
         return {seat: self._closing(seat, self._endings.get(seat, Ending.TURN_LIMIT), "") for seat in self._records}
 
     def _closing(self, seat: Seat, ending: Ending, fault: str) -> Event:
         record, total = self._records[seat], self._sums[seat]
         if ending is not Ending.ANSWERED:
             record.answer = None
-        success = self._success[seat]
-        if success is None:
-            success = total > 0 if self.success_at is None else total >= self.success_at
-        value = float(success) if isinstance(success, int | float) or hasattr(success, "__float__") else math.nan
-        if not 0 <= value <= 1:
-            raise EnvironmentDefect(f"{self.name} gave info['success'] = {success!r}; expected a number in [0, 1]")
+        value = success_of(self.name, self._success[seat], total, self.success_at)
         parts = {"success": value, "reward": total}
         attempt = self._attempt(seat)
         return Event(record.slot, record.start, record.news(), (), ending, total, parts, attempt, fault)
 
     def _attempt(self, seat: Seat) -> Attempt:
-        """What has happened so far. A thread that hangs in the environment may hold the lists: they are copied."""
-        one = self._records[seat]
-        return Attempt(self._problem, one.start.own(one.messages), one.answer, (), one.turns, seat=seat)
+        """Return the attempt of a seat so far. Lists are copied, since a thread that hangs in a step may hold them."""
+        record = self._records[seat]
+        return Attempt(self._problem, record.start.own(record.messages), record.answer, (), record.turns, seat=seat)
 
 
 class GymnasiumMachine(Foreign):
-    """A Gymnasium environment, of one seat."""
+    """A Gymnasium environment, with one seat."""
 
     seats = (None,)
 
@@ -275,7 +273,7 @@ class GymnasiumMachine(Foreign):
 
 
 class _Zoo(Foreign):
-    """A PettingZoo environment of either kind."""
+    """Base of PettingZoo environments of both kinds."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -292,7 +290,7 @@ class _Zoo(Foreign):
 
 
 class AECMachine(_Zoo):
-    """Seats act one at a time. One that is asked to act once its play is over takes PettingZoo's None step."""
+    """An AEC environment: seats act one at a time. A seat to move whose play is over takes PettingZoo's None step."""
 
     def _reset(self, seed: int, options: dict[str, Any] | None) -> Events:
         self.env.reset(seed=seed, options=options)
@@ -313,7 +311,7 @@ class AECMachine(_Zoo):
             )
 
     def _select(self) -> Events:
-        """Go on to a seat that can act, or to the end."""
+        """Move on to a seat that can act, or to the end, and return its events."""
         env = self.env
         while env.agents:
             agent = env.agent_selection
@@ -325,7 +323,7 @@ class AECMachine(_Zoo):
 
 
 class ParallelMachine(_Zoo):
-    """Seats act together: the step is taken when the last one has spoken."""
+    """A Parallel environment: seats act together, and the step is taken when the last one has moved."""
 
     def _reset(self, seed: int, options: dict[str, Any] | None) -> Events:
         observations, infos = shaped(self.name, "reset", self.env.reset(seed=seed, options=options), by_seat=True)

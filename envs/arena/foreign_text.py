@@ -1,4 +1,4 @@
-"""Text in environments of others: which spaces hold it, how it is read and written, what their functions must return.
+"""Text in external environments: spaces that contain it, reading and writing it, and return values of their methods.
 
 Left out: playing them (`foreign`).
 """
@@ -14,14 +14,14 @@ from palaestra.errors import EnvironmentDefect, UsageError
 
 
 def is_text(space: Any) -> bool:
-    """Text, or a dict of one text."""
+    """Return whether a space is text, or a dict of one text."""
     if isinstance(space, Dict):
         return len(space) == 1 and all(is_text(inner) for inner in space.values())
     return isinstance(space, Text | TextSpace)
 
 
 def require_text(name: str, seat: Seat, observation: Any, action: Any) -> None:
-    """Refuse what an agent that speaks cannot play."""
+    """Refuse spaces that an agent that writes text cannot play."""
     if not (is_text(observation) and is_text(action)):
         who = f"{name}, {seat}," if seat else name
         raise UsageError(
@@ -31,7 +31,7 @@ def require_text(name: str, seat: Seat, observation: Any, action: Any) -> None:
 
 
 def read(observation: Any) -> str:
-    """The text of an observation."""
+    """Return the text of an observation."""
     if isinstance(observation, Mapping):
         observation = next(iter(observation.values()), "")
     if not isinstance(observation, str):
@@ -43,11 +43,11 @@ _SHAPES = {"reset": "observation, info", "step": "observation, reward, terminate
 
 
 def shaped(name: str, verb: str, returned: Any, by_seat: bool = False) -> Sequence[Any]:
-    """What `reset` or `step` returned, if it has the shape of its API: no turn of an agent's can change that."""
+    """Check the shape of what `reset` or `step` returned: an agent's turn cannot change that shape."""
     places = len(_SHAPES[verb].split(", "))
     if not isinstance(returned, Sequence) or isinstance(returned, str) or len(returned) != places:
-        found = f"{len(returned)} values" if isinstance(returned, tuple | list) else type(returned).__name__
-        raise EnvironmentDefect(f"{name}.{verb} returned {found}; expected {_SHAPES[verb]}")
+        actual = f"{len(returned)} values" if isinstance(returned, tuple | list) else type(returned).__name__
+        raise EnvironmentDefect(f"{name}.{verb} returned {actual}; expected {_SHAPES[verb]}")
     for value in returned if by_seat else returned[-1:]:
         if not isinstance(value, Mapping):
             expected = f"a dict by seat for each of {_SHAPES[verb]}" if by_seat else "a dict as info"
@@ -56,7 +56,7 @@ def shaped(name: str, verb: str, returned: Any, by_seat: bool = False) -> Sequen
 
 
 def wrapped(space: Any, text: str) -> Any:
-    """A text as the action space wants it."""
+    """Return a text in the form of the action space."""
     return {next(iter(space)): wrapped(next(iter(space.values())), text)} if isinstance(space, Dict) else text
 
 

@@ -1,7 +1,7 @@
-"""MixedArena: an arena whose slots play several environments: `Start.env` says which, `Start.task` is a task of it.
+"""MixedArena: an arena whose slots play several environments: `Start.env` names one, `Start.task` is a task of it.
 
-Every slot plays any of them, one episode after another, so a slow environment holds up no other. Left out: games of
-several seats, of which each takes several slots, and how often which is played (the trainer's samplers).
+Every slot plays any of them, one episode after another, so a slow environment delays no other. Left out: games of
+several seats, of which each takes several slots, and how often each is played (the trainer's samplers).
 """
 
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ from palaestra.mixture import Mixture
 
 
 class MixedArena(Arena):
-    """`slots` places for the environments of a mixture."""
+    """Arena with `slots` slots for the environments of a mixture."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class MixedArena(Arena):
         ordered: bool | None = None,
         max_workers: int | None = None,
     ) -> None:
-        """`makes` makes a machine of each environment; `task_count` is the sum of `task_counts`."""
+        """`makes` creates a machine of each environment; `task_count` is the sum of `task_counts`."""
         self.mixture, self._makes = mixture, makes
         self._free: dict[str, list[Playable]] = {}
         try:
@@ -43,16 +43,23 @@ class MixedArena(Arena):
             super().__init__(
                 lambda: next(iter(firsts.values())), slots, name=name, ordered=ordered, max_workers=max_workers
             )
-        except BaseException:  # What an environment holds must not outlive the mixture that another one made fail.
+        except BaseException:  # If one environment fails, the others must release what they hold.
             for free in self._free.values():
                 free[0].close()
             raise
         self._idle.clear()
         self.task_counts = {env: first.task_count for env, first in firsts.items()}
         self.task_count = sum(self.task_counts.values())
+        specs = (getattr(first, "spec", None) for first in firsts.values())
+        self._parts = tuple(tuple(spec.parts) for spec in specs if spec is not None)
+
+    @property
+    def reward_parts(self) -> tuple[tuple[str, ...], ...]:
+        """Names of the reward's parts, as each environment's author declares them."""
+        return self._parts
 
     def begin(self, slot: int, start: Start) -> None:
-        """Open an episode of the environment that the start names. On a live slot the running one is discarded."""
+        """Open an episode of the environment that the start names. If the slot is in use, its episode is discarded."""
         if start.env not in self._makes:
             raise UsageError(f"{self.name}: Start.env is {start.env!r}; expected one of {', '.join(self._makes)}")
         if 0 <= slot < self.slots and self._standing[slot] is Standing.FREE:
@@ -63,7 +70,7 @@ class MixedArena(Arena):
         super().begin(slot, start)
 
     def close(self) -> None:
-        """Discard what runs and release everything."""
+        """Discard running episodes and release everything."""
         for table in filter(None, [*self._tables]):
             self._drop(table)
         self._idle += [machine for free in self._free.values() for machine in free]

@@ -1,4 +1,4 @@
-"""Opens an id as an Arena, or as one Playable: ours, foreign Gymnasium environments, PettingZoo's.
+"""Opens an id as an Arena, or as one Playable: ours, external Gymnasium environments, PettingZoo's.
 
 `palaestra.arena` finds these functions by name. Left out: opening ours (`opening`).
 """
@@ -28,39 +28,39 @@ _lock = threading.Lock()
 
 
 def open_arena(env_id: str, slots: int, *, workers: int = 0, ray_address: str = "", **options: Any) -> Arena | RayArena:
-    """An arena for any id; with `workers`, one that Ray actors play."""
+    """Open an arena for any id; with `workers`, Ray actors play its episodes."""
     if workers or ray_address:
         return RayArena(env_id, slots, workers, ray_address, **options)
-    own = {name: options.pop(name) for name in ("ordered", "max_workers", "timeout") if name in options}
+    arena_options = {name: options.pop(name) for name in ("ordered", "max_workers", "timeout") if name in options}
     if (mixture := read_mixture(env_id)) is not None:
-        timeout = own.pop("timeout", 60.0)
-        makes = {name: playables(*one, timeout) for name, one in environments(env_id, options).items()}
-        return MixedArena(mixture, makes, slots, name=env_id, **own)
+        timeout = arena_options.pop("timeout", 60.0)
+        makes = {name: playables(*arguments, timeout) for name, arguments in environments(env_id, options).items()}
+        return MixedArena(mixture, makes, slots, name=env_id, **arena_options)
     name = env_id.rpartition(":")[2]
-    found = registered_author(env_id)
-    if found is not None and options.get("seat") is None:
-        author = made(found[0], {**found[1], **options}, env_id)
+    entry = registered_author(env_id)
+    if entry is not None and options.get("seat") is None:
+        author = made(entry[0], {**entry[1], **options}, env_id)
         if not author.seats:
-            own.pop("timeout", None)
-            return ToolVectorEnv(author, slots, env_id=name, **own)
-    make = playables(env_id, options, own.get("timeout", 60.0))
-    hint = "" if found is None else ", or open it with seat=NAME to play one against its demonstrator"
-    return Arena(make, slots, name=name, hint=hint, **own)
+            arena_options.pop("timeout", None)
+            return ToolVectorEnv(author, slots, env_id=name, **arena_options)
+    make = playables(env_id, options, arena_options.get("timeout", 60.0))
+    hint = "" if entry is None else ", or open it with seat=NAME to play one against its demonstrator"
+    return Arena(make, slots, name=name, hint=hint, **arena_options)
 
 
 def open_playable(env_id: str, options: Mapping[str, Any]) -> Playable:
-    """One machine for any id."""
+    """Open one machine for any id."""
     return playables(env_id, {name: value for name, value in options.items() if name not in OF_ARENAS})()
 
 
 def playables(env_id: str, options: Mapping[str, Any], timeout: float = 60.0) -> Callable[[], Playable]:
-    """What makes machines for an id. Of a game with the option `seat`, that seat's; demonstrators play the others."""
+    """Return a function that makes machines for an id. With a game's option `seat`, demonstrators play the others."""
     name = env_id.rpartition(":")[2]
-    found = registered_author(env_id)
-    if found is not None:
-        given = {**found[1], **options}
-        seat = given.pop("seat", None)
-        spec = spec_of(made(found[0], given, env_id), name)
+    entry = registered_author(env_id)
+    if entry is not None:
+        author_options = {**entry[1], **options}
+        seat = author_options.pop("seat", None)
+        spec = spec_of(made(entry[0], author_options, env_id), name)
         if seat is None:
             return lambda: Machine(spec)
         if spec.solo:
@@ -74,7 +74,7 @@ def playables(env_id: str, options: Mapping[str, Any], timeout: float = 60.0) ->
 
 
 def _of_gymnasium(env_id: str, options: dict[str, Any], timeout: float) -> Callable[[], Playable]:
-    """A Gymnasium environment of somebody else's."""
+    """Return a function that makes machines of an external Gymnasium environment."""
     spec = gymnasium.spec(env_id)
     creator = spec.entry_point
     if isinstance(creator, str):
@@ -87,7 +87,7 @@ def _of_gymnasium(env_id: str, options: dict[str, Any], timeout: float) -> Calla
 
 
 def _of_pettingzoo(env_id: str, options: dict[str, Any], timeout: float) -> Callable[[], Playable]:
-    """A PettingZoo environment of somebody else's; AEC where it is registered as both."""
+    """Return a function that makes machines of a PettingZoo environment; AEC where it is registered as both."""
     import pettingzoo  # type: ignore[import-untyped]
 
     kind = "aec" if _known(pettingzoo.aec_registry, env_id) else "parallel"
@@ -102,7 +102,7 @@ def _of_pettingzoo(env_id: str, options: dict[str, Any], timeout: float) -> Call
 
 
 def in_pettingzoo(env_id: str) -> bool:
-    """Whether PettingZoo is installed and knows an id."""
+    """Return whether PettingZoo is installed and has the id."""
     try:
         import pettingzoo
     except ImportError:
@@ -141,7 +141,7 @@ def _foreign(
 
     def made_one() -> Any:
         try:
-            with _lock:  # Registries and constructors of others are not made for threads.
+            with _lock:  # External registries and constructors are not thread-safe.
                 return make(**options)
         except TypeError as error:
             raise UsageError(f"{env_id} cannot be made with {options}: {error}") from error
@@ -151,7 +151,7 @@ def _foreign(
 
 def _takes(creator: Any, option: str) -> bool:
     try:
-        found = signature(creator).parameters.get(option)
+        parameter = signature(creator).parameters.get(option)
     except (TypeError, ValueError):
         return False
-    return found is not None and found.kind is not Parameter.VAR_KEYWORD
+    return parameter is not None and parameter.kind is not Parameter.VAR_KEYWORD

@@ -1,6 +1,6 @@
 """From an id, or a class and its options, to an author's object, its Spec, and a machine that plays it.
 
-Left out: many episodes at once (`openers`), and environments that others wrote (`foreign`).
+Left out: many episodes at once (`openers`), and external environments (`foreign`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,52 +20,52 @@ from palaestra.registry import games, load_author, registered, registered_author
 
 
 def made(entry_point: str, options: Mapping[str, Any], env_id: str = "") -> ToolEnv:
-    """The object of a registered class. The option `format` is ours, whatever its constructor takes."""
-    found = load_author(entry_point, f"{env_id or entry_point}: its class")
-    if not (isinstance(found, type) and issubclass(found, ToolEnv)):
+    """Create the object of a registered class. The option `format` works also if its constructor lacks it."""
+    author_class = load_author(entry_point, f"{env_id or entry_point}: its class")
+    if not (isinstance(author_class, type) and issubclass(author_class, ToolEnv)):
         raise EnvironmentDefect(
             f"{env_id or 'an id'} is registered as {entry_point!r}, which is no subclass of ToolEnv; "
             "palaestra.register takes ToolEnv classes, gymnasium.register and pettingzoo.register all others"
         )
-    takes = signature(found)
-    own = {name: value for name, value in options.items() if name != FORMAT or FORMAT in takes.parameters}
+    takes = signature(author_class)
+    accepted = {name: value for name, value in options.items() if name != FORMAT or FORMAT in takes.parameters}
     try:
-        takes.bind(**own)
+        takes.bind(**accepted)
     except TypeError as error:
-        refuse_unknown(env_id or found.__name__, found, own)
-        raise UsageError(f"{found.__name__}: {error}") from error
-    author = found(**own)
+        refuse_unknown(env_id or author_class.__name__, author_class, accepted)
+        raise UsageError(f"{author_class.__name__}: {error}") from error
+    author = author_class(**accepted)
     if options.get(FORMAT) is not None:
         author.format = formats.known(options[FORMAT])
     return author
 
 
 def tasks_of(author: ToolEnv) -> Sequence[Task]:
-    """The problems that an author's object plays: of the file that `tasks` named, or its own."""
+    """Return the tasks that an author's object plays: those of the file named by `tasks`, or its own."""
     path = author._tasks_file
     if path is None:
         return author.task_set(author.split)
-    found = author.read_tasks(path, author.split)
-    return load_tasks(path, author.split) if found is None else found
+    tasks = author.read_tasks(path, author.split)
+    return load_tasks(path, author.split) if tasks is None else tasks
 
 
 def spec_of(author: ToolEnv, name: str = "") -> Spec:
-    """What all machines that play this object share."""
+    """Return the constants that all machines of this object share."""
     require_tasks_file(author)
     return Spec(author, tasks_of, name)
 
 
 def require_tasks_file(author: ToolEnv) -> None:
-    """A file of tasks that is not there is an error before it is read."""
+    """Raise an error at once if the file of tasks does not exist."""
     if author._tasks_file is not None:
         require_file(author._tasks_file)
 
 
 def open_machine(env_id: str, options: Mapping[str, Any]) -> Machine:
-    """A machine for an environment or game of ours, by id."""
-    found = registered_author(env_id)
-    if found is None:
+    """Return a machine for an environment or game of ours, by id."""
+    entry = registered_author(env_id)
+    if entry is None:
         raise UnknownId(env_id, [*registered(), *games()])
-    entry_point, registered_with = found
-    given = {name: value for name, value in {**registered_with, **options}.items() if name not in OF_ARENAS}
-    return Machine(spec_of(made(entry_point, given, env_id), env_id.rpartition(":")[2]))
+    entry_point, registered_with = entry
+    author_options = {name: value for name, value in {**registered_with, **options}.items() if name not in OF_ARENAS}
+    return Machine(spec_of(made(entry_point, author_options, env_id), env_id.rpartition(":")[2]))

@@ -1,9 +1,9 @@
-"""PettingZoo's two faces of a Game: AEC, where one seat acts at a time, and Parallel, where all that are asked do.
+"""PettingZoo's two interfaces of a Game: AEC, where one seat acts at a time, and Parallel, where several act at once.
 
-Observations and actions are text. Seats that are asked at once act one after the other in AEC, none hearing what the
-others said; in Parallel a seat that is not asked (`info["asked"]` is False) may give any action, which nobody reads.
-A face is branched with its game: a snapshot of it is one of the game, and whose turn it is follows from who is asked.
-This module needs pettingzoo. Left out: PettingZoo environments of others as arenas (`foreign`).
+Observations and actions are text. In AEC, seats that are to move at the same time act one after the other, and none
+sees the turns of the others; in Parallel, a seat that is not to move (`info["asked"]` is False) may give any action,
+which is ignored. A snapshot of either interface is one of its game; the seats to move follow from it. This module needs
+pettingzoo. Left out: external PettingZoo environments as arenas (`foreign`).
 """
 
 import copy
@@ -33,21 +33,21 @@ except ImportError as error:
     raise MissingExtra("pettingzoo", "games", "a game as a PettingZoo environment") from error
 
 _PROBE = {"options": 1}
-"""What PettingZoo's own tests hand to `reset`, to see that it takes options at all."""
+"""Options that PettingZoo's own tests pass to `reset`, to see that it takes options at all."""
 
 
 class Observation(str):
-    """Text with the `dtype` that PettingZoo's api_test asks every observation for."""
+    """Text with the `dtype` that PettingZoo's api_test expects of every observation."""
 
     __slots__ = ()
     dtype = None
 
 
 class _Face:
-    """What both faces share: the game, its seats' spaces and infos."""
+    """Base of both interfaces: the game, its seats' spaces and infos."""
 
     def __init__(self, game: ToolEnv, render_mode: str | None = None) -> None:
-        """`game` is an object of an author's class; nothing of it changes."""
+        """`game` is an object of an author's class; it is never changed."""
         if render_mode not in (None, *MODES):
             raise UsageError(f"render_mode is {render_mode!r}; expected None or one of {MODES}")
         self.machine = Machine(spec_of(game))
@@ -55,57 +55,69 @@ class _Face:
         self.metadata: dict[str, Any] = {
             "name": type(game).__name__,
             "render_modes": MODES,
-            # PettingZoo's own conversion wants seats in a fixed cycle; the Parallel face here is one of its own.
+            # PettingZoo's conversion needs seats in a fixed cycle; the Parallel interface here is a separate class.
             "is_parallelizable": False,
         }
         self.possible_agents = list(game.seats)
         self.agents: list[str] = []
-        # Spaces of its own: seed_test seeds and samples those of two environments side by side.
+        # Not shared: seed_test seeds and samples the spaces of two environments side by side.
         self._heard = {seat: TextSpace() for seat in game.seats}
         self._said = {seat: TextSpace() for seat in game.seats}
         self._random: np.random.Generator | None = None
         self._printed: dict[Seat, int] = {}
-        """For "human": how many messages of each seat were printed."""
+        """Number of messages of each seat that were printed, for "human"."""
 
     def observation_space(self, agent: str) -> TextSpace:
-        """Text."""
+        """Return the space of all texts."""
         self._require_seat("observation_space", agent)
         return self._heard[agent]
 
     def action_space(self, agent: str) -> TextSpace:
-        """Text."""
+        """Return the space of all texts."""
         self._require_seat("action_space", agent)
         return self._said[agent]
 
     def render(self) -> Any:
-        """What every seat has heard and said, for "ansi"; "human" prints turns as they happen."""
+        """Return every seat's transcript, for "ansi"; "human" prints turns as they happen."""
         if self.render_mode != "ansi":
             return None
-        return "\n\n".join(f"[{seat}]\n{transcript(one.messages)}" for seat, one in self._dialogues.items())
+        return "\n\n".join(f"[{seat}]\n{transcript(dialogue.messages)}" for seat, dialogue in self._dialogues.items())
 
     def close(self) -> None:
-        """Drop a running game and release its toolkits."""
+        """Drop the running game and release its toolkits."""
         release(self.machine)
 
     def snapshot(self) -> Snapshot:
-        """The running game as it stands, between two turns."""
+        """Return a snapshot of the running game, between two turns."""
         return branches.take(self.machine)
 
     def fork(self, count: int, *, own_noise: bool = True) -> list[Self]:
-        """So many that stand where this one stands, each with randomness of its own to come, or all with its."""
+        """Return `count` copies of the game in its present state, with new random streams or with the same one."""
         children = []
         for number, machine in enumerate(branches.fork(self.machine, count, own_noise)):
             child = type(self)(self.machine.spec.author, self.render_mode)
             child.machine = machine
             child._random = copy.deepcopy(self._random)
-            if own_noise and child._random is not None:  # It draws the games to come.
+            if own_noise and child._random is not None:  # It draws the next games.
                 child._random, _ = seeding.np_random(int(child._random.integers(2**31)) + number)
             child._stand(machine.asked)
             children.append(child)
         return children
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle the author's object and the state of the game; the machine and its toolkits are created again."""
+        state = {name: value for name, value in vars(self).items() if name != "machine"}
+        return {**state, "author": self.machine.spec.author, "game": self.snapshot() if self.machine.is_open else None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        game: Snapshot | None = state.pop("game")
+        self.machine = Machine(spec_of(state.pop("author")))
+        vars(self).update(state)
+        if game is not None:
+            branches.put(self.machine, game)
+
     def _stand(self, events: Events) -> None:
-        """Show a game in which these seats are asked, as far as it has come."""
+        """Set the attributes for a game in which these seats are to move."""
         raise NotImplementedError
 
     @property
@@ -113,15 +125,15 @@ class _Face:
         return {} if self.machine.state is None else self.machine.state.seats
 
     def _print(self) -> None:
-        """Show what is new, for "human"."""
+        """Print what is new, for "human"."""
         if self.render_mode == "human":
-            for seat, one in self._dialogues.items():
-                if new := one.messages[self._printed.get(seat, 0) :]:
+            for seat, dialogue in self._dialogues.items():
+                if new := dialogue.messages[self._printed.get(seat, 0) :]:
                     print(f"[{seat}]\n{transcript(new)}", flush=True)
-                self._printed[seat] = len(one.messages)
+                self._printed[seat] = len(dialogue.messages)
 
     def _act(self, texts: Mapping[str, str]) -> Events:
-        """Turns of seats that were asked."""
+        """Take turns of seats that are to move."""
         events: Events = {}
         for seat, text in texts.items():
             events |= settle(self.machine, self.machine.act(seat, text))
@@ -144,12 +156,12 @@ class _Face:
         self.agents = []
         if seed is not None or self._random is None:
             self._random, _ = seeding.np_random(seed)
-        drawn = int(self._random.integers(self.machine.task_count)), int(self._random.integers(2**31))
+        draws = int(self._random.integers(self.machine.task_count)), int(self._random.integers(2**31))
         task = (options or {}).get("task")
-        task = drawn[0] if task is None else task
+        task = draws[0] if task is None else task
         if isinstance(task, bool) or not isinstance(task, SupportsIndex):
             raise UsageError(f"reset: options['task'] is {task!r}; expected a whole number, the task's index")
-        starts: dict[Seat, Start] = {seat: Start(index(task), drawn[1], seat=seat) for seat in self.possible_agents}
+        starts: dict[Seat, Start] = {seat: Start(index(task), draws[1], seat=seat) for seat in self.possible_agents}
         release(self.machine)
         events = _opened(settle(self.machine, self.machine.open(starts)))
         self._printed = {}
@@ -157,7 +169,7 @@ class _Face:
         return events
 
     def _info(self, agent: str, event: Event | None, asked: bool) -> dict[str, Any]:
-        """Fixed keys of fixed types, fresh objects, no timings."""
+        """Return an info: fixed keys of fixed types, fresh objects, no timings."""
         return {
             "asked": asked,
             "messages": fresh(event.messages) if event else (),
@@ -170,12 +182,12 @@ class _Face:
 
 
 class AECGame(_Face, AECEnv):  # type: ignore[misc]
-    """One seat acts at a time."""
+    """AEC interface of a game: one seat acts at a time."""
 
     _texts: dict[str, str] = {}  # noqa: RUF012  (Replaced when a game begins.)
 
     def __getattr__(self, name: str) -> Any:
-        """Only for what is not there: before a game begins, nobody is selected."""
+        """Raise AttributeError for a missing attribute, such as `agent_selection` before a game begins."""
         if name == "agent_selection":
             raise AttributeError("agent_selection: no game is played; call reset first")
         raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
@@ -185,7 +197,7 @@ class AECGame(_Face, AECEnv):  # type: ignore[misc]
         self._stand(self._open(seed, options))
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Stand where the snapshot was taken: the same seat is selected, and has heard the same."""
+        """Restore a snapshot: the same seat is selected, and has the same observations."""
         self._stand(branches.put(self.machine, snapshot))
 
     def _stand(self, events: Events) -> None:
@@ -201,20 +213,20 @@ class AECGame(_Face, AECEnv):  # type: ignore[misc]
         self._take(events)
 
     def observe(self, agent: str) -> str:
-        """What is new to this seat since it last spoke."""
+        """Return the text that is new to this seat since its last turn."""
         self._require_seat("observe", agent)
         if agent not in self._texts:
             raise UsageError("observe: no game is played; call reset first")
         return Observation(self._texts[agent])
 
     def step(self, action: str | None) -> None:
-        """The selected seat's turn; None for one whose game is over."""
+        """Take the selected seat's turn; the action is None for a seat whose game is over."""
         self._require_game("step")
         agent = self.agent_selection
         if self.terminations[agent] or self.truncations[agent]:
             self._was_dead_step(action)
             return
-        events = self._act({agent: action})  # type: ignore[dict-item]  # It refuses what is no text.
+        events = self._act({agent: action})  # type: ignore[dict-item]  # It refuses what is not text.
         self._clear_rewards()
         self._cumulative_rewards[agent] = 0.0
         self._texts[agent] = ""
@@ -224,7 +236,7 @@ class AECGame(_Face, AECEnv):  # type: ignore[misc]
         self._accumulate_rewards()
 
     def _take(self, events: Events) -> None:
-        """Show the seats what happened, and select who is next."""
+        """Store the events of the seats, and select the next one."""
         for seat, event in events.items():
             agent = str(seat)
             over = event.ending is not None
@@ -244,7 +256,7 @@ class AECGame(_Face, AECEnv):  # type: ignore[misc]
 
 
 class ParallelGame(_Face, ParallelEnv):  # type: ignore[misc]
-    """All seats that are asked act at once."""
+    """Parallel interface of a game: all seats to move act at once."""
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
@@ -255,7 +267,7 @@ class ParallelGame(_Face, ParallelEnv):  # type: ignore[misc]
         return self._shown(events)
 
     def restore(self, snapshot: Snapshot) -> tuple[dict[str, str], dict[str, dict[str, Any]]]:
-        """Stand where the snapshot was taken; returns what is new to the seats that are asked, as `reset` does."""
+        """Restore a snapshot, and return what is new to the seats to move, as `reset` does."""
         events = branches.put(self.machine, snapshot)
         self._stand(events)
         return self._shown(events)
@@ -267,7 +279,7 @@ class ParallelGame(_Face, ParallelEnv):  # type: ignore[misc]
     def step(
         self, actions: dict[str, str]
     ) -> tuple[dict[str, str], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]:
-        """The turns of the seats that are asked; what others give is not read."""
+        """Take the turns of the seats to move; actions of other seats are ignored."""
         self._require_game("step")
         for agent in actions:
             self._require_seat("step", agent)
@@ -297,17 +309,17 @@ class ParallelGame(_Face, ParallelEnv):  # type: ignore[misc]
 
 
 def make_aec(entry_point: str, render_mode: str | None = None, **options: Any) -> AECGame:
-    """What `pettingzoo.make("aec", ID)` calls for a game of `palaestra.register_game`."""
+    """Create the environment for `pettingzoo.make("aec", ID)`, for a game of `palaestra.register_game`."""
     return AECGame(made(entry_point, options), render_mode)
 
 
 def make_parallel(entry_point: str, render_mode: str | None = None, **options: Any) -> ParallelGame:
-    """What `pettingzoo.make("parallel", ID)` calls for a game of `palaestra.register_game`."""
+    """Create the environment for `pettingzoo.make("parallel", ID)`, for a game of `palaestra.register_game`."""
     return ParallelGame(made(entry_point, options), render_mode)
 
 
 def _opened(events: Events) -> Events:
-    """The events of a game that has begun; one that broke at once is an error to who calls `reset`."""
+    """Return the events of a game that has begun; raise Broken if it broke at once."""
     fault = next((event.fault for event in events.values() if event.ending is Ending.BROKEN), None)
     if fault is not None:
         raise Broken(fault)

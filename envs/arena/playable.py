@@ -1,6 +1,6 @@
-"""What an arena plays: a machine, whoever wrote the environment behind it.
+"""Interface between an arena and a machine, for environments of any kind.
 
-Ours is `core.machine`; others' environments (`foreign`) and seats played by rule (`by_rule`) behave alike.
+Ours is `core.machine`; external environments (`foreign`) and seats played by rule (`by_rule`) have the same interface.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,38 +13,38 @@ from palaestra.episode import Ending, Start
 
 
 class Playable(Protocol):
-    """One episode at a time, of one seat or several. It never waits, and one thread alone touches it."""
+    """A machine: one episode at a time, of one seat or several. It never waits, and only one thread may use it."""
 
     @property
     def seats(self) -> Sequence[Seat]:
-        """Who plays; None where there is one seat, which needs no name."""
+        """Names of the seats; None where there is one seat, which needs no name."""
 
     @property
     def task_count(self) -> int:
-        """How many tasks a Start may index."""
+        """Number of tasks that a Start may index."""
 
     @property
     def inline(self) -> bool:
-        """True when nothing waits."""
+        """True if nothing waits."""
 
     @property
     def aside(self) -> list[Pending]:
-        """Closings that nobody waits for; whoever drives the machine runs them."""
+        """Cleanup jobs that nobody awaits. The driver of the machine must run them."""
 
     def open(self, starts: Mapping[Seat, Start], *, slots: Mapping[Seat, int]) -> Reply:
         """Begin an episode. The starts agree in task and seed; events name the slots."""
 
     def act(self, seat: Seat, text: str) -> Reply:
-        """Take a turn of a seat that was asked."""
+        """Take a turn of a seat that is to move."""
 
     def resume(self, pending: Pending) -> Reply:
-        """Go on from works that are all over or late."""
+        """Continue the episode after these jobs have finished or timed out."""
 
     def stop(self, ending: Ending, culprit: Seat = None, text: str = "", fault: str = "") -> Reply:
-        """End the episode from outside. The culprit's ending is this one; the others' are not their doing."""
+        """End the episode from outside. The culprit gets `ending`; the others get that of seats without blame."""
 
     def discard(self) -> None:
-        """Drop what runs without a reward."""
+        """Drop the running episode without a reward."""
 
     def close(self) -> None:
         """Release everything."""

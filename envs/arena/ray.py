@@ -1,11 +1,11 @@
 """RayArena: an arena whose episodes are played by Ray actors, on this machine or on others.
 
-Every worker holds an arena with all slots, and an episode goes to the worker that has the fewest, the seats of a game
-to the same one. So what an episode is depends on its Start alone, and workers may come and go: one that has died, or
-is silent for long, is replaced; its episodes end BROKEN. Orders are sent and not waited for; `begin` goes out with the
-next `send` or `recv`. An author's error, and a start that is refused, are raised by `recv`.
+Every worker holds an arena with all slots. An episode goes to the worker that has the fewest; all seats of a game go to
+the same one. So an episode depends only on its Start, and workers may come and go: one that has died, or does not
+answer for long, is replaced; its episodes end BROKEN. Orders are sent without a wait; `begin` is sent with the next
+`send` or `recv`. An author's error, and a start that is refused, are raised by `recv`.
 
-Left out: the actor (`ray_worker`), and what Ray itself is told (`ray_cluster`).
+Left out: the actor (`ray_worker`), and the calls of Ray itself (`ray_cluster`).
 """
 
 import logging
@@ -26,24 +26,24 @@ log = logging.getLogger("palaestra.envs")
 
 @dataclass(slots=True)
 class _Episode:
-    """What runs in a slot."""
+    """Episode that runs in a slot."""
 
     ticket: int
     start: Start
     table: Table
     worker: Remote | None
-    """None once it has died."""
+    """Worker that plays it; None once that has died."""
     messages: list[Message] = field(default_factory=list)
     turns: int = 0
     fault: str = ""
-    """Why it is BROKEN, until that is reported."""
+    """Reason why it is BROKEN, until that is reported."""
 
 
 class RayArena(Places):
-    """`slots` places, played by `workers` actors."""
+    """Arena with `slots` slots, played by `workers` actors."""
 
     def __init__(self, env_id: str, slots: int, workers: int, address: str = "", **options: Any) -> None:
-        """`address` is that of a running cluster, "auto" for the one of this machine; without it one is started."""
+        """`address` is that of a running cluster, "auto" for the one of this machine; "" starts a new one."""
         if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
             raise UsageError(f"workers is {workers!r}; expected how many rollout workers to start, such as 4")
         self._ray = join(address)
@@ -54,7 +54,7 @@ class RayArena(Places):
             facts = self._started()
             Places.__init__(self, facts.name, facts.seats, slots, facts.hint)
             self._gathering = Gathering(facts.name, facts.seats, options.get("timeout", 60.0))
-        except BaseException:  # An interrupt too: workers that have started must not outlive a start that failed.
+        except BaseException:  # After any error or interrupt: started workers must not outlive a failed start.
             end(self._ray, self._workers)
             leave(self._ray)
             raise
@@ -67,7 +67,7 @@ class RayArena(Places):
         self._closed = False
 
     def begin(self, slot: int, start: Start) -> None:
-        """Open an episode, as soon as `send` or `recv` is called. On a live slot the running one is discarded."""
+        """Open an episode, as soon as `send` or `recv` is called. If the slot is in use, its episode is discarded."""
         self._require_slot(slot)
         if start.seat not in self._seats:
             raise self._no_such_seat(start.seat)
@@ -77,7 +77,7 @@ class RayArena(Places):
         table = Table(start.seat, slot, start)
         if not self._alone:
             table = self._gathering.seated(start.seat, slot, start)
-        others = [found for other in table.slots.values() if other != slot and (found := self._episodes[other])]
+        others = [episode for other in table.slots.values() if other != slot and (episode := self._episodes[other])]
         worker = others[0].worker if others else self._freest()
         assert worker is not None, "a table whose worker has died gathers nobody"
         self._tickets += 1
@@ -86,7 +86,7 @@ class RayArena(Places):
         worker.orders.append(Begin(slot, self._tickets, start))
 
     def send(self, actions: Mapping[int, str]) -> None:
-        """Give each of these slots the agent's next turn. Nothing is waited for."""
+        """Give each of these slots the agent's next turn, without a wait."""
         self._require_asked("send", tuple(actions))
         shares: dict[int, dict[int, str]] = {}
         for slot, text in actions.items():
@@ -108,9 +108,9 @@ class RayArena(Places):
             worker.orders.append(Finish(slot, ending, text))
 
     def recv(self, min_ready: int = 1, timeout: float | None = None) -> list[Event]:
-        """At least `min_ready` events, unless the timeout passes or no more can come before somebody acts.
+        """Return at least `min_ready` events, or fewer if the timeout passes or the caller must act first.
 
-        When `ordered`, a barrier: every outstanding event in slot order, or none where the timeout passes first.
+        If `ordered`, it is a barrier: every outstanding event in slot order, or none where the timeout passes first.
         """
         self._flush()
         until = None if timeout is None else time.monotonic() + timeout
@@ -119,9 +119,9 @@ class RayArena(Places):
             missing = out if self.ordered else max(min_ready, 1) - len(self._ready)
             if self._errors or (looked and missing <= 0):
                 break
-            heard = self._hear(until if missing > 0 else 0.0)
+            received = self._hear(until if missing > 0 else 0.0)
             looked = True
-            if not heard and until is not None and time.monotonic() >= until:
+            if not received and until is not None and time.monotonic() >= until:
                 if self.ordered and not self._errors and self._outstanding():
                     return []
                 break
@@ -138,7 +138,7 @@ class RayArena(Places):
         return events
 
     def close(self) -> None:
-        """Discard what runs, have the workers release what they hold, and end them."""
+        """Discard running episodes, have the workers release what they hold, and end them."""
         if self._closed:
             return
         self._closed = True
@@ -153,8 +153,8 @@ class RayArena(Places):
     # Inside: workers start, answer and die.
 
     def _started(self) -> Facts:
-        """What the workers have opened, once all have. They must agree."""
-        found: list[Facts] = []
+        """Return the facts of the environment, once all workers have opened it. They must agree."""
+        all_facts: list[Facts] = []
         for worker in self._workers:
             left = max(worker.deadline - time.monotonic(), 0.0)
             if not self._ray.wait([worker.reply], timeout=left)[0]:
@@ -170,14 +170,14 @@ class RayArena(Places):
                     "palaestra on every machine of the cluster"
                 ) from error
             assert worker.facts is not None
-            found.append(worker.facts)
-        for facts in found:
-            if replace(facts, host="") != replace(found[0], host=""):
-                raise UsageError(f"workers have opened different environments: {found[0]} and {facts}")
-        return found[0]
+            all_facts.append(worker.facts)
+        for facts in all_facts:
+            if replace(facts, host="") != replace(all_facts[0], host=""):
+                raise UsageError(f"workers have opened different environments: {all_facts[0]} and {facts}")
+        return all_facts[0]
 
     def _hear(self, until: float | None) -> bool:
-        """Wait for news of any worker and take them in; False where `until` came first."""
+        """Wait for reports of any worker and store them; return False if the time `until` came first."""
         for worker in self._workers:
             worker.ask()
         owed = {episode.worker for episode in self._episodes if episode is not None and episode.worker is not None}
@@ -198,13 +198,13 @@ class RayArena(Places):
         return bool(done or late)
 
     def _take(self, worker: Remote) -> None:
-        """Take in what a worker has reported."""
+        """Store what a worker has reported."""
         try:
             events, errors = worker.take()
         except self._ray.exceptions.RayError as error:
             self._lose(worker, said(error))
             return
-        except PalaestraError as error:  # A replacement that cannot open the environment.
+        except PalaestraError as error:  # The replacement cannot open the environment.
             self._lose(worker, str(error))
             return
         self._errors += errors
@@ -215,7 +215,7 @@ class RayArena(Places):
                 episode.messages += event.messages
 
     def _lose(self, worker: Remote, why: str) -> None:
-        """A worker has died: its episodes are BROKEN, and another takes its place; one that never started has none."""
+        """Handle the death of a worker: its episodes are BROKEN, and it is replaced, unless it never started."""
         log.warning("%s: %s is gone: %s", self.name, worker.where, why)
         worker.kill()
         at = self._workers.index(worker)
@@ -225,20 +225,20 @@ class RayArena(Places):
                 continue
             self._gathering.leave(episode.table)
             episode.worker, episode.fault = None, f"{worker.where} is gone: {why}"
-            # Events that came before its death are told first.
+            # Events that came before its death are reported first.
             if self._standing[slot] is Standing.BUSY and slot not in self._ready:
                 self._ready[slot] = _broken(slot, episode)
 
     def _freest(self) -> Remote:
-        """The worker that has the fewest episodes; one that is still starting only where no other is there."""
+        """Return the worker that has the fewest episodes; one that is still starting only if there is no other."""
         counts = dict.fromkeys(self._workers, 0)
         for episode in self._episodes:
             if episode is not None and episode.worker is not None:
                 counts[episode.worker] += 1
-        found = min(counts, key=lambda worker: (worker.facts is None, counts[worker]))
-        if found.facts is None:
-            found.deadline = max(found.deadline, time.monotonic() + START_SECONDS)
-        return found
+        freest = min(counts, key=lambda worker: (worker.facts is None, counts[worker]))
+        if freest.facts is None:
+            freest.deadline = max(freest.deadline, time.monotonic() + START_SECONDS)
+        return freest
 
     # Inside: slots.
 
@@ -247,7 +247,7 @@ class RayArena(Places):
             worker.flush()
 
     def _outstanding(self) -> int:
-        """Events that can come before somebody acts."""
+        """Return the number of events that can come before the caller acts."""
         return sum(
             episode is not None
             and self._standing[slot] is Standing.BUSY
@@ -258,7 +258,7 @@ class RayArena(Places):
         )
 
     def _spoken(self, slot: int, text: str) -> Remote | None:
-        """The worker that plays a slot, to be told what its agent has said; None where it has died, which is news."""
+        """Record a turn, and return the slot's worker; None if that has died, which gives a BROKEN event."""
         episode = self._episodes[slot]
         assert episode is not None
         self._standing[slot] = Standing.BUSY
@@ -283,8 +283,8 @@ class RayArena(Places):
 
 
 def _broken(slot: int, episode: _Episode) -> Event:
-    """The end of an episode whose worker has died, with what was heard of it."""
-    asked = next((str(one["content"]) for one in episode.messages if one["role"] == "user"), "")
+    """Return the end of an episode whose worker has died, with the messages so far."""
+    prompt = next((str(message["content"]) for message in episode.messages if message["role"] == "user"), "")
     seat = episode.start.seat
-    attempt = Attempt(Task(asked), episode.start.own(episode.messages), None, (), episode.turns, seat=seat)
+    attempt = Attempt(Task(prompt), episode.start.own(episode.messages), None, (), episode.turns, seat=seat)
     return Event(slot, episode.start, ending=Ending.BROKEN, attempt=attempt, fault=episode.fault)

@@ -1,6 +1,6 @@
-"""Ray as this project uses it: joined when first needed, left when nobody needs it, and one actor as a `Remote`.
+"""Connection to Ray: joined at the first use, left at the last one, and one actor as a `Remote`.
 
-What is started here ends with this process. Left out: what a worker runs (`ray_worker`) and what it plays (`ray`).
+A cluster started here ends with this process. Left out: the actor's class (`ray_worker`), and the arena (`ray`).
 """
 
 import os
@@ -18,24 +18,24 @@ from palaestra.episode import Event
 from palaestra.errors import MissingExtra, PalaestraError, UsageError
 
 START_SECONDS = 120.0
-"""That a worker may take to start and to open its environment."""
+"""Seconds that a worker may take to start and to open its environment."""
 ANSWER_SECONDS = 60.0
-"""That a worker may be silent beyond what it was asked to wait, before it is taken for dead."""
+"""Seconds that a worker may be silent after the requested wait, before it is treated as dead."""
 _CLOSE_SECONDS = 30.0
-"""That workers have to release what their environments hold, before they are killed."""
+"""Seconds that workers have to release what their environments hold, before they are killed."""
 _POLL_SECONDS = 10.0
-"""A call for news waits so long at the worker."""
+"""Seconds that a call for news waits at the worker."""
 _CONNECT_SECONDS = 5.0
-_STORE_BYTES = 80 * 2**20  # Ray's least is 75 MiB; events go past the store.
+_STORE_BYTES = 80 * 2**20  # Ray's minimum is 75 MiB; events do not use the store.
 
 _lock = threading.Lock()
 _users = 0
 _ours = False
-"""Whether Ray was initialized here, and so is shut down here."""
+"""True if Ray was initialized here, and so is shut down here."""
 
 
 def join(address: str) -> Any:
-    """The module `ray`, connected to the cluster at an address, or to a new one on this machine where none is given."""
+    """Connect to the cluster at an address (if it is "", to a new one on this machine), and return the module `ray`."""
     global _users, _ours
     try:
         import ray
@@ -51,7 +51,7 @@ def join(address: str) -> Any:
 
 
 def leave(ray: Any) -> None:
-    """One arena less; the last one ends what `join` began."""
+    """Release one use of Ray; the last one shuts down what `join` started."""
     global _users, _ours
     with _lock:
         _users -= 1
@@ -72,12 +72,12 @@ def _initialize(ray: Any, address: str) -> None:
     except Exception as error:
         raise UsageError(f"Ray at {address or 'this machine'} cannot be joined: {error}") from error
     finally:
-        if main:  # Ray takes the signal for itself, and a trainer writes a checkpoint at it.
+        if main:  # Ray replaces the handler, and a trainer saves a checkpoint in it.
             signal.signal(signal.SIGTERM, terminate)
 
 
 def _require_reachable(address: str) -> None:
-    """Ray itself tries for minutes to reach a host that does not answer."""
+    """Check that a host answers: Ray itself tries for minutes."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if not (colon and port.isdigit()):
         return
@@ -91,13 +91,13 @@ def _require_reachable(address: str) -> None:
 
 
 class Remote:
-    """An actor, as the arena sees it: orders go out in batches, and one call for news is always outstanding."""
+    """Proxy of an actor: orders are sent in batches, and one call for news is always outstanding."""
 
     def __init__(self, ray: Any, number: int, opened_with: tuple[str, int, Mapping[str, Any]]) -> None:
         self._ray = ray
         self.number = number
         self.facts: Facts | None = None
-        """None until it is ready."""
+        """Facts of the worker; None until it is ready."""
         self.orders: list[Order] = []
         self.deadline = time.monotonic() + START_SECONDS
         self._sent, self._idle = 0, True
@@ -109,50 +109,50 @@ class Remote:
 
     @property
     def where(self) -> str:
-        """What to call it in a message."""
+        """Name of the worker in messages."""
         return f"rollout worker {self.number}" + (f" on {self.facts.host}" if self.facts else "")
 
     @property
     def busy(self) -> bool:
-        """Whether something may come from it before it gets another order."""
+        """True if an event may come from it before it gets another order."""
         return bool(self.orders) or not self._idle
 
     def flush(self) -> None:
-        """Send the orders off; nothing is waited for."""
+        """Send the orders, without a wait."""
         if self.orders:
             self._sent, self._idle = self._sent + 1, False
             self._do.remote(self._sent, self.orders)
             self.orders = []
 
     def ask(self) -> None:
-        """Have a call for news outstanding."""
+        """Start a call for news, if none is outstanding."""
         if self.reply is None:
             self.reply = self._recv.remote(_POLL_SECONDS)
             self.deadline = time.monotonic() + _POLL_SECONDS + ANSWER_SECONDS
 
     def take(self) -> tuple[list[tuple[int, Event]], Sequence[PalaestraError]]:
-        """Events with their tickets and errors of the reply that is there; raises where the actor has died."""
+        """Return the events, with their tickets, and the errors of the reply; raise if the actor has died."""
         reply, self.reply = self.reply, None
-        told: Facts | PalaestraError | News = self._ray.get(reply, timeout=ANSWER_SECONDS)
-        if isinstance(told, PalaestraError):
-            raise type(told)(f"{self.where}: {told}")
-        if isinstance(told, Facts):
-            self.facts = told
+        report: Facts | PalaestraError | News = self._ray.get(reply, timeout=ANSWER_SECONDS)
+        if isinstance(report, PalaestraError):
+            raise type(report)(f"{self.where}: {report}")
+        if isinstance(report, Facts):
+            self.facts = report
             return [], ()
-        self._idle = told.idle and told.done == self._sent
-        return pickle.loads(told.events), told.errors
+        self._idle = report.idle and report.done == self._sent
+        return pickle.loads(report.events), report.errors
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the actor at once."""
         self._ray.kill(self._actor)
 
     def closing(self) -> Any:
-        """Have it release everything; what comes back is ready when it has."""
+        """Have the actor release everything; the returned reference is ready when it has."""
         return self._actor.close.options(concurrency_group="orders").remote()
 
 
 def end(ray: Any, workers: Sequence[Remote]) -> None:
-    """Have workers release what they hold, for so long as they may take; then kill them."""
+    """Have workers release what they hold, within their time; then kill them."""
     if ray.is_initialized():
         ready = [worker.closing() for worker in workers if worker.facts is not None]
         if ready:
@@ -162,6 +162,6 @@ def end(ray: Any, workers: Sequence[Remote]) -> None:
 
 
 def said(error: BaseException) -> str:
-    """The part of Ray's message that tells something."""
+    """Return the informative part of Ray's error message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[-1] if 'Traceback' in str(error) else lines[0] if lines else ''}"

@@ -1,8 +1,8 @@
-"""What a Ray actor of `ray.RayArena` runs: an ordinary arena, driven by one thread of its own.
+"""Actor of `ray.RayArena`: an ordinary arena, driven by one thread.
 
-Slots have the same numbers here as in the arena of the trainer. Orders come numbered, since Ray does not promise their
-order; events go back in batches, each with the ticket of its episode, so that those of a discarded one are known. No
-Ray here, and left out: which worker plays what, and what a dead one means (`ray`).
+Slots have the same numbers here as in the arena of the trainer. Orders are numbered, since Ray does not guarantee their
+order; events are returned in batches, each with the ticket of its episode, so that those of a discarded one are known.
+This module does not use Ray. Left out: which worker plays what, and what a dead one means (`ray`).
 """
 
 import pickle
@@ -21,12 +21,12 @@ from palaestra.errors import Broken, EnvironmentDefect, PalaestraError, UsageErr
 from palaestra.registry import arena
 
 _ALTERNATION = 0.002
-"""Seconds to wait for events before looking for new orders, while tools run."""
+"""Seconds to wait for events before checking for new orders, while tools run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """An episode for a slot. Its events carry the ticket."""
+    """Order to begin an episode in a slot. Its events carry the ticket."""
 
     slot: int
     ticket: int
@@ -35,14 +35,14 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """The agents' next turns, by slot."""
+    """Order with the agents' next turns, by slot."""
 
     actions: Mapping[int, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """An end from outside."""
+    """Order to end an episode from outside."""
 
     slot: int
     ending: Ending
@@ -51,7 +51,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Discard:
-    """Nobody wants this slot's episode any more."""
+    """Order to drop the episode of this slot."""
 
     slot: int
 
@@ -61,11 +61,11 @@ Order = Begin | Send | Finish | Discard
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a worker has opened, and where."""
+    """Properties of the environment that a worker has opened, and its host."""
 
     task_count: int
     task_counts: Mapping[str, int]
-    """Of a mixture, by environment."""
+    """Number of tasks by environment, for a mixture; else empty."""
     ordered: bool
     seats: tuple[str | None, ...]
     name: str
@@ -75,19 +75,19 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What has happened since the last news."""
+    """Events and errors since the last report."""
 
     events: bytes
     """Pickled pairs of a ticket and its event."""
     errors: list[PalaestraError]
     done: int
-    """How many batches of orders are done."""
+    """Number of batches of orders that are done."""
     idle: bool
-    """True where nothing more comes before another order."""
+    """True if nothing more comes before another order."""
 
 
 class Worker:
-    """The actor. `open` comes first; the other methods may run at the same time, each in one thread."""
+    """The actor. `open` must be called first; the other methods may run at the same time, each in one thread."""
 
     def __init__(self) -> None:
         self._orders: SimpleQueue[list[Order] | None] = SimpleQueue()
@@ -101,9 +101,9 @@ class Worker:
         self._thread: threading.Thread | None = None
 
     def open(self, env_id: str, slots: int, options: Mapping[str, Any], path: Sequence[str]) -> Facts | PalaestraError:
-        """Open the arena; an error is returned, for not every class of errors can be pickled.
+        """Open the arena; an error is returned, because not every class of errors can be pickled.
 
-        `path` has the folders that the trainer imports from: they are looked in as well, where they exist here.
+        `path` has the folders that the trainer imports from: they are added to the search path here.
         """
         sys.path += [folder for folder in path if folder not in sys.path]
         try:
@@ -124,14 +124,14 @@ class Worker:
         )
 
     def do(self, number: int, orders: list[Order]) -> None:
-        """Take a batch of orders. The first has the number 1; they are done in the order of their numbers."""
+        """Take a batch of orders. The first has the number 1; they are run in the order of their numbers."""
         self._early[number] = orders
         while (following := self._early.pop(self._taken + 1, None)) is not None:
             self._taken += 1
             self._orders.put(following)
 
     def recv(self, seconds: float) -> News:
-        """News, as soon as there are some; empty ones where there are none for so long."""
+        """Return the news, as soon as there are some; empty ones after `seconds`."""
         with self._news:
             self._news.wait_for(
                 lambda: self._events or self._errors or (self._idle and self._done > self._told), seconds
@@ -148,7 +148,7 @@ class Worker:
             self._thread.join()
 
     def _run(self, arena: Arena) -> None:
-        """Do orders and report events, in turns, until told to close."""
+        """Run orders and report events, by turns, until an order to close."""
         again = False
         while True:
             orders: list[Order] | None = []
@@ -161,7 +161,7 @@ class Worker:
             for order in orders:
                 try:
                     self._obey(arena, order)
-                except BaseException as error:  # An author's code runs here, and this thread has to live.
+                except BaseException as error:  # An author's code runs here, and this thread must survive its errors.
                     errors.append(_portable(error))
             try:
                 events = arena.recv(arena.outstanding, 0.0 if orders else _ALTERNATION)
@@ -188,17 +188,17 @@ class Worker:
 
 
 def _packed(events: list[tuple[int, Event]], errors: list[PalaestraError]) -> bytes:
-    """Events as bytes. Those that cannot be sent are an error of the environment's author."""
+    """Return events as bytes. Events that cannot be pickled are an error of the environment's author."""
     try:
         return pickle.dumps(events, pickle.HIGHEST_PROTOCOL)
     except Exception as error:
-        told = f"what its tasks or endings hold cannot be sent to the trainer: {type(error).__name__}: {error}"
-        errors.append(EnvironmentDefect(f"{told}; use plain data, or classes at the top of a module"))
+        error_text = f"what its tasks or endings hold cannot be sent to the trainer: {type(error).__name__}: {error}"
+        errors.append(EnvironmentDefect(f"{error_text}; use plain data, or classes at the top of a module"))
         return pickle.dumps([])
 
 
 def _portable(error: BaseException) -> PalaestraError:
-    """The error as one that can be pickled, of the nearest class of ours."""
+    """Return the error as one that can be pickled, of the nearest class of ours."""
     for kind in (UsageError, EnvironmentDefect, Broken, PalaestraError):
         if isinstance(error, kind):
             return kind(str(error))

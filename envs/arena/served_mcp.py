@@ -1,14 +1,13 @@
-"""An environment as an MCP server: any client plays an episode with its tools and is told the reward at the end.
+"""An environment as an MCP server: any client plays an episode with its tools and gets the reward at the end.
 
-Beside the environment's tools there are `reset`, which begins an episode, and `submit`, which hands in the answer. Each
-call is a turn. Over pipes there is one episode at a time; over HTTP one for each session, and one that all clients
-share which have none, as those of the newest protocol. Left out: turns of several calls.
+Beside the environment's tools there are `reset`, which begins an episode, and `submit`, which submits the answer. Each
+call is a turn. Over pipes there is one episode at a time; over HTTP there is one for each session, and one shared by
+all clients without a session, such as those of the newest protocol. Left out: turns of several calls.
 """
 
 import asyncio
 import hmac
 import json
-import socket
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from palaestra.envs.arena.openers import playables
 from palaestra.envs.arena.playable import Playable
 from palaestra.envs.arena.text_env import drawn
 from palaestra.envs.core.machine import Machine
+from palaestra.envs.sandboxes.remote.listening import listen
 from palaestra.episode import Ending, Event
 from palaestra.errors import MissingExtra, PalaestraError, UsageError
 
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from mcp.server import Server
 
 MAX_EPISODES = 64
-"""Episodes of as many HTTP sessions; with one more the oldest is dropped."""
+"""Most episodes at once over HTTP, one for each session; with one more the oldest is dropped."""
+_CONNECTIONS = 1024
 _BEGIN = "no episode runs: call {} first"
 _OVER = "the episode is over: call {} for another"
 _RESET = "Begin an episode: tells the task. Drawn at random unless a number or a seed is given."
@@ -38,16 +39,16 @@ _HOW = "Call {reset} to be told a task, solve it with the other tools, and hand 
 
 
 class Told(NamedTuple):
-    """What a call is answered with."""
+    """Result of a call for the client."""
 
     text: str
     failed: bool = False
     ended: Event | None = None
-    """How the episode ended, if it did."""
+    """Last event of the episode if it ended; else None."""
 
 
 class ServedEpisode:
-    """One episode after the other, for one client. Its methods wait; one call at a time."""
+    """Episodes of one client, one after the other. Its methods block; one call at a time."""
 
     def __init__(self, playable: Playable) -> None:
         if tuple(playable.seats) != (None,):
@@ -78,19 +79,19 @@ class ServedEpisode:
         return self._act(answer)
 
     def close(self) -> None:
-        """Drop what runs."""
+        """Drop the running episode, and release the machine."""
         release(self._playable)
         self._playable.close()
 
     def _reset(self, arguments: Mapping[str, Any]) -> Told:
-        most = {"task": self._playable.task_count, "seed": 2**31}
-        given: dict[str, int | None] = {}
-        for name, limit in most.items():
-            value = given[name] = arguments.get(name)
+        limits = {"task": self._playable.task_count, "seed": 2**31}
+        numbers: dict[str, int | None] = {}
+        for name, limit in limits.items():
+            value = numbers[name] = arguments.get(name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < limit):
                 return Told(f"{name} is {value!r:.80}; expected a whole number from 0 to {limit - 1}", failed=True)
         release(self._playable)
-        _, start = drawn(None, given["seed"], given["task"], self._playable.task_count)
+        _, start = drawn(None, numbers["seed"], numbers["task"], self._playable.task_count)
         self._state = ""
         return self._heard(settle(self._playable, self._playable.open({None: start}, slots={}))[None])
 
@@ -98,19 +99,19 @@ class ServedEpisode:
         return self._heard(settle(self._playable, self._playable.act(None, text))[None])
 
     def _heard(self, event: Event) -> Told:
-        said = "\n\n".join(str(message.get("content") or "") for message in event.messages)
+        text = "\n\n".join(str(message.get("content") or "") for message in event.messages)
         if event.ending is None:
-            return Told(said, failed=said.startswith("Error: "))
+            return Told(text, failed=text.startswith("Error: "))
         self._state = _OVER
         if event.ending is Ending.BROKEN:
-            return Told(f"{said}\n\nThe episode broke and has no reward: {event.fault}".strip(), True, event)
+            return Told(f"{text}\n\nThe episode broke and has no reward: {event.fault}".strip(), True, event)
         parts = ", ".join(f"{name} {value:g}" for name, value in event.parts.items())
         over = f"The episode is over ({event.ending}): reward {event.reward:g} ({parts})"
-        return Told(f"{said}\n\n{over}".strip(), False, event)
+        return Told(f"{text}\n\n{over}".strip(), False, event)
 
 
 class ServedEnvironment:
-    """The episodes of all clients of a server."""
+    """Episodes of all clients of a server."""
 
     def __init__(self, env_id: str, options: Mapping[str, Any]) -> None:
         self.name = env_id.rpartition(":")[2]
@@ -119,7 +120,7 @@ class ServedEnvironment:
         self._first = ServedEpisode(self._make())
 
     def server(self) -> "Server[Any]":
-        """What the SDK runs."""
+        """Return the server that the SDK runs."""
         try:
             from mcp import types
             from mcp.server import Server
@@ -129,18 +130,22 @@ class ServedEnvironment:
         async def listed(context: Any, parameters: Any) -> types.ListToolsResult:
             return types.ListToolsResult(
                 tools=[
-                    types.Tool(name=one["name"], description=one["description"], input_schema=one["parameters"])
-                    for one in self._offered()
+                    types.Tool(
+                        name=function["name"], description=function["description"], input_schema=function["parameters"]
+                    )
+                    for function in self._offered()
                 ]
             )
 
         async def called(context: Any, parameters: types.CallToolRequestParams) -> types.CallToolResult:
             request = context.request
             session = "" if request is None else request.headers.get("mcp-session-id", "")
-            told = await self._call(session, parameters.name, parameters.arguments or {})
-            data = None if told.ended is None else _ending(told.ended)
+            result = await self._call(session, parameters.name, parameters.arguments or {})
+            data = None if result.ended is None else _ending(result.ended)
             return types.CallToolResult(
-                content=[types.TextContent(type="text", text=told.text)], structured_content=data, is_error=told.failed
+                content=[types.TextContent(type="text", text=result.text)],
+                structured_content=data,
+                is_error=result.failed,
             )
 
         return Server(
@@ -166,7 +171,7 @@ class ServedEnvironment:
         async with turn:
             try:
                 return await asyncio.to_thread(episode.call, name, arguments)
-            except PalaestraError as error:  # Of the environment; it is told to whoever plays.
+            except PalaestraError as error:  # An error of the environment; the client sees it.
                 return Told(str(error), failed=True)
             finally:
                 await self._drop_oldest()
@@ -191,13 +196,13 @@ class ServedEnvironment:
 
 
 def _ending(event: Event) -> dict[str, Any]:
-    """How an episode ended, for programs."""
+    """Return the ending of an episode as data for programs."""
     return {"ending": str(event.ending), "reward": event.reward, "parts": dict(event.parts)}
 
 
 @contextmanager
 def served(env_id: str, options: Mapping[str, Any]) -> Iterator["Server[Any]"]:
-    """A server of this environment; its episodes end with the block."""
+    """Provide a server of this environment; its episodes end with the block."""
     environment = ServedEnvironment(env_id, options)
     try:
         yield environment.server()
@@ -206,7 +211,7 @@ def served(env_id: str, options: Mapping[str, Any]) -> Iterator["Server[Any]"]:
 
 
 async def over_pipes(server: "Server[Any]") -> None:
-    """Answer on standard input and output until the input ends."""
+    """Serve requests on standard input and output until the input ends."""
     from mcp.server.stdio import stdio_server
 
     async with stdio_server() as (reading, writing):
@@ -214,28 +219,20 @@ async def over_pipes(server: "Server[Any]") -> None:
 
 
 def over_http(server: "Server[Any]", host: str, port: int, token: str, ready: Callable[[str], None]) -> None:
-    """Answer until interrupted. `ready` is told the address; port 0 takes a free one."""
-    import uvicorn
-
+    """Serve requests until interrupted. `ready` is called with the address; port 0 takes a free one."""
     app: Any = server.streamable_http_app(host=host)
-    try:
-        listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-    except (OSError, OverflowError) as error:
-        raise UsageError(f"{host} port {port} cannot be used: {error}; port 0 takes a free one") from error
-    with listening:
-        config = uvicorn.Config(guarded(app, token) if token else app, log_config=None, access_log=False)
-        ready(f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}/mcp")
-        uvicorn.Server(config).run(sockets=[listening])
+    app = guarded(app, token) if token else app
+    listen(app, host, port, connections=_CONNECTIONS, ready=lambda url: ready(f"{url}/mcp"))
 
 
 def guarded(app: Any, token: str) -> Any:
-    """An application that answers those alone who have the token."""
-    wanted = f"Bearer {token}".encode()
+    """Return an application that answers only clients with the token."""
+    expected = f"Bearer {token}".encode()
 
     async def guard(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
-            given = dict(scope["headers"]).get(b"authorization", b"")
-            if not hmac.compare_digest(given, wanted):
+            actual = dict(scope["headers"]).get(b"authorization", b"")
+            if not hmac.compare_digest(actual, expected):
                 await send({"type": "http.response.start", "status": 401, "headers": []})
                 await send({"type": "http.response.body", "body": json.dumps({"error": "a wrong token"}).encode()})
                 return

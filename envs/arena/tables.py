@@ -1,6 +1,6 @@
-"""Who sits where in an arena: slots, tables, and seats of a game that wait for each other.
+"""Slots and games of an arena: slots, tables, and seats of a game that wait for each other.
 
-Left out: what is played at a table (`arena`).
+Left out: how a game is played (`arena`).
 """
 
 import time
@@ -15,11 +15,11 @@ from palaestra.episode import Start, Task
 from palaestra.errors import UsageError
 
 _PAUSE = 0.005
-"""Seconds to rest where nothing can come before another seat is begun."""
+"""Seconds to sleep where nothing can come before another seat is begun."""
 
 
 class Standing(Enum):
-    """Where a slot stands."""
+    """State of a slot."""
 
     FREE = "free: no episode runs there; begin one (with step: pass None for it, or reset it by options['reset_mask'])"
     ASKED = "waiting for the agent"
@@ -28,14 +28,14 @@ class Standing(Enum):
 
 
 class Table:
-    """A machine and who sits at it."""
+    """A running game: its machine and the slots of its seats."""
 
     machine: Playable | None = None
-    """From the moment when its last seat is taken until its endings are reported."""
+    """Machine of the game, from when its last seat is taken until its endings are reported; else None."""
     endings: Events = {}  # noqa: RUF012  (Replaced, never changed.)
-    """How it ended, until that is reported."""
+    """Endings of its seats, until they are reported; empty while it runs."""
     began = 0.0
-    """When its first seat was taken, where it waits for others."""
+    """Time when its first seat was taken, if it waits for others; on the monotonic clock."""
 
     def __init__(self, seat: Seat, slot: int, start: Start) -> None:
         self.slots, self.starts = {seat: slot}, {seat: start}
@@ -43,7 +43,7 @@ class Table:
 
 
 class Gathering:
-    """Tables that wait for their other seats. Those whose starts agree in task and seed sit at one."""
+    """Games that wait for more seats. Starts with the same task and seed belong to one game."""
 
     def __init__(self, name: str, seats: Sequence[Seat], timeout: float) -> None:
         if not timeout > 0:
@@ -55,20 +55,20 @@ class Gathering:
         return bool(self._tables)
 
     def seated(self, seat: Seat, slot: int, start: Start) -> Table:
-        """The table at which a seat is taken: one that lacks it, or a new one."""
+        """Return the table at which a seat is taken: one that lacks it, or a new one."""
         tables = self._tables.setdefault((start.task, start.seed), [])
-        found = next((table for table in tables if seat not in table.slots), None)
-        if found is None:
-            found = Table(seat, slot, start)
-            found.began = time.monotonic()
-            tables.append(found)
-        found.slots[seat], found.starts[seat] = slot, start
-        if len(found.slots) == len(self._seats):
-            self.leave(found)
-        return found
+        waiting = next((table for table in tables if seat not in table.slots), None)
+        if waiting is None:
+            waiting = Table(seat, slot, start)
+            waiting.began = time.monotonic()
+            tables.append(waiting)
+        waiting.slots[seat], waiting.starts[seat] = slot, start
+        if len(waiting.slots) == len(self._seats):
+            self.leave(waiting)
+        return waiting
 
     def leave(self, table: Table) -> None:
-        """A table no longer waits."""
+        """Remove a table that no longer waits."""
         for key, tables in list(self._tables.items()):
             if table in tables:
                 tables.remove(table)
@@ -76,11 +76,12 @@ class Gathering:
                 del self._tables[key]
 
     def clear(self) -> None:
-        """Forget all that wait."""
+        """Forget all tables that wait."""
         self._tables.clear()
 
     def rest(self, full: bool, timeout: float | None) -> None:
-        """Nothing can come until a seat is begun; an error where none can be (`full`), or none was for long."""
+        """Sleep where nothing can come until a seat is begun. Raise a UsageError where no seat is free (`full`), or the
+        timeout has passed."""
         tables = [table for tables in self._tables.values() for table in tables]
         late = [table for table in tables if full or time.monotonic() - table.began > self._timeout]
         if late or timeout is None:
@@ -97,10 +98,10 @@ class Gathering:
 
 
 class Places:
-    """The slots of an arena, and where each stands."""
+    """Slots of an arena, with the state of each."""
 
     _problems: Any = None
-    """What knows the problems by their numbers, where somebody does before they are played."""
+    """Source of the tasks by their numbers; None where tasks are known only when they are played."""
 
     def __init__(self, name: str, seats: Sequence[Seat], slots: int, hint: str) -> None:
         if slots < len(seats):
@@ -114,16 +115,21 @@ class Places:
 
     @property
     def slots(self) -> int:
-        """How many seats can be taken at once."""
+        """Number of seats that can be taken at once."""
         return len(self._tables)
 
     @property
     def seats(self) -> tuple[str, ...]:
-        """Who plays in a game; empty where there is one seat, which has no name."""
+        """Names of the seats of a game; empty where there is one seat, which has no name."""
         return tuple(seat for seat in self._seats if seat is not None)
 
+    @property
+    def reward_parts(self) -> tuple[tuple[str, ...], ...]:
+        """Names of the reward's parts, as each environment's author declares them; empty where none are declared."""
+        return () if self._problems is None else (tuple(self._problems.parts),)
+
     def problem(self, task: int) -> Task | None:
-        """The problem of that number; None of an environment that shows its problems only as it plays them."""
+        """Return the task of that number; None for an environment that shows its tasks only as it plays them."""
         return None if self._problems is None else self._problems.task(task)
 
     def _no_such_seat(self, seat: Seat) -> UsageError:

@@ -1,6 +1,6 @@
-"""TextEnv: Gymnasium's face of one environment, for stepping by hand. `gymnasium.make` gives it.
+"""TextEnv: one environment as a Gymnasium `Env`, for stepping by hand. `gymnasium.make` creates it.
 
-    env = TextEnv(Boxes())          a class of one's own, without registering it
+    env = TextEnv(Boxes())          a class of your own, without registering it
 
 Left out: many at once (`vector`), games of several seats (`pettingzoo`), and autoreset.
 """
@@ -30,34 +30,34 @@ MODES = ["ansi", "human"]
 
 
 class TextEnv(gymnasium.Env[str, str]):
-    """One environment as a `gymnasium.Env`: observations are what is new to the agent, actions its whole turns."""
+    """One environment as a `gymnasium.Env`: observations are the new messages as text, actions the agent's turns."""
 
     metadata = {"render_modes": MODES, "render_fps": 1}  # noqa: RUF012  (Gymnasium declares it so)
     observation_space = TEXT
     action_space = TEXT
 
     def __init__(self, author: ToolEnv, render_mode: str | None = None) -> None:
-        """`author` is an object of an author's class; nothing of it changes."""
+        """`author` is an object of an author's class; it is never changed."""
         if render_mode is not None and render_mode not in MODES:
             raise UsageError(f"render_mode is {render_mode!r}; expected None or one of {MODES}")
         require_author("TextEnv", author)
         require_tasks_file(author)
         self.author, self.render_mode = author, render_mode
-        """`author` is the author's object; the episode that runs has a copy of it."""
+        """`author` is the author's object; each episode gets a copy of it."""
 
     _spec: EnvSpec | None = None
     _machine: Machine | None = None
 
     @property
     def machine(self) -> Machine:
-        """What plays its episodes; made when it is first asked for, so that an idle environment is small."""
+        """Machine that plays its episodes; created at the first use, so that an idle environment is small."""
         if self._machine is None:
             self._machine = Machine(spec_of(self.author, self._spec.id if self._spec else ""))
         return self._machine
 
     @property
     def spec(self) -> EnvSpec | None:
-        """What `gymnasium.make` made it from."""
+        """Spec that `gymnasium.make` created it from; None without one."""
         return self._spec
 
     @spec.setter
@@ -68,17 +68,17 @@ class TextEnv(gymnasium.Env[str, str]):
 
     @property
     def problem(self) -> Task:
-        """The task of this episode, or of the last one."""
+        """Task of this episode, or of the last one."""
         return self.attempt.task
 
     @property
     def tasks(self) -> Sequence[Task]:
-        """The problems of this environment's split."""
+        """Tasks of this environment's split."""
         return self.machine.spec.tasks
 
     @property
     def schemas(self) -> tuple[Mapping[str, Any], ...]:
-        """What the agent is told of its tools."""
+        """Schemas of the agent's tools, in the OpenAI form."""
         return self.machine.spec.offers[None].schemas
 
     @property
@@ -88,13 +88,17 @@ class TextEnv(gymnasium.Env[str, str]):
 
     @property
     def attempt(self) -> Attempt:
-        """What has happened so far in this episode, or in the last one."""
+        """Attempt of this episode so far, or of the last one."""
         if self.machine.state is None:
             raise UsageError("attempt: no episode has begun; call reset first")
         return self.machine.state.attempt(None)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Open an episode; `options={"task": index}` picks the problem, otherwise it is drawn."""
+        """Open an episode; `options={"task": index}` picks the problem, otherwise it is drawn.
+
+        `info["tools"]` is JSON text, where `Event.tools` are dicts: Gymnasium's `check_env` refuses two infos that
+        share a dict, and all episodes share their schemas. `schemas` are the dicts.
+        """
         check_options(options, ("task",))
         release(self.machine)
         task = (options or {}).get("task")
@@ -111,40 +115,40 @@ class TextEnv(gymnasium.Env[str, str]):
         return self._taken(self.machine.act(None, action), action)
 
     def finish(self, ending: Ending, text: str = "") -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """End the episode from outside, as `step` would: tokens ran out, say, after the agent had begun with `text`."""
+        """End the episode from outside, and return as `step` does: for example when the tokens ran out after `text`."""
         return self._taken(self.machine.stop(ending, None, text), text)
 
     def render(self) -> str | None:
-        """The transcript so far, for "ansi"; "human" prints turns as they happen."""
+        """Return the transcript so far, for "ansi"; "human" prints turns as they happen."""
         if self.render_mode != "ansi":
             return None
         state = None if self._machine is None else self._machine.state
         return "" if state is None else transcript(state.seats[None].messages)
 
     def close(self) -> None:
-        """Drop what runs and release the toolkits."""
+        """Drop the running episode and release the toolkits."""
         if self._machine is not None:
             release(self._machine)
 
     def call(self, tool_name: str, /, **arguments: Any) -> str:
-        """The text of a call, for hand-stepping; behind wrappers it is `env.unwrapped.call("search", query="x")`."""
+        """Return the text of a call, for stepping by hand; wrapped, use `env.unwrapped.call("search", query="x")`."""
         return formats.get(self.author.format).render([formats.ParsedCall(tool_name, arguments)])
 
     def snapshot(self) -> Snapshot:
-        """The running episode as it stands; a UsageError where one of the toolkits does not support it."""
+        """Return a snapshot of the running episode; raise a UsageError if one of the toolkits does not support it."""
         return branches.take(self.machine)
 
     def restore(self, snapshot: Snapshot) -> tuple[str, dict[str, Any]]:
-        """Stand where the snapshot was taken and go on exactly as from there; returns what `reset` does."""
+        """Restore a snapshot, continue exactly from there, and return what `reset` does."""
         release(self.machine)
         event = branches.put(self.machine, snapshot)[None]
         return joined(event.messages), self._info(event, opening=True)
 
     def fork(self, count: int, *, own_noise: bool = True) -> list["TextEnv"]:
-        """So many environments that stand where this one stands, which is left as it is.
+        """Return `count` environments in the present state of this one, which is left as it is.
 
-        Each gets a seed of its own, drawn from the episode's generator, its turn and the child's index, so that
-        branches differ and forking again repeats them. With `own_noise=False` they all go on exactly as this one.
+        Each gets its own seed, drawn from the episode's generator, its turn and the child's index, so that branches
+        differ and forking again repeats them. With `own_noise=False` they all continue exactly as this one.
         """
         children = []
         for machine in branches.fork(self.machine, count, own_noise):
@@ -154,7 +158,7 @@ class TextEnv(gymnasium.Env[str, str]):
         return children
 
     def __getstate__(self) -> dict[str, Any]:
-        """For pickle: the author's object and the episode as it stands; tools and machine are made anew."""
+        """Return the state for pickle: the author's object and a snapshot; tools and machine are created again."""
         state = {name: value for name, value in vars(self).items() if name != "_machine"}
         return {**state, "episode": self.snapshot() if self._machine is not None and self.is_open else None}
 
@@ -172,18 +176,18 @@ class TextEnv(gymnasium.Env[str, str]):
     def _taken(self, reply: Reply, text: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         event = self._settled(reply)
         if self.render_mode == "human":
-            said = [{"role": "assistant", "content": text}, *event.messages]
-            judged = event.fault or f"reward {event.reward}"
-            print(transcript(said) + (f"\n[{event.ending}: {judged}]" if event.ending else ""), flush=True)
+            messages = [{"role": "assistant", "content": text}, *event.messages]
+            result = event.fault or f"reward {event.reward}"
+            print(transcript(messages) + (f"\n[{event.ending}: {result}]" if event.ending else ""), flush=True)
         terminated = event.ending is Ending.ANSWERED
         truncated = event.ending is not None and not terminated
         return joined(event.messages), float(event.reward or 0.0), terminated, truncated, self._info(event)
 
     def _info(self, event: Event, opening: bool = False) -> dict[str, Any]:
-        """Gymnasium's info: fixed keys of fixed types, fresh objects, no timings."""
+        """Return Gymnasium's info: fixed keys of fixed types, fresh objects, no timings."""
         state = self.machine.state
         assert state is not None
-        found: dict[str, Any] = {
+        info: dict[str, Any] = {
             "messages": fresh(event.messages),
             "turn": state.seats[None].turns,
             "ending": "" if event.ending is None else str(event.ending),
@@ -193,12 +197,12 @@ class TextEnv(gymnasium.Env[str, str]):
         }
         if opening:
             spec = self.machine.spec
-            found |= {"tools": spec.offers[None].described, "system": spec.system[None], "task": event.start.task}
-        return found
+            info |= {"tools": spec.offers[None].described, "system": spec.system[None], "task": event.start.task}
+        return info
 
 
 def require_author(face: str, author: Any) -> None:
-    """Refuse what is no object of an author's class, and games."""
+    """Refuse a value that is not an object of an author's class, and games."""
     if not isinstance(author, ToolEnv):
         raise UsageError(f"{face}({author!r:.80}); expected an object of a ToolEnv class, such as {face}(Boxes())")
     if author.seats:
@@ -208,7 +212,7 @@ def require_author(face: str, author: Any) -> None:
 def drawn(
     random: np.random.Generator | None, seed: int | None, task: int | None, task_count: int
 ) -> tuple[np.random.Generator, Start]:
-    """What `reset` opens: the task where none is given, and the seed where none is, from a generator of its own."""
+    """Return the generator and the start of `reset`; a task or seed of None is drawn from the generator."""
     if seed is not None or random is None:
         random = seeding.np_random(None if seed is None else int(seed))[0]
     index = int(random.integers(task_count)) if task is None else int(task)
@@ -216,7 +220,7 @@ def drawn(
 
 
 def check_options(options: Mapping[str, Any] | None, known: Sequence[str]) -> None:
-    """Refuse a key of `reset(options=)` that nobody reads."""
+    """Refuse an unknown key of `reset(options=)`."""
     for name in options or ():
         if name not in known:
             close = get_close_matches(str(name), known, n=1)
@@ -225,7 +229,7 @@ def check_options(options: Mapping[str, Any] | None, known: Sequence[str]) -> No
 
 
 def open_text_env(entry_point: str, render_mode: str | None = None, **options: Any) -> TextEnv:
-    """What `gymnasium.make` calls for an id of `palaestra.register`."""
+    """Create the environment for `gymnasium.make`, for an id of `palaestra.register`."""
     return TextEnv(made(entry_point, options), render_mode)
 
 

@@ -1,7 +1,7 @@
 """ToolVectorEnv: many episodes of one environment at once, as Gymnasium's VectorEnv and as palaestra's Arena.
 
-Nothing resets by itself (`AutoresetMode.DISABLED`): no slot may roll into a task that nobody chose. Left out: how slots
-are played (`arena`), seats of a game, adapters for foreign environments.
+No slot resets by itself (`AutoresetMode.DISABLED`): no slot may begin a task that the caller did not choose. Left out:
+how slots are played (`arena`), seats of a game, adapters for external environments.
 """
 
 from collections.abc import Iterable, Sequence
@@ -38,8 +38,8 @@ class ToolVectorEnv(Arena, VectorEnv[tuple[str, ...], Sequence[str | None], NDAr
         max_workers: int | None = None,
         render_mode: str | None = None,
     ) -> None:
-        """`author` is an object of an author's class; nothing of it changes. The rest is as in `Arena`."""
-        self.closed = True  # Until all is set up: Gymnasium may call close on a half-made object.
+        """`author` is an object of an author's class; it is never changed. The rest is as in `Arena`."""
+        self.closed = True  # Until all is set up: Gymnasium may call close on an incomplete object.
         if num_envs < 1:
             raise UsageError(f"num_envs is {num_envs}; expected at least 1")
         require_author("ToolVectorEnv", author)
@@ -56,12 +56,12 @@ class ToolVectorEnv(Arena, VectorEnv[tuple[str, ...], Sequence[str | None], NDAr
         self._random: list[np.random.Generator | None] = [None] * num_envs
         self._turns = [0] * num_envs
         self._said: list[list[Message]] = [[] for _ in range(num_envs)]
-        """What each slot heard and said, for "ansi"."""
+        """Messages of each slot, for "ansi"."""
         self.closed = False
 
     @property
     def spec(self) -> EnvSpec | None:
-        """What `gymnasium.make_vec` made it from."""
+        """Spec that `gymnasium.make_vec` created it from; None without one."""
         return self._spec
 
     @spec.setter
@@ -73,17 +73,17 @@ class ToolVectorEnv(Arena, VectorEnv[tuple[str, ...], Sequence[str | None], NDAr
     _spec: EnvSpec | None = None
 
     def close(self, **kwargs: Any) -> None:
-        """Discard what runs and release everything; toolkits that hang are left to themselves."""
+        """Discard running episodes and release everything; toolkits that hang are abandoned."""
         VectorEnv.close(self, **kwargs)
 
     def close_extras(self, **kwargs: Any) -> None:
-        """The part of `close` that is ours: Gymnasium calls it once."""
+        """Close the arena: Gymnasium's `close` calls this once."""
         Arena.close(self)
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[tuple[str, ...], dict[str, Any]]:
-        """Open episodes in the slots of `options["reset_mask"]`, or all; on `options["tasks"]` where given."""
+        """Open episodes in the slots of `options["reset_mask"]`, or in all; `options["tasks"]` sets their tasks."""
         check_options(options, ("reset_mask", "tasks"))
         options = options or {}
         mask = options.get("reset_mask")
@@ -93,9 +93,9 @@ class ToolVectorEnv(Arena, VectorEnv[tuple[str, ...], Sequence[str | None], NDAr
             if (seed is None or isinstance(seed, int | np.integer))
             else list(seed)
         )
-        for name, given in (("seed", seeds), ("tasks", tasks), ("reset_mask", mask)):
-            if given is not None and len(given) != self.num_envs:
-                raise UsageError(f"reset: {name} has {len(given)} entries; expected one per slot, {self.num_envs}")
+        for name, entries in (("seed", seeds), ("tasks", tasks), ("reset_mask", mask)):
+            if entries is not None and len(entries) != self.num_envs:
+                raise UsageError(f"reset: {name} has {len(entries)} entries; expected one per slot, {self.num_envs}")
         chosen = [slot for slot in range(self.num_envs) if mask is None or mask[slot]]
         for slot in chosen:
             seeded, start = drawn(
@@ -115,13 +115,13 @@ class ToolVectorEnv(Arena, VectorEnv[tuple[str, ...], Sequence[str | None], NDAr
         """Take one turn in every slot; an action of None skips its slot. A BROKEN slot is truncated with reward 0."""
         if actions is None or isinstance(actions, str) or len(actions) != self.num_envs:
             raise UsageError(f"step: expected {self.num_envs} actions, one per slot (None skips a slot)")
-        taken = {slot: action for slot, action in enumerate(actions) if action is not None}
-        self.send(taken)
-        for slot, action in taken.items():
+        turns_by_slot = {slot: action for slot, action in enumerate(actions) if action is not None}
+        self.send(turns_by_slot)
+        for slot, action in turns_by_slot.items():
             self._turns[slot] += 1
             if self.render_mode == "ansi":
                 self._said[slot].append({"role": "assistant", "content": action})
-        events = self._receive(taken)
+        events = self._receive(turns_by_slot)
         rewards = np.zeros(self.num_envs)
         terminated, truncated = np.zeros(self.num_envs, bool), np.zeros(self.num_envs, bool)
         for event in events:
@@ -131,21 +131,21 @@ class ToolVectorEnv(Arena, VectorEnv[tuple[str, ...], Sequence[str | None], NDAr
         return self._texts(events), rewards, terminated, truncated, self._infos(events)
 
     def call(self, tool_name: str, /, **arguments: Any) -> str:
-        """The text of a call, for hand-stepping."""
+        """Return the text of a call, for stepping by hand."""
         return formats.get(self._author.author.format).render([formats.ParsedCall(tool_name, arguments)])
 
     def render(self) -> tuple[Any, ...] | None:
-        """The transcripts of all slots, for "ansi"."""
+        """Return the transcripts of all slots, for "ansi"."""
         return tuple(map(transcript, self._said)) if self.render_mode == "ansi" else None
 
     def _receive(self, slots: Iterable[int]) -> list[Event]:
-        """Events of all these slots, in ascending order."""
-        wanted = set(slots)
+        """Return the events of all these slots, in ascending order."""
+        awaited = set(slots)
         events: list[Event] = []
-        while wanted:
+        while awaited:
             received = self.recv(self.num_envs)
             events += received
-            wanted -= {event.slot for event in received}
+            awaited -= {event.slot for event in received}
         return events if self.ordered else sorted(events, key=lambda event: event.slot)
 
     def _texts(self, events: list[Event]) -> tuple[str, ...]:
@@ -158,12 +158,12 @@ class ToolVectorEnv(Arena, VectorEnv[tuple[str, ...], Sequence[str | None], NDAr
         return tuple(texts)
 
     def _infos(self, events: list[Event], opening: bool = False) -> dict[str, Any]:
-        """What `TextEnv` says of an event, key by key, and the reward parts part by part: how Gymnasium's vectors want
-        it."""
+        """Return `TextEnv`'s infos of events, key by key, and the reward parts part by part, as Gymnasium's vector
+        environments expect them."""
         if not events:
             return {}
         slots, spec = [event.slot for event in events], self._author
-        found: dict[str, Any] = {
+        infos: dict[str, Any] = {
             "messages": [fresh(event.messages) for event in events],
             "turn": [self._turns[slot] for slot in slots],
             "ending": ["" if event.ending is None else str(event.ending) for event in events],
@@ -172,13 +172,13 @@ class ToolVectorEnv(Arena, VectorEnv[tuple[str, ...], Sequence[str | None], NDAr
             "fault": [event.fault for event in events],
         }
         if opening:
-            found["tools"] = [spec.offers[None].described] * len(events)
-            found["system"] = [spec.system[None]] * len(events)
-            found["task"] = [event.start.task for event in events]
-        return stack(slots, found, self.num_envs)
+            infos["tools"] = [spec.offers[None].described] * len(events)
+            infos["system"] = [spec.system[None]] * len(events)
+            infos["task"] = [event.start.task for event in events]
+        return stack(slots, infos, self.num_envs)
 
 
 def open_vector(entry_point: str, num_envs: int = 1, **options: Any) -> ToolVectorEnv:
-    """What `gymnasium.make_vec` calls for an id of `palaestra.register`."""
-    own = {name: options.pop(name) for name in ("ordered", "max_workers", "render_mode") if name in options}
-    return ToolVectorEnv(made(entry_point, options), num_envs, **own)
+    """Create the environment for `gymnasium.make_vec`, for an id of `palaestra.register`."""
+    vector_options = {name: options.pop(name) for name in ("ordered", "max_workers", "render_mode") if name in options}
+    return ToolVectorEnv(made(entry_point, options), num_envs, **vector_options)

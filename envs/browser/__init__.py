@@ -1,1 +1,1 @@
-"""Browsers for agents: one port, `Browser`, a text browser and a real one behind it. Usable without an environment."""
+"""Browsers for agents: one interface, `Browser`, with a text browser and Chromium behind it."""

@@ -1,4 +1,4 @@
-"""The numbered text in which both browsers show a page, and what keeps a page from faking the numbers.
+"""The numbered text in which both browsers show a page, and the escaping that stops pages from faking numbers.
 
 What both walkers write, so that a simple page reads the same in both:
 
@@ -16,6 +16,7 @@ What both walkers write, so that a simple page reads the same in both:
     [6:checkbox I agree (checked)]          or (unchecked); radio the same
     [7:select Size = "M"; options: S | M | L | and 4 more]       OPTIONS are shown; several choices: "M", "L"
     [8:button Pay (disabled)]               also (unchecked, disabled)
+    [9:circle red at 10,20 size 5x5]        something drawn (SVG), in Chromium alone; text: [9:text 7 at 10,20 size 5x9]
 
 Numbers count from 1 in the order of the page. White space is squeezed, lines without text are left out, blocks begin
 new lines. Inside a link or a button a block is a blank; so it is inside a cell, but for lists, tables, headings and
@@ -36,49 +37,49 @@ from collections.abc import Sequence
 from palaestra.envs.core.window import WIDTH, wrapped_line
 
 OPEN, CLOSE = "\ue000", "\ue001"
-"""Characters of the private use area: no page needs them."""
+"""Characters of the private use area, which no page needs."""
 NAME = 200
 OPTIONS = 30
 MAX_LINES = 20_000
 _FAKE = re.compile(r"[\[［](?=[^\w\[［]*\d(?:\d|[^\w\[［])*?[:：])")
-"""A bracket, a number and a colon, with anything between them that a reader may overlook."""
+"""A bracket, a number and a colon, with any characters between them that a reader may overlook."""
 
 
 def without_marks(text: str) -> str:
-    """A page's text without OPEN and CLOSE."""
+    """Return the text of a page without OPEN and CLOSE."""
     return text.replace(OPEN, "").replace(CLOSE, "") if OPEN in text or CLOSE in text else text
 
 
 def squeezed(text: str) -> str:
-    """On one line, with single blanks, cut to NAME characters."""
+    """Return the text on one line, with single blanks, cut to NAME characters."""
     text = " ".join(text[: 8 * NAME].split())
     return text if len(text) <= NAME else f"{text[: NAME - 3]}..."
 
 
 def bracket(number: int, kind: str, name: str, rest: str = "") -> str:
-    """An element with its number."""
+    """Return an element with its number, in the marks that `finished` replaces."""
     return f"{OPEN}{number}:{kind} {name}{rest}{CLOSE}" if name else f"{OPEN}{number}:{kind}{rest}{CLOSE}"
 
 
 def chosen(values: Sequence[str], options: Sequence[str]) -> str:
-    """What a list holds and offers."""
+    """Return the chosen values and the options of a list, as they follow its name."""
     more = f" | and {len(options) - OPTIONS} more" if len(options) > OPTIONS else ""
-    held = ", ".join(f'"{squeezed(value)}"' for value in values) or '""'
-    return f" = {held}; options: {' | '.join(map(squeezed, options[:OPTIONS]))}{more}"
+    chosen_values = ", ".join(f'"{squeezed(value)}"' for value in values) or '""'
+    return f" = {chosen_values}; options: {' | '.join(map(squeezed, options[:OPTIONS]))}{more}"
 
 
 def escaped(text: str) -> str:
-    """What a page says, where nothing of it is a number of ours: a title, an error."""
+    """Return a text of a page, such as a title or an error, so that nothing in it looks like a number of ours."""
     return _FAKE.sub(r"\g<0>\\", without_marks(text))
 
 
 def finished(lines: Sequence[str]) -> tuple[str, ...]:
-    """A walker's lines as an agent sees them: with our brackets, escaped, wrapped, at most MAX_LINES."""
+    """Return a walker's lines as an agent sees them: with our brackets, escaped, wrapped, at most MAX_LINES."""
     text = "\n".join(lines)
     if "[" in text or "［" in text:
         text = _FAKE.sub(r"\g<0>\\", text)
     done = text.replace(OPEN, "[").replace(CLOSE, "]")
-    found = done.split("\n") if done else []
-    if len(done) > WIDTH and max(map(len, found)) > WIDTH:
-        found = [part for line in found for part in (wrapped_line(line) if len(line) > WIDTH else (line,))]
-    return tuple(found[:MAX_LINES])
+    text_lines = done.split("\n") if done else []
+    if len(done) > WIDTH and max(map(len, text_lines)) > WIDTH:
+        text_lines = [part for line in text_lines for part in (wrapped_line(line) if len(line) > WIDTH else (line,))]
+    return tuple(text_lines[:MAX_LINES])

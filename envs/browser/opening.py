@@ -1,4 +1,4 @@
-"""`open_browser`: a browser by its backend's name."""
+"""`open_browser` opens a browser by the name of its backend."""
 
 from typing import Any
 
@@ -16,6 +16,6 @@ BROWSERS: Backends[Browser] = Backends(
 
 
 def open_browser(browser: Where = "text", **options: Any) -> Browser:
-    """Open a browser; `palaestra.envs.tools.browser` shares one a process instead."""
-    name, given = BROWSERS.read(browser)
-    return BROWSERS.open(name, **{**given, **options})
+    """Open a browser; `palaestra.envs.tools.browser` shares one in each process instead."""
+    name, settings = BROWSERS.read(browser)
+    return BROWSERS.open(name, **{**settings, **options})

@@ -1,7 +1,7 @@
-"""A web site in this process: what both browsers serve without a network, a port or a server.
+"""A web site in this process, which both browsers serve without a network, a port or a server.
 
 A site answers requests for its host. `Pages` serves fixed pages, `Folder` a folder of files or of an installed package.
-A site with a state (a cart, a database) is a class of an environment's author; its snapshot is its deep copy.
+A site with a state (a cart, a database) is a class in an environment's code; its snapshot is its deep copy.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from palaestra.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class SiteRequest:
-    """What a browser asks a site."""
+    """A request of a browser to a site."""
 
     url: str
     method: str = "GET"
@@ -25,17 +25,17 @@ class SiteRequest:
 
     @property
     def path(self) -> str:
-        """Decoded, and never empty."""
+        """Path of the address, decoded and never empty."""
         return unquote(urlsplit(self.url).path) or "/"
 
     @property
     def query(self) -> dict[str, str]:
-        """What stands behind the question mark; of a name that is given twice the last."""
+        """Parameters behind the question mark; if a name occurs twice, the last value counts."""
         return dict(parse_qsl(urlsplit(self.url).query, keep_blank_values=True))
 
     @property
     def form(self) -> dict[str, str]:
-        """What a form sent: in the body of a POST, else in the query."""
+        """Fields that a form sent: in the body of a POST, otherwise in the query."""
         if self.method != "POST":
             return self.query
         return dict(parse_qsl(self.body.decode("utf-8", "replace"), keep_blank_values=True))
@@ -43,25 +43,25 @@ class SiteRequest:
 
 @dataclass(frozen=True, slots=True)
 class SiteResponse:
-    """What a site answers."""
+    """The answer of a site."""
 
     body: str | bytes = ""
     status: int = 200
     type: str = "text/html; charset=utf-8"
     headers: Mapping[str, str] = field(default_factory=dict)
-    """Location, Set-Cookie and the like; several cookies stand on lines of one Set-Cookie."""
+    """Headers such as Location and Set-Cookie; several cookies are lines of one Set-Cookie."""
 
     @classmethod
     def redirect(cls, url: str) -> "SiteResponse":
-        """Go there, with a GET."""
+        """Return a redirect to this address, with a GET."""
         return cls(status=303, headers={"Location": url})
 
 
 class Site(Protocol):
-    """Answers in place, without waiting. One object belongs to one episode, unless it has no state."""
+    """Answers requests without waiting. An object belongs to one episode, unless it has no state."""
 
     def respond(self, request: SiteRequest) -> SiteResponse:
-        """The answer; an exception is shown to the agent as status 500."""
+        """Return the answer; an exception is shown to the agent as status 500."""
 
 
 class Pages:
@@ -71,7 +71,7 @@ class Pages:
         self.pages = pages
 
     def respond(self, request: SiteRequest) -> SiteResponse:
-        """The page of that path."""
+        """Return the page of that path, or status 404."""
         body = self.pages.get(request.path)
         return SiteResponse("<h1>404 Not Found</h1>", 404) if body is None else SiteResponse(body)
 
@@ -80,7 +80,7 @@ class Pages:
 
 
 class Folder:
-    """Files below a folder; a path that leads out of it, by dots or by links, is not found."""
+    """Files below a folder. A path that leads out of it, by dots or by links, gives status 404."""
 
     def __init__(self, folder: str | Path) -> None:
         self.root = Path(folder).resolve()
@@ -88,17 +88,17 @@ class Folder:
             raise UsageError(f"the site's folder {str(folder)!r} is not there")
 
     def respond(self, request: SiteRequest) -> SiteResponse:
-        """The file of that path, or index.html of that folder."""
+        """Return the file of that path, or index.html of that folder, or status 404."""
         try:
-            found = (self.root / request.path.lstrip("/")).resolve()
-            if found.is_dir():
-                found /= "index.html"
-            if not found.resolve().is_relative_to(self.root):
+            file = (self.root / request.path.lstrip("/")).resolve()
+            if file.is_dir():
+                file /= "index.html"
+            if not file.resolve().is_relative_to(self.root):
                 raise FileNotFoundError
-            body = found.read_bytes()
+            body = file.read_bytes()
         except (OSError, ValueError):  # ValueError: a null character in the path.
             return SiteResponse("<h1>404 Not Found</h1>", 404)
-        return SiteResponse(body, type=guess_type(found.name)[0] or "application/octet-stream")
+        return SiteResponse(body, type=guess_type(file.name)[0] or "application/octet-stream")
 
     def __deepcopy__(self, memo: object) -> "Folder":
         return self

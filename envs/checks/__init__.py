@@ -1,1 +1,1 @@
-"""What `palaestra check` looks at."""
+"""The checks of `palaestra check`."""

@@ -1,7 +1,7 @@
-"""Rewards computed again from records, in a fresh process with a fresh object of the author's.
+"""Rewards computed again from records, in a fresh process with a fresh object of the author's class.
 
-A record holds no environment: what a reward reads beside its attempt is not there. The rounds of a game that has no
-`reward` are told again what was said. Left out: what a difference means (`reward_checks`).
+A record holds no environment, so a reward can read its attempt alone. The rounds of a game that has no `reward` run
+again on the recorded turns. Left out: what a difference means (`reward_checks`).
 """
 
 import asyncio
@@ -30,18 +30,18 @@ _SECONDS = 120.0
 
 
 class Again(NamedTuple):
-    """What the reward of a recorded episode comes to."""
+    """Recomputed reward of a recorded episode."""
 
     parts: Mapping[str, float]
     named: Sequence[str] = ()
-    """The parts that the author's code returned."""
+    """Names of the parts that the author's code returned."""
     error: str = ""
     missing: str = ""
-    """What it read of the author's object, and was not there."""
+    """Name of the attribute of the author's object that the reward read and that did not exist; "" for none."""
 
 
 def recorded(env_id: str, seat: Seat, event: Event, state: State) -> dict[str, Any]:
-    """An episode of a seat as plain data."""
+    """Return an episode of a seat as plain data."""
     assert event.attempt is not None
     assert event.ending is not None
     start, course = replace(event.start, seat=seat), state.course
@@ -54,46 +54,46 @@ def recorded(env_id: str, seat: Seat, event: Event, state: State) -> dict[str, A
 
 
 def recomputed(entry_point: str, options: Mapping[str, Any], episodes: Sequence[Any]) -> list[Again]:
-    """What the rewards of these come to in a fresh process."""
+    """Compute the rewards of recorded episodes in a fresh process."""
     if entry_point.startswith("__main__:"):
         raise Skipped("its class is in the program that runs, where no other process finds it; put it into a module")
     try:
-        given = {"entry_point": entry_point, "options": to_plain(options, "options"), "episodes": episodes}
+        request = {"entry_point": entry_point, "options": to_plain(options, "options"), "episodes": episodes}
     except UsageError as error:
         raise Skipped(str(error)) from error
     done = subprocess.run(
-        [sys.executable, "-P", "-m", __spec__.name], input=json.dumps(given), capture_output=True, text=True,
-        timeout=_SECONDS, env={**os.environ, "PYTHONPATH": os.pathsep.join(one or os.getcwd() for one in sys.path)},
+        [sys.executable, "-P", "-m", __spec__.name], input=json.dumps(request), capture_output=True, text=True,
+        timeout=_SECONDS, env={**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
     )  # fmt: skip
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["it ended"])[-1]
         raise EnvironmentDefect(f"its rewards cannot be computed in a fresh process: {last}")
-    return [Again(**one) for one in json.loads(done.stdout)]
+    return [Again(**path) for path in json.loads(done.stdout)]
 
 
 def _again(author: ToolEnv, episode: Mapping[str, Any]) -> Again:
-    """In the fresh process: one episode."""
+    """Compute the reward of one episode, in the fresh process."""
     record = from_line(episode["line"].encode("utf-8", "surrogatepass")).episode
     try:
         if type(author).reward is ToolEnv.reward:
             returned = _told_again(author, record, from_plain(episode["said"]), from_plain(episode["worlds"]))
         else:
             returned = _judged(author, record)
-        named = list(returned) if isinstance(returned, Mapping) else ["success"]
-        return Again(score(type(author).__name__, author.parts, returned)[1], named)
-    except Exception as error:  # Whatever the author's code raises, it is told.
+        part_names = list(returned) if isinstance(returned, Mapping) else ["success"]
+        return Again(score(type(author).__name__, author.parts, returned)[1], part_names)
+    except Exception as error:  # Whatever the author's code raises is reported.
         missing = error.name if isinstance(error, AttributeError) and isinstance(error.obj, type(author)) else ""
         place = foreign_line(error)
         return Again({}, (), f"{type(error).__name__}: {error}" + (f" ({place})" if place else ""), missing or "")
 
 
 def _judged(author: ToolEnv, record: Episode) -> Any:
-    judged: Any = author.reward(record.attempt)
+    reward: Any = author.reward(record.attempt)
 
     async def waited() -> Any:
-        return await judged
+        return await reward
 
-    return asyncio.run(waited()) if isawaitable(judged) else judged
+    return asyncio.run(waited()) if isawaitable(reward) else reward
 
 
 def _told_again(author: ToolEnv, record: Episode, said: Sequence[Any], worlds: Sequence[Any]) -> Any:
@@ -110,13 +110,13 @@ def _told_again(author: ToolEnv, record: Episode, said: Sequence[Any], worlds: S
 
 
 def main() -> None:
-    """Read episodes, write what their rewards come to. What the author's code prints goes elsewhere."""
+    """Read episodes and write their recomputed rewards. Output of the author's code goes to stderr."""
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    given = json.load(sys.stdin)
-    author = made(given["entry_point"], from_plain(given["options"]))
+    request = json.load(sys.stdin)
+    author = made(request["entry_point"], from_plain(request["options"]))
     with out:
-        json.dump([_again(author, episode)._asdict() for episode in given["episodes"]], out)
+        json.dump([_again(author, episode)._asdict() for episode in request["episodes"]], out)
 
 
 if __name__ == "__main__":

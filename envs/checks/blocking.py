@@ -1,7 +1,7 @@
-"""Finds a coroutine that keeps the event loop from running: all other episodes would wait for it.
+"""Detecting a coroutine that blocks the event loop, so that all other episodes would wait for it.
 
-A coroutine that awaits leaves its thread in the loop; one that blocks leaves it in a line of its own for a while. Left
-out: measuring how late a loop in use was (the runner's).
+While a coroutine awaits, its thread is in the loop; while it blocks, the thread stays in a line of the coroutine. Left
+out: measuring the delay of a loop in use (the runner does that).
 """
 
 import asyncio
@@ -14,16 +14,16 @@ from types import FrameType
 from typing import Any
 
 BLOCKED_SECONDS = 0.2
-"""What a coroutine may compute between two awaits."""
+"""Seconds that a coroutine may compute between two awaits."""
 _GLANCE = 0.01
 _GLANCES = 12
-"""All of them in the author's file: a single one may be of a thread that got no processor."""
+"""Looks at the thread that must all be in the author's file: in a single one it may only lack processor time."""
 
 
 def blocking_line(coroutine: Coroutine[Any, Any, Any], file: str, seconds: float) -> str:
-    """Run a coroutine for at most so long; the line of `file` that blocked its loop meanwhile, or "".
+    """Run a coroutine for at most `seconds` and return the line of `file` that blocked its loop, or "".
 
-    What the coroutine returns or raises is of no interest here.
+    The result of the coroutine and its exceptions are ignored.
     """
 
     def run() -> None:
@@ -33,13 +33,13 @@ def blocking_line(coroutine: Coroutine[Any, Any, Any], file: str, seconds: float
     thread = threading.Thread(target=run, name="palaestra-watched", daemon=True)
     thread.start()
     now = since = time.monotonic()
-    until, seen = now + seconds, 0
+    until, glances = now + seconds, 0
     while thread.is_alive() and now < until:
         line = _line_in(sys._current_frames().get(thread.ident or 0), file)
-        seen += 1
+        glances += 1
         if not line:
-            since, seen = now, 0
-        elif now - since > BLOCKED_SECONDS and seen > _GLANCES:
+            since, glances = now, 0
+        elif now - since > BLOCKED_SECONDS and glances > _GLANCES:
             return line
         time.sleep(_GLANCE)
         now = time.monotonic()
@@ -47,7 +47,7 @@ def blocking_line(coroutine: Coroutine[Any, Any, Any], file: str, seconds: float
 
 
 def _line_in(frame: FrameType | None, file: str) -> str:
-    """The innermost line of a file that a thread stands in."""
+    """Return the innermost line of a file in the stack of a thread; "" where the file is not in it."""
     while frame is not None:
         if frame.f_code.co_filename == file:
             return f"{file}, line {frame.f_lineno}"

@@ -1,8 +1,8 @@
 """`palaestra check ID`: is this environment, or game, fit to train on?
 
-A readable list of named checks, each a function of a subject that raises or returns. One seat is a game of one: most
-checks take each seat in turn, the others being played by rule. Left out: anything that needs a model, and whether the
-rewards of a game make its seats play well together, which only training shows.
+A list of named checks, each a function of a subject that raises or returns. An environment with one seat is a game of
+one: most checks take each seat in turn, while the others are played by rule. Left out: anything that needs a model, and
+whether the rewards of a game make its seats play well together, which only training shows.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ import numpy as np
 from gymnasium.utils.env_checker import check_env
 
 from palaestra import formats
-from palaestra.envs.checks import reward_checks, task_checks, tool_checks
+from palaestra.envs.checks import prompts, reward_checks, task_checks, tool_checks
 from palaestra.envs.checks.findings import HOSTILE, Finding, Noted, Skipped, difference, measure, require
 from palaestra.envs.checks.holdups import others_are_never_held_up
 from palaestra.envs.checks.leaks import changed, living
@@ -30,23 +30,23 @@ from palaestra.errors import MissingExtra, UsageError
 
 DEMONSTRATED = 0.9
 GAME_SECONDS = 3.0
-"""What a whole game by script may take where no tool waits: all other games wait for its steps."""
+"""Seconds that a whole scripted game may take where no tool waits: all other games wait for its steps."""
 _FAILED = "Error: the environment failed on this turn"
-"""How a foreign environment's exception in `step` is heard (`envs.arena.foreign`)."""
+"""Start of the message for an exception in a foreign environment's `step` (`envs.arena.foreign`)."""
 
 
 def check(env_id: str, options: Mapping[str, object] | None = None) -> list[Finding]:
-    """Run every check; a failed one says what to change. `options` are for whoever makes the environment.
+    """Run every check; a failed one says what to change. `options` are those of the environment's constructor.
 
-    What cannot be opened with them, or without an extra that is not installed, is an error.
+    Raise an error where they, or a missing extra, keep the environment from opening.
     """
     subject = Subject(env_id, options)
-    seats = subject.seats  # Before any check: all of them would stumble over what cannot be loaded or played.
+    seats = subject.seats  # Before any check: all of them would fail where it cannot be loaded or played.
     if subject.entry_point is None:
         return measure(FOREIGN_CHECKS, subject)
     try:
         next(subject.chairs()).begin()
-    except Exception as error:  # Whatever is wrong with the environment, the checks say.
+    except Exception as error:  # The checks report any other fault of the environment.
         if isinstance(error, MissingExtra) or (options and isinstance(error, UsageError)):
             raise
     left_out = OF_ONE_SEAT if len(seats) > 1 else OF_GAMES
@@ -54,7 +54,7 @@ def check(env_id: str, options: Mapping[str, object] | None = None) -> list[Find
 
 
 def settings_are_known(subject: Subject) -> None:
-    """No attribute of the class is a misspelt setting, and every tool of a game is some seat's."""
+    """Require that no attribute of the class is a misspelt setting, and that every tool of a game belongs to a seat."""
     with subject.opened() as machine:
         settings = [name for name in ToolEnv.__annotations__ if not name.startswith("_") and name != "problem"]
         require_known(type(machine.spec.author), ToolEnv, settings)
@@ -62,8 +62,8 @@ def settings_are_known(subject: Subject) -> None:
 
 
 def gymnasium_contract(subject: Subject) -> None:
-    """Gymnasium's own checker has no complaint."""
-    env = gymnasium.make(subject.env_id, **subject.options).unwrapped
+    """Run Gymnasium's own checker."""
+    env = gymnasium.make(subject.env_id, **subject.constructor_options).unwrapped
     try:
         check_env(env, skip_render_check=True)
     finally:
@@ -71,7 +71,7 @@ def gymnasium_contract(subject: Subject) -> None:
 
 
 def pettingzoo_contract(subject: Subject) -> None:
-    """PettingZoo's own tests of both faces have no complaint."""
+    """Run PettingZoo's own tests of both interfaces."""
     try:
         import pettingzoo  # type: ignore[import-untyped]
         from pettingzoo import test
@@ -79,10 +79,10 @@ def pettingzoo_contract(subject: Subject) -> None:
         raise Skipped("pettingzoo is not installed: pip install 'palaestra[games]'") from None
 
     def make(kind: str) -> Callable[..., object]:
-        return lambda **given: pettingzoo.make(kind, subject.env_id, **subject.options, **given)
+        return lambda **given: pettingzoo.make(kind, subject.env_id, **subject.constructor_options, **given)
 
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-        warnings.simplefilter("ignore")  # They expect arrays, and say so of every text.
+        warnings.simplefilter("ignore")  # They expect arrays, and warn of every text.
         if _registered(pettingzoo, "aec", subject.env_id):
             test.api_test(make("aec")(), num_cycles=50)
             test.seed_test(make("aec"), num_cycles=20)
@@ -96,20 +96,20 @@ def pettingzoo_contract(subject: Subject) -> None:
 def _registered(pettingzoo: Any, kind: str, env_id: str) -> bool:
     try:
         pettingzoo.spec(kind, env_id)
-    except Exception:  # Its registry has errors of its own for an id that is not there.
+    except Exception:  # Its registry raises errors of its own for an unknown id.
         return False
     return True
 
 
 def contract_of_others(subject: Subject) -> None:
-    """The tests of the interface that it was registered with have no complaint."""
+    """Run the tests of the interface that the environment was registered with."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         (gymnasium_contract if subject.env_id in gymnasium.registry else pettingzoo_contract)(subject)
 
 
 def tool_schemas(subject: Subject) -> None:
-    """Every tool of every seat has a description and a schema that survives JSON."""
+    """Require that every tool of every seat has a description and a schema that survives JSON."""
     with subject.opened() as machine:
         for seat, offer in machine.spec.offers.items():
             for schema in json.loads(offer.described):
@@ -117,7 +117,7 @@ def tool_schemas(subject: Subject) -> None:
 
 
 def determinism(subject: Subject) -> None:
-    """The same task, seed and turns give the same episode, whatever was played before."""
+    """Require that the same task, seed and turns give the same episode, whatever was played before."""
     notes = []
     for chair in subject.chairs():
         chair.begin(3, 5)
@@ -126,11 +126,14 @@ def determinism(subject: Subject) -> None:
         scripted(chair, subject.rule, 4, 6)
         chair.begin(3, 5)
         left = list(changed(before, living(chair.machine)))
-        found = difference(first, scripted(chair, subject.rule, 3, 5))
+        first_difference = difference(first, scripted(chair, subject.rule, 3, 5))
         culprit = f"{left[0][0]} has changed, and lives on: {left[0][1]}" if left else (
             "take randomness from self.rng, and in task and rounds from rng, only"
         )  # fmt: skip
-        require(not found, f"one script{chair.of} is played differently after another episode: {found}; {culprit}")
+        require(
+            not first_difference,
+            f"one script{chair.of} is played differently after another episode: {first_difference}; {culprit}",
+        )
         notes += [name for name, _ in left if name.startswith("self.")]
     if notes:
         raise Noted(
@@ -140,16 +143,19 @@ def determinism(subject: Subject) -> None:
 
 
 def determinism_of_others(subject: Subject) -> None:
-    """The same seed and turns give the same episode."""
-    found = difference(played(subject, 1, _babble, 3), played(subject, 1, _babble, 3), "the end")
-    require(not found, f"two plays of one script differ; take all randomness from reset(seed=): {found}")
+    """Require that the same seed and turns give the same episode."""
+    first_difference = difference(played(subject, 1, _babble, 3), played(subject, 1, _babble, 3), "the end")
+    require(
+        not first_difference,
+        f"two plays of one script differ; take all randomness from reset(seed=): {first_difference}",
+    )
 
 
 def every_episode_ends(subject: Subject) -> None:
-    """Whatever the seats say, the episode comes to its end, and none of its steps keeps the others waiting."""
+    """Require that the episode ends whatever the seats say, and that none of its steps keeps the others waiting."""
     slowest = 0.0
     for rule in (subject.rule, _babble, _silent):
-        quickest = float("inf")  # A machine may stand still for one of them.
+        quickest = float("inf")  # The computer may pause during one of them.
         for number in range(FEWEST):
             began = time.monotonic()
             played(subject, 1, rule, number)
@@ -165,7 +171,7 @@ def every_episode_ends(subject: Subject) -> None:
 
 
 def hostile_turns(subject: Subject) -> None:
-    """No text of the agent raises or ends an episode BROKEN, and what cannot be read as a call is told to it."""
+    """Require that no text of the agent raises or ends an episode BROKEN, and that it hears of unreadable calls."""
     for chair in subject.chairs():
         for text in HOSTILE:
             if chair.begin().ending is not None:
@@ -180,7 +186,7 @@ def hostile_turns(subject: Subject) -> None:
 
 
 def hostile_turns_of_others(subject: Subject) -> None:
-    """No text of the agent raises."""
+    """Require that no text of the agent raises."""
     texts = iter(HOSTILE)
     with contextlib.suppress(StopIteration):
         for number in range(len(HOSTILE)):
@@ -193,17 +199,20 @@ def hostile_turns_of_others(subject: Subject) -> None:
 
 
 def arena_equals_single(subject: Subject) -> None:
-    """Many episodes at once are the same as one by one."""
+    """Require that episodes played at once are the same as episodes played one by one."""
     together = played(subject, FEWEST, subject.rule)
     for chair in subject.chairs():
         for number in range(FEWEST):
             alone = chair.play_by(subject.rule, number, number)
-            found = difference(together[number, chair.seat].attempt, alone.attempt, "attempt")
-            require(not found, f"episode {number}{chair.of} is played differently beside others and alone: {found}")
+            first_difference = difference(together[number, chair.seat].attempt, alone.attempt, "attempt")
+            require(
+                not first_difference,
+                f"episode {number}{chair.of} is played differently beside others and alone: {first_difference}",
+            )
 
 
 def demonstrator_succeeds(subject: Subject) -> None:
-    """Play by rule solves it, so it can be solved; in a game it makes no mistake in any seat."""
+    """Require that the demonstrator solves the tasks; in a game, that it makes no mistake in any seat."""
     if subject.demonstrator is None:
         raise Skipped("no demonstrator is registered, so no tool was called in earnest")
     for chair in subject.chairs():
@@ -232,7 +241,7 @@ def _silent(messages: Sequence[Message], rng: np.random.Generator) -> str:
 
 
 def _named(*functions: Callable[[Subject], None]) -> Mapping[str, Callable[[Subject], None]]:
-    return {one.__name__.removesuffix("_of_others").replace("_", " "): one for one in functions}
+    return {function.__name__.removesuffix("_of_others").replace("_", " "): function for function in functions}
 
 
 CHECKS = _named(
@@ -249,6 +258,7 @@ CHECKS = _named(
     task_checks.splits_disjoint,
     arena_equals_single,
     task_checks.tasks_can_be_judged,
+    prompts.prompts_keep_their_answers,
     reward_checks.unanswered_episodes_are_scored,
     reward_checks.rewards_see_the_attempt_alone,
     demonstrator_succeeds,
@@ -260,9 +270,10 @@ CHECKS = _named(
 OF_ONE_SEAT = (
     gymnasium_contract,
     task_checks.tasks_can_be_judged,
+    prompts.prompts_keep_their_answers,
     reward_checks.constant_answers_fail,
     reward_checks.hedged_answers_fail,
 )
 OF_GAMES = (pettingzoo_contract, every_episode_ends)
 FOREIGN_CHECKS = _named(contract_of_others, determinism_of_others, hostile_turns_of_others, every_episode_ends)
-"""Of an environment that somebody else wrote, with rules of its own."""
+"""Checks of a foreign environment, which has rules of its own."""

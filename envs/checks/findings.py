@@ -1,7 +1,7 @@
-"""What a check of `palaestra check` gives back, and what all of them have in common. Left out: the checks.
+"""Findings of `palaestra check`, and functions that all checks share. Left out: the checks.
 
-A fault of an environment (a reward that raises, a toolkit that does not start) stops most checks. It is told once, by
-the first that meets it; the others say that they were not reached.
+A fault of an environment (a reward that raises, a toolkit that does not start) stops most checks. The first check that
+meets it reports it; the others say that they were not reached.
 """
 
 import logging
@@ -21,9 +21,9 @@ HOSTILE = (
     '<tool_call>{"name": "\\ud800", "arguments": "{"}</tool_call>', "<tool_call>" * 2_000,
     "<tool_call>" + "[" * 5_000, '<tool_call>{"name": "x", "arguments": {"a": ' + "9" * 5_000 + "}}</tool_call>",
 )  # fmt: skip
-"""Turns that no environment may stumble over."""
+"""Turns that must break no environment."""
 _VARYING = re.compile(r"\d+")
-"""What the same fault says differently from one episode to the next: slots, amounts."""
+"""Parts of a message that differ between two reports of the same fault: slots, amounts."""
 _GROUNDLESS = ("", "")
 """The key of the check that left nothing to measure."""
 
@@ -34,48 +34,48 @@ class Finding:
     passed: bool
     message: str = ""
     skipped: bool = False
-    """True when there was nothing to measure, or a fault that is told elsewhere came first; it is no failure."""
+    """True when there was nothing to measure, or another finding reports the fault; this is not a failure."""
 
 
 class Skipped(Exception):
-    """Nothing to measure here."""
+    """The check has nothing to measure."""
 
 
 class Noted(Exception):
-    """Nothing is wrong, and there is something that the author should know."""
+    """A note for the author where nothing is wrong."""
 
 
 class Unmet(EnvironmentDefect):
-    """What a check expected and did not find: a finding of its own, whatever else is wrong."""
+    """An unmet expectation of a check, which is always a finding of its own."""
 
 
 class Groundless(Unmet):
-    """What leaves nothing for the other checks to measure."""
+    """A fault that leaves nothing for the other checks to measure."""
 
 
 def require(condition: Any, message: str, kind: type[Unmet] = Unmet) -> None:
-    """The finding, unless the condition holds."""
+    """Raise the finding unless the condition holds."""
     if not condition:
         raise kind(message)
 
 
 def measure(checks: Mapping[str, Callable[[Any], None]], subject: Any) -> list[Finding]:
-    """What every check of a subject finds; each raises or returns. Failures of tools are kept out of the log."""
+    """Run every check on a subject and return the findings. Failures of tools are kept out of the log."""
     log = logging.getLogger("palaestra.envs")
     level = log.level
     log.setLevel(logging.ERROR)
     try:
-        told: dict[tuple[str, str], str] = {}
-        found: list[Finding] = []
+        reported_by: dict[tuple[str, str], str] = {}
+        findings: list[Finding] = []
         for name, function in checks.items():
-            found.append(_measured(name, function, subject, told))
-        return found
+            findings.append(_measured(name, function, subject, reported_by))
+        return findings
     finally:
         log.setLevel(level)
 
 
 def _measured(name: str, function: Callable[[Any], None], subject: Any, told: dict[tuple[str, str], str]) -> Finding:
-    """What one check finds. `told` says which check was the first to meet a fault."""
+    """Run one check and return its finding. `told` holds, by fault, the first check that met it."""
     if _GROUNDLESS in told:
         return _unreached(name, told[_GROUNDLESS])
     try:
@@ -88,7 +88,7 @@ def _measured(name: str, function: Callable[[Any], None], subject: Any, told: di
         if isinstance(error, Groundless):
             told[_GROUNDLESS] = name
         first = name if isinstance(error, Unmet) else told.setdefault(_fault(error), name)
-        if first != name and isinstance(error, Broken):  # What breaks two checks breaks all, a deadline a time.
+        if first != name and isinstance(error, Broken):  # A fault that breaks two checks breaks all, one timeout each.
             told[_GROUNDLESS] = first
         missing = isinstance(_root(error), MissingExtra)
         return Finding(name, missing, _said(error), skipped=missing) if first == name else _unreached(name, first)
@@ -96,7 +96,7 @@ def _measured(name: str, function: Callable[[Any], None], subject: Any, told: di
 
 
 def difference(one: Any, other: Any, where: str = "") -> str:
-    """The first place at which two values of one shape differ, with what stands there; "" where they are equal."""
+    """Describe the first place at which two values of one shape differ, with both values; "" where they are equal."""
     if type(one) is type(other) and is_dataclass(one):
         names = [field.name for field in fields(one) if field.compare]
         pairs = [(f"{where}.{name}", getattr(one, name), getattr(other, name)) for name in names]
@@ -106,7 +106,9 @@ def difference(one: Any, other: Any, where: str = "") -> str:
         pairs = [(f"{where}[{at}]", *pair) for at, pair in enumerate(zip(one, other, strict=True))]
     else:
         return "" if one == other else f"{where} is {_short(one)} and {_short(other)}"
-    return next((found for at, left, right in pairs if (found := difference(left, right, at))), "")
+    return next(
+        (first_difference for at, left, right in pairs if (first_difference := difference(left, right, at))), ""
+    )
 
 
 def _short(value: Any) -> str:
@@ -119,37 +121,37 @@ def _unreached(name: str, first: str) -> Finding:
 
 
 def _root(error: BaseException) -> BaseException:
-    """What an exception was raised from."""
+    """Return the first exception in the chain of causes."""
     while error.__cause__ is not None:
         error = error.__cause__
     return error
 
 
 def _fault(error: Exception) -> tuple[str, str]:
-    """Equal for two meetings with one fault."""
+    """Return a key that is equal for two exceptions of the same fault."""
     root = _root(error)
     return type(root).__name__, _place(root) or _VARYING.sub("#", str(root))
 
 
 def _said(error: Exception) -> str:
-    """The message in one line, with the author's line where there is one."""
+    """Return the message in one line, with the author's line of code where there is one."""
     root = _root(error)
     place = _place(root)
     if isinstance(root, MissingExtra):
         return str(root)
     if isinstance(error, Broken):
-        said = f"an episode ended broken: {error}"
+        message = f"an episode ended broken: {error}"
     elif isinstance(error, PalaestraError) or (isinstance(error, AssertionError) and not place):
-        said = str(error)
-    else:  # Gymnasium's checker wraps a TypeError of ours in words of its own.
-        said = f"{type(root).__name__}: {root}"
-    return " ".join((f"{said} ({place})" if place and place not in said else said).split())
+        message = str(error)
+    else:  # Gymnasium's checker wraps our TypeError in a message of its own.
+        message = f"{type(root).__name__}: {root}"
+    return " ".join((f"{message} ({place})" if place and place not in message else message).split())
 
 
 def _place(error: BaseException) -> str:
-    """The author's line that raised it, or the reward's first one where what it returned was refused."""
-    if found := foreign_line(error):
-        return str(found)
+    """Return the author's line that raised the error, or the first line of a reward whose result was refused."""
+    if line := foreign_line(error):
+        return str(line)
     frames: Sequence[Any] = [frame for frame, _ in walk_tb(error.__traceback__)]
     if not frames or frames[-1].f_globals.get("__name__") != scoring.__name__:
         return ""

@@ -1,4 +1,4 @@
-"""What keeps all other episodes waiting: code that blocks the event loop, and plain code that is slow in place.
+"""Checks of code that makes all other episodes wait: code that blocks the event loop, and slow plain code.
 
 Left out: the drawing of tasks, and the rounds of a game (`check` times whole games).
 """
@@ -21,20 +21,20 @@ from palaestra.envs.running.work import Mode
 from palaestra.errors import Broken, ToolError
 
 LOOP_SECONDS = 3.0
-"""How long an async tool is watched for calls that block the event loop."""
+"""Seconds for which an async tool is watched for calls that block the event loop."""
 IN_PLACE_SECONDS = 0.5
-"""What a reward, or the start of toolkits, may take between two steps of all other episodes."""
+"""Seconds that a reward, or the start of toolkits, may take between two steps of all other episodes."""
 _TRIES = 3
 
 
 def others_are_never_held_up(subject: Subject) -> None:
-    """No tool, reward or start of toolkits keeps the other episodes from running."""
+    """Require that no tool, reward or start of toolkits keeps the other episodes from running."""
     for chair in subject.chairs():
         try:
             _require_running(chair, subject)
         except (Unmet, Broken):
             raise
-        except Exception:  # What an author's code raises is told by the check that it belongs to.
+        except Exception:  # Another check reports what an author's code raises.
             chair.machine.discard()
 
 
@@ -46,9 +46,9 @@ def _require_running(chair: Chair, subject: Subject) -> None:
         if tool.conditions.mode is Mode.ASYNC:
             _require_awaiting(chair, tool)
         elif tool.conditions.mode is Mode.INLINE:
-            for given in (earnest.get(name), arguments(tool.schema)):
-                if given is not None:
-                    _require_quick_tool(chair, name, given)
+            for tool_arguments in (earnest.get(name), arguments(tool.schema)):
+                if tool_arguments is not None:
+                    _require_quick_tool(chair, name, tool_arguments)
     kits = [kit for _, kit in chair.machine.kits.made or ()]
     if kits and all(mode_of(kit, "start") is Mode.INLINE for kit in kits):
         _require_quick(
@@ -90,12 +90,12 @@ def _require_awaiting(chair: Chair, tool: Tool) -> None:
 
 def _require_reward(chair: Chair, answer: str | None) -> None:
     chair.begin()
-    ended = chair.leave().attempt  # With what the episode declares of its state.
+    ended = chair.leave().attempt  # It holds the final state that the episode declares.
     state = chair.machine.state
     assert state is not None and ended is not None
     attempt, author = replace(ended, answer=answer), state.play
-    if inspect.iscoroutine(judged := author.reward(attempt)):
-        _require_free("the async reward", judged, type(author), "asyncio.to_thread")
+    if inspect.iscoroutine(coroutine := author.reward(attempt)):
+        _require_free("the async reward", coroutine, type(author), "asyncio.to_thread")
         return
     _require_quick(
         "the plain reward",
@@ -114,7 +114,7 @@ def _require_quick(what: str, does: Callable[[], Any], instead: str) -> None:
 
 
 def _require_less(what: str, seconds: Callable[[], float], most: float, said: str) -> None:
-    """It takes little time, at least once: a machine may stand still. What is slow here is slow in all checks."""
+    """Require little time in at least one try, since the computer may pause. Code slow here is slow in all checks."""
     took = inf
     for _ in range(_TRIES):
         took = min(took, seconds())

@@ -1,8 +1,8 @@
-"""What an episode leaves behind for the next one, by name: values that outlive it and have changed.
+"""State that an episode leaves behind for the next one, by name: values that outlive it and have changed.
 
-What a tool sets on `self` dies with its episode. What lives on: what a constructor made, attributes of a toolkit that
-its `start` does not set, attributes of classes, and globals of the author's module. Left out: whether any of it shows
-in the next episode (`check`), and values inside objects of other classes.
+Attributes that a tool sets on `self` end with its episode. These values outlive it: attributes that a constructor made,
+attributes of a toolkit that its `start` does not set, attributes of classes, and globals of the author's module. Left
+out: whether any of them changes the next episode (`check`), and values inside objects of other classes.
 """
 
 import sys
@@ -22,13 +22,13 @@ _HOLDING = (list, tuple, dict, set, frozenset, bytearray, deque, np.ndarray)
 _MAX_SHOWN = 10_000
 _FIRST_TOOL = "make it in the first tool that needs it, or in a toolkit's start"
 Left = Mapping[str, tuple[str, str]]
-"""By the name of what lives on: what it holds, and what to change where an episode changes that."""
+"""Value as text, and the advice where an episode changes it, by the name of what outlives the episode."""
 
 
 def living(machine: Machine) -> Left:
-    """All that outlives the episode that has just begun."""
+    """Return all values that outlive the episode that has just begun."""
     author = machine.spec.author
-    found: dict[str, tuple[str, str]] = {}
+    values_by_name: dict[str, tuple[str, str]] = {}
     kits = list({type(kit).__name__: kit for _, kit in machine.kits.made or ()}.values())
     owners: list[tuple[Any, str, str]] = [
         (author, "self", f"it was made in __init__, which runs once for all episodes: {_FIRST_TOOL}")
@@ -40,26 +40,26 @@ def living(machine: Machine) -> Left:
             owners.append((module, cls.__module__, f"it is a global, and so of all episodes: {_FIRST_TOOL}"))
     for owner, name, fix in owners:
         for attribute, value in list(vars(owner).items()):
-            if not attribute.startswith("__") and (held := _held(value)) is not None:
-                found.setdefault(f"{name}.{attribute}", (held, fix))  # An instance's comes before its class's.
-    return found
+            if not attribute.startswith("__") and (text := _held(value)) is not None:
+                values_by_name.setdefault(f"{name}.{attribute}", (text, fix))  # An instance's comes before its class's.
+    return values_by_name
 
 
 def changed(before: Left, after: Left) -> Iterator[tuple[str, str]]:
-    """What the episodes between two of these have changed, and what to do about it."""
-    for name, (held, fix) in after.items():
-        if before.get(name, ("",))[0] != held:
+    """Yield the name of each value that changed between two calls of `living`, with the advice for it."""
+    for name, (text, fix) in after.items():
+        if before.get(name, ("",))[0] != text:
             yield name, fix
 
 
 def _written(*classes: type) -> list[type]:
-    """The classes that the author wrote, of these and what they build on."""
-    ours = {*Game.__mro__, *Toolkit.__mro__, *ToolEnv.__mro__}
-    return list(dict.fromkeys(one for cls in classes for one in cls.__mro__ if one not in ours))
+    """Return the classes that the author wrote, among these classes and their bases."""
+    library_classes = {*Game.__mro__, *Toolkit.__mro__, *ToolEnv.__mro__}
+    return list(dict.fromkeys(base for cls in classes for base in cls.__mro__ if base not in library_classes))
 
 
 def _held(value: Any) -> str | None:
-    """What a value holds, as text; None where that cannot be told."""
+    """Return the content of a value as text; None for objects of other classes."""
     if isinstance(value, np.random.Generator):
         return repr(value.bit_generator.state)
     if isinstance(value, _HOLDING):

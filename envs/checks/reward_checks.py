@@ -1,4 +1,4 @@
-"""Checks of rewards: they see the attempt alone, bear an unanswered episode, and pay no cheat.
+"""Checks of rewards: they read the attempt alone, score an unanswered episode, and pay no cheat.
 
 Left out: whether a task can be won at all (`task_checks`), and how cheats play (`cheats`).
 """
@@ -17,7 +17,7 @@ from palaestra.errors import EnvironmentDefect, PalaestraError
 from palaestra.registry import registered_author
 
 CHEAT_MARGIN = 0.15
-"""Success that luck may give a cheat in so few episodes."""
+"""Success rate that luck may give a cheat in so few episodes."""
 _RULE = (
     "a reward sees the attempt alone, for a record holds nothing else: read attempt.task in place of self.problem; "
     "state that it needs is declared in Toolkit.final(), or in final() of the environment, and read as attempt.final"
@@ -25,9 +25,9 @@ _RULE = (
 
 
 def rewards_see_the_attempt_alone(subject: Subject) -> None:
-    """A reward computed again from the record, in a fresh process, is the one that was given; parts are returned."""
-    found = registered_author(subject.env_id)
-    assert found is not None
+    """Require that a fresh process computes the same reward from the record, and that all parts are returned."""
+    author_entry = registered_author(subject.env_id)
+    assert author_entry is not None
     ended: list[Event] = []
     episodes: list[Any] = []
     for chair in subject.chairs():
@@ -35,17 +35,19 @@ def rewards_see_the_attempt_alone(subject: Subject) -> None:
             assert chair.machine.state is not None
             ended.append(event)
             episodes.append(recorded(subject.env_id, chair.seat, event, chair.machine.state))
-    named = set[str]()
-    for event, again in zip(ended, recomputed(found[0], {**found[1], **subject.options}, episodes), strict=True):
+    returned_parts = set[str]()
+    for event, again in zip(
+        ended, recomputed(author_entry[0], {**author_entry[1], **subject.options}, episodes), strict=True
+    ):
         _require_equal(event, again)
-        named.update(again.named)
-    if never := sorted(set(ended[0].parts) - named):
-        said = (
+        returned_parts.update(again.named)
+    if never := sorted(set(ended[0].parts) - returned_parts):
+        message = (
             f"the part {never[0]!r} is declared and was never returned, so it counts 0 in every episode; return it "
             "from reward (0.0 where it is not earned), or take it out of parts"
         )
-        require(all(event.parts["success"] < 1.0 for event in ended), said)
-        raise Noted(f"{said} (no episode of this check was won)")
+        require(all(event.parts["success"] < 1.0 for event in ended), message)
+        raise Noted(f"{message} (no episode of this check was won)")
 
 
 def _require_equal(event: Event, again: Again) -> None:
@@ -53,33 +55,39 @@ def _require_equal(event: Event, again: Again) -> None:
         beside = "; state set in a tool dies with its episode" if again.missing != "problem" else ""
         require(False, f"reward reads self.{again.missing}, which is not there later{beside}: {_RULE} ({again.error})")
     require(not again.error, f"a recorded reward cannot be computed again: {again.error}; {_RULE}")
-    found = difference(dict(event.parts), dict(again.parts), "the reward")
-    require(not found, f"{found}, first as it was played and then from its record in a fresh process; {_RULE}")
+    first_difference = difference(dict(event.parts), dict(again.parts), "the reward")
+    require(
+        not first_difference,
+        f"{first_difference}, first as it was played and then from its record in a fresh process; {_RULE}",
+    )
 
 
 def _ends(chair: Chair, subject: Subject) -> Iterator[Event]:
-    """Episodes by rule until one is won, and of one seat another, in which each tool is called before the answer."""
+    """Yield episodes by rule until one is won; with one seat, also an episode that calls each tool and answers."""
     for number in range(FEWEST):
         event = chair.play_by(subject.rule, number, number)
         yield event
         if event.parts["success"] >= 1.0:
             break
     if chair.seat is None:
-        called = [chair.call(one["function"]["name"], **arguments(one)) for one in chair.schemas[: chair.max_turns - 1]]
+        called = [
+            chair.call(schema["function"]["name"], **arguments(schema))
+            for schema in chair.schemas[: chair.max_turns - 1]
+        ]
         turns = iter(called)
         yield chair.play(lambda messages: next(turns, str(chair.problem.answer)), 0, 0)
 
 
 def unanswered_episodes_are_scored(subject: Subject) -> None:
-    """An episode that is cut off, or runs out of turns, has no answer; the reward bears that, and pays no success."""
+    """Require that the reward scores an episode that was cut off or ran out of turns, and pays it no success."""
     for chair in subject.chairs():
         hint = "; see forfeit" if chair.of and not chair.spec.judged else ""
         for ending in (Ending.LENGTH_LIMIT, Ending.TURN_LIMIT):
             if chair.begin().ending is None:
                 rate = _unanswered(partial(chair.leave, ending, "I was about to")).parts.get("success", 0.0)
-                said = f"an episode{chair.of} without an answer has success {rate}; expected none{hint}"
-                require(rate <= CHEAT_MARGIN, said)
-        # State that is right may be paid without an answer, and so may a seat of a game: it is enough that they end.
+                message = f"an episode{chair.of} without an answer has success {rate}; expected none{hint}"
+                require(rate <= CHEAT_MARGIN, message)
+        # A right state may be paid without an answer, and so may a seat of a game: it is enough that they end.
         _unanswered(partial(chair.play_by, subject.rule, 0, 0, answers=False))
         _unanswered(partial(chair.play, partial(_calls_nobody, chair), 0, 0))
 
@@ -89,7 +97,7 @@ def _calls_nobody(chair: Chair, messages: object) -> str:
 
 
 def _unanswered(plays: Callable[[], Event]) -> Event:
-    """How an episode without an answer ends."""
+    """Play an episode without an answer and return how it ends."""
     try:
         event = plays()
     except (PalaestraError, AssertionError):
@@ -104,39 +112,39 @@ def _unanswered(plays: Callable[[], Event]) -> Event:
 
 
 def cheats_fail(subject: Subject) -> None:
-    """No cheat succeeds more often than the declared `chance`, or is paid more than the declared `ceiling`."""
+    """Require that no cheat succeeds more often than the declared `chance`, or is paid more than the `ceiling`."""
     for chair in subject.chairs():
         for name, cheat in CHEATS.items():
             _require_little(chair, name, cheats_of(chair, cheat))
 
 
 def constant_answers_fail(subject: Subject) -> None:
-    """What most tasks are answered with is right no more often than the declared `chance`."""
+    """Require that the most common answer is right no more often than the declared `chance`."""
     for chair in subject.chairs():
         answer = common_answer(chair.spec.tasks)
-        for said in () if answer is None else (answer, dressed(answer)):
-            _require_little(chair, f"always answer {answer!r:.40}", cheats_of(chair, says(said)))
+        for text in () if answer is None else (answer, dressed(answer)):
+            _require_little(chair, f"always answer {answer!r:.40}", cheats_of(chair, says(text)))
 
 
 def hedged_answers_fail(subject: Subject) -> None:
-    """The right answer amid wrong ones is no answer."""
+    """Require that the right answer amid wrong ones does not succeed."""
     for chair in subject.chairs():
-        taken = []
+        results = []
         for index in range(min(len(chair.spec.tasks), FEWEST)):
-            for said in hedged(chair.spec.tasks, index):
+            for text in hedged(chair.spec.tasks, index):
                 chair.begin(index)
-                taken.append((chair.say(said).parts.get("success", 0.0) == 1.0, said))
+                results.append((chair.say(text).parts.get("success", 0.0) == 1.0, text))
         chance = chair.declared("chance", 0.0)
-        lucky = sum(won for won, _ in taken) > (CHEAT_MARGIN + chance) * len(taken)
-        said = next((said for won, said in taken if won), "")
-        require(not lucky, f"the answer {said[:80]!r} hides the right one among others and succeeds; compare the whole")
+        lucky = sum(won for won, _ in results) > (CHEAT_MARGIN + chance) * len(results)
+        text = next((text for won, text in results if won), "")
+        require(not lucky, f"the answer {text[:80]!r} hides the right one among others and succeeds; compare the whole")
 
 
 def _require_little(chair: Chair, name: str, played: list[tuple[float, float]]) -> None:
-    """No success beyond chance, no pay beyond the ceiling, in what a cheat played."""
+    """Require no success beyond chance, and no reward beyond the ceiling, in the episodes of a cheat."""
     chance, ceiling = chair.declared("chance", 0.0), chair.declared("ceiling", None)
     count = len(played)
-    # Luck may win one of a few, and so much more than its share of many.
+    # Luck may win one of a few episodes, and three standard deviations above its share of many.
     luck = max(1.0 if count < EPISODES else 0.0, CHEAT_MARGIN * count, 3 * sqrt(count * chance * (1 - chance)))
     won = sum(won for won, _ in played)
     kind, there = type(chair.author).__name__, " there" if chair.of else ""

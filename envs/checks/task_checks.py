@@ -1,6 +1,6 @@
-"""Checks of tasks: can they be written down, told apart, judged, and won; and are there enough different ones?
+"""Checks of tasks: can they be recorded, told apart, judged and won, and are there enough different ones?
 
-Left out: who plays them (`trials`), and answers that must not win (`cheats`).
+Left out: playing them (`trials`), and answers that must not win (`cheats`).
 """
 
 import inspect
@@ -20,13 +20,13 @@ from palaestra.errors import TaskFileError, UsageError
 from palaestra.plain import from_plain, to_plain
 
 _JUDGED_BY_ANSWER = {"Attempt.answer", "Attempt.task", "Task.answer"}
-"""What a reward reads that compares what was said with what was expected, and looks at nothing else."""
+"""Attributes that a reward reads if it only compares the answer with the expected one."""
 _FEW = 50
-"""Fewer prompts than this leave a rate of success uncertain by more than 14 points."""
+"""Number of prompts below which a success rate is uncertain by more than 14 points."""
 
 
 def tasks_are_sound(subject: Subject) -> None:
-    """A task is the same whenever it is drawn, can be written to a record, and differs from the others."""
+    """Require that a task is the same whenever it is drawn, can be recorded, and differs from the others."""
     with subject.opened() as machine:
         spec = machine.spec
         tasks = [spec.task(index) for index in range(min(len(spec.tasks), EPISODES))]
@@ -34,10 +34,10 @@ def tasks_are_sound(subject: Subject) -> None:
             _require_plain("Task.answer", task.answer, index)
             for key, value in task.data.items():
                 _require_plain(f"Task.data[{key!r}]", value, index)
-            found = difference(task, spec.task(index), "Task")
+            first_difference = difference(task, spec.task(index), "Task")
             require(
-                not found,
-                f"task {index} is another each time it is drawn, take randomness from rng only: {found}",
+                not first_difference,
+                f"task {index} is another each time it is drawn, take randomness from rng only: {first_difference}",
                 Groundless,
             )
         prompts = {task.prompt for task in tasks}
@@ -50,7 +50,7 @@ def tasks_are_sound(subject: Subject) -> None:
 
 
 def splits_disjoint(subject: Subject) -> None:
-    """No prompt is in both splits. How many prompts and worlds there are is said where they are few."""
+    """Require that no prompt is in both splits; note where a split has few prompts or shares worlds."""
     prompts: list[set[str]] = []
     worlds: list[set[str]] = []
     notes: list[str] = []
@@ -60,13 +60,13 @@ def splits_disjoint(subject: Subject) -> None:
                 tasks = machine.spec.tasks
             except TaskFileError:
                 raise
-            except UsageError as error:  # A file of which nothing is for this split.
+            except UsageError as error:  # A file without a task for this split.
                 raise Skipped(str(error)) from error
-            found = list(sampled(tasks))
-        prompts.append({task.prompt for task in found})
-        worlds.append({json.dumps(to_plain(task.data), sort_keys=True) for task in found if task.data})
+            split_tasks = list(sampled(tasks))
+        prompts.append({task.prompt for task in split_tasks})
+        worlds.append({json.dumps(to_plain(task.data), sort_keys=True) for task in split_tasks if task.data})
         if len(prompts[-1]) < _FEW:
-            notes.append(_few(split, len(prompts[-1]), len(found)))
+            notes.append(_few(split, len(prompts[-1]), len(split_tasks)))
     shared = prompts[0] & prompts[1]
     require(not shared, f"{len(shared)} prompts are in both splits, such as {next(iter(shared), '')!r}")
     if both := worlds[0] & worlds[1]:
@@ -79,11 +79,11 @@ def splits_disjoint(subject: Subject) -> None:
 
 
 def _few(split: str, count: int, drawn: int) -> str:
-    """What so few prompts mean for the figures."""
-    said = f"{split} has {count} different prompts in {drawn} tasks"
+    """Return the note that says what so few prompts mean for the success rate."""
+    message = f"{split} has {count} different prompts in {drawn} tasks"
     if split == "train":
-        return f"{said}, few enough to learn by heart: success on train alone then shows nothing"
-    return f"{said}: however many episodes are played, success on eval is uncertain by {98 / sqrt(count):.0f} points"
+        return f"{message}, few enough to learn by heart: success on train alone then shows nothing"
+    return f"{message}: however many episodes are played, success on eval is uncertain by {98 / sqrt(count):.0f} points"
 
 
 def _require_plain(name: str, value: Any, index: int) -> None:
@@ -100,7 +100,7 @@ def _require_plain(name: str, value: Any, index: int) -> None:
 
 
 def tasks_can_be_judged(subject: Subject) -> None:
-    """Every task has an answer, or data that a reward can judge by; the expected answer itself is scored, and wins."""
+    """Require that every task has an answer or data to judge by, and that some task is won by its own answer."""
     for chair in subject.chairs():
         won, tasks = False, list[Task]()
         for index in range(min(len(chair.spec.tasks), EPISODES)):
@@ -124,7 +124,7 @@ def tasks_can_be_judged(subject: Subject) -> None:
 
 
 def _answered(chair: Chair, task: Task, text: str) -> Event:
-    """The end of an episode of that task in which the agent says this and no more."""
+    """Return the end of an episode of `task` in which the agent says only `text`."""
     chair.begin(problem=task)
     return chair.say(text)
 
@@ -134,12 +134,12 @@ def _wins(event: Event) -> bool:
 
 
 def _demonstrated(subject: Subject, chair: Chair) -> bool:
-    """Whether play by rule has shown that a task can be won."""
+    """Return whether the demonstrator wins a task."""
     return subject.demonstrator is not None and any(won > 0.0 for won in successes(chair, subject.demonstrator))
 
 
 def _explain(chair: Chair, task: Task) -> None:
-    """Why no task is won by its own answer, where that can be told."""
+    """Raise a finding that explains why no task is won by its own answer; Skipped where the reason is unknown."""
     text, kind = str(task.answer), type(task.answer).__name__
     require(
         isinstance(task.answer, str) or not _wins_as_text(chair, task),
@@ -156,17 +156,17 @@ def _explain(chair: Chair, task: Task) -> None:
 
 
 def _wins_as_text(chair: Chair, task: Task) -> bool:
-    """Whether the answer wins once the task expects it as text."""
+    """Return whether the answer wins where the task expects it as text."""
     text = str(task.answer)
     try:
         return _wins(_answered(chair, replace(task, answer=text), text))
-    except Exception:  # A reward that wants a number may raise anything: then the type is not what is wrong.
+    except Exception:  # A reward that expects a number may raise anything: then the type is not the fault.
         chair.machine.discard()
         return False
 
 
 class _Watched:
-    """An attempt or a task that notes what is read of it."""
+    """Wrapper of an attempt or a task that records which attributes are read."""
 
     def __init__(self, inner: Any, read: set[str]) -> None:
         self._inner, self._read = inner, read
@@ -178,12 +178,12 @@ class _Watched:
 
 
 def _compares_texts(chair: Chair, task: Task) -> bool:
-    """Whether the reward looks at what was said and what was expected alone, and needs no environment for it."""
+    """Return whether the reward reads only the answer and the expected answer, and needs no environment."""
     reward, read = inspect.getattr_static(type(chair.author), "reward"), set[str]()
     attempt = _answered(chair, task, str(task.answer)).attempt
     try:
-        judged = reward(None, _Watched(attempt, read))
-    except Exception:  # It needs its environment, or an attempt as it is: it judges by more than two texts.
+        returned = reward(None, _Watched(attempt, read))
+    except Exception:  # It needs its environment, or a real attempt: it judges by more than two texts.
         return False
     compares: bool = {"Attempt.answer", "Task.answer"} <= read <= _JUDGED_BY_ANSWER
-    return compares and not inspect.iscoroutine(judged)
+    return compares and not inspect.iscoroutine(returned)

@@ -1,6 +1,6 @@
-"""Checks of tools and toolkits: nothing that an agent does breaks them, and what they raise is told to their author.
+"""Checks of tools and toolkits: nothing that an agent does breaks them, and their errors are reported to the author.
 
-Left out: time that they take (`holdups`), and what they leave behind for the next episode (`leaks`).
+Left out: time that they take (`holdups`), and state that they leave behind for the next episode (`leaks`).
 """
 
 import logging
@@ -19,36 +19,36 @@ from palaestra.errors import UsageError
 
 
 def crashing_is_no_escape(subject: Subject) -> None:
-    """No call, whatever it does to its tool, ends an episode BROKEN: that would save an agent from its reward.
+    """Require that no call ends an episode BROKEN, whatever it does to its tool: the agent would escape its reward.
 
-    What a tool raises beside ToolError is told, and a tool that never does anything else has failed.
+    Exceptions other than ToolError are noted, and a tool that does nothing but raise them fails the check.
     """
     notes = []
     for chair in subject.chairs():
         for schema in chair.schemas:
-            name, made = schema["function"]["name"], list[Call]()
+            name, seat_calls = schema["function"]["name"], list[Call]()
             with _warned() as warned:
-                for given in crashing_calls(schema):
+                for values in crashing_calls(schema):
                     if chair.begin().ending is not None:
                         break
-                    event = chair.say(chair.call(name, **given))
+                    event = chair.say(chair.call(name, **values))
                     require(
                         event.ending is not Ending.BROKEN,
-                        f"the call {name}({str(given)[:80]}){chair.of} ended an episode broken ({event.fault}); what "
+                        f"the call {name}({str(values)[:80]}){chair.of} ended an episode broken ({event.fault}); what "
                         "the agent's arguments can do is a ToolError: keep a limit inside the tool that is shorter "
                         "than its timeout",
                     )
                     assert chair.machine.state is not None
-                    made += chair.machine.state.seats[chair.seat].calls
+                    seat_calls += chair.machine.state.seats[chair.seat].calls
                 chair.machine.discard()
-            # A ToolError is an answer. What is no such error is logged once, and told each time by its class.
+            # A ToolError is an answer. Any other exception is logged once, and named by its class in every result.
             kinds = tuple(f"Error: {type(r.exc_info[1]).__name__}" for r in warned if r.exc_info)
-            answered = not all(call.status is Status.TOOL_ERROR and call.text.startswith(kinds) for call in made)
+            answered = not all(call.status is Status.TOOL_ERROR and call.text.startswith(kinds) for call in seat_calls)
             for record in warned:
                 if (error := record.exc_info and record.exc_info[1]) is not None:
                     place = foreign_line(error)
-                    said = f"the tool {name!r}{chair.of} raised {type(error).__name__}: {error!s:.80} ({place})"
-                    notes.append(f"{said}, and the agent is told so; raise ToolError with words that help it")
+                    message = f"the tool {name!r}{chair.of} raised {type(error).__name__}: {error!s:.80} ({place})"
+                    notes.append(f"{message}, and the agent is told so; raise ToolError with words that help it")
                     require(answered, f"no call of this check was answered: {notes[-1]}")
                 require("did not close" not in record.msg, record.getMessage())
     if notes:
@@ -57,7 +57,7 @@ def crashing_is_no_escape(subject: Subject) -> None:
 
 @contextmanager
 def _warned() -> Iterator[list[logging.LogRecord]]:
-    """What is logged meanwhile of tools and toolkits that fail, though it was logged before."""
+    """Yield the warnings about failing tools and toolkits in this block, including those that were logged before."""
     log, handler = logging.getLogger("palaestra.envs"), BufferingHandler(sys.maxsize)
     before = log.level, log.propagate
     log.addHandler(handler)
@@ -72,7 +72,7 @@ def _warned() -> Iterator[list[logging.LogRecord]]:
 
 
 def branches_go_on_alike(subject: Subject) -> None:
-    """From a snapshot an episode goes on as it did before; what has no snapshots needs none."""
+    """Require that an episode continues from a snapshot as it did before; environments without snapshots pass."""
     for chair in subject.chairs():
         event = chair.begin(3, 5)
         if event.ending is None and chair.schemas and chair.max_turns > 1:
@@ -85,18 +85,21 @@ def branches_go_on_alike(subject: Subject) -> None:
             continue
         first = _to_the_end(chair)
         branches.put(chair.machine, stand)
-        found = difference(first, _to_the_end(chair), "its further messages")
-        require(not found, f"an episode{chair.of} goes on differently after restore: {found}; see Toolkit.snapshot")
+        first_difference = difference(first, _to_the_end(chair), "its further messages")
+        require(
+            not first_difference,
+            f"an episode{chair.of} goes on differently after restore: {first_difference}; see Toolkit.snapshot",
+        )
 
 
 def _to_the_end(chair: Chair) -> list[Message]:
-    """What is heard from here on, by who calls every tool once more and then gives an answer."""
+    """Call every tool once more, answer, and return the messages of both turns; the seat's messages are restored."""
     place = len(chair.messages)
-    turn = sum(one["role"] == "assistant" for one in chair.messages)
+    turn = sum(message["role"] == "assistant" for message in chair.messages)
     if chair.schemas and turn < chair.max_turns - 1:
         event = chair.say(calls_of(chair, "1", chair.schemas))
         if event.ending is not None:
             return chair.messages[place:]
     chair.say("1")
-    heard, chair.messages = chair.messages[place:], chair.messages[:place]
-    return heard
+    new_messages, chair.messages = chair.messages[place:], chair.messages[:place]
+    return new_messages

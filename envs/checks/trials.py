@@ -1,7 +1,7 @@
-"""Episodes that the checks of `palaestra check` are made of: played by a demonstrator, a cheat or a fixed script.
+"""Episodes for the checks of `palaestra check`, played by a demonstrator, a cheat or a fixed script.
 
-One seat is a game of one: a check takes a Chair, which is a seat of a machine whose other seats are played by rule.
-Left out: what the episodes must come to (`check`).
+An environment with one seat is a game of one: a check takes a Chair, which is a seat of a machine whose other seats are
+played by rule. Left out: the expected results of the episodes (`check`).
 """
 
 import time
@@ -27,32 +27,37 @@ from palaestra.errors import Broken, EnvironmentDefect, UnknownTask, UsageError
 from palaestra.registry import arena, demonstrator, load_author, registered_author
 
 EPISODES = 24
-"""Episodes of each measurement: enough to see a cheat, short enough for a habit."""
+"""Episodes of each measurement: enough to detect a cheat, few enough to check often."""
 FEWEST = 4
 CHEAT_SECONDS = 3.0
-"""What a cheat may take for more than the fewest episodes."""
+"""Seconds after which a cheat plays no more than FEWEST episodes."""
 MAX_STEPS = 2_000
-"""Turns of all seats in one episode; one that goes on longer is taken for endless."""
+"""Turns of all seats in one episode; a longer episode counts as endless."""
 Rule = Callable[..., str]
 
 _HAND_ON = "an __init__ of its own hands on what it is given: def __init__(self, **kwargs): super().__init__(**kwargs)"
 
 
 class Subject:
-    """What is checked: an environment or game of ours, or somebody else's. Every check opens machines of its own."""
+    """An environment or game that is checked, ours or a foreign one. Every check opens machines of its own."""
 
     def __init__(self, env_id: str, options: Mapping[str, Any] | None = None) -> None:
         self.env_id, self.options = env_id, dict(options or {})
-        found = registered_author(env_id)
-        self.entry_point = None if found is None else found[0]
-        """Its class as "module:Class"; None where it is somebody else's."""
+        author_entry = registered_author(env_id)
+        self.entry_point = None if author_entry is None else author_entry[0]
+        """Class of the environment as "module:Class"; None for a foreign one."""
         self.demonstrator: Rule | None = None
         with suppress(UsageError):
             self.demonstrator = demonstrator(env_id)
 
+    @property
+    def constructor_options(self) -> dict[str, Any]:
+        """Return the options; without `success_at` for a foreign environment, whose constructor does not take it."""
+        return {name: value for name, value in self.options.items() if self.entry_point or name != "success_at"}
+
     @cached_property
     def seats(self) -> Sequence[Seat]:
-        """Who plays. An environment that cannot be played, or loaded, is refused here."""
+        """Return the seats. Raise an error for an environment that cannot be loaded or played."""
         if self.entry_point is not None:
             return getattr(load_author(self.entry_point, f"{self.env_id}: its class"), "seats", ()) or (None,)
         with closing(open_playable(self.env_id, self.options)) as playable:
@@ -67,20 +72,20 @@ class Subject:
 
     @property
     def rule(self) -> Rule:
-        """Its demonstrator; where it has none, or that does not know how to play, one who repeats what is asked."""
-        known = self.demonstrator
+        """Return the demonstrator; without one, or for a task unknown to it, the last user message is repeated."""
+        demonstrate = self.demonstrator
 
         def play(messages: Sequence[Message], rng: np.random.Generator) -> str:
-            if known is not None:
+            if demonstrate is not None:
                 with suppress(UnknownTask):
-                    return known(messages, rng)
-            return str(next(one["content"] for one in reversed(messages) if one["role"] == "user"))
+                    return demonstrate(messages, rng)
+            return str(next(message["content"] for message in reversed(messages) if message["role"] == "user"))
 
         return play
 
     @contextmanager
     def opened(self, **more: Any) -> Iterator[Machine]:
-        """A machine with an author's object of its own, which is released behind us."""
+        """Open a machine with an author's object of its own, and release it at the end of the block."""
         try:
             machine = open_machine(self.env_id, {**self.options, **more})
         except UsageError as error:
@@ -97,29 +102,29 @@ class Subject:
             release(machine)
 
     def chairs(self) -> Iterator["Chair"]:
-        """Each seat in turn, at a machine of its own."""
+        """Yield each seat in turn, at a machine of its own."""
         for seat in self.seats:
             with self.opened() as machine:
                 yield Chair(machine, seat, self.rule)
 
 
 class Chair:
-    """A seat that a check plays; the others are played by rule. It is what a cheat sees."""
+    """A seat that a check or a cheat plays; the other seats are played by rule."""
 
     def __init__(self, machine: Machine, seat: Seat, rule: Rule) -> None:
         self.machine, self.spec, self.seat = machine, machine.spec, seat
         self._played: Machine | ByRule = machine if seat is None else ByRule(machine, seat, rule)
         self.messages: list[Message] = []
-        """What was heard and said in this episode."""
+        """Messages of this episode, from and to the seat."""
         self.author = machine.spec.author
         self.format = self.author.format
         self.max_turns, self.max_turn_calls = self.spec.max_turns, self.spec.max_turn_calls
         self.of = "" if seat is None else f" of {seat}"
-        """Behind what belongs to the seat."""
+        """Suffix of messages about the seat; "" where there is one seat."""
 
     @property
     def schemas(self) -> tuple[Mapping[str, Any], ...]:
-        """What the seat is told of its tools."""
+        """Return the schemas of the seat's tools."""
         return self.spec.offers[self.seat].schemas
 
     @property
@@ -128,15 +133,15 @@ class Chair:
         return self.machine.state.problem
 
     def declared(self, name: str, default: Any) -> Any:
-        """What the class declares of this seat: a value for all of them, or one by seat."""
-        found = getattr(self.author, name)
-        return found.get(self.seat, default) if isinstance(found, Mapping) else found
+        """Return the class's declared value for this seat, which is one for all seats or one per seat."""
+        value = getattr(self.author, name)
+        return value.get(self.seat, default) if isinstance(value, Mapping) else value
 
     def call(self, tool_name: str, /, **arguments: Any) -> str:
         return formats.get(self.format).render([formats.ParsedCall(tool_name, arguments)])
 
     def begin(self, task: int = 0, seed: int = 0, problem: Task | None = None) -> Event:
-        """Open an episode, up to the seat's first turn; Broken where it cannot begin."""
+        """Open an episode, up to the seat's first turn; raise Broken where it cannot begin."""
         self.messages = []
         start = Start(task % self.machine.task_count, seed)
         event = self._heard(self._played.open({None: start}, problem))
@@ -148,30 +153,30 @@ class Chair:
         return self._heard(self._played.act(None, text))
 
     def leave(self, ending: Ending = Ending.LENGTH_LIMIT, text: str = "") -> Event:
-        """The seat cannot go on."""
+        """Stop the seat, with the unfinished text of its turn."""
         return self._heard(self._played.stop(ending, None, text))
 
     def play(self, player: Callable[[list[Message]], str | None], task: int, seed: int) -> Event:
-        """A whole episode of a player, who gives the next turn, or None to walk away: how it ends."""
+        """Play a whole episode and return its end. `player` returns the next turn, or None to stop."""
         event = self.begin(task, seed)
         for _ in range(MAX_STEPS):
             if event.ending is not None:
                 require_unbroken(event)
                 return event
-            said = player(list(self.messages))
-            event = self.leave() if said is None else self.say(said)
+            response = player(list(self.messages))
+            event = self.leave() if response is None else self.say(response)
         raise _endless(task, seed)
 
     def play_by(self, rule: Rule, task: int, seed: int, answers: bool = True) -> Event:
-        """The same of a rule, as it would play beside others, or walk away where it would answer.
+        """Play a whole episode by a rule, which writes calls as demonstrators do; without `answers` it never answers.
 
-        It writes calls as demonstrators do.
+        Its random numbers are those that it has in an arena.
         """
         start = Start(task % self.machine.task_count, seed)
 
         def player(heard: list[Message]) -> str | None:
-            said = rule(heard, seat_rng(self.seat, start, len(heard)))
-            text = formats.translate(said, self.format, self.schemas)
+            response = rule(heard, seat_rng(self.seat, start, len(heard)))
+            text = formats.translate(response, self.format, self.schemas)
             return text if answers or not formats.get(self.format).parse(text, self.schemas).is_answer else None
 
         return self.play(player, task, seed)
@@ -183,35 +188,35 @@ class Chair:
 
 
 def require_unbroken(event: Event) -> None:
-    """The infrastructure did not fail the episode."""
+    """Raise Broken where the infrastructure failed the episode."""
     if event.ending is Ending.BROKEN:
         raise Broken(event.fault)
 
 
 def played(subject: Subject, count: int, rule: Rule, first: int = 0) -> dict[tuple[int, Seat], Event]:
-    """How so many episodes end, all at once, by number and seat: a rule plays every seat."""
+    """Play `count` episodes at once, a rule in every seat, and return how each ends by number and seat."""
     places = [(number, seat) for number in range(first, first + count) for seat in subject.seats]
     opened = arena(subject.env_id, len(places), **subject.options)
-    heard: list[list[Message]] = [[] for _ in places]
+    messages_by_place: list[list[Message]] = [[] for _ in places]
     ended: dict[tuple[int, Seat], Event] = {}
     try:
         for slot, (number, seat) in enumerate(places):
             opened.begin(slot, Start(number % opened.task_count, number, seat=seat))
         for _ in range(MAX_STEPS):
-            said: dict[int, str] = {}
+            responses: dict[int, str] = {}
             for event in opened.recv(1):
-                place, messages = places[event.slot], heard[event.slot]
+                place, messages = places[event.slot], messages_by_place[event.slot]
                 messages += event.messages
                 if event.ending is None:
                     text = rule(list(messages), seat_rng(place[1], event.start, len(messages)))
-                    said[event.slot] = formats.translate(text, subject.form, event.tools)
-                    messages.append({"role": "assistant", "content": said[event.slot]})
+                    responses[event.slot] = formats.translate(text, subject.form, event.tools)
+                    messages.append({"role": "assistant", "content": responses[event.slot]})
                 else:
                     require_unbroken(event)
                     ended[place] = event
             if len(ended) == len(places):
                 return ended
-            opened.send(said)
+            opened.send(responses)
     finally:
         opened.close()
     raise _endless(first, first)
@@ -222,40 +227,46 @@ def _endless(task: int, seed: int) -> EnvironmentDefect:
 
 
 def cheats_of(chair: Chair, cheat: Cheat) -> list[tuple[float, float]]:
-    """Success and reward of episodes of a cheat: fewer where the tools that it calls are slow."""
-    found: list[tuple[float, float]] = []
+    """Return success and reward of a cheat's episodes; fewer episodes where the tools that it calls are slow."""
+    results: list[tuple[float, float]] = []
     until = time.monotonic() + CHEAT_SECONDS
-    while len(found) < EPISODES and (len(found) < FEWEST or time.monotonic() < until):
-        event = chair.play(lambda messages: cheat(chair, messages), len(found), len(found))
-        found.append((event.parts["success"], event.reward or 0.0))
-    return found
+    while len(results) < EPISODES and (len(results) < FEWEST or time.monotonic() < until):
+        event = chair.play(lambda messages: cheat(chair, messages), len(results), len(results))
+        results.append((event.parts["success"], event.reward or 0.0))
+    return results
 
 
 def successes(chair: Chair, rule: Rule, episodes: int = EPISODES) -> Iterator[float]:
-    """The success of episodes with different tasks, of those that the rule knows how to play."""
+    """Yield the success of episodes with different tasks, without tasks that are unknown to the rule."""
     for number in range(episodes):
         with suppress(UnknownTask):
             yield chair.play_by(rule, number, number).parts["success"]
 
 
 def scripted(chair: Chair, rule: Rule, task: int, seed: int) -> dict[str, Any]:
-    """What a fixed script meets: play by rule, then a call of each tool, a turn of bad calls, and an answer."""
-    kept = deepcopy(chair.spec.task(task % chair.machine.task_count))
+    """Play a fixed script and return its events by step: by rule, each tool, a turn of bad calls, and an answer."""
+    original = deepcopy(chair.spec.task(task % chair.machine.task_count))
     event = chair.play_by(rule, task, seed)
-    require_untouched(kept, chair.problem)
+    require_untouched(original, chair.problem)
     met: dict[str, Any] = {"the play by rule": _seen(event), "attempt": event.attempt}
     event = chair.begin(task, seed)
     met["the opening"] = event.messages
     names = [(schema["function"]["name"], arguments(schema)) for schema in chair.schemas]
-    script = {name: chair.call(name, **given) for name, given in names}
-    script |= {"the turn of bad calls": chair.call("nobody") + "<tool_call>{</tool_call>", "the answer": kept.prompt}
-    for name, said in script.items():
-        if event.ending is not None or sum(one["role"] == "assistant" for one in chair.messages) >= chair.max_turns - 1:
+    script = {name: chair.call(name, **tool_arguments) for name, tool_arguments in names}
+    script |= {
+        "the turn of bad calls": chair.call("nobody") + "<tool_call>{</tool_call>",
+        "the answer": original.prompt,
+    }
+    for name, turn_text in script.items():
+        if (
+            event.ending is not None
+            or sum(message["role"] == "assistant" for message in chair.messages) >= chair.max_turns - 1
+        ):
             event = chair.begin(task, seed)
         if event.ending is None:
-            event = chair.say(said)
+            event = chair.say(turn_text)
             met[name] = _seen(event)
-            require_untouched(kept, chair.problem)
+            require_untouched(original, chair.problem)
     return met
 
 
@@ -265,6 +276,11 @@ def _seen(event: Event) -> dict[str, Any]:
 
 
 def require_untouched(kept: Task, task: Task) -> None:
-    """A task is what it was before it was played: later episodes and records hold it too."""
-    found = difference(kept.data, task.data, "Task.data") or difference(kept.answer, task.answer, "Task.answer")
-    require(not found, f"a task is changed as it is played, for later episodes and records too; copy it first: {found}")
+    """Require that a task did not change as it was played: later episodes and records hold it too."""
+    first_difference = difference(kept.data, task.data, "Task.data") or difference(
+        kept.answer, task.answer, "Task.answer"
+    )
+    require(
+        not first_difference,
+        f"a task is changed as it is played, for later episodes and records too; copy it first: {first_difference}",
+    )

@@ -21,18 +21,18 @@ from palaestra.episode import Attempt, Task
 from palaestra.errors import EnvironmentDefect
 
 Judged = float | Mapping[str, float]
-"""What a reward comes to."""
+"""The reward of one seat: a number (`success`), or the value of each declared part by name."""
 Rewards = Mapping[str, Judged]
-"""By seat."""
+"""The rewards of all seats, by seat."""
 Rounds = Generator[Mapping[str, str], "Replies", Rewards | None]
-"""The course of a game; see `ToolEnv.rounds`."""
+"""The generator of a game's rounds; see `ToolEnv.rounds`."""
 
 
 class Replies(dict[str, str | None]):
-    """What the seats that were asked said, None for one that said nothing in its turns."""
+    """Replies of the seats asked in a round, by seat; None for a seat that gave none in its turns."""
 
     world: Mapping[str, Any]
-    """What toolkits declare of their state after this round (`Toolkit.final`)."""
+    """Final states that toolkits declare after this round (`Toolkit.final`)."""
 
 
 class ToolEnv:
@@ -45,6 +45,9 @@ class ToolEnv:
     """Calls that are run in one turn; the agent is told how many were not."""
     max_result_chars: int = 4096
     """A tool's reply is cut to this, head and tail."""
+    max_kept_chars: int = 65_536
+    """Of a reply that is longer, so many characters are kept for the reward and in the record, as `Call.result`. An
+    answer that a call gives is cut to this too."""
     system: str | Mapping[str, str] = ""
     """What the agent is told before anything else; in a game, by seat."""
     format: str = formats.DEFAULT

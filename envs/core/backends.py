@@ -1,6 +1,6 @@
-"""A service by its backend's name: a sandbox, an index, a browser. Opened once a process for all who ask alike.
+"""Opens a service by its backend's name: a sandbox, an index, a browser. Equal requests of a process share one service.
 
-There is no fall-back: what cannot be had is an error that names the options. Left out: what a service does.
+There is no fall-back: an unknown backend or option is an error that names the known ones. Left out: the services.
 """
 
 import atexit
@@ -9,11 +9,12 @@ import threading
 from collections.abc import Mapping
 from difflib import get_close_matches
 from importlib import import_module
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 from palaestra.errors import UsageError
+from palaestra.options import SERVICE
 
-Where = str | Mapping[str, Any]
+Where = Annotated[str | Mapping[str, Any], SERVICE]
 """A backend's name, or a mapping with its options: {"backend": "remote", "url": ...}."""
 Service = TypeVar("Service")
 
@@ -22,7 +23,7 @@ class Backends(Generic[Service]):
     """The backends of one kind of service. A service has `close()`."""
 
     also = ""
-    """What else names one, in words before the names."""
+    """Words put before the names of the backends in errors, for other values that are accepted."""
 
     def __init__(self, kind: str, opener: str, table: Mapping[str, str]) -> None:
         """`kind` and `opener` stand in errors: what one is called, what users call. The table says "module:Class"."""
@@ -31,7 +32,7 @@ class Backends(Generic[Service]):
         self._lock = threading.Lock()
 
     def read(self, where: Where) -> tuple[str, dict[str, Any]]:
-        """The backend's name and its options."""
+        """Return the backend's name and its options."""
         options = dict(where) if isinstance(where, Mapping) else {"backend": where}
         backend = options.pop("backend", None)
         if isinstance(backend, str) and backend in self.table:
@@ -44,14 +45,14 @@ class Backends(Generic[Service]):
         )
 
     def open(self, backend: str, **options: Any) -> Service:
-        """A new one, which the caller closes."""
+        """Open a new service, which the caller closes."""
         module, _, name = self.table[backend].partition(":")
-        made: type[Service] = getattr(import_module(module), name)
-        self._check_options(backend, made, options)
-        return made(**options)
+        service_class: type[Service] = getattr(import_module(module), name)
+        self._check_options(backend, service_class, options)
+        return service_class(**options)
 
     def shared(self, backend: str, **options: Any) -> Service:
-        """The process's one service of this backend and these options. It closes with the process."""
+        """Return the process's shared service of this backend and these options. It closes with the process."""
         key = (backend, repr(sorted(options.items())))
         with self._lock:
             if key not in self._shared:
@@ -61,15 +62,19 @@ class Backends(Generic[Service]):
             return self._shared[key]
 
     def _check_options(self, backend: str, made: type[Service], options: Mapping[str, Any]) -> None:
-        """Names only; a value is for the backend to judge."""
-        found = inspect.signature(made).parameters.values()
-        known = {one.name: one for one in found if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)}
-        takes_any = any(one.kind is one.VAR_KEYWORD for one in found)
+        """Check the names of options only. The backend itself checks their values."""
+        parameters = inspect.signature(made).parameters.values()
+        parameters_by_name = {
+            entry.name: entry for entry in parameters if entry.kind not in (entry.VAR_POSITIONAL, entry.VAR_KEYWORD)
+        }
+        takes_any = any(entry.kind is entry.VAR_KEYWORD for entry in parameters)
         for name in options:
-            if name not in known and not takes_any:
-                close = get_close_matches(name, known, n=1)
+            if name not in parameters_by_name and not takes_any:
+                close = get_close_matches(name, parameters_by_name, n=1)
                 hint = f"did you mean {close[0]!r}? " if close else ""
-                raise UsageError(f"the {backend} {self.kind} has no option {name!r}; {hint}known: {', '.join(known)}")
-        for name, parameter in known.items():
+                raise UsageError(
+                    f"the {backend} {self.kind} has no option {name!r}; {hint}known: {', '.join(parameters_by_name)}"
+                )
+        for name, parameter in parameters_by_name.items():
             if parameter.default is parameter.empty and name not in options:
                 raise UsageError(f"the {backend} {self.kind} needs {name!r}: {self.opener}({backend!r}, {name}=...)")

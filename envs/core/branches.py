@@ -1,9 +1,10 @@
-"""Snapshots of an episode between two turns, and branches that go on from one, of one seat or of several.
+"""Snapshots of an episode between two turns, and branches that continue from one, of one seat or of several.
 
 A snapshot holds all that an episode has changed: messages and calls, generators, what tools have set on `self`, and the
 state of every toolkit. It is copied deeply when it is taken and when it is restored, in one piece, so that branches
-share nothing and objects that were one (a generator that a tool keeps) stay one. Not part of it: what a constructor has
-set, which all episodes share. The rounds of a game are told again what was said (`course`); no tool runs twice.
+share nothing and references to the same object (a generator that a tool keeps) stay references to one object. It does
+not hold what a constructor has set, which all episodes share. The rounds of a game are run again with the recorded
+replies (`course`); no tool runs twice.
 
 Left out: choosing where to branch.
 """
@@ -24,35 +25,35 @@ from palaestra.errors import Broken, UsageError
 
 
 class _StandIn:
-    """Stands for the episode's object or a toolkit wherever the copied state refers to it."""
+    """Placeholder in the copied state for the episode's object or for a toolkit."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Snapshot:
-    """An episode as it stood between two turns. It never changes, and may be restored any number of times."""
+    """An episode as it was between two turns. It never changes, and may be restored any number of times."""
 
     author: type
-    """The class of what is played."""
+    """Class of the environment."""
     problem: Task
     seed: int
     seats: Mapping[Seat, Dialogue]
     course: Course | None
     _copied: tuple[Mapping[str, Any], tuple[Any, ...]]
-    """What tools set on `self`, and states of the toolkits."""
+    """Attributes that tools set on `self`, and states of the toolkits."""
     _stand_ins: tuple[_StandIn, ...]
-    """For the episode's object, then for each toolkit."""
+    """Placeholders for the episode's object, then for each toolkit."""
 
     @property
     def turns(self) -> int:
-        """Turns of all seats before it."""
-        return sum(one.turns for one in self.seats.values())
+        """Number of turns of all seats before the snapshot."""
+        return sum(dialogue.turns for dialogue in self.seats.values())
 
     def __repr__(self) -> str:
         return f"<Snapshot of {self.author.__name__} after {self.turns} turns>"
 
 
 def take(machine: Machine) -> Snapshot:
-    """A snapshot of the running episode, between two turns."""
+    """Return a snapshot of the running episode, between two turns."""
     state, name = machine.state, machine.spec.owner
     if state is None or state.endings is not None:
         raise UsageError(f"snapshot: no episode of {name} runs; call reset (or open) first")
@@ -62,20 +63,22 @@ def take(machine: Machine) -> Snapshot:
     _require_snapshots(name, kits)
     changed = _changed(machine, state)
     stand_ins = tuple(_StandIn() for _ in (state.play, *kits))
-    memo: dict[int, Any] = {id(one): other for one, other in zip((state.play, *kits), stand_ins, strict=True)}
+    memo: dict[int, Any] = {
+        id(original): stand_in for original, stand_in in zip((state.play, *kits), stand_ins, strict=True)
+    }
     memo |= _themselves(machine, state.problem)
     states = tuple(kit.snapshot() for kit in kits)
     try:
         copied = copy.deepcopy((changed, states), dict(memo))
     except Exception as error:
         raise UsageError(_culprit(name, changed, kits, states, memo, error)) from error
-    seats = {seat: one.copied() for seat, one in state.seats.items()}
+    seats = {seat: original.copied() for seat, original in state.seats.items()}
     course = None if state.course is None else state.course.kept()
     return Snapshot(type(machine.spec.author), state.problem, state.seed, seats, course, copied, stand_ins)
 
 
 def put(machine: Machine, snapshot: Snapshot) -> Events:
-    """Let the machine stand where the snapshot was taken; an episode that runs is discarded. Returns who is asked."""
+    """Restore a snapshot into the machine, discard a running episode, and return the events of the seats to move."""
     if not isinstance(snapshot, Snapshot) or snapshot.author is not type(machine.spec.author):
         raise UsageError(f"restore: found {snapshot!r}; expected a Snapshot of {machine.spec.owner}")
     machine.discard()
@@ -86,23 +89,25 @@ def put(machine: Machine, snapshot: Snapshot) -> Events:
         course = snapshot.course.told_again(play, snapshot.seed, start.task)
     try:
         kits = [kit for _, kit in machine.kits.make()]
-        memo: dict[int, Any] = {id(other): one for one, other in zip((play, *kits), snapshot._stand_ins, strict=True)}
+        memo: dict[int, Any] = {
+            id(stand_in): original for original, stand_in in zip((play, *kits), snapshot._stand_ins, strict=True)
+        }
         memo |= _themselves(machine, snapshot.problem)
         changed, states = copy.deepcopy(snapshot._copied, memo)
         for kit, state in zip(kits, states, strict=True):
             kit.restore(state)
-    except Exception as error:  # As where an episode begins: the agent has not acted since.
+    except Exception as error:  # As at the start of an episode: the agent is not to blame, since it has not acted yet.
         machine.give_kits_up(in_use=False)
         raise Broken(f"{machine.spec.name}: the snapshot was not restored: {type(error).__name__}: {error}") from error
     vars(play).update(changed)
-    seats = {seat: one.copied() for seat, one in snapshot.seats.items()}
+    seats = {seat: original.copied() for seat, original in snapshot.seats.items()}
     machine.state = State(snapshot.problem, snapshot.seed, play, seats)
     machine.state.course, machine.state.owners = course, machine.kits.owners()
     return machine.asked
 
 
 def fork(machine: Machine, count: int, own_noise: bool = True) -> list[Machine]:
-    """Machines of their own that stand where this one stands; with `own_noise` each has randomness of its own."""
+    """Return `count` machines in the present state of this one; `own_noise` gives each its own random stream."""
     if count < 1:
         raise UsageError(f"fork({count}); expected at least 1")
     snapshot = take(machine)
@@ -114,35 +119,35 @@ def fork(machine: Machine, count: int, own_noise: bool = True) -> list[Machine]:
             put(child, snapshot)
             if own_noise:
                 _reseed(child, index, snapshot.turns)
-    except BaseException:  # Whatever it is, an interrupt too, the children made so far hold toolkits.
+    except BaseException:  # After any error or interrupt: the children made so far hold toolkits.
         for child in children:
             child.discard()
-            machine.aside += child.aside  # Whoever drives this one closes them.
+            machine.aside += child.aside  # The driver of the parent closes them.
         raise
     return children
 
 
 def _reseed(child: Machine, index: int, turns: int) -> None:
-    """Give a branch a seed of its own, drawn from where its parent's generator stands.
+    """Give a branch its own seed, drawn from the present state of its parent's generator.
 
-    Generators are changed in place, for tools, toolkits and rounds may hold them.
+    Generators are changed in place, because tools, toolkits and rounds may hold them.
     """
     state = child.state
     assert state is not None
-    drawn = copy.deepcopy(state.play.rng if state.course is None else state.course.rng).integers(2**32, size=2)
-    (seed,) = map(int, np.random.SeedSequence([*map(int, drawn), turns, index]).generate_state(1) >> 1)
+    entropy = copy.deepcopy(state.play.rng if state.course is None else state.course.rng).integers(2**32, size=2)
+    (seed,) = map(int, np.random.SeedSequence([*map(int, entropy), turns, index]).generate_state(1) >> 1)
     bits = state.play.rng.bit_generator
     bits.state = type(bits)(seed).state
     if state.course is not None:
         state.course.reseed(seed)
         return
     state.seed = seed
-    for one in state.seats.values():
-        one.start = replace(one.start, seed=seed)
+    for dialogue in state.seats.values():
+        dialogue.start = replace(dialogue.start, seed=seed)
 
 
 def _changed(machine: Machine, state: State) -> Mapping[str, Any]:
-    """What the episode has set on its object, beside what the constructor had."""
+    """Return the attributes that the episode has set on its object, without those of the constructor."""
     author = vars(machine.spec.author)
     return {
         name: value
@@ -152,8 +157,8 @@ def _changed(machine: Machine, state: State) -> Mapping[str, Any]:
 
 
 def _themselves(machine: Machine, problem: Task) -> dict[int, Any]:
-    """What nobody changes, or all episodes share: told to deepcopy, which leaves it as it is."""
-    return {id(one): one for one in (problem, machine.spec.author, *vars(machine.spec.author).values())}
+    """Return a memo for deepcopy that leaves constants, and objects that all episodes share, uncopied."""
+    return {id(shared): shared for shared in (problem, machine.spec.author, *vars(machine.spec.author).values())}
 
 
 def _require_snapshots(name: str, kits: Iterable[Toolkit]) -> None:
@@ -169,15 +174,15 @@ def _require_snapshots(name: str, kits: Iterable[Toolkit]) -> None:
 def _culprit(
     name: str, changed: Mapping[str, Any], kits: Sequence[Toolkit], states: Sequence[Any], memo: Any, error: Exception
 ) -> str:
-    """Which attribute or toolkit cannot be copied, and what to do."""
-    named = [(type(kit).__name__, state) for kit, state in zip(kits, states, strict=True)]
-    for at, (attribute, value) in enumerate([*changed.items(), *named]):
+    """Return an error text that names the attribute or toolkit that cannot be copied, and the fix."""
+    toolkit_states = [(type(kit).__name__, state) for kit, state in zip(kits, states, strict=True)]
+    for at, (attribute, value) in enumerate([*changed.items(), *toolkit_states]):
         try:
             copy.deepcopy(value, dict(memo))
-        except Exception as found:
+        except Exception as copy_error:
             if at < len(changed):
                 what, fix = f"self.{attribute}", "set it in __init__ if it belongs to no episode"
             else:
                 what, fix = f"the state of its toolkit {attribute}", "what it stands for needs a __deepcopy__"
-            return f"{name} has no snapshots: {what} ({type(value).__name__}) cannot be copied ({found}); {fix}"
+            return f"{name} has no snapshots: {what} ({type(value).__name__}) cannot be copied ({copy_error}); {fix}"
     return f"{name} has no snapshots: {error}"

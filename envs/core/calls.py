@@ -1,12 +1,13 @@
-"""One call of a tool: from what the agent wrote, over the check of its arguments, to the text it is told.
+"""One tool call: from the agent's text, over the check of its arguments, to the text of its result.
 
-Three roads meet here and stay apart: the agent's mistake and a tool that fails are answers to the agent, only
-`Broken` is ours. Left out: threads, deadlines and further tries (`envs.running`).
+Three cases are kept apart: a mistake of the agent and a failure of a tool are results that the agent sees, only
+`Broken` is a fault of the infrastructure. Left out: threads, deadlines and retries (`envs.running`).
 """
 
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial, reduce
 from types import CoroutineType
@@ -26,7 +27,7 @@ log = logging.getLogger("palaestra.envs")
 _logged: set[tuple[str, str, str]] = set()
 _MAX_NAME = 64
 _MAX_TEXT = 2**24
-"""Characters of a result that a process sends; the agent is shown far fewer."""
+"""Most characters of a result that a process sends; the agent sees far fewer."""
 _NONE: Mapping[str, Any] = {}
 
 
@@ -39,12 +40,12 @@ class Prepared:
         self, tool: Tool, owner: Any, values: Mapping[str, Any], arguments: Mapping[str, Any], written: Any
     ) -> None:
         self.tool, self.owner = tool, owner
-        """`owner` is the environment or toolkit whose method it is."""
+        """`owner` is the environment or toolkit that has the method."""
         self.values, self.arguments, self.written = values, arguments, written
-        """What the method is given; the same as plain data; what the agent wrote, where that differs."""
+        """Arguments of the method; the same as plain data; what the agent wrote, or None where that is the same."""
 
     def work(self) -> Work:
-        """What a runner is to do."""
+        """Return the job that runs this call."""
         tool = self.tool
         if tool.conditions.mode is Mode.PROCESS:
             function: Any = tool.function
@@ -64,7 +65,7 @@ class Prepared:
         return Work(tool.name, run, tool.conditions, self.arguments)
 
     def call(self, work: Work) -> Call:
-        """The call that a work's outcome makes."""
+        """Return the record of the call, from the outcome of its job."""
         about = (self.tool, self.owner, self.arguments, self.written)
         if work.error is not None:
             return failed(*about, work.error, work.seconds)
@@ -77,14 +78,14 @@ class Prepared:
 def answered(
     tool: Tool, owner: Any, arguments: Mapping[str, Any], written: Mapping[str, Any] | None, value: Any, seconds: float
 ) -> Call:
-    """The call that a tool's result makes; a Done ends the episode."""
+    """Return the record of a call from the tool's result; a Done ends the episode."""
     if type(value) is str and not tool.terminal:
         return Call(tool.name, arguments, value, Status.OK, seconds, written)
     try:
         value = tool.text(value)
     except EnvironmentDefect:
         raise
-    except Exception as error:  # A result that cannot even be printed.
+    except Exception as error:  # The result has no text: its __str__ raised.
         return failed(tool, owner, arguments, written, error, seconds)
     answer = value.answer if isinstance(value, Done) else None
     return Call(tool.name, arguments, str(value), Status.OK, seconds, written, answer)
@@ -98,13 +99,13 @@ def failed(
     error: BaseException,
     seconds: float,
 ) -> Call:
-    """What an exception of a tool comes to. BROKEN for `Broken` alone: an agent may crash a tool on purpose."""
+    """Return the record of a call that raised. Only `Broken` gives BROKEN: an agent may crash a tool on purpose."""
     name = tool.name
     if isinstance(error, Broken):
         return Call(name, arguments, f"{name}: {error}", Status.BROKEN, seconds, written)
     try:
         message = str(error)
-    except Exception:  # An exception of the author's may fail even to say what it is.
+    except Exception:  # The __str__ of an author's exception may raise too.
         message = ""
     if not isinstance(error, ToolError):
         kind = type(error).__name__
@@ -116,15 +117,26 @@ def failed(
     return Call(name, arguments, f"Error: {message}", Status.TOOL_ERROR, seconds, written)
 
 
+def shown(call: Call, room: int, kept: int) -> Call:
+    """Return a call as it is recorded: its text as the agent sees it, and up to `kept` characters for the reward."""
+    text, whole = clip(call.text, room), call.text
+    return replace(
+        call,
+        text=text,
+        result=clip(whole, kept) if len(whole) > room and kept > room else call.result,
+        answer=None if call.answer is None else clip(call.answer, max(room, kept)),
+    )
+
+
 def refused(name: str, arguments: Mapping[str, Any], reason: str) -> Call:
-    """A call that is answered with a reason instead of being run."""
+    """Return the record of a call that is answered with a reason instead of being run."""
     return Call(name, arguments, clean(f"Error: {reason}"), Status.BAD_CALL)
 
 
 def prepare(
     item: ParsedCall | Fault, tools: Mapping[str, Tool], owners: Mapping[str, Any], default: Any, eager: bool = True
 ) -> Prepared | Call:
-    """Look up the tool and check the arguments. What only computes is run in place, where `eager`."""
+    """Look up the tool and check the arguments. A tool that only computes runs in place, if `eager`."""
     if isinstance(item, Fault):
         return refused("", _NONE, item.text)
     name, written = item.name, item.arguments
@@ -133,7 +145,7 @@ def prepare(
         return refused(name[:_MAX_NAME], written, _unknown(name, list(tools)))
     owner = owners.get(name, default) if owners else default
     if owner is not default:
-        tool = owner.tools.get(name, tool)  # A toolkit's instance may have deadlines of its own.
+        tool = owner.tools.get(name, tool)  # A toolkit's instance may have its own deadlines.
     try:
         values = tool.validate(written)
         arguments = written if values is written else tool.received(written, values)
@@ -144,18 +156,18 @@ def prepare(
     differs = None if arguments is written else written
     if not eager or tool.conditions.mode is not Mode.INLINE:
         return Prepared(tool, owner, values, arguments, differs)
-    begun = time.perf_counter()
+    started = time.perf_counter()
     try:
         value = getattr(owner, tool.attribute)(**values)
-        if type(value) is CoroutineType:  # Of a toolkit that says that none of its tools waits (`tool.in_place`).
+        if type(value) is CoroutineType:  # A toolkit declared that its async tools never wait (`tool.in_place`).
             value = _at_once(value)
     except (Exception, SystemExit) as error:
-        return failed(tool, owner, arguments, differs, error, _took(tool, owner, begun))
-    return answered(tool, owner, arguments, differs, value, _took(tool, owner, begun))
+        return failed(tool, owner, arguments, differs, error, _took(tool, owner, started))
+    return answered(tool, owner, arguments, differs, value, _took(tool, owner, started))
 
 
 def _at_once(run: Any) -> Any:
-    """What an `async def` gives that never waits."""
+    """Return the result of an `async def` that never waits."""
     try:
         run.send(None)
     except StopIteration as done:
@@ -165,7 +177,7 @@ def _at_once(run: Any) -> Any:
 
 
 def _took(tool: Tool, owner: Any, begun: float) -> float:
-    """Seconds since then; a tool that holds all other episodes up is named."""
+    """Return the seconds since `begun`; log a tool that delays all other episodes."""
     seconds = time.perf_counter() - begun
     if seconds > SLOW_SECONDS:
         note(tool.name, type(owner).__name__, seconds)
@@ -173,7 +185,7 @@ def _took(tool: Tool, owner: Any, begun: float) -> float:
 
 
 def load_call(data: Mapping[str, Any]) -> Callable[[float], Sequence[Any]]:
-    """In another process: what runs a tool's function by its name, given the seconds it may take."""
+    """Return a function that runs a tool by its name in another process, given its timeout in seconds."""
     function = reduce(getattr, data["function"].split("."), module_of(data["module"], data["main"]))
     tool = make(function, data["attribute"], data["owner"])
     values = tool.validate(data["arguments"])
@@ -190,7 +202,7 @@ def load_call(data: Mapping[str, Any]) -> Callable[[float], Sequence[Any]]:
 
 
 def _unknown(name: str, tools: Sequence[str]) -> str:
-    """Names the tools, closest first."""
+    """Return an error text that lists the tools, closest name first."""
     if not tools:
         return "there are no tools here; answer directly"
     close = get_close_matches(name[:_MAX_NAME], tools, n=len(tools), cutoff=0.0)
@@ -198,12 +210,12 @@ def _unknown(name: str, tools: Sequence[str]) -> str:
 
 
 def clean(text: str) -> str:
-    """Without lone surrogates, which no tokenizer or file takes."""
+    """Return the text without lone surrogates, which no tokenizer or file accepts."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def clip(text: str, limit: int) -> str:
-    """At most `limit` characters: head and tail, and the true size between them."""
+    """Return at most `limit` characters of a text, without lone surrogates (`cut`)."""
     if not text.isascii():
         text = clean(text)
     return cut(text, limit)

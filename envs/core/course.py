@@ -1,7 +1,7 @@
-"""The course of a game: its rounds as the author's generator runs them, and what passed between them and the seats.
+"""The rounds of a game, run by the author's generator, and the messages between them and the seats.
 
-A generator cannot be copied, so it is told again what it was sent, which is kept; no tool runs twice. Left out: whose
-turn it is, tools and rewards (`machine`).
+A generator cannot be copied, so the recorded replies are sent to a new one; no tool runs twice. Left out: turn order,
+tools and rewards (`machine`).
 """
 
 import logging
@@ -19,7 +19,7 @@ _PLAIN = (int, float, str, bool, type(None))
 
 
 class Finished(Exception):
-    """The rounds are over; its value is what they returned."""
+    """Raised when the rounds are over; its argument is what they returned."""
 
 
 class Course:
@@ -33,23 +33,24 @@ class Course:
         self.rng = np.random.default_rng([seed, index])
         self.rounds = _generator(play, task, self.rng)
         self.asks: list[Mapping[str, str]] = []
-        """What each round asked."""
+        """Questions of each round, by seat."""
         self.said: list[Mapping[str, str | None]] = []
-        """What it was answered."""
+        """Replies to each round, by seat; None for a seat without a reply."""
         self.worlds: list[Mapping[str, Any]] = []
-        """What toolkits declared after each round, where any does."""
+        """States that toolkits declared after each round; empty if no toolkit declares any."""
         self.seen: list[Mapping[str, Any]] = []
-        """Numbers and texts that stood on `self` before each round: tools may have changed them."""
+        """Numbers and texts set on `self` before each round: tools may have changed them."""
         self.noise: dict[int, int] = {}
-        """Before which round the generator was seeded anew, and with what."""
+        """Seeds given to the generator before a round, by the number of the round."""
         self.replies: dict[str, str | None] = {}
-        """Answers to the round that runs."""
+        """Replies to the present round, by seat."""
 
     def ask(self, world: Mapping[str, Any] | None = None) -> Mapping[str, str]:
-        """Send what was said, where a round is over; who is asked what in the next one. Finished at the end."""
+        """Send the replies of a finished round, and return the next questions. Raises Finished at the end."""
         replies = None
         if self.asks:
-            replies = Replies((seat, self.replies.get(seat)) for seat in self.asks[-1])  # Not in the order of answers.
+            # In the order of the questions, not of the replies.
+            replies = Replies((seat, self.replies.get(seat)) for seat in self.asks[-1])
             self.replies = {}
             replies.world = world or {}
             self.said.append(dict(replies))
@@ -57,7 +58,7 @@ class Course:
                 self.worlds.append(world)
         self.seen.append({name: value for name, value in vars(self.play).items() if isinstance(value, _PLAIN)})
         try:
-            asks: Any = self.rounds.send(replies)  # None begins it.
+            asks: Any = self.rounds.send(replies)  # None starts the generator.
         except StopIteration as end:
             raise Finished(end.value) from None
         if not isinstance(asks, Mapping) or not asks or any(seat not in self.play.seats for seat in asks):
@@ -69,20 +70,20 @@ class Course:
         return asks
 
     def close(self) -> None:
-        """Drop the rounds. What an author does as they go must keep nobody from it."""
+        """Close the generator of the rounds; an error of the author's code is only logged."""
         try:
             self.rounds.close()
         except Exception as error:
             log.warning("%s.rounds did not end: %s: %s", self.owner, type(error).__name__, error)
 
     def reseed(self, seed: int) -> None:
-        """Seed the generator in place: the rounds hold it."""
+        """Seed the generator in place, because the rounds hold it."""
         bits = self.rng.bit_generator
         bits.state = type(bits)(seed).state
         self.noise[len(self.asks)] = seed
 
     def kept(self) -> "Course":
-        """What passed so far, for a snapshot: without the rounds themselves."""
+        """Return a copy for a snapshot, without the generator of the rounds."""
         twin: Course = object.__new__(Course)
         twin.task, twin.owner = self.task, self.owner
         twin.asks, twin.said, twin.worlds = self.asks.copy(), self.said.copy(), self.worlds.copy()
@@ -90,7 +91,7 @@ class Course:
         return twin
 
     def told_again(self, play: ToolEnv, seed: int, index: int) -> "Course":
-        """A course of its own that stands where this one stands; rounds that go another way are refused."""
+        """Return a new course in the present state of this one; raise UsageError if its rounds ask something else."""
         twin = Course(play, self.task, seed, index)
         twin.noise = dict(self.noise)
         for number, asks in enumerate(self.asks):
@@ -120,7 +121,7 @@ def _generator(play: ToolEnv, task: Task, rng: np.random.Generator) -> Generator
     if isinstance(rounds, Generator):
         return rounds
     if isinstance(rounds, Coroutine):
-        rounds.close()  # Nobody is going to await it, and Python would warn of that as well.
+        rounds.close()  # It is never awaited, and Python would warn of that too.
     raise EnvironmentDefect(
         f"{type(play).__name__}.rounds gave {type(rounds).__name__} and no generator; write it as a plain "
         "method (no async) that yields {seat: text} for each turn and returns every seat's reward at its end"

@@ -1,6 +1,6 @@
-"""What an author's class declares: limits, texts, seats, toolkits. What makes no sense is refused when it is made.
+"""Checks of the limits, texts, seats and toolkits that an author's class declares, made when the class is defined.
 
-Left out: reward parts (`scoring`), tools (`tool`), and attributes that are no settings (`envs.checks.settings`).
+Left out: reward parts (`scoring`), tools (`tool`), and attributes that are not settings (`envs.checks.settings`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,9 +15,9 @@ from palaestra.envs.core.toolkit import Toolkit, check_toolkits, merge
 from palaestra.errors import EnvironmentDefect, UsageError
 
 WHOLE = "all"
-"""The split that is the whole of a file."""
+"""Name of the split that is a whole file of tasks."""
 DEADLINES: Mapping[str, float] = {"start": 60.0, "reward": 60.0, "close": 10.0, "final": 10.0}
-"""Seconds for what an author's class does not set."""
+"""Default timeouts, in seconds."""
 
 _DEADLINES_WERE = ("start_timeout", "reward_timeout", "close_timeout")
 
@@ -27,12 +27,12 @@ def _is_count(value: Any) -> bool:
 
 
 def _are_names(value: Any) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(one, str) for one in value)
+    return isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(name, str) for name in value)
 
 
 def _are_deadlines(value: Any) -> bool:
     return isinstance(value, Mapping) and all(
-        name in DEADLINES and is_number(one) and one > 0 for name, one in value.items()
+        name in DEADLINES and is_number(seconds) and seconds > 0 for name, seconds in value.items()
     )
 
 
@@ -41,28 +41,31 @@ _DECLARED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "max_turns": (_is_count, "at least 1, a whole number: an answer takes a turn"),
     "max_turn_calls": _COUNT,
     "max_result_chars": _COUNT,
+    "max_kept_chars": _COUNT,
     "format": (lambda value: isinstance(value, str), "the name of a format"),
     "deadlines": (_are_deadlines, f"seconds above 0 by name, of {', '.join(DEADLINES)}: {{'reward': 300}}"),
     "seats": (_are_names, "a tuple of names: ('solver_0', 'critic_0')"),
 }
-"""What holds of a declaration, and how that is said."""
+"""Check of each declared value, with the expected value in words."""
 _BY_SEAT: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "system": (lambda value: isinstance(value, str), 'a text; "" for none'),
     "seat_tools": (_are_names, "a tuple of tools' names"),
     "chance": (lambda value: is_number(value) and 0 <= value <= 1, "what guessing succeeds in, from 0 to 1"),
     "ceiling": (lambda value: value is None or is_number(value), "a finite number, or None"),
 }
-"""The same of what may be said seat by seat."""
+"""The same for values that may be declared by seat."""
 
 
 def check_class(cls: Any, base: type) -> None:
-    """Refuse a class that declares what makes no sense; `base` is ToolEnv."""
-    reserved = {name for one in base.__mro__ for name in (*vars(one), *vars(one).get("__annotations__", ()))}
-    for found in cls._tools.values():
-        if found.attribute in reserved:
+    """Refuse a class with invalid declarations; `base` is ToolEnv."""
+    reserved = {
+        name for ancestor in base.__mro__ for name in (*vars(ancestor), *vars(ancestor).get("__annotations__", ()))
+    }
+    for tool in cls._tools.values():
+        if tool.attribute in reserved:
             raise EnvironmentDefect(
-                f"{cls.__name__}.{found.attribute} is a tool but replaces ToolEnv.{found.attribute}; "
-                f"rename the method and keep the agent's name with @tool(name={found.name!r})"
+                f"{cls.__name__}.{tool.attribute} is a tool but replaces ToolEnv.{tool.attribute}; "
+                f"rename the method and keep the agent's name with @tool(name={tool.name!r})"
             )
     for name in _DEADLINES_WERE:
         if name in vars(cls):
@@ -77,24 +80,27 @@ def check_class(cls: Any, base: type) -> None:
 
 
 def check_values(owner: Any) -> None:
-    """Refuse a class, or one of its instances, whose values make no sense."""
+    """Refuse a class, or one of its instances, with invalid values."""
     kind: Any = owner if isinstance(owner, type) else type(owner)
-    for name, (holds, wanted) in {**_DECLARED, **_BY_SEAT}.items():
-        if isinstance(getattr(kind, name), property | cached_property):  # It depends on the options, and may cost.
+    for name, (holds, expected) in {**_DECLARED, **_BY_SEAT}.items():
+        # Its value depends on the options, and may be slow to compute.
+        if isinstance(getattr(kind, name), property | cached_property):
             continue
         value = getattr(owner, name)
         if name in _BY_SEAT and isinstance(value, Mapping):
-            wrong = next(((f"{name}[{seat!r}]", one) for seat, one in value.items() if not holds(one)), None)
+            wrong = next(
+                ((f"{name}[{seat!r}]", seat_value) for seat, seat_value in value.items() if not holds(seat_value)), None
+            )
         elif name == "seat_tools" or (name in _BY_SEAT and kind.seats and value):
-            wanted, wrong = f"{wanted} for each seat: {{seat: ...}}", (name, value)
+            expected, wrong = f"{expected} for each seat: {{seat: ...}}", (name, value)
         else:
             wrong = None if holds(value) else (name, value)
         if wrong is not None:
-            raise EnvironmentDefect(f"{kind.__name__}.{wrong[0]} is {wrong[1]!r:.100}; expected {wanted}")
+            raise EnvironmentDefect(f"{kind.__name__}.{wrong[0]} is {wrong[1]!r:.100}; expected {expected}")
 
 
 def check_split_of(split: str, tasks: Any) -> None:
-    """Refuse a split that does not exist, and what is no path of a file of tasks."""
+    """Refuse a split that does not exist, and a `tasks` that is not the path of a file of tasks."""
     if tasks is not None and not isinstance(tasks, str):  # Gymnasium's spec is JSON.
         raise UsageError(f"tasks is a {type(tasks).__name__}; expected the path of a file of tasks, as str(path)")
     if split == WHOLE and tasks is None:
@@ -104,7 +110,7 @@ def check_split_of(split: str, tasks: Any) -> None:
 
 
 def _check_seats(cls: Any, tools: Mapping[str, Any]) -> None:
-    """A game has seats of different names, and speaks of no others; a class without seats speaks of none."""
+    """Check that a game has at least two different seats and names no others, and that other classes name none."""
     if cls.seats and (len(cls.seats) < 2 or len(set(cls.seats)) < len(cls.seats)):
         raise EnvironmentDefect(f"{cls.__name__}.seats is {cls.seats!r}; expected at least two different names")
     for name in _BY_SEAT:
@@ -112,9 +118,10 @@ def _check_seats(cls: Any, tools: Mapping[str, Any]) -> None:
         if isinstance(value, Mapping) and (unknown := [seat for seat in value if seat not in cls.seats]):
             seats = f"its seats are {cls.seats}" if cls.seats else "it has no `seats`"
             raise EnvironmentDefect(f"{cls.__name__}.{name} speaks of a seat {unknown[0]!r}; {seats}")
-    known = any(not isinstance(kit, type) for kit in cls.toolkits)  # A function's toolkit is not made yet.
+    # The tools of a toolkit made by a function are not known yet.
+    has_factories = any(not isinstance(kit, type) for kit in cls.toolkits)
     for seat, names in cls.seat_tools.items():
-        if not known and (unknown := [name for name in names if name not in tools]):
+        if not has_factories and (unknown := [name for name in names if name not in tools]):
             raise EnvironmentDefect(
                 f"{cls.__name__}.seat_tools[{seat!r}] names {unknown[0]!r}; its tools are {', '.join(tools)}"
             )

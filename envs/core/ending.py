@@ -1,4 +1,4 @@
-"""How an episode comes out for each seat: whose doing its end was, what it declares of its state, what it is paid.
+"""The result of an episode for each seat: its ending and fault, the declared final state, and the reward.
 
 Left out: parts and ranges of a reward (`scoring`), and when all this happens (`machine`).
 """
@@ -19,20 +19,20 @@ from palaestra.plain import from_plain, to_plain
 
 ANSWERED: Mapping[Seat, tuple[Ending, str]] = {None: (Ending.ANSWERED, "")}
 UNANSWERED: Mapping[Seat, tuple[Ending, str]] = {None: (Ending.TURN_LIMIT, "")}
-"""Endings of one seat."""
+"""Endings of an environment with one seat."""
 Judged = tuple[Seat, Attempt, Any]
-"""A seat with what its reward comes to, or with the Work that finds out."""
+"""A seat, its attempt, and its reward or the Work that computes the reward."""
 
 
 def blame(seat: Seat, culprit: Seat, ending: Ending, fault: str) -> tuple[Ending, str]:
-    """Ending and fault of a seat whose game `culprit` cut short. A seat with a fault is scored, never trained on."""
+    """Return ending and fault of a seat where `culprit` stopped the game. A seat with a fault is never trained on."""
     if seat == culprit:
         return ending, ""
     return Ending.TURN_LIMIT, fault or f"{culprit} could not go on: {ending}"
 
 
 def stopped(spec: Spec, state: State, ending: Ending, culprit: Seat, fault: str) -> dict[Seat, tuple[Ending, str]]:
-    """Every seat's ending where one could not go on; a game says what each gets then."""
+    """Return every seat's ending where one could not continue; a game's `forfeit` gives the rewards."""
     if not spec.solo and not spec.judged:
         forfeit = state.play.forfeit(culprit) if culprit is not None else {}
         state.returned = {seat: forfeit.get(str(seat), {"success": 0.0}) for seat in state.seats}
@@ -40,7 +40,7 @@ def stopped(spec: Spec, state: State, ending: Ending, culprit: Seat, fault: str)
 
 
 def finished(spec: Spec, state: State, returned: Any) -> dict[Seat, tuple[Ending, str]]:
-    """Every seat's ending where the rounds of a game have run their course; they return what each is paid."""
+    """Return every seat's ending after the rounds of a game are over; the rounds return the rewards."""
     if not spec.judged:
         if not isinstance(returned, Mapping) or set(returned) != set(state.seats):
             raise EnvironmentDefect(
@@ -48,15 +48,15 @@ def finished(spec: Spec, state: State, returned: Any) -> dict[Seat, tuple[Ending
             )
         state.returned = returned
     return {
-        seat: (Ending.TURN_LIMIT if one.turns and one.answer is None else Ending.ANSWERED, "")
-        for seat, one in state.seats.items()
+        seat: (Ending.TURN_LIMIT if dialogue.turns and dialogue.answer is None else Ending.ANSWERED, "")
+        for seat, dialogue in state.seats.items()
     }
 
 
 def merged_final(owner: str, takers: Sequence[tuple[Seat, Any]], found: Sequence[Any]) -> Mapping[str, Any]:
-    """What environment and toolkits declare of their state, as one mapping of plain data that nobody else holds.
+    """Merge what environment and toolkits declare of their state into one mapping of plain data, a copy of its own.
 
-    A toolkit of which each seat has one declares each name by seat.
+    Names declared by a toolkit that each seat has for itself are keyed by seat.
     """
     merged: dict[str, Any] = {}
     by_seat: dict[str, type] = {}
@@ -80,11 +80,11 @@ def merged_final(owner: str, takers: Sequence[tuple[Seat, Any]], found: Sequence
 
 
 def judged(spec: Spec, state: State) -> tuple[Sequence[Judged], Sequence[Work]]:
-    """Every seat with its reward, and the rewards that have to be waited for.
+    """Return every seat with its reward, and the jobs of rewards that must be awaited.
 
-    What an author's reward raises is kept: it is raised again at the end.
+    An exception of an author's reward is stored: it is raised again at the end.
     """
-    found: list[Judged] = []
+    rewards: list[Judged] = []
     waits: list[Work] = []
     try:
         for seat in state.seats:
@@ -98,17 +98,17 @@ def judged(spec: Spec, state: State) -> tuple[Sequence[Judged], Sequence[Work]]:
                 reward = state.play.reward(attempt)
                 if type(reward) is not float and isawaitable(reward):
                     reward = Work("reward", partial(_itself, reward), spec.conditions["reward", Mode.ASYNC])
-            found.append((seat, attempt, reward))
+            rewards.append((seat, attempt, reward))
             if type(reward) is Work:
                 waits.append(reward)
     except BaseException as error:  # It is raised once the toolkits are closed.
         state.failure = error
         return (), ()
-    return found, waits
+    return rewards, waits
 
 
 def last_events(spec: Spec, state: State, found: Iterable[Judged]) -> Events:
-    """The ending of every seat, once its reward is known; BROKEN where a judge did not answer."""
+    """Return the ending of every seat, once its reward is known; BROKEN where a judge did not answer."""
     endings = state.endings
     assert endings is not None
     if state.broken:
@@ -121,32 +121,36 @@ def last_events(spec: Spec, state: State, found: Iterable[Judged]) -> Events:
             if type(reward) is Work:
                 reward = verdict(reward)
             total, parts = score(spec.owner, spec.parts, reward)
-            one, (ending, fault) = state.seats[seat], endings[seat]
+            dialogue, (ending, fault) = state.seats[seat], endings[seat]
             schemas = spec.offers[seat].schemas
-            events[seat] = Event(one.slot, one.start, one.news(), schemas, ending, total, parts, attempt, fault)
-    except Broken as error:  # A judge's server that is gone, say.
+            events[seat] = Event(
+                dialogue.slot, dialogue.start, dialogue.news(), schemas, ending, total, parts, attempt, fault
+            )
+    except Broken as error:  # For example, a judge's server that is gone.
         state.break_off(f"{spec.name} slot {state.slot}: its reward could not be computed: {error}")
         return broken_events(spec, state)
     return events
 
 
 def asked_events(spec: Spec, state: State) -> Events:
-    """Who is asked now, each with all that came after its last turn."""
+    """Return one event for each seat whose turn it is, with the messages since its last turn."""
     return {
-        seat: Event(one.slot, one.start, one.unanswered(), spec.offers[seat].schemas, None, None, NOTHING)
-        for seat, one in state.seats.items()
-        if one.left and not one.busy
+        seat: Event(
+            dialogue.slot, dialogue.start, dialogue.unanswered(), spec.offers[seat].schemas, None, None, NOTHING
+        )
+        for seat, dialogue in state.seats.items()
+        if dialogue.left and not dialogue.busy
     }
 
 
 def broken_events(spec: Spec, state: State) -> Events:
-    """The ending of every seat of an episode that the infrastructure failed."""
+    """Return the ending of every seat of an episode that the infrastructure failed."""
     return {
         seat: Event(
-            one.slot, one.start, one.news(), spec.offers[seat].schemas, Ending.BROKEN, None, {}, state.attempt(seat),
-            state.fault,
+            dialogue.slot, dialogue.start, dialogue.news(), spec.offers[seat].schemas, Ending.BROKEN, None, {},
+            state.attempt(seat), state.fault,
         )
-        for seat, one in state.seats.items()
+        for seat, dialogue in state.seats.items()
     }  # fmt: skip
 
 
@@ -155,12 +159,12 @@ def _itself(awaitable: Any) -> Any:
 
 
 def verdict(work: Work) -> Any:
-    """What a reward that was waited for came to; Broken where its judge did not answer."""
+    """Return the result of an awaited reward; raise Broken if its judge did not answer."""
     if work.late:
         raise Broken(f"it took longer than deadlines['reward'] = {work.conditions.seconds:g} s")
     error = work.error
     if isinstance(error, asyncio.CancelledError):
         raise Broken(f"its judge was cancelled: {error}") from error
-    if isinstance(error, TimeoutError):  # A deadline of the judge's own.
+    if isinstance(error, TimeoutError):  # A timeout of the judge itself.
         raise Broken(f"its judge did not answer: TimeoutError: {error}") from error
     return work.outcome()

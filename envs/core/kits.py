@@ -1,6 +1,7 @@
-"""The toolkits of one machine: made when its first episode begins, kept for the next ones, given up while in use.
+"""The toolkits of one machine: made when its first episode begins, kept for the next ones, dropped while in use.
 
-Each method says what is to be done, in place or as Work. Left out: when (`machine`), and what a toolkit is (`toolkit`).
+Each method runs a step in place, or returns the Work that runs it. Left out: when (`machine`), and the base class of
+toolkits (`toolkit`).
 """
 
 import asyncio
@@ -20,11 +21,11 @@ from palaestra.errors import EnvironmentDefect, MissingExtra, SandboxUnavailable
 
 log = logging.getLogger("palaestra.envs")
 _PERMANENT = (EnvironmentDefect, UsageError, MissingExtra, SandboxUnavailable)
-"""Somebody has to change the options, the environment or the machine."""
+"""Errors that every episode would meet: the options, the environment or the machine must be changed."""
 
 
 class Kits:
-    """A machine's toolkits, each with the seat that it belongs to; None where all seats share it."""
+    """Toolkits of a machine, each with the seat that it belongs to; None where all seats share it."""
 
     __slots__ = ("made", "spec")
 
@@ -33,27 +34,26 @@ class Kits:
         self.made: list[tuple[Seat, Toolkit]] | None = None
 
     def make(self) -> list[tuple[Seat, Toolkit]]:
-        """Those of this episode."""
+        """Create the toolkits on the first call, and return them."""
         if self.made is None:
-            made: list[tuple[Seat, Toolkit]] = []
+            kits: list[tuple[Seat, Toolkit]] = []
             for make in self.spec.author.toolkits:
                 first = make()
-                made.append((self.spec.seats[0] if first.per_seat else None, first))
+                kits.append((self.spec.seats[0] if first.per_seat else None, first))
                 if first.per_seat:
-                    made += [(seat, make()) for seat in self.spec.seats[1:]]
-            self.made = made
+                    kits += [(seat, make()) for seat in self.spec.seats[1:]]
+            self.made = kits
         return self.made
 
     def owners(self) -> Mapping[Seat, Mapping[str, Any]]:
-        """For each seat, whose method a tool of a toolkit is."""
+        """Map each seat to its tools: `{seat: {tool name: toolkit}}`."""
         return {
             seat: {name: kit for of, kit in self.make() if of is None or of == seat for name in kit.tools}
             for seat in self.spec.seats
         }
 
     def start(self, at: int, state: State, dropped: Callable[[], bool], eager: bool) -> Work | None:
-        """Start one toolkit, in place where it only computes. One that comes through when nobody waits any more is
-        closed once more."""
+        """Start one toolkit, in place if it only computes. If the episode is dropped meanwhile, close it again."""
         _, kit = self.make()[at]
         mode = mode_of(kit, "start")
         run = partial(kit.start, state.problem, state.play.rng)
@@ -64,21 +64,21 @@ class Kits:
         return self._work(kit, "start", mode, partial(start, kit, run, dropped))
 
     def declaring(self) -> list[tuple[Seat, Any]]:
-        """Those that declare something of their final state."""
+        """Return the toolkits that override `final`."""
         return [(seat, kit) for seat, kit in self.made or () if type(kit).final is not Toolkit.final]
 
     def finals(self, takers: Sequence[tuple[Seat, Any]], eager: bool) -> list[Work]:
-        """The works that ask what these declare; none where that only computes."""
+        """Return the jobs that call `final` of these takers; none if all of them only compute."""
         modes = [
-            mode_of(one, "final") if isinstance(one, Toolkit) or iscoroutinefunction(one.final) else Mode.INLINE
-            for _, one in takers
+            mode_of(taker, "final") if isinstance(taker, Toolkit) or iscoroutinefunction(taker.final) else Mode.INLINE
+            for _, taker in takers
         ]
         if eager and all(mode is Mode.INLINE for mode in modes):
             return []
-        return [self._work(one, "final", mode, one.final) for (_, one), mode in zip(takers, modes, strict=True)]
+        return [self._work(taker, "final", mode, taker.final) for (_, taker), mode in zip(takers, modes, strict=True)]
 
     def close(self, eager: bool) -> list[Work]:
-        """Close in place what only computes; the works that close the others."""
+        """Close in place what only computes, and return the jobs that close the others."""
         works = []
         for _, kit in self.made or ():
             mode = mode_of(kit, "close")
@@ -89,9 +89,9 @@ class Kits:
         return works
 
     def give_up(self, in_use: bool, closing: bool = False) -> list[Work]:
-        """Close those of an episode that nobody waits for. Works are run aside, and the next episode makes new ones.
+        """Close the toolkits of a dropped episode. Jobs run aside, and the next episode creates new toolkits.
 
-        `closing`: what only computes is closed, and the others may not have come to the end of it.
+        With `closing`, toolkits that only compute are closed already, and the others may not have finished closing.
         """
         if not self.made or (not in_use and all(mode_of(kit, "close") is Mode.INLINE for _, kit in self.made)):
             return self.close(eager=True)
@@ -103,7 +103,7 @@ class Kits:
         return works
 
     def closed(self, where: str, works: Sequence[Work]) -> None:
-        """Those that did not close in time are left to themselves, and the next episode makes new ones."""
+        """Log toolkits that failed to close. If one is late, drop all, so that the next episode creates new ones."""
         warn_late(where, works)
         if any(work.late for work in works):
             self.made = None
@@ -125,16 +125,16 @@ def _start_or_close(kit: Toolkit, start: Callable[[], None], dropped: Callable[[
 async def _start_or_close_async(
     kit: Toolkit, start: Callable[[], Awaitable[None]], dropped: Callable[[], bool]
 ) -> None:
-    """On the loop, which a start that is cancelled may have held until it was done."""
+    """Start on the event loop. A cancelled start may have blocked the loop until it was done, so it is closed here."""
     await start()
     if dropped():
         threading.Thread(target=_close, args=(kit,), name="palaestra-close", daemon=True).start()
 
 
 def _close(kit: Toolkit) -> None:
-    """Close a toolkit; one that fails to close changes nothing about the episode."""
+    """Close a toolkit; an error is only logged, and changes nothing about the episode."""
     try:
-        if iscoroutinefunction(kit.close):  # In a thread of its own.
+        if iscoroutinefunction(kit.close):  # This runs in its own thread, without a running loop.
             asyncio.run(kit.close())
         else:
             kit.close()
@@ -143,11 +143,11 @@ def _close(kit: Toolkit) -> None:
 
 
 def is_permanent(error: BaseException) -> bool:
-    """Whether the next episode would meet it too."""
+    """Return whether the next episode would meet the same error."""
     return isinstance(error, _PERMANENT) or not isinstance(error, Exception)
 
 
 def start_fault(error: BaseException) -> str:
-    """What to say of a start that failed."""
+    """Return the fault text of a start that failed."""
     place = foreign_line(error)
     return f"a toolkit did not start: {type(error).__name__}: {error}" + (f" ({place})" if place else "")

@@ -4,18 +4,18 @@
                                           |  answer, Done, turn limit, stop, end of rounds
                                           v
                                        [final state] -> [verdicts and closings] -> OVER        a game, after each round:
-    whatever is late, and Broken: OVER with BROKEN; toolkits go aside                          [world] -> rounds
+    any late job, and Broken: OVER with BROKEN; toolkits close aside                           [world] -> rounds
 
-Each step gives a Reply: events by seat, or a Pending, whose works somebody runs before `resume`. What only computes is
-done in place. Left out: running works (`envs.running`), slots and seats' places (`envs.arena`), token budgets (the
-agent's side), and any reward term that needs tokens.
+Each step returns a Reply: events by seat, or a Pending, whose jobs must be run before `resume`. Work that only computes
+is done in place. Left out: running jobs (`envs.running`), slots of seats (`envs.arena`), token budgets (the agent's
+side), and any reward term that needs tokens.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from palaestra.envs.core import ending as outcome
-from palaestra.envs.core.calls import Prepared, clip, prepare, refused
+from palaestra.envs.core.calls import Prepared, prepare, refused, shown
 from palaestra.envs.core.course import Course, Finished
 from palaestra.envs.core.ending import ANSWERED, UNANSWERED, judged, last_events
 from palaestra.envs.core.kits import Kits, is_permanent, start_fault
@@ -29,33 +29,33 @@ Reply = Events | Pending
 
 
 class Machine:
-    """One episode at a time. Touched by one thread only."""
+    """One episode at a time. It may be used by one thread only."""
 
     __slots__ = ("aside", "eager", "kits", "spec", "state")
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
         self.state: State | None = None
-        """The episode that runs, or the last one."""
+        """State of the running episode, or of the last one."""
         self.kits = Kits(spec)
         self.aside: list[Pending] = []
-        """Closings that nobody waits for: whoever drives the machine runs them and forgets them."""
+        """Cleanup jobs that nobody awaits. The driver of the machine must run them."""
         self.eager = True
-        """False where everything is handed out, also what only computes."""
+        """False to hand out all work as jobs, also what only computes."""
 
     @property
     def seats(self) -> Sequence[Seat]:
-        """Who plays; None for the one seat that needs no name."""
+        """Names of the seats; None for the one seat that needs no name."""
         return self.spec.seats
 
     @property
     def task_count(self) -> int:
-        """How many tasks a Start may index."""
+        """Number of tasks that a Start may index."""
         return len(self.spec.tasks)
 
     @property
     def inline(self) -> bool:
-        """True where no tool and no reward waits: order then costs nothing."""
+        """True if no tool and no reward waits: a fixed order then costs nothing."""
         return self.spec.inline and not self.spec.reward_waits
 
     @property
@@ -65,14 +65,14 @@ class Machine:
 
     @property
     def asked(self) -> Events:
-        """Who is asked now, each with all that came after its last turn."""
+        """Return one event for each seat whose turn it is, with the messages since its last turn."""
         return outcome.asked_events(self.spec, self.state) if self.is_open and self.state is not None else {}
 
     def open(
         self, starts: Mapping[Seat, Start], problem: Task | None = None, slots: Mapping[Seat, int] = NOTHING
     ) -> Reply:
-        """Begin an episode; one that runs is discarded. The task index decides the problem, the seed only the
-        environment's own randomness. A `problem` that is given is played in place of the task set's."""
+        """Begin an episode; a running one is discarded. The task index decides the problem, the seed only the
+        environment's own randomness. A given `problem` replaces that of the task set."""
         spec = self.spec
         start = starts.get(None)
         if start is None or start.seat is not None or not spec.solo:
@@ -99,24 +99,24 @@ class Machine:
         return self._start(state, 0)
 
     def act(self, seat: Seat, text: str) -> Reply:
-        """Take a turn of a seat that is asked. A turn without a call is its answer."""
+        """Take a turn of a seat that is to move. A turn without a call is its answer."""
         state = self.state
         if state is None or state.endings is not None:
             raise not_open(state, "step")
         if not isinstance(text, str):
             raise UsageError(f"an action is {type(text).__name__}; expected str, the agent's whole turn")
-        spec, one = self.spec, state.seats.get(seat)
-        if one is None or not one.left or one.busy:
+        spec, dialogue = self.spec, state.seats.get(seat)
+        if dialogue is None or not dialogue.left or dialogue.busy:
             raise UsageError(f"{spec.name}: it is not the turn of {seat!r}")
         offer = spec.offers[seat]
         parsed = spec.parse(text, offer.schemas)
-        one.turns += 1
-        one.left -= 1
-        one.messages.append({"role": "assistant", "content": text})
-        one.heard = len(one.messages)
+        dialogue.turns += 1
+        dialogue.left -= 1
+        dialogue.messages.append({"role": "assistant", "content": text})
+        dialogue.heard = len(dialogue.messages)
         written = parsed.calls
         if not written:
-            return self._replied(state, seat, one, parsed.content)
+            return self._replied(state, seat, dialogue, parsed.content)
         owners, play, table, limit = state.owners.get(seat, NOTHING), state.play, offer.table, spec.max_turn_calls
         items: list[Any] = []
         works: list[Work] = []
@@ -128,32 +128,32 @@ class Machine:
         if len(written) > limit:
             items.append(refused("", NOTHING, f"only {limit} calls are run in a turn; the rest were not"))
         if works:
-            one.busy = True
+            dialogue.busy = True
             return state.wait(works, "calls", seat, items)
-        return self._heard(state, seat, one, items)
+        return self._heard(state, seat, dialogue, items)
 
     def resume(self, pending: Pending) -> Reply:
-        """Go on from works that are all over or late. Of an episode that is no longer played nothing comes."""
+        """Continue the episode after these jobs have finished or timed out. Jobs of an earlier episode are ignored."""
         expected: Expected = pending.about
         state, role = expected.state, expected.role
         if state is None or state is not self.state:
             return {}
         state.out -= 1
         if role == "end":
-            found, closings = expected.items
+            rewards, closings = expected.items
             self.kits.closed(self._where(), closings)
-            return last_events(self.spec, state, found)
+            return last_events(self.spec, state, rewards)
         if state.endings is not None and role != "final":
             return {}
         if (late := pending.late) is not None:
             what = "a toolkit did not start: " if role == "start" else ""
             return self._lost(state, f"{self._where()}: {what}{late} gave no result in {late.conditions.seconds:g} s")
         if role == "calls":
-            one = state.seats[expected.seat]
-            one.busy = False
+            dialogue = state.seats[expected.seat]
+            dialogue.busy = False
             works = iter(pending.works)
             calls = [item.call(next(works)) if type(item) is Prepared else item for item in expected.items]
-            return self._heard(state, expected.seat, one, calls)
+            return self._heard(state, expected.seat, dialogue, calls)
         if role == "start":
             error = pending.works[0].error
             return self._not_started(state, error) if error else self._start(state, expected.items + 1)
@@ -164,29 +164,29 @@ class Machine:
         return self._seen(state, role, declared)
 
     def stop(self, ending: Ending, culprit: Seat = None, text: str = "", fault: str = "") -> Reply:
-        """End the episode from outside; what the culprit had begun to say is recorded, never taken for an answer.
+        """End the episode from outside. The culprit's unfinished text is recorded, never taken for an answer.
 
-        The culprit's ending is this one; the others' are not their doing. Where calls run, it ends after them.
+        The culprit gets `ending`; the others get that of seats without blame. While calls run, it ends after them.
         """
         state = self.state
         if state is None or (state.endings is not None and not state.out):
             raise not_open(state, "finish")
         if ending is Ending.ANSWERED:
             raise UsageError("finish(ANSWERED): an answer is a turn without a call, given with step or send")
-        if state.out:  # Of several who end it the first counts; where its end is under way already, nobody does.
+        if state.out:  # The first of several stops counts; none does if the episode is ending already.
             state.stopping = state.stopping or (ending, culprit, text, fault)
             return {}
         if culprit in state.seats:
-            one = state.seats[culprit]
-            one.answer = None
+            dialogue = state.seats[culprit]
+            dialogue.answer = None
             if text:
-                one.say(text)
+                dialogue.say(text)
         if ending is Ending.BROKEN:
             return self._break(state, fault or f"{self._where()}: closed from outside")
         return self._end(state, outcome.stopped(self.spec, state, Ending(ending), culprit, fault))
 
     def discard(self) -> None:
-        """Drop what runs without a reward. Toolkits that may wait, or that may be in use, close aside."""
+        """Drop the running episode without a reward. Toolkits that may wait, or that may be in use, close aside."""
         state, self.state = self.state, None
         if state is None:
             return
@@ -196,12 +196,12 @@ class Machine:
             state.course.close()
 
     close = discard
-    """Nothing is kept beyond an episode but toolkits that are closed."""
+    """Closing is the same as discarding: only closed toolkits are kept beyond an episode."""
 
-    # Inside: the way through an episode.
+    # Inside: the steps of an episode.
 
     def _start(self, state: State, place: int) -> Reply:
-        """Start toolkits one after the other, for they draw from one generator."""
+        """Start toolkits one after the other, because they draw from one generator."""
         for at in range(place, len(self.kits.make())):
             try:
                 work = self.kits.start(at, state, lambda: self.state is not state or bool(state.endings), self.eager)
@@ -212,42 +212,41 @@ class Machine:
         return self._begun(state)
 
     def _not_started(self, state: State, error: BaseException) -> Reply:
-        """The agent has not acted yet: whatever failed, it was not the agent. What cannot heal is raised."""
+        """Break the episode: the agent has not acted yet, so it is not to blame. A permanent error is raised."""
         if is_permanent(error):
             self.discard()
             raise error
         return self._break(state, f"{self._where()}: {start_fault(error)}")
 
     def _begun(self, state: State) -> Reply:
-        """The first events, once toolkits have started."""
+        """Return the first events, once toolkits have started."""
         if state.stopping is not None:
             return self.stop(*state.stopping)
         spec = self.spec
         if spec.solo:
-            one = state.seats[None]
-            one.left, one.heard = spec.max_turns, len(one.messages)
+            dialogue = state.seats[None]
+            dialogue.left, dialogue.heard = spec.max_turns, len(dialogue.messages)
             schemas = spec.offers[None].schemas
-            return {None: Event(one.slot, one.start, tuple(one.messages), schemas, None, None, NOTHING)}
+            return {None: Event(dialogue.slot, dialogue.start, tuple(dialogue.messages), schemas, None, None, NOTHING)}
         start = next(iter(state.seats.values())).start
         state.course = Course(state.play, state.problem, state.seed, start.task)
         return self._ask(state)
 
     def _heard(self, state: State, seat: Seat, one: Dialogue, calls: Sequence[Call]) -> Reply:
         """Record the results of a turn, in call order."""
-        room = self.spec.max_result_chars
+        room, max_kept = self.spec.max_result_chars, self.spec.max_kept_chars
         broken: Call | None = None
         final: Call | None = None
         messages = one.messages
         for call in calls:
-            text = call.text
-            if len(text) > room or not text.isascii():
-                text = clip(text, room)
-            messages.append({"role": "tool", "name": call.name, "content": text})
+            if len(call.text) > room or not call.text.isascii() or call.answer is not None:
+                call = shown(call, room, max_kept)
+            one.calls.append(call)
+            messages.append({"role": "tool", "name": call.name, "content": call.text})
             if call.answer is not None and final is None:
                 final = call
             elif call.status is Status.BROKEN and broken is None:
                 broken = call
-        one.calls += calls
         if broken is not None:
             return self._break(state, f"{self._where()}: {broken.text}")
         if state.stopping is not None:
@@ -258,7 +257,7 @@ class Machine:
         return {seat: Event(one.slot, one.start, new, self.spec.offers[seat].schemas, None, None, NOTHING)}
 
     def _replied(self, state: State, seat: Seat, one: Dialogue, reply: str | None) -> Reply:
-        """A seat has answered, or has used up its turns."""
+        """Record the final reply of a seat, or that it has used up its turns."""
         one.answer = reply
         one.left = 0
         if state.course is None:
@@ -276,36 +275,36 @@ class Machine:
             asks = state.course.ask(world)
         except Finished as end:
             return self._over(state, end.args[0])
-        except Broken as error:  # A judge's server that is gone, say.
+        except Broken as error:  # For example, a judge's server that is gone.
             return self._break(state, f"{self._where()}: {error}")
         for seat, text in asks.items():
-            one = state.seats[seat]
-            one.hear(text)
-            one.left = self.spec.max_turns
+            dialogue = state.seats[seat]
+            dialogue.hear(text)
+            dialogue.left = self.spec.max_turns
         offers = self.spec.offers
         return {seat: state.seats[seat].event(offers[seat].schemas) for seat in asks}
 
     def _over(self, state: State, returned: Any) -> Reply:
-        """The rounds of a game have run their course. What toolkits declare was taken after the last one."""
+        """End a game after its last round. The final state was taken after that round."""
         state.endings = outcome.finished(self.spec, state, returned)
         return self._judge(state)
 
     def _end(self, state: State, endings: Mapping[Seat, tuple[Ending, str]]) -> Reply:
-        """The episode is over; what it declares of its state is taken before it is judged."""
+        """End the episode: take the final state first, then compute the rewards."""
         state.endings = endings
         if self.kits.made or self.spec.own_final:
             return self._declared(state, "final") or self._judge(state)
         return self._judge(state)
 
     def _break(self, state: State, fault: str) -> Reply:
-        """The infrastructure failed."""
+        """End the episode BROKEN: the infrastructure failed."""
         if state.out:  # Calls of other seats still use the toolkits.
             return self._lost(state, fault)
         state.break_off(fault)
         return self._judge(state)
 
     def _declared(self, state: State, role: str) -> Reply | None:
-        """Take what the environment and its toolkits declare of their state; None where none declares any."""
+        """Take what the environment and its toolkits declare of their state; return None where none declares any."""
         takers: list[tuple[Seat, Any]] = [(None, state.play)] if self.spec.own_final else []
         takers += self.kits.declaring()
         if not takers:
@@ -313,10 +312,10 @@ class Machine:
         if works := self.kits.finals(takers, self.eager):
             return state.wait(works, role, None, takers)
         try:
-            found = outcome.merged_final(self.spec.owner, takers, [one.final() for _, one in takers])
+            declared = outcome.merged_final(self.spec.owner, takers, [taker.final() for _, taker in takers])
         except Broken as error:
             return self._break(state, f"{self._where()}: {error}")
-        return self._seen(state, role, found)
+        return self._seen(state, role, declared)
 
     def _seen(self, state: State, role: str, found: Mapping[str, Any]) -> Reply:
         state.final = found
@@ -325,23 +324,23 @@ class Machine:
         return self._ask(state, found) if state.stopping is None else self.stop(*state.stopping)
 
     def _judge(self, state: State) -> Reply:
-        """Compute the rewards, and close the toolkits: a reward sees the attempt alone, so they close beside it."""
-        found, waits = ((), ()) if state.broken else judged(self.spec, state)
+        """Compute the rewards and close the toolkits, both at once: a reward reads only the attempt."""
+        rewards, waits = ((), ()) if state.broken else judged(self.spec, state)
         closings: Sequence[Work] = self.kits.close(self.eager) if self.kits.made else ()
         state.closed = True
         if waits or closings:
-            return state.wait([*waits, *closings], "end", None, (found, closings))
-        return last_events(self.spec, state, found)
+            return state.wait([*waits, *closings], "end", None, (rewards, closings))
+        return last_events(self.spec, state, rewards)
 
     def _lost(self, state: State, fault: str) -> Events:
-        """Something runs on, and may still use the toolkits: they close aside, and new ones are made."""
+        """End an episode BROKEN while jobs still use its toolkits: these close aside, and new ones are made."""
         state.break_off(fault)
         state.closed = True
         self.give_kits_up(in_use=True)
         return outcome.broken_events(self.spec, state)
 
     def give_kits_up(self, in_use: bool, closing: bool = False) -> None:
-        """Close the toolkits of an episode that nobody waits for, aside where that takes time."""
+        """Close the toolkits of a dropped episode, aside where that takes time."""
         if works := self.kits.give_up(in_use, closing):
             self.aside.append(Pending(works, Expected("closing", None)))
 

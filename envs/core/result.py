@@ -1,6 +1,6 @@
-"""What a tool returns: the text that ends an episode, and the JSON of what is no text.
+"""Results of tools: the text that ends an episode, and the JSON of what is not a text.
 
-Left out: cutting a long text, and what an agent is told of a failure (`envs.core.calls`).
+Left out: cutting a long text, and error texts for the agent (`envs.core.calls`).
 """
 
 import json
@@ -21,16 +21,16 @@ class Done(str):
 
     __slots__ = ("answer",)
     answer: str
-    """What the episode is answered with; the text itself where nothing else is given."""
+    """Answer that ends the episode; by default the text itself."""
 
     def __new__(cls, text: str, answer: str | None = None) -> "Done":
-        made = super().__new__(cls, text)
-        made.answer = str(text if answer is None else answer)
-        return made
+        done = super().__new__(cls, text)
+        done.answer = str(text if answer is None else answer)
+        return done
 
 
 def as_json(tool: str, result: Any) -> str:
-    """A result that is no text; an EnvironmentDefect names the tool where JSON cannot hold it."""
+    """Return a result that is not a text as JSON; an EnvironmentDefect names the tool if JSON cannot hold it."""
     try:
         return json.dumps(result, default=_in_json, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError) as error:
@@ -41,18 +41,18 @@ def as_json(tool: str, result: Any) -> str:
 
 
 def as_received(written: Any, value: Any) -> Any:
-    """A converted argument as plain data: what was written where they are the same, models as dicts, dates as text."""
+    """Return a converted argument as plain data: as written if nothing changed, models as dicts, dates as text."""
     if value is written:
         return written
     try:
         data = _ANYTHING.dump_python(value, mode="json", by_alias=True, warnings=False)
-    except ValueError:  # A type of the author's, of which pydantic was told how to read it alone.
+    except ValueError:  # An author's type that pydantic can read, but not write.
         return written
     return written if json.dumps(data, sort_keys=True) == json.dumps(written, sort_keys=True) else data
 
 
 def _in_json(value: Any) -> Any:
-    """What JSON does not know, in what it does; the order of a set is the same in every process."""
+    """Return an equal value that JSON can hold; the order of a set is the same in every process."""
     if isinstance(value, bytes | bytearray | memoryview | np.ndarray):
         raise TypeError(f"{type(value).__name__} is no JSON")
     if isinstance(value, np.generic):
@@ -67,5 +67,5 @@ def _in_json(value: Any) -> Any:
         return sorted(value, key=repr)
     try:
         return _ANYTHING.dump_python(value, mode="json")
-    except ValueError:  # A class that nobody knows: its own words. `check` finds those that are an address.
+    except ValueError:  # An unknown class: its str(). `check` finds texts that hold a memory address.
         return str(value)

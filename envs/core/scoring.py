@@ -24,12 +24,12 @@ class RewardPart:
 
 
 def is_number(value: Any) -> bool:
-    """A finite number; no truth value."""
+    """Return whether a value is a finite number, and not a bool."""
     return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def check_declared(owner: str, parts: Any) -> None:
-    """Refuse declarations that no reward could satisfy, when the class is made."""
+    """Refuse declarations that no reward can satisfy, when the class is defined."""
     if not isinstance(parts, Mapping):
         raise EnvironmentDefect(
             f"{owner}.parts is {parts!r:.100}; expected a RewardPart(weight, low, high) for each name: "
@@ -48,25 +48,25 @@ def check_declared(owner: str, parts: Any) -> None:
 
 
 def score(owner: str, declared: Mapping[str, RewardPart], returned: Any) -> tuple[float, dict[str, float]]:
-    """The total and every declared part, from what `reward` returned."""
+    """Return the total and every declared part, from what `reward` returned."""
     if type(returned) is float and len(declared) == 1:  # What most rewards are.
         part = declared["success"]
         if part.low <= returned <= part.high:
             return part.weight * returned, {"success": returned}
-    given: Mapping[str, Any] = {"success": returned}
+    values: Mapping[str, Any] = {"success": returned}
     if not isinstance(returned, float) and isinstance(returned, Mapping):
-        given = returned
-        if not given.keys() <= declared.keys():
-            unknown = min(str(name) for name in given if name not in declared)
+        values = returned
+        if not values.keys() <= declared.keys():
+            unknown = min(str(name) for name in values if name not in declared)
             raise EnvironmentDefect(
                 f"{owner}.reward returned the part {unknown!r}, which is not declared; add it to {owner}.parts "
                 f"(declared: {', '.join(declared)})"
             )
-        if "success" not in given:
-            raise EnvironmentDefect(f"{owner}.reward returned {dict(given)!r} without 'success'; add that part")
+        if "success" not in values:
+            raise EnvironmentDefect(f"{owner}.reward returned {dict(values)!r} without 'success'; add that part")
     total, parts = 0.0, {}
     for name, part in declared.items():
-        value = given.get(name, 0.0)
+        value = values.get(name, 0.0)
         if type(value) is not float or not part.low <= value <= part.high:
             value = _number(owner, name, part, value)
         parts[name] = value
@@ -75,7 +75,7 @@ def score(owner: str, declared: Mapping[str, RewardPart], returned: Any) -> tupl
 
 
 def _number(owner: str, name: str, part: RewardPart, value: Any) -> float:
-    """One part's value as a float, finite and within its range."""
+    """Return one part's value as a float, finite and within its range."""
     try:
         if isinstance(value, str):
             raise TypeError

@@ -1,7 +1,7 @@
-"""From a method's signature to the check of its arguments and their JSON schema, by pydantic, once per method.
+"""Check of a method's arguments and their JSON schema, made from its signature by pydantic, once per method.
 
-What an author got wrong (no type, a default that does not fit, a type without a JSON schema) is an EnvironmentDefect
-when the class is made. Left out: what else is known of a tool (`envs.core.tool`).
+An author's mistake (no type, a default that does not fit, a type without a JSON schema) is an EnvironmentDefect when
+the class is defined. Left out: all other properties of a tool (`envs.core.tool`).
 """
 
 import inspect
@@ -24,34 +24,34 @@ _WRAPPERS = (staticmethod, classmethod, property, cached_property, partialmethod
 
 
 class ArgumentReader(Protocol):
-    """What checks the arguments of a tool: a `Signature`, or what knows a schema that somebody else wrote."""
+    """Interface of what checks the arguments of a tool: a `Signature`, or a reader of a schema from elsewhere."""
 
     @property
     def plain(self) -> tuple[tuple[str, type], ...] | None:
-        """The parameters with their types, where each is required and of a plain type; else None."""
+        """Parameters with their types, if each is required and of a plain type; else None."""
 
     def read(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The arguments as the tool wants them; a ValidationError or a ToolError where they do not fit."""
+        """Return the arguments as the tool takes them; raise a ValidationError or a ToolError where they do not fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What a method takes, to check arguments against."""
+    """Parameters of a method, to check arguments against."""
 
     model: type[BaseModel]
     fields: tuple[tuple[str, str], ...]
     """Pairs (field of the model, parameter of the method)."""
     plain: tuple[tuple[str, type], ...] | None
-    """The parameters with their types, where each is required and of a plain type; else None."""
+    """Parameters with their types, if each is required and of a plain type; else None."""
 
     def read(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The arguments as the method wants them; pydantic's ValidationError where they do not fit."""
+        """Return the arguments as the method takes them; raise pydantic's ValidationError where they do not fit."""
         valid = self.model.model_validate(arguments)
         return {parameter: getattr(valid, field) for field, parameter in self.fields}
 
 
 class _PlainSchema(GenerateJsonSchema):
-    """Without the titles pydantic makes of field names: they only lengthen the prompt."""
+    """Schema generator without the titles that pydantic makes of field names: they only lengthen the prompt."""
 
     ignored_warning_kinds = set()  # noqa: RUF012  (pydantic declares it so)
 
@@ -59,13 +59,13 @@ class _PlainSchema(GenerateJsonSchema):
         return False
 
     def emit_warning(self, kind: Any, detail: str) -> None:
-        raise TypeError(detail)  # A default that is no JSON: the agent would not be told of it.
+        raise TypeError(detail)  # The default cannot be written as JSON, so the agent would not see it.
 
 
 def read_signature(
     function: Callable[..., Any], where: str, descriptions: Mapping[str, str]
 ) -> tuple[Signature, dict[str, Any]]:
-    """The parameters after `self`, and their JSON schema.
+    """Return the parameters after `self`, and their JSON schema.
 
     The model's fields get neutral names and the parameters' names as aliases, so that a parameter may be called
     `schema`, `copy` or `_x`, which pydantic would refuse as field names.
@@ -73,8 +73,8 @@ def read_signature(
     hints = _hints(function, where)
     definitions: dict[str, Any] = {}
     fields: list[tuple[str, str]] = []
-    taken = _behind_self(function, where)
-    for position, parameter in enumerate(taken):
+    offered = _behind_self(function, where)
+    for position, parameter in enumerate(offered):
         _check_parameter(parameter, where, hints)
         field = f"argument_{position}"
         definitions[field] = (hints[parameter.name], _field(parameter, descriptions.get(parameter.name)))
@@ -85,33 +85,33 @@ def read_signature(
         parameters = model.model_json_schema(schema_generator=_PlainSchema)
         json.dumps(parameters, allow_nan=False)
     except (PydanticUserError, TypeError, ValueError) as error:
-        raise EnvironmentDefect(f"{where}: {_without_schema(hints, [one.name for one in taken], error)}") from error
+        raise EnvironmentDefect(f"{where}: {_without_schema(hints, [item.name for item in offered], error)}") from error
     for key in ("title", "additionalProperties"):
         parameters.pop(key, None)
     parameters.setdefault("properties", {})
-    plain = all(one.default is one.empty and hints[one.name] in _PLAIN for one in taken)
-    types = tuple((one.name, hints[one.name]) for one in taken)
+    plain = all(item.default is item.empty and hints[item.name] in _PLAIN for item in offered)
+    types = tuple((item.name, hints[item.name]) for item in offered)
     return Signature(model, tuple(fields), types if plain else None), parameters
 
 
 def _without_schema(hints: Mapping[str, Any], names: Sequence[str], error: Exception) -> str:
-    """Which parameter is of a type that no JSON holds, and what to write."""
+    """Return an error text that names the parameter whose type JSON cannot hold, and the fix."""
     for name in names:
         try:
             TypeAdapter(hints[name]).json_schema()
-        except Exception as found:
-            if "numpy.ndarray" in str(found):
+        except Exception as schema_error:
+            if "numpy.ndarray" in str(schema_error):
                 array = f"parameter {name!r} is a numpy array, which no JSON holds"
                 return f"{array}; write {name}: list[float], and make the array inside the method"
-            reason = str(found).split(". ")[0]
+            reason = str(schema_error).split(". ")[0]
             return f"parameter {name!r} has no JSON schema ({reason}); write str, int, list, dict or a pydantic model"
     return f"its parameters have no JSON schema: {error}"
 
 
 def read_docstring(text: str | None) -> tuple[str, dict[str, str]]:
-    """The summary in one line, and what each parameter is; what a tool returns, the agent sees."""
+    """Return the summary in one line, and the description of each parameter. The return value needs no description."""
     read = parse(text or "")
-    return _line(read.description), {one.arg_name: _line(one.description) for one in read.params}
+    return _line(read.description), {parameter.arg_name: _line(parameter.description) for parameter in read.params}
 
 
 def _line(text: str | None) -> str:
@@ -119,7 +119,7 @@ def _line(text: str | None) -> str:
 
 
 def inner_function(value: Any) -> Callable[..., Any] | None:
-    """The function inside a staticmethod, a property or the like; None for a function itself, and for all else."""
+    """Return the function inside a staticmethod, a property or the like; None for any other value."""
     if not isinstance(value, _WRAPPERS):
         return None
     inside = [getattr(value, name, None) for name in ("__func__", "fget", "func", "__wrapped__")]
@@ -127,25 +127,25 @@ def inner_function(value: Any) -> Callable[..., Any] | None:
 
 
 def check_method(owner: type, name: str, replaced: Callable[..., Any], awaited: bool = False) -> None:
-    """A method that an author writes in place of ours is called as ours is: it takes the same, and may be an async def
-    only where it is `awaited`."""
+    """Check that a method of an author takes the parameters of the one that it replaces, and is an async def only where
+    it is `awaited`."""
     method = inspect.getattr_static(owner, name)
     if not inspect.isfunction(method):
         return
-    where, wanted = f"{owner.__name__}.{name}", f"def {name}({', '.join(inspect.signature(replaced).parameters)})"
+    where, expected = f"{owner.__name__}.{name}", f"def {name}({', '.join(inspect.signature(replaced).parameters)})"
     if not awaited and (inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method)):
         raise EnvironmentDefect(
-            f"{where} is an async def, which nobody would await; write a plain method, {wanted}: it may wait where a "
+            f"{where} is an async def, which nobody would await; write a plain method, {expected}: it may wait where a "
             "tool of its toolkit does"
         )
     try:
         inspect.signature(method).bind(*inspect.signature(replaced).parameters)
     except TypeError as error:
-        raise EnvironmentDefect(f"{where} is not called as it is written ({error}); write {wanted}") from None
+        raise EnvironmentDefect(f"{where} is not called as it is written ({error}); write {expected}") from None
 
 
 def check_process(function: Callable[..., Any], where: str) -> None:
-    """Another process imports the function by its name and calls it without an instance."""
+    """Check that another process can import the function by its name and call it without an instance."""
     if "<locals>" in function.__qualname__:
         raise EnvironmentDefect(
             f"{where} has process=True, but its class is made inside a function, where no other process finds it; "
@@ -162,16 +162,20 @@ def check_process(function: Callable[..., Any], where: str) -> None:
 
 
 def _uses(function: Callable[..., Any], name: str) -> bool:
-    """True where a function reads that local variable, or hands it to a function inside it."""
+    """Return whether a function reads that local variable, or hands it to a function inside it."""
     import dis  # Loads slowly, and few tools need it.
 
-    read = [found.argval for found in dis.get_instructions(function) if found.opname.startswith("LOAD_FAST")]
+    read = [
+        instruction.argval
+        for instruction in dis.get_instructions(function)
+        if instruction.opname.startswith("LOAD_FAST")
+    ]
     # From Python 3.13 on one instruction may load two variables: its argval is then a tuple of names.
-    return name in function.__code__.co_cellvars or any(name == one or name in one for one in read)
+    return name in function.__code__.co_cellvars or any(name == argument or name in argument for argument in read)
 
 
 def _behind_self(function: Callable[..., Any], where: str) -> list[inspect.Parameter]:
-    """The parameters that the agent is offered: Python hands a method its first one."""
+    """Return the parameters that the agent is offered: all after the first, which Python passes."""
     signature = inspect.signature(function)
     first = next(iter(signature.parameters.values()), None)
     if first is None or (first.name != "self" and first.annotation is not first.empty):
@@ -193,7 +197,7 @@ def _hints(function: Callable[..., Any], where: str) -> dict[str, Any]:
 
 
 def _check_parameter(parameter: inspect.Parameter, where: str, hints: Mapping[str, Any]) -> None:
-    """It can be called by name, has a type, and a default of that type."""
+    """Check that a parameter can be called by name, has a type, and a default of that type."""
     if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
         raise EnvironmentDefect(
             f"{where}: parameter {parameter} cannot be called by name; list the parameters one by one, without * or /"
@@ -212,21 +216,21 @@ def _check_parameter(parameter: inspect.Parameter, where: str, hints: Mapping[st
     try:
         TypeAdapter(hints[parameter.name]).validate_python(parameter.default)
     except ValidationError as error:
-        said = "; ".join(item["msg"] for item in error.errors(include_url=False))
+        fault = "; ".join(item["msg"] for item in error.errors(include_url=False))
         optional = " (None needs `| None` in the type)" if parameter.default is None else ""
         raise EnvironmentDefect(
-            f"{where}: the default {parameter.default!r} of {parameter.name!r} does not fit its type: {said}{optional}"
+            f"{where}: the default {parameter.default!r} of {parameter.name!r} does not fit its type: {fault}{optional}"
         ) from error
-    except PydanticUserError:  # A type that pydantic does not know is told by name where the model is made.
+    except PydanticUserError:  # A type unknown to pydantic is reported with its name where the model is made.
         return
 
 
 def _field(parameter: inspect.Parameter, description: str | None) -> FieldInfo:
-    """The parameter's default and alias; a description in `Annotated[..., Field(...)]` wins over the docstring's."""
+    """Return the parameter's default and alias; a description in `Annotated[..., Field(...)]` has priority."""
     default = ... if parameter.default is parameter.empty else parameter.default
-    told = {"description": description} if description else {}
+    extra = {"description": description} if description else {}
     annotated = getattr(parameter.annotation, "__metadata__", ())
     if any(isinstance(item, FieldInfo) and item.description for item in annotated):
-        told = {}
-    made: FieldInfo = Field(default, alias=parameter.name, **told)  # type: ignore[call-overload]
-    return made
+        extra = {}
+    field: FieldInfo = Field(default, alias=parameter.name, **extra)  # type: ignore[call-overload]
+    return field

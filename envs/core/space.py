@@ -19,7 +19,7 @@ _LETTERS = string.ascii_letters + string.digits + " .,"
 
 
 class TextSpace(Space[str]):
-    """Every `str` is in it; samples are short and printable, and hold no call."""
+    """Space of every `str`; samples are short and printable, and hold no call."""
 
     def __init__(self) -> None:
         super().__init__(shape=None, dtype=None)
@@ -30,11 +30,11 @@ class TextSpace(Space[str]):
         return False
 
     def contains(self, x: Any) -> bool:
-        """True for any string."""
+        """Return True for any string."""
         return isinstance(x, str)
 
     def sample(self, mask: Any | None = None, probability: Any | None = None) -> str:
-        """A random string; masks mean nothing here and are ignored."""
+        """Return a random string; masks have no meaning here and are ignored."""
         picks = self.np_random.integers(len(_LETTERS), size=int(self.np_random.integers(1, 33)))
         return "".join(_LETTERS[pick] for pick in picks)
 
@@ -49,7 +49,7 @@ class TextSpace(Space[str]):
 
 
 TEXT = TextSpace()
-"""The one instance that every environment shares: a thousand environments need no thousand spaces."""
+"""Shared instance for all environments, to save memory."""
 
 _ANSWERS: tuple[tuple[Any, Callable[..., Any]], ...] = (
     (create_zero_array, lambda space: ""),

@@ -1,4 +1,4 @@
-"""What does not change from episode to episode: an author's object with its tasks, seats and tools, read once.
+"""Constants of an environment: an author's object with its tasks, seats and tools, read once for all episodes.
 
 All machines that play one author's object share one Spec: a thousand idle slots cost no more than their machines.
 """
@@ -22,7 +22,7 @@ from palaestra.errors import EnvironmentDefect, UsageError
 
 
 class Offer:
-    """The tools that a seat may call."""
+    """Tools that a seat may call."""
 
     __slots__ = ("described", "schemas", "table")
 
@@ -34,7 +34,7 @@ class Offer:
 
 
 _offer = lru_cache(maxsize=1024)(Offer)
-"""One for all objects of a class: a thousand of them need no thousand schemas."""
+"""Cache of offers, shared by all objects of a class."""
 
 
 @lru_cache(maxsize=256)
@@ -46,8 +46,8 @@ class Spec:
     """Constants of one author's object."""
 
     def __init__(self, author: ToolEnv, tasks: Callable[[ToolEnv], Sequence[Task]], name: str = "") -> None:
-        """`tasks` is asked when the first episode begins. `name` is what errors call it, its id for example."""
-        check_values(author)  # A constructor may have set some.
+        """`tasks` is called when the first episode begins. `name` is the name used in errors, for example the id."""
+        check_values(author)  # A constructor may have set some values.
         self.author, self._load = author, tasks
         self.name = name or type(author).__name__
         self.owner = type(author).__name__
@@ -60,44 +60,44 @@ class Spec:
         tools = merge(self.owner, author._tools, kits)
         self.offers = {seat: _offer(tuple(self._tools_of(seat, tools))) for seat in self.seats}
         self.inline = all(tool.mode is Mode.INLINE for tool in tools.values())
-        """No tool waits."""
+        """True if no tool waits."""
         self.judged = type(author).reward is not ToolEnv.reward
-        """It has a `reward`; a game may do without."""
+        """True if the class has a `reward`; a game may have none."""
         reward: Any = author.reward
         self.reward_waits = self.judged and (iscoroutinefunction(reward) or bool(getattr(reward, "waits", False)))
         self.conditions = _conditions(tuple({**DEADLINES, **author.deadlines}.items()))
         self.own_final = type(author).final is not ToolEnv.final
         self.has_kits = bool(author.toolkits)
-        # Read at each turn: an attribute of ours is half the price of one that a class and its bases may hold.
+        # Read at each turn: an attribute here is twice as fast as one looked up in a class and its bases.
         self.max_turns, self.max_turn_calls = int(author.max_turns), int(author.max_turn_calls)
-        self.max_result_chars = int(author.max_result_chars)
+        self.max_result_chars, self.max_kept_chars = int(author.max_result_chars), int(author.max_kept_chars)
         self.parts = author.parts
         self.parse = formats.get(author.format).parse
         self._tasks: Sequence[Task] | None = None
 
     @property
     def tasks(self) -> Sequence[Task]:
-        """The problems of its split. Fixed data is loaded once for all machines."""
+        """Tasks of the split. Fixed data is loaded once for all machines."""
         if self._tasks is None:
-            found = self._load(self.author)
-            if not len(found):
+            tasks = self._load(self.author)
+            if not len(tasks):
                 raise EnvironmentDefect(
                     f"{self.owner}.task_set({self.author.split!r}) is empty; expected at least one Task"
                 )
-            if isinstance(found, list | tuple):  # Named once, and not again in every episode.
-                found = [check_task(self.owner, task, f"{self.author.split}/{at}") for at, task in enumerate(found)]
-            self._tasks = found
+            if isinstance(tasks, list | tuple):  # Give ids once, and not again in every episode.
+                tasks = [check_task(self.owner, task, f"{self.author.split}/{at}") for at, task in enumerate(tasks)]
+            self._tasks = tasks
         return self._tasks
 
     def task(self, index: int) -> Task:
-        """One problem."""
+        """Return one task."""
         tasks = self.tasks
         if not 0 <= index < len(tasks):
             raise UsageError(f"task {index} does not exist; {self.name} has tasks 0 to {len(tasks) - 1}")
         return check_task(self.owner, tasks[index], f"{self.author.split}/{index}")
 
     def start_of(self, starts: Mapping[Seat, Start]) -> Start:
-        """Any of the starts of an episode, which agree in task and seed."""
+        """Return any of the starts of an episode, after a check that they agree in task and seed."""
         if self.solo and len(starts) == 1:
             start = starts.get(None)
             if start is None or start.seat is not None:

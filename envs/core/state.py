@@ -1,4 +1,4 @@
-"""Where an episode stands: everything that it has changed, in one object, for each seat what it heard, said and called.
+"""State of an episode: all that it has changed, in one object, with the messages and calls of each seat.
 
 Left out: what changes it (`machine`), and copying it (`branches`).
 """
@@ -14,11 +14,10 @@ from palaestra.episode import Attempt, Call, Ending, Event, Message, Start, Task
 from palaestra.errors import UsageError
 
 Seat = str | None
-"""Who plays; None where there is one seat, which needs no name."""
+"""Name of a seat; None where there is one seat, which needs no name."""
 NOTHING: Mapping[Any, Any] = {}
 Events = dict[Seat, Event]
-"""What happened: seats that are asked for their turn, or every seat's ending at once. Empty where others are waited
-for."""
+"""Events by seat: those of the seats to move, or every seat's ending at once. Empty while other seats are awaited."""
 
 
 class Dialogue:
@@ -28,47 +27,47 @@ class Dialogue:
 
     def __init__(self, start: Start, slot: int, messages: list[Message]) -> None:
         self.start, self.slot, self.messages = start, slot, messages
-        """`slot` is the place of an arena that its events name."""
+        """`slot` is the slot of the arena that its events name."""
         self.calls: list[Call] = []
         self.answer: str | None = None
         self.turns = self.heard = self.left = 0
-        """Turns taken; messages that it has been shown or has said itself; turns left before it must have answered,
-        above 0 while it is asked."""
+        """Turns taken; messages that the agent has seen or written; turns left before it must have answered, above 0
+        while it is to move."""
         self.busy = False
-        """Its calls are running."""
+        """True while its calls run."""
 
     def hear(self, text: str, role: str = "user", **more: str) -> None:
-        """A message to the agent. The start's prefix follows the first one of the user's."""
+        """Append a message to the agent. The start's prefix follows the first user message."""
         first = role == "user" and all(message["role"] != "user" for message in self.messages)
         self.messages.append({"role": role, **more, "content": clean(text)})
         if first:
             self.messages += self.start.prefix
 
     def say(self, text: str) -> None:
-        """A turn of the agent."""
+        """Append a turn of the agent."""
         self.turns += 1
         self.messages.append({"role": "assistant", "content": text})
         self.heard = len(self.messages)
 
     def news(self) -> tuple[Message, ...]:
-        """The messages that are new to the agent."""
+        """Return the messages that the agent has not seen yet, and mark them as seen."""
         new = tuple(self.messages[self.heard :])
         self.heard = len(self.messages)
         return new
 
     def event(self, schemas: tuple[Mapping[str, Any], ...]) -> Event:
-        """What it is asked with."""
+        """Return the event that asks the seat for its turn."""
         return Event(self.slot, self.start, self.news(), schemas, None, None, NOTHING)
 
     def unanswered(self) -> tuple[Message, ...]:
-        """All that came after its last turn, whether it was new before or not."""
+        """Return all messages after the agent's last turn, also those that it has seen."""
         if not self.turns:
             return tuple(self.messages)
-        last = max(place for place, message in enumerate(self.messages) if message["role"] == "assistant")
+        last = max(position for position, message in enumerate(self.messages) if message["role"] == "assistant")
         return tuple(self.messages[last + 1 :])
 
     def copied(self) -> "Dialogue":
-        """One that goes on by itself. Messages and calls never change: only the lists are copied."""
+        """Return an independent copy. Messages and calls never change: only the lists are copied."""
         twin = Dialogue(self.start, self.slot, self.messages.copy())
         twin.calls, twin.answer, twin.turns = self.calls.copy(), self.answer, self.turns
         twin.left, twin.heard = self.left, self.heard
@@ -76,19 +75,19 @@ class Dialogue:
 
 
 class Expected(NamedTuple):
-    """What a Pending of an episode is for."""
+    """Purpose of a Pending of an episode."""
 
     role: str
-    """start, calls, world, final, end or closing."""
+    """One of start, calls, world, final, end and closing."""
     state: "State | None"
     seat: Seat = None
     items: Any = None
-    """Of calls: in call order, a Call where nothing is to be run. Of a start: the toolkit's place. Of world and final:
-    who declares. Of the end: the rewards and the closings."""
+    """For calls: in call order, a Call where nothing is to be run. For start: the toolkit's index. For world and final:
+    the takers. For end: the rewards and the closings."""
 
 
 class State:
-    """An episode, of all its seats."""
+    """State of an episode, with all its seats."""
 
     __slots__ = (
         "broken", "closed", "course", "endings", "failure", "final", "out", "owners", "play", "problem", "returned",
@@ -99,52 +98,54 @@ class State:
         self.problem, self.seed, self.play, self.seats = problem, seed, play, seats
         """`play` is the author's object as this episode has it."""
         self.course: Course | None = None
-        """Of a game; None for one seat."""
+        """Rounds of a game; None for one seat."""
         self.owners: Mapping[Any, Mapping[str, Any]] = NOTHING
-        """For each seat, whose method a tool of a toolkit is."""
+        """Toolkit of each tool, by seat."""
         self.out = 0
-        """Pendings that have not come back."""
+        """Number of Pendings that have not come back."""
         self.stopping: tuple[Ending, Seat, str, str] | None = None
-        """How it was ended from outside while calls ran; it ends when they are back."""
+        """Arguments of a stop from outside while calls ran; it happens when they are back."""
         self.endings: Mapping[Seat, tuple[Ending, str]] | None = None
-        """For each seat its ending and fault; None while the episode runs."""
+        """Ending and fault of each seat; None while the episode runs."""
         self.broken = self.closed = False
-        """Whether the infrastructure failed it; whether its toolkits are closed, or on their way."""
+        """True if the infrastructure failed; true if the toolkits are closed or closing."""
         self.final: Mapping[str, Any] = NOTHING
         self.returned: Mapping[Any, Any] | None = None
-        """What each seat's reward comes to, where the course of a game has said it."""
+        """Reward of each seat, if the rounds of a game returned it; else None."""
         self.failure: BaseException | None = None
-        """What an author's reward raised; raised again once the toolkits are closed."""
+        """Exception of an author's reward; raised again once the toolkits are closed."""
 
     @property
     def slot(self) -> int:
-        """The place of its first seat, for errors to name."""
+        """Slot of its first seat, for errors."""
         return next(iter(self.seats.values())).slot
 
     @property
     def fault(self) -> str:
-        """What broke it."""
+        """Fault of the episode; "" if it has none."""
         return "" if self.endings is None else next(iter(self.endings.values()))[1]
 
     def wait(self, works: Sequence[Work], role: str, seat: Seat = None, items: Any = None) -> Pending:
-        """Something has to be done before the episode goes on."""
+        """Return a Pending of these jobs, which must finish before the episode continues."""
         self.out += 1
         return Pending(works, Expected(role, self, seat, items))
 
     def break_off(self, fault: str) -> None:
-        """The infrastructure failed: a game breaks as a whole, so that all of it can be played again."""
+        """End the episode BROKEN: a game breaks as a whole, so that all of it can be played again."""
         self.endings, self.broken = dict.fromkeys(self.seats, (Ending.BROKEN, fault)), True
 
     def attempt(self, seat: Seat) -> Attempt:
-        """What has happened in a seat so far. A thread that hangs in a tool may hold the lists: they are copied."""
-        one = self.seats[seat]
+        """Return the attempt of a seat so far. Lists are copied, since a thread that hangs in a tool may hold them."""
+        dialogue = self.seats[seat]
         worlds = () if self.course is None else tuple(self.course.worlds)
-        messages = one.start.own(one.messages)
-        return Attempt(self.problem, messages, one.answer, tuple(one.calls), one.turns, self.final, seat, worlds)
+        messages = dialogue.start.own(dialogue.messages)
+        return Attempt(
+            self.problem, messages, dialogue.answer, tuple(dialogue.calls), dialogue.turns, self.final, seat, worlds
+        )
 
 
 def episode_of(author: ToolEnv, problem: Task, seed: int) -> ToolEnv:
-    """A shallow copy of an author's object for one episode."""
+    """Return a shallow copy of an author's object for one episode."""
     play: ToolEnv = object.__new__(type(author))
     play.__dict__.update(author.__dict__)
     play.problem, play._seed = problem, seed
@@ -152,7 +153,7 @@ def episode_of(author: ToolEnv, problem: Task, seed: int) -> ToolEnv:
 
 
 def not_open(state: State | None, verb: str) -> UsageError:
-    """What to say where no episode runs."""
+    """Return the error for a call while no episode runs."""
     if state is None or state.endings is None:
         return UsageError(f"{verb} before an episode has begun; call reset (or begin) first")
     ending = next(iter(state.endings.values()))[0]

@@ -24,7 +24,7 @@ _EVAL_SHARE = 5
 
 
 def split_of(prompt: str) -> str:
-    """The split a prompt belongs to; about one in five is eval."""
+    """Return the split of a prompt; about one in five is eval."""
     digest = blake2b(prompt.encode("utf-8", "surrogatepass"), digest_size=4).digest()
     return "eval" if int.from_bytes(digest, "big") % _EVAL_SHARE == 0 else "train"
 
@@ -36,10 +36,10 @@ def check_split(split: str) -> None:
 
 
 def check_task(owner: str, task: Task, name: str) -> Task:
-    """A task as it should be, with its id filled in."""
-    found: object = task  # Authors are not all checked by mypy.
-    if not isinstance(found, Task):
-        raise EnvironmentDefect(f"{owner}: a task is {str(found)[:100]!r}; expected a Task(prompt=..., answer=...)")
+    """Check a task, and return it with its id filled in."""
+    candidate: object = task  # Not every author's code is checked by mypy.
+    if not isinstance(candidate, Task):
+        raise EnvironmentDefect(f"{owner}: a task is {str(candidate)[:100]!r}; expected a Task(prompt=..., answer=...)")
     prompt: object = task.prompt
     if not isinstance(prompt, str) or not prompt:
         raise EnvironmentDefect(f"{owner}: a task's prompt is {str(prompt)[:100]!r}; expected a non-empty string")
@@ -47,20 +47,20 @@ def check_task(owner: str, task: Task, name: str) -> Task:
 
 
 class _Hashed(ISpawnableSeedSequence):
-    """Seeds a bit generator with a hash of a text. Every task needs a generator of its own, and numpy's SeedSequence
-    takes longer to seed one than most tasks take to be drawn: five times as long as this."""
+    """Seed sequence made from a hash of a text. Every task needs its own generator, and numpy's SeedSequence takes
+    longer to seed one than most tasks take to be drawn: five times as long as this."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._children = 0
 
     def generate_state(self, n_words: int, dtype: Any = np.uint32) -> NDArray[Any]:
-        """So many words, for numpy."""
+        """Return `n_words` words of the hash, for numpy."""
         size = n_words * np.dtype(dtype).itemsize
         return np.frombuffer(blake2b(self._text.encode(), digest_size=size).digest(), dtype)
 
     def spawn(self, n_children: int) -> list[Self]:
-        """Seeds for generators that an author splits off."""
+        """Return seeds for generators that an author splits off."""
         first, self._children = self._children, self._children + n_children
         return [type(self)(f"{self._text}/{child}") for child in range(first, self._children)]
 
@@ -91,7 +91,7 @@ class ProceduralTasks(Sequence[Task]):
             index += PROCEDURAL_LENGTH
         if not 0 <= index < PROCEDURAL_LENGTH:
             raise IndexError(f"task {index}; a procedural set has tasks 0 to {PROCEDURAL_LENGTH - 1}")
-        # numpy takes any ISeedSequence here, and says so; its stubs do not.
+        # numpy accepts any ISeedSequence here, as documented; its type stubs do not.
         bits = np.random.PCG64(_Hashed(f"{self._owner}/{index}"))  # type: ignore[arg-type]
         rng = np.random.Generator(bits)
         name = f"{self._split}/{index}"
@@ -105,7 +105,8 @@ class ProceduralTasks(Sequence[Task]):
         )
 
     def _drawn(self, rng: np.random.Generator) -> Task:
-        """One draw. What the first two both assign to the author's object is no cache: it belongs to the problem."""
+        """Draw one task. Refuse an attribute that the first two draws both set on the author's object: it belongs to
+        the problem."""
         author = getattr(self._draw, "__self__", None)
         if self._watched == 2 or not hasattr(author, "__dict__"):
             return self._draw(rng)

@@ -1,8 +1,8 @@
 """The decorator that makes a typed method a tool, and what a class knows about its tools.
 
-What an author wrote is checked when the class is made (`signature` reads the parameters). A tool checks a call's
-arguments and makes the text of a result. Left out: running a call (`calls`), and threads, loops, processes and further
-tries (`envs.running`).
+The author's code is checked when the class is defined (`signature` reads the parameters). A tool checks a call's
+arguments and makes the text of a result. Left out: running a call (`calls`), and threads, loops, processes and retries
+(`envs.running`).
 """
 
 import inspect
@@ -29,7 +29,7 @@ _NAME = r"^[A-Za-z_][A-Za-z0-9_.-]{0,63}$"
 
 @checked(frozen=True, slots=True, config=ConfigDict(strict=True, extra="forbid"))
 class ToolOptions:
-    """What was written at the decorator."""
+    """Options of the decorator, checked."""
 
     name: Annotated[str, Field(pattern=_NAME)] | None = None
     timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
@@ -85,23 +85,23 @@ def tool(function: Any = None, /, **options: Any) -> Any:
     if isinstance(options.get("transient"), type):
         options["transient"] = (options["transient"],)
     try:
-        made = ToolOptions(**options)
+        tool_options = ToolOptions(**options)
     except ValidationError as error:
-        found = error.errors(include_url=False)[0]
-        option = str(found["loc"][0])
-        known = [field.name for field in fields(ToolOptions)]
-        if option not in known:
-            close = get_close_matches(option, known, n=1)
-            hint = f"is {close[0]!r} meant?" if close else f"expected {', '.join(known)}"
+        problem = error.errors(include_url=False)[0]
+        option = str(problem["loc"][0])
+        option_names = [field.name for field in fields(ToolOptions)]
+        if option not in option_names:
+            close = get_close_matches(option, option_names, n=1)
+            hint = f"is {close[0]!r} meant?" if close else f"expected {', '.join(option_names)}"
             raise EnvironmentDefect(f"@tool has no option {option!r}; {hint}") from None
-        raise EnvironmentDefect(f"@tool({option}={options[option]!r}): {found['msg']}") from None
+        raise EnvironmentDefect(f"@tool({option}={options[option]!r}): {problem['msg']}") from None
 
     def mark(method: Any) -> Any:
         if not inspect.isfunction(method):
             raise EnvironmentDefect(
                 f"@tool was put on a {type(method).__name__}; put it directly on a method (above no other decorator)"
             )
-        setattr(method, _MARK, made)
+        setattr(method, _MARK, tool_options)
         return method
 
     return mark if function is None else mark(function)
@@ -109,34 +109,34 @@ def tool(function: Any = None, /, **options: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tool:
-    """A tool as its class knows it; the instance that owns it comes with the call."""
+    """A tool of a class; the instance that owns it comes with the call."""
 
     name: str
     attribute: str
-    """The method's name, which may differ from what the agent calls."""
+    """Name of the method, which may differ from the name that the agent calls."""
     function: Callable[..., Any]
     conditions: Conditions
-    """Where it runs, and for how long."""
+    """Mode (where the tool runs), timeout, retries and limit."""
     schema: Mapping[str, Any]
-    """In the OpenAI form."""
+    """Schema in the OpenAI form."""
     signature: ArgumentReader
     terminal: bool = False
 
     @property
     def mode(self) -> Mode:
-        """Where it runs."""
+        """Place where the tool runs: inline, in a thread, on the loop or in a process."""
         return self.conditions.mode
 
     @property
     def timeout(self) -> float:
-        """Our own deadline, in seconds."""
+        """Timeout of a call, in seconds."""
         return self.conditions.seconds
 
     def validate(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The arguments as the method wants them; a ToolError in one line where they do not fit."""
+        """Return the arguments as the method takes them; raise a ToolError in one line where they do not fit."""
         plain = self.signature.plain
         if plain is not None and len(arguments) == len(plain):
-            # Most calls fit as they are; seeing that takes a fifth of the time in which pydantic says the same.
+            # Most calls fit as they are; this check takes a fifth of pydantic's time.
             for name, kind in plain:
                 if type(arguments.get(name)) is not kind:
                     break
@@ -145,33 +145,35 @@ class Tool:
         try:
             return self.signature.read(arguments)
         except ValidationError as error:
-            found = error.errors(include_url=False, include_context=False, include_input=False)
+            problems = error.errors(include_url=False, include_context=False, include_input=False)
             wrong = "; ".join(
-                ".".join(map(str, item["loc"])) + ": " + " ".join(item["msg"].split()) for item in found[:5]
+                ".".join(map(str, item["loc"])) + ": " + " ".join(item["msg"].split()) for item in problems[:5]
             )
         except ToolError as error:
             wrong = str(error)
         raise ToolError(f"wrong arguments for {self.name}: {wrong}. {self.usage()}")
 
     def received(self, arguments: Mapping[str, Any], values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What the method receives as plain data: `arguments` itself where their check changed nothing."""
-        found = {name: as_received(arguments.get(name), value) for name, value in values.items()}
-        same = found.keys() == arguments.keys() and all(found[name] is arguments[name] for name in found)
-        return arguments if same else found
+        """Return what the method receives as plain data: `arguments` itself if their check changed nothing."""
+        plain_values = {name: as_received(arguments.get(name), value) for name, value in values.items()}
+        same = plain_values.keys() == arguments.keys() and all(
+            plain_values[name] is arguments[name] for name in plain_values
+        )
+        return arguments if same else plain_values
 
     def text(self, result: Any) -> str:
-        """What a result tells the agent: a text as it is, all else as JSON. A `Done` where it ends the episode."""
+        """Return a result as text for the agent: a text as it is, all else as JSON; a `Done` if it ends the episode."""
         if type(result) is str and not self.terminal:
             return result
-        told = result if isinstance(result, str) else as_json(self.name, result)
-        return Done(told) if self.terminal and not isinstance(told, Done) else told
+        result_text = result if isinstance(result, str) else as_json(self.name, result)
+        return Done(result_text) if self.terminal and not isinstance(result_text, Done) else result_text
 
     def __deepcopy__(self, memo: object) -> "Tool":
-        """Itself: it belongs to its class, and its limit to all."""
+        """Return the tool itself: it belongs to its class, and its limit is shared by all."""
         return self
 
     def usage(self) -> str:
-        """One line that says what the tool takes."""
+        """Return one line that lists the tool's arguments."""
         parameters: Mapping[str, Any] = self.schema["function"]["parameters"]
         required = parameters.get("required", ())
         names = [name if name in required else f"{name} (optional)" for name in parameters["properties"]]
@@ -179,7 +181,7 @@ class Tool:
 
 
 def collect(owner: type) -> dict[str, Tool]:
-    """The tools of a class by the names the agent uses, in the order they were written, base classes first."""
+    """Return the tools of a class by the names the agent uses, in the order they were written, base classes first."""
     attributes: dict[str, None] = {}
     for base in reversed(owner.__mro__):
         for key, value in vars(base).items():
@@ -190,25 +192,25 @@ def collect(owner: type) -> dict[str, Tool]:
                     f"{owner.__name__}.{key} is a tool inside a {hidden}, which the agent would not be offered; "
                     f"write a plain method with @tool and no {hidden}"
                 )
-    found: dict[str, Tool] = {}
+    tools: dict[str, Tool] = {}
     for attribute in attributes:
         function = inspect.getattr_static(owner, attribute)
         if _options(function) is None:  # Overridden without the decorator: no longer a tool.
             continue
-        made = make(function, attribute, owner.__name__)
-        if made.name in found:
+        added = make(function, attribute, owner.__name__)
+        if added.name in tools:
             raise EnvironmentDefect(
-                f"{owner.__name__} has two tools named {made.name!r} ({found[made.name].attribute} and {attribute}); "
+                f"{owner.__name__} has two tools named {added.name!r} ({tools[added.name].attribute} and {attribute}); "
                 "rename one with @tool(name=...)"
             )
-        found[made.name] = made
-    return found
+        tools[added.name] = added
+    return tools
 
 
 def in_place(tools: Mapping[str, Tool]) -> dict[str, Tool]:
-    """The same tools, run by whoever calls them: for an instance whose `async def` methods never wait."""
+    """Return the same tools, run in place: for an instance whose `async def` methods never wait."""
     return {
-        name: replace(found, conditions=replace(found.conditions, mode=Mode.INLINE)) for name, found in tools.items()
+        name: replace(plain, conditions=replace(plain.conditions, mode=Mode.INLINE)) for name, plain in tools.items()
     }
 
 
@@ -217,13 +219,13 @@ def _options(value: Any) -> ToolOptions | None:
 
 
 def _wrapped(value: Any) -> str:
-    """The kind of what a marked method was put into, such as a staticmethod; "" where there is none."""
+    """Return the kind of wrapper around a marked method, such as "staticmethod"; "" where there is none."""
     return type(value).__name__ if _options(inner_function(value)) is not None else ""
 
 
 @cache
 def make(function: Callable[..., Any], attribute: str, owner: str) -> Tool:
-    """Read one decorated method."""
+    """Return the tool of one decorated method."""
     options = _options(function)
     assert options is not None
     where = f"{owner}.{attribute}"
@@ -248,14 +250,14 @@ def make(function: Callable[..., Any], attribute: str, owner: str) -> Tool:
 
 
 def _mode(function: Callable[..., Any], options: ToolOptions, where: str) -> Mode:
-    """Where it runs; options that could not be kept there are refused."""
+    """Return where a tool runs; refuse options that cannot be enforced there."""
     asynchronous = inspect.iscoroutinefunction(function)
     kinds = [("blocking=True", options.blocking), ("process=True", options.process)]
-    given = [name for name, set_ in kinds if set_]
-    if asynchronous and given:
-        drop = given[0].removesuffix("=True")
-        raise EnvironmentDefect(f"{where} is an async def with {given[0]}; drop {drop}, it is for plain methods")
-    if len(given) == 2:
+    flags = [name for name, set_ in kinds if set_]
+    if asynchronous and flags:
+        drop = flags[0].removesuffix("=True")
+        raise EnvironmentDefect(f"{where} is an async def with {flags[0]}; drop {drop}, it is for plain methods")
+    if len(flags) == 2:
         raise EnvironmentDefect(f"{where} has blocking=True and process=True; a tool runs in one place, drop one")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise EnvironmentDefect(f"{where} is a generator; a tool returns its whole result, so drop the yield")

@@ -35,91 +35,91 @@ class Toolkit:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.tools = collect(cls)
-        for found in cls.tools.values():
-            if hasattr(Toolkit, found.attribute):
+        for tool in cls.tools.values():
+            if hasattr(Toolkit, tool.attribute):
                 raise EnvironmentDefect(
-                    f"{cls.__name__}.{found.attribute} is a tool but replaces Toolkit.{found.attribute}; "
-                    f"rename the method and keep the agent's name with @tool(name={found.name!r})"
+                    f"{cls.__name__}.{tool.attribute} is a tool but replaces Toolkit.{tool.attribute}; "
+                    f"rename the method and keep the agent's name with @tool(name={tool.name!r})"
                 )
         for name in ("start", "close", "final", "snapshot", "restore"):
             check_method(cls, name, getattr(Toolkit, name), awaited=name in ("start", "close", "final"))
 
     def start(self, task: Task, rng: np.random.Generator) -> None:
-        """An episode begins. An exception here ends it BROKEN, since the agent has not acted yet.
+        """Begin an episode. An exception here ends it BROKEN, since the agent has not acted yet.
 
-        What the next episode would meet too is raised instead: UsageError, SandboxUnavailable, MissingExtra.
+        Errors that the next episode would meet too are raised: UsageError, SandboxUnavailable, MissingExtra.
         """
 
     def close(self) -> None:
-        """The episode is over; also called when it never ran to its end, and once more where nobody waited for that."""
+        """Release the episode's resources; also called for a dropped episode, and again if its start ends late."""
 
     def final(self) -> Mapping[str, Any]:
-        """What of the final state the reward may see, as plain data: it becomes `attempt.final`.
+        """Return the part of the final state that the reward may see, as plain data: it becomes `attempt.final`.
 
-        Taken once, when the episode ends, before the toolkit is closed; in a game also after each round.
+        It is called once, when the episode ends, before the toolkit is closed; in a game also after each round.
         """
         return {}
 
     def snapshot(self) -> Any:
-        """What the episode has left here, for branches. It is copied deeply, together with the rest of the episode.
+        """Return the state that the episode has left here, for branches. It is copied deeply with the episode.
 
-        What stands for something outside (a session's handle) defines `__deepcopy__`, and outlives `close`.
+        A handle of something outside (a session) defines `__deepcopy__`, and outlives `close`.
         """
         raise UsageError(f"{type(self).__name__} has no snapshots; write snapshot(self) and restore(self, state)")
 
     def restore(self, state: Any) -> None:
-        """Stand where `state` was taken, in place of `start`. `state` is a copy of our own."""
+        """Restore `state`, in place of `start`. `state` is a copy that belongs to this toolkit."""
         raise UsageError(f"{type(self).__name__} has no snapshots; write snapshot(self) and restore(self, state)")
 
 
 def check_toolkits(owner: str, toolkits: object) -> None:
-    """Refuse what is no sequence of toolkits' classes, or of functions that make toolkits."""
+    """Refuse a value that is not a sequence of toolkit classes, or of functions that make toolkits."""
     makers = toolkits if isinstance(toolkits, tuple | list) else (toolkits,)
-    names = [one.__name__ if isinstance(one, type) else type(one).__name__ for one in makers]
-    wanted = f"expected a tuple of classes: toolkits = ({', '.join(names)},)"
-    for one, name in zip(makers, names, strict=True):
-        if isinstance(one, Toolkit):
+    names = [maker.__name__ if isinstance(maker, type) else type(maker).__name__ for maker in makers]
+    expected = f"expected a tuple of classes: toolkits = ({', '.join(names)},)"
+    for maker, name in zip(makers, names, strict=True):
+        if isinstance(maker, Toolkit):
             raise EnvironmentDefect(
-                f"{owner}.toolkits has an instance of {name}, and every environment makes its own; {wanted}, or "
+                f"{owner}.toolkits has an instance of {name}, and every environment makes its own; {expected}, or "
                 f"functools.partial({name}, ...) where it takes arguments"
             )
-        made = one.func if isinstance(one, partial) else one
-        if isinstance(made, type) and not issubclass(made, Toolkit):
+        factory = maker.func if isinstance(maker, partial) else maker
+        if isinstance(factory, type) and not issubclass(factory, Toolkit):
             raise EnvironmentDefect(
-                f"{owner}.toolkits has {made.__name__}, which is no toolkit; write class {made.__name__}(Toolkit)"
+                f"{owner}.toolkits has {factory.__name__}, which is no toolkit; write class {factory.__name__}(Toolkit)"
             )
-        if not callable(one):
+        if not callable(maker):
             raise EnvironmentDefect(
-                f"{owner}.toolkits has {one!r:.60}; expected classes of toolkits, or functions that make one"
+                f"{owner}.toolkits has {maker!r:.60}; expected classes of toolkits, or functions that make one"
             )
     if makers is not toolkits:
-        raise EnvironmentDefect(f"{owner}.toolkits is {names[0]}, which is no tuple; {wanted}")
+        raise EnvironmentDefect(f"{owner}.toolkits is {names[0]}, which is no tuple; {expected}")
 
 
 def merge(owner: str, tools: Mapping[str, Tool], kits: Sequence[tuple[str, Mapping[str, Tool]]]) -> dict[str, Tool]:
-    """The environment's tools and its toolkits', by name."""
+    """Return the environment's tools and its toolkits' tools, by name."""
     table = dict(tools)
     for kit, offered in kits:
-        for name, found in offered.items():
+        for name, tool in offered.items():
             if name in table:
                 raise EnvironmentDefect(
                     f"{owner} has two tools named {name!r}, one of them in {kit}; rename one with @tool(name=...)"
                 )
-            table[name] = found
+            table[name] = tool
     return table
 
 
 def tools_of(make: Any) -> Mapping[str, Tool]:
-    """A toolkit's tools; a factory's are not known before it is called, and it is called once to ask."""
+    """Return a toolkit's tools. A factory is called once, because its tools are not known before."""
     if isinstance(make, partial) and isinstance(make.func, type):
         make = make.func
-    found: Mapping[str, Tool] | None = getattr(make, "tools", None)
-    return make().tools if found is None else found
+    tools: Mapping[str, Tool] | None = getattr(make, "tools", None)
+    return make().tools if tools is None else tools
 
 
 def mode_of(kit: Toolkit, method: str) -> Mode:
-    """Where `start`, `close` or `final` of a toolkit runs."""
+    """Return where `start`, `close` or `final` of a toolkit runs."""
     if iscoroutinefunction(getattr(kit, method)):
         return Mode.ASYNC
-    waits = not kit.tools or any(one.mode is not Mode.INLINE for one in kit.tools.values())
+    waits = not kit.tools or any(tool.mode is not Mode.INLINE for tool in kit.tools.values())
     return Mode.BLOCKING if waits else Mode.INLINE

@@ -1,6 +1,6 @@
-"""What a person or Gymnasium sees of an episode: observations, infos and their arrays, a printed transcript.
+"""Texts of an episode for people and for Gymnasium: observations, infos and their arrays, a printed transcript.
 
-Left out: chat templates. Only `agents.chat` turns messages into what a model reads.
+Left out: chat templates. Only `agents.chat` turns messages into a model's prompt.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,22 +16,22 @@ _INTEGER, _NUMBER, _OBJECT = np.dtype(np.int64), np.dtype(np.float64), np.dtype(
 
 
 def joined(messages: Iterable[Message]) -> str:
-    """The text of messages, as an observation."""
+    """Return the text of messages, as an observation."""
     return "\n".join([str(message.get("content") or "") for message in messages])
 
 
 def fresh(messages: Iterable[Message]) -> tuple[Message, ...]:
-    """Copies, so that who keeps an info cannot change the record."""
+    """Return copies, so that a caller who changes an info does not change the record."""
     return tuple(map(dict.copy, messages))
 
 
 def transcript(messages: Sequence[Message]) -> str:
-    """Messages with their roles, one after another, with nothing in them that a terminal would obey."""
+    """Return messages with their roles, one after another, without control characters of a terminal."""
     return "\n".join(f"{_label(message)}: {visible(str(message.get('content') or ''))}" for message in messages)
 
 
 def visible(text: str) -> str:
-    """Control characters spelled out: a model's text must not move a terminal's cursor."""
+    """Return the text with control characters spelled out: a model's text must not move a terminal's cursor."""
     if text.isprintable():
         return text
     return "".join(letter if letter in "\n\t" or letter.isprintable() else repr(letter)[1:-1] for letter in text)
@@ -43,26 +43,27 @@ def _label(message: Message) -> str:
 
 
 def stack(slots: Sequence[int], infos: Mapping[str, Any], size: int) -> dict[str, Any]:
-    """Infos of some slots, in ascending order, key by key, as one array a key with a mask `_key` of these slots.
+    """Return infos of some slots, in ascending order, as one array for each key with a mask `_key` of these slots.
 
-    The reward parts, which come part by part, become a dict of such arrays. Types do not depend on who reports first.
+    The reward parts, which come part by part, become a dict of such arrays. Types do not depend on which slot reports
+    first.
     """
-    found: dict[str, Any] = {}
+    arrays: dict[str, Any] = {}
     at = slice(None) if len(slots) == size else np.asarray(slots)
-    said = np.zeros(size, bool)
-    said[at] = True
+    present = np.zeros(size, bool)
+    present[at] = True
     for key, values in infos.items():
         if key == "parts":
-            found[key] = {name: _column(at, numbers, size, _NUMBER) for name, numbers in values.items()}
-            found[key] |= {f"_{name}": said.copy() for name in values}
+            arrays[key] = {name: _column(at, numbers, size, _NUMBER) for name, numbers in values.items()}
+            arrays[key] |= {f"_{name}": present.copy() for name in values}
         else:
-            found[key] = _column(at, values, size, _INTEGER if key in _INTEGERS else _OBJECT)
-        found[f"_{key}"] = said.copy()
-    return found
+            arrays[key] = _column(at, values, size, _INTEGER if key in _INTEGERS else _OBJECT)
+        arrays[f"_{key}"] = present.copy()
+    return arrays
 
 
 def _column(at: NDArray[np.int64] | slice, values: Sequence[Any], size: int, kind: "np.dtype[Any]") -> NDArray[Any]:
-    """An array with these values in it; `fromiter`, since assignment would take a tuple of messages apart."""
+    """Return an array with these values in it; `fromiter`, since assignment would unpack a tuple of messages."""
     column = np.fromiter(values, kind, len(values))
     if len(column) == size:
         return column

@@ -1,7 +1,7 @@
-"""A window on a long text: wrapped lines, so many tokens at a time, and where a pattern occurs.
+"""A window on a long text: wrapped lines, a limited number of tokens at a time, and search for a pattern.
 
 Search results, pages and files are all shown to an agent through it, in one form: "lines 1-40 of 312", then the lines.
-Tokens are counted as four letters each, since an environment knows no tokenizer.
+Tokens are counted as four letters each, since an environment has no tokenizer.
 """
 
 from collections.abc import Iterator, Sequence
@@ -9,19 +9,19 @@ from collections.abc import Iterator, Sequence
 from palaestra.errors import ToolError
 
 WIDTH = 100
-"""Characters of a line; longer ones are wrapped."""
+"""Most characters of a line; longer ones are wrapped."""
 TOKEN_CHARS = 4
 MAX_FOUND = 20
-"""Places of a pattern that are shown; the others are counted."""
+"""Most matches that are shown; the others are counted."""
 
 
 def wrapped(text: str) -> list[str]:
-    """The lines of a text, none longer than WIDTH."""
+    """Return the lines of a text, none longer than WIDTH."""
     return [part for line in text.splitlines() for part in wrapped_line(line)]
 
 
 def wrapped_line(line: str) -> list[str]:
-    """One line as several, broken at blanks where there are any; its indentation stays with the first."""
+    """Return one line as several, broken at blanks where there are any; its indentation stays with the first."""
     parts, at = [], 0
     while len(line) - at > WIDTH:
         cut = line.rfind(" ", at + 1, at + WIDTH + 1)
@@ -36,7 +36,7 @@ def wrapped_line(line: str) -> list[str]:
 
 
 def view(lines: Sequence[str], first: int = 1, tokens: int = 1024, last: int | None = None) -> str:
-    """The window that begins at line `first`, with its place; up to line `last`, or as many as fit in `tokens`."""
+    """Return the window from line `first`, with its line numbers; up to line `last`, or as many as fit in `tokens`."""
     if not lines:
         return "(nothing)"
     if not 1 <= first <= len(lines):
@@ -44,12 +44,12 @@ def view(lines: Sequence[str], first: int = 1, tokens: int = 1024, last: int | N
     end = window_end(lines, first, tokens)
     if last is not None:
         end = min(end, max(last, first))
-    shown = "\n".join(lines[first - 1 : end])
-    return shown if (first, end) == (1, len(lines)) else f"lines {first}-{end} of {len(lines)}\n{shown}"
+    text = "\n".join(lines[first - 1 : end])
+    return text if (first, end) == (1, len(lines)) else f"lines {first}-{end} of {len(lines)}\n{text}"
 
 
 def window_end(lines: Sequence[str], first: int, tokens: int) -> int:
-    """The last line that still fits; at least the first one."""
+    """Return the last line that still fits; at least the first one."""
     room = tokens * TOKEN_CHARS
     for number in range(first, len(lines) + 1):
         room -= len(lines[number - 1]) + 1
@@ -59,7 +59,7 @@ def window_end(lines: Sequence[str], first: int, tokens: int) -> int:
 
 
 def window_begin(lines: Sequence[str], last: int, tokens: int) -> int:
-    """The first line of the window that ends at line `last`: for scrolling up."""
+    """Return the first line of the window that ends at line `last`: for scrolling up."""
     room = tokens * TOKEN_CHARS
     for number in range(last, 0, -1):
         room -= len(lines[number - 1]) + 1
@@ -69,18 +69,18 @@ def window_begin(lines: Sequence[str], last: int, tokens: int) -> int:
 
 
 def places(lines: Sequence[str], pattern: str) -> Iterator[int]:
-    """The numbers of the lines that hold a text, in any case. No regular expression: some of those take hours."""
-    wanted = " ".join(pattern.split()).casefold()
-    if not wanted:
+    """Yield the numbers of the lines that hold a text, in any case. Regular expressions could run for hours."""
+    needle = " ".join(pattern.split()).casefold()
+    if not needle:
         raise ToolError("the pattern is empty; expected some words")
-    return (number for number, line in enumerate(lines, 1) if wanted in line.casefold())
+    return (number for number, line in enumerate(lines, 1) if needle in line.casefold())
 
 
 def find(lines: Sequence[str], pattern: str) -> str:
-    """Where a text occurs: each line with its number."""
-    found = list(places(lines, pattern))
-    if not found:
+    """Return each line that holds a text, with its number."""
+    line_numbers = list(places(lines, pattern))
+    if not line_numbers:
         raise ToolError(f"no line holds {pattern[:80]!r}")
-    shown = [f"{number}: {lines[number - 1].strip()}" for number in found[:MAX_FOUND]]
-    more = f"\n({len(found) - MAX_FOUND} more lines)" if len(found) > MAX_FOUND else ""
-    return "\n".join(shown) + more
+    matches = [f"{number}: {lines[number - 1].strip()}" for number in line_numbers[:MAX_FOUND]]
+    more = f"\n({len(line_numbers) - MAX_FOUND} more lines)" if len(line_numbers) > MAX_FOUND else ""
+    return "\n".join(matches) + more

@@ -1,8 +1,8 @@
-"""Which prompts are the same, nearly the same, or hold one another: what the filters of a pool (`pool`) go by.
+"""Finding prompts that are the same, nearly the same, or hold one another, for the filters of a pool (`pool`).
 
-    same    equal once letter case, blanks, quotation marks and punctuation behind words are gone
+    same    equal once letter case, blanks, quotation marks and punctuation behind words are removed
     near    the same numbers, and 0.8 of all the runs of five words that either has are in both (Jaccard)
-    holds   0.8 of the runs of five words of a test are there, and all of its numbers
+    holds   0.8 of the runs of five words of a test are in the prompt, and all of its numbers
 
 What differs in a number is another question. Runs that one prompt in twenty has (and more than 20 prompts have) are a
 template's and count for nothing. The rule is exact: an index of each prompt's rarest runs finds all that may be near,
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 RUN = 5
 NEAR = 0.8
-"""As arXiv 2107.06499 has it for near duplicates of whole documents."""
+"""Smallest share of common runs, as in arXiv 2107.06499 for near duplicates of whole documents."""
 TEMPLATE, TEMPLATE_LEAST = 0.05, 20
 _DROPPED = re.compile('["“”„«»`¿¡？。，、；：！…]|[.,;:?]+(?=\\s|$)')
 _ALONE = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
@@ -30,13 +30,13 @@ _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 
 
 def key_of(prompt: str) -> str:
-    """Equal for prompts that are the same. Signs that mean something in mathematics stay."""
+    """Return a key that is equal for prompts that are the same. Signs of mathematics stay."""
     text = unicodedata.normalize("NFC", prompt).casefold().replace("’", "'")
     return " ".join(_WORD.findall(_DROPPED.sub(" ", text)))
 
 
 class Prompts:
-    """Different prompts, by the key of each. Those that are added are found by others that are near, or hold them."""
+    """Index of different prompts by their keys, which finds added prompts that are near, or held by others."""
 
     def __init__(self, keys: Sequence[str]) -> None:
         self._place = {key: at for at, key in enumerate(keys)}
@@ -47,7 +47,7 @@ class Prompts:
         self._keys = keys
 
     def add(self, key: str, *, test: bool = False) -> None:
-        """One that `near` finds from now on, or a test's, which `holds_test` finds."""
+        """Add a prompt for `near` to find, or a test's prompt for `holds_test` to find."""
         at = self._place[key]
         for run in self._rarest(at):
             if test:
@@ -56,28 +56,30 @@ class Prompts:
                 self._near[run, self._numbers[at]].append(at)
 
     def near(self, key: str) -> Iterator[str]:
-        """The keys among those added that are near."""
+        """Yield the keys of added prompts that are near."""
         at = self._place[key]
-        mine = {*self._runs[at].tolist()}
-        for other in {one for run in self._rarest(at) for one in self._near.get((run, self._numbers[at]), ())}:
-            shared = len(mine.intersection(self._runs[other].tolist()))
-            if shared >= NEAR * (len(mine) + len(self._runs[other]) - shared):
+        runs = {*self._runs[at].tolist()}
+        for other in {
+            candidate for run in self._rarest(at) for candidate in self._near.get((run, self._numbers[at]), ())
+        }:
+            shared = len(runs.intersection(self._runs[other].tolist()))
+            if shared >= NEAR * (len(runs) + len(self._runs[other]) - shared):
                 yield self._keys[other]
 
     def holds_test(self, key: str) -> bool:
-        """Whether one of the tests is in it, or nearly."""
+        """Return whether a prompt holds a prompt of the tests, or nearly."""
         at = self._place[key]
         if not self._tests:
             return False
-        mine, numbers = {*self._runs[at].tolist()}, {*self._numbers[at]}
-        for other in {one for run in mine for one in self._tests.get(run, ())}:
-            theirs = self._runs[other].tolist()
-            if numbers.issuperset(self._numbers[other]) and len(mine.intersection(theirs)) >= NEAR * len(theirs):
+        runs, numbers = {*self._runs[at].tolist()}, {*self._numbers[at]}
+        for other in {candidate for run in runs for candidate in self._tests.get(run, ())}:
+            test_runs = self._runs[other].tolist()
+            if numbers.issuperset(self._numbers[other]) and len(runs.intersection(test_runs)) >= NEAR * len(test_runs):
                 return True
         return False
 
     def _rarest(self, at: int) -> list[int]:
-        """So many runs that who shares enough of all has one of these."""
+        """Return so many of the rarest runs that any prompt which shares NEAR of all runs has one of them."""
         runs = self._runs[at]
         rarest: list[int] = runs[: len(runs) - ceil(NEAR * len(runs)) + 1].tolist() if len(runs) else []
         return rarest
@@ -89,12 +91,12 @@ def _runs(key: str) -> NDArray[np.int64]:
 
 
 def _by_rarity(runs: Sequence[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
-    """Each prompt's runs as numbers, the rarest of all prompts first; without those of templates."""
+    """Return each prompt's runs as numbers, the rarest of all prompts first, without those of templates."""
     if not runs:
         return []
     _, places, counts = np.unique(np.concatenate(runs), return_inverse=True, return_counts=True)
     ranks = np.empty(len(counts), np.int64)
     ranks[np.argsort(counts, kind="stable")] = np.arange(len(counts))
-    own = int(np.count_nonzero(counts <= max(TEMPLATE_LEAST, TEMPLATE * len(runs))))
-    ends = np.cumsum([len(one) for one in runs])[:-1]
-    return [np.sort(one[one < own]) for one in np.split(ranks[places], ends)]
+    run_count = int(np.count_nonzero(counts <= max(TEMPLATE_LEAST, TEMPLATE * len(runs))))
+    ends = np.cumsum([len(ranked_runs) for ranked_runs in runs])[:-1]
+    return [np.sort(ranked_runs[ranked_runs < run_count]) for ranked_runs in np.split(ranks[places], ends)]

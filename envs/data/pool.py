@@ -1,4 +1,4 @@
-"""A pool of training tasks from several files: what is ambiguous, comes twice, is in a test or does not fit goes.
+"""A pool of training tasks from several files, without rows that are ambiguous, repeated, in a test or unfit.
 
     rows -> for eval, no answer, contradicted -> in a test -> the same -> disputed -> unfit -> nearly the same -> kept
 
@@ -25,19 +25,19 @@ RULES = (
     *("for eval", "no answer", "contradicted", "in a test", "the same"),
     *("disputed", "unfit", "nearly the same"),
 )
-"""Why a row is dropped, in the order in which it is asked."""
+"""Reasons to drop a row, in the order in which they are tested."""
 ATTEMPTS, AGREED = 4, 0.75
-"""A label is disputed by so many attempts at least, of which this share gave one other answer."""
+"""A label is disputed where at least ATTEMPTS attempts exist, and the share AGREED of them gave one other answer."""
 _FORMULA = re.compile(r"[\\^_$=+*/<>]|(?<!\w)-|\b\w\s*-\s*\w\b")
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """The rows that are kept, in their order, and what became of all."""
+    """The rows that are kept, in their order, and the counts of all rows."""
 
     kept: tuple[PoolRow, ...]
     counts: Mapping[str, Mapping[str, int]]
-    """By source: `rows`, each of RULES, `kept`."""
+    """Counts by source: `rows`, each of RULES, `kept`."""
 
 
 def pooled(
@@ -47,66 +47,66 @@ def pooled(
     disputed: Collection[str] = (),
     fits: Callable[[str], bool] = lambda prompt: True,
 ) -> Pool:
-    """Apply the rules. `tests` are prompts that nothing of the pool may repeat, beside those of rows that are for eval;
-    `disputed` the keys that `disputed_by` has found; `fits` says of a prompt whether it is neither too easy nor too
-    hard.
+    """Apply the rules. No row of the pool may repeat a prompt of `tests` or of a row for eval; `disputed` holds keys
+    from `disputed_by`; `fits` returns whether a prompt is neither too easy nor too hard.
     """
     keys = [key_of(row.task.prompt) for row in rows]
     answered = any(not is_empty(row.task.answer) for row in rows)
-    own = [_alone(row, answered) for row in rows]
-    contradicted = _contradicted((key, row) for key, row, why in zip(keys, rows, own, strict=True) if not why)
+    own_reasons = [_alone(row, answered) for row in rows]
+    contradicted = _contradicted((key, row) for key, row, why in zip(keys, rows, own_reasons, strict=True) if not why)
     tested = {*map(key_of, tests), *(key for key, row in zip(keys, rows, strict=True) if row.for_eval)}
     prompts = Prompts([*dict.fromkeys([*tested, *keys])])
     for key in sorted(tested):
         prompts.add(key, test=True)
-    kept: dict[str, PoolRow] = {}
+    rows_by_key: dict[str, PoolRow] = {}
 
     def among_others(key: str, row: PoolRow) -> str:
         if key in contradicted:
             return "contradicted"
         if key in tested or prompts.holds_test(key):
             return "in a test"
-        if key in kept:
+        if key in rows_by_key:
             return "the same"
         if key in disputed:
             return "disputed"
         if not fits(row.task.prompt):
             return "unfit"
-        return "nearly the same" if any(_agree(kept[other], row) for other in prompts.near(key)) else ""
+        return "nearly the same" if any(_agree(rows_by_key[other], row) for other in prompts.near(key)) else ""
 
     counts: dict[str, Counter[str]] = {}
-    for key, row, alone in zip(keys, rows, own, strict=True):
+    for key, row, alone in zip(keys, rows, own_reasons, strict=True):
         why = alone or among_others(key, row)
         counts.setdefault(row.source, Counter()).update(("rows", why or "kept"))
         if not why:
-            kept[key] = row
+            rows_by_key[key] = row
             prompts.add(key)
     names = ("rows", *RULES, "kept")
     return Pool(
-        tuple(kept.values()), {source: {name: found[name] for name in names} for source, found in counts.items()}
+        tuple(rows_by_key.values()),
+        {source: {name: counter[name] for name in names} for source, counter in counts.items()},
     )
 
 
 def disputed_by(episodes: Iterable[Episode], least: int = ATTEMPTS, share: float = AGREED) -> set[str]:
-    """Keys of the prompts to which a model gives one answer again and again, and it is never right."""
-    said: dict[str, list[tuple[str, bool]]] = {}
+    """Return the keys of prompts to which a model repeatedly gives one answer that is never right."""
+    attempts_by_key: dict[str, list[tuple[str, bool]]] = {}
     for episode in episodes:
         if episode.reward is not None:
             answer = episode.attempt.answer
             name = "" if is_empty(answer) else answer_key(answer)
             solved = episode.parts.get("success", episode.reward) > 0
-            said.setdefault(key_of(episode.attempt.task.prompt), []).append((name, solved))
-    found = set()
-    for key, attempts in said.items():
+            attempts_by_key.setdefault(key_of(episode.attempt.task.prompt), []).append((name, solved))
+    disputed_keys = set()
+    for key, attempts in attempts_by_key.items():
         (answer, count), *_ = Counter(name for name, _ in attempts).most_common(1)
         wrong = answer and (answer, True) not in attempts
         if wrong and len(attempts) >= least and count >= share * len(attempts):
-            found.add(key)
-    return found
+            disputed_keys.add(key)
+    return disputed_keys
 
 
 def answer_key(answer: Any) -> str:
-    """Equal for answers that are the same: as numbers, else letter by letter in formulas, else in words."""
+    """Return a key that is equal for the same answers: as numbers, else by letter in formulas, else by words."""
     text = answer if isinstance(answer, str) else json.dumps(answer, sort_keys=True, ensure_ascii=False)
     plain = mathematics.plain(text)
     number = mathematics.number(plain) if len(plain) <= mathematics.MAX_ANSWER_CHARS else None
@@ -116,7 +116,7 @@ def answer_key(answer: Any) -> str:
 
 
 def _alone(row: PoolRow, answered: bool) -> str:
-    """Why a row is dropped, whatever the others say. Where none of all has an answer, the reward needs none."""
+    """Return why a row is dropped by itself, or "". Where no row at all has an answer, the reward needs none."""
     if row.for_eval:
         return "for eval"
     answer = row.task.answer
@@ -125,11 +125,11 @@ def _alone(row: PoolRow, answered: bool) -> str:
 
 
 def _answers(row: PoolRow) -> frozenset[str]:
-    """All that count as right."""
+    """Return the keys of all accepted answers."""
     task = row.task
-    listed = [*mathematics.alternatives(task.answer)] if isinstance(task.answer, str | list) else [task.answer]
+    answers = [*mathematics.alternatives(task.answer)] if isinstance(task.answer, str | list) else [task.answer]
     aliases = task.data.get("aliases")
-    return frozenset(map(answer_key, (*listed, *(aliases if isinstance(aliases, list) else ()))))
+    return frozenset(map(answer_key, (*answers, *(aliases if isinstance(aliases, list) else ()))))
 
 
 def _agree(first: PoolRow, second: PoolRow) -> bool:
@@ -137,8 +137,12 @@ def _agree(first: PoolRow, second: PoolRow) -> bool:
 
 
 def _contradicted(rows: Iterable[tuple[str, PoolRow]]) -> set[str]:
-    """Keys of the prompts of which two rows have no answer in common."""
-    found: dict[str, set[frozenset[str]]] = {}
+    """Return the keys of prompts of which two rows have no answer in common."""
+    answers_by_key: dict[str, set[frozenset[str]]] = {}
     for key, row in rows:
-        found.setdefault(key, set()).add(_answers(row))
-    return {key for key, sets in found.items() if any(one.isdisjoint(two) for one, two in combinations(sets, 2))}
+        answers_by_key.setdefault(key, set()).add(_answers(row))
+    return {
+        key
+        for key, sets in answers_by_key.items()
+        if any(first.isdisjoint(second) for first, second in combinations(sets, 2))
+    }

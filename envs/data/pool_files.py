@@ -1,10 +1,10 @@
-"""Files of training data in the columns of whoever made them, row by row, for a pool (`pool`).
+"""Files of training data in their published columns, row by row, for a pool (`pool`).
 
     tasks (`task_files`), questions (`question_files`), MegaScience (`science_files`), problems (`problem_files`)
 
-The first row's columns decide which it is. Unlike an environment, which refuses a file for one wrong row, this hands on
-what is wrong with it. Files that are published as tests (GAIA, HLE, xbench, WebWalkerQA, Bamboogle, PopQA, GPQA) are
-refused as training data. Of a test only the prompts are read.
+The first row's columns decide the format. An environment refuses a file for one wrong row; this module reports wrong
+rows and reads the others. Files that are published as tests (GAIA, HLE, xbench, WebWalkerQA, Bamboogle, PopQA, GPQA)
+are refused as training data. Of a test only the prompts are read.
 """
 
 import os
@@ -32,14 +32,14 @@ class PoolRow:
     """One row of a file for a pool."""
 
     source: str
-    """What it says of its source, else the file's name without its suffix."""
+    """Source that the row names, else the file's name without its suffix."""
     task: Task
     for_eval: bool
-    """Whether it says that it is for a test."""
+    """True where the row says that it is for a test."""
 
 
 def read_pool_file(path: str | os.PathLike[str]) -> tuple[list[PoolRow], TaskFileError | None]:
-    """The rows that can be read, and what is wrong with the others. A task without an answer has None for one."""
+    """Return the readable rows and the error for the others, or None. A task without an answer has the answer None."""
     columns, file = _first(path), os.path.basename(os.fspath(path))
     tests = [name for name in _OF_TESTS if name in columns] + ["Answer"] * ({"Question", "Answer"} <= {*columns})
     tests += ["answer_type"] * (columns.get("answer_type") in ("multipleChoice", "exactMatch"))
@@ -62,17 +62,17 @@ def read_pool_file(path: str | os.PathLike[str]) -> tuple[list[PoolRow], TaskFil
 
 
 def read_test_prompts(path: str | os.PathLike[str]) -> list[str]:
-    """The prompts of all rows of a file, which is refused where one cannot be read: it would protect nothing."""
+    """Return the prompts of all rows; raise TaskFileError where one cannot be read, since its test would leak."""
     reading = Reading(path)
-    found = [prompt for _, prompt in reading.of(_test_prompt)]
+    prompts = [prompt for _, prompt in reading.of(_test_prompt)]
     reading.refuse()
-    if not found:
+    if not prompts:
         raise TaskFileError(reading.path, "it holds no question")
-    return found
+    return prompts
 
 
 def is_empty(answer: Any) -> bool:
-    """Whether an answer says nothing."""
+    """Return whether an answer is empty: None, blank text, {}, or a list of such."""
     if isinstance(answer, list | tuple):
         return all(map(is_empty, answer))
     return answer is None or answer == {} or (isinstance(answer, str) and not answer.strip())
@@ -86,7 +86,7 @@ def _first(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _reader(columns: Mapping[str, Any], file: str) -> Callable[[Row], Task]:
-    """What makes tasks of rows like this first one."""
+    """Return the function that makes tasks of rows with the columns of the first row."""
     if "prompt" in columns and "golden_answers" not in columns:
         return task_of
     if MEGASCIENCE[1] in columns:
@@ -100,7 +100,7 @@ def _reader(columns: Mapping[str, Any], file: str) -> Callable[[Row], Task]:
 
 
 def _answered(row: Row, read: Callable[[], Task]) -> Task:
-    """The task; one without an answer, which readers of questions refuse, where it has none."""
+    """Return the task, also for a row without an answer, which readers of questions would refuse."""
     if is_empty(first_of(row.columns, _ANSWERS)[1]) and isinstance(row.columns.get("question"), str):
         return Task(row.columns["question"], None)
     return read()

@@ -1,8 +1,8 @@
-"""Files of problems in the columns that their makers use, for environments whose own column names are not enough.
+"""Files of problems in the columns that their publishers use, for environments that need other column names.
 
-A file with a column `prompt` is read as any other (`load_tasks`). Without one the question is found under the names
-that an environment gives, such as `problem` (AIME), `question` (APPS) or `question_content` (LiveCodeBench), and all
-other columns are in `Task.data`. The split is found as in `task_files`. Every row is looked at before one is used.
+A file with a column `prompt` is read as any other (`load_tasks`). Without one the question is in a column that the
+environment names, such as `problem` (AIME), `question` (APPS) or `question_content` (LiveCodeBench), and all other
+columns are in `Task.data`. The split is decided as in `task_files`. Every row is checked before one is used.
 Left out: files of several parts, and addresses on a network.
 """
 
@@ -21,7 +21,7 @@ _ANSWERS = ("answer", "Answer", "ground_truth")
 def load_problems(
     path: str, split: str, questions: Sequence[str], finish: Callable[[Task], Task] = lambda task: task
 ) -> list[Task]:
-    """The tasks of a split, or of `all` of the file.
+    """Return the tasks of a split, or of `all` of the file.
 
     `finish` completes a task from its data, or raises a ValueError that says what is wrong.
     """
@@ -38,9 +38,9 @@ def load_problems(
 def published(
     path: str, split: str, read: Callable[[Row], tuple[str, Task]], finish: Callable[[Task], Task]
 ) -> list[Task]:
-    """What `read` and then `finish` make of the rows of a split; each raises a ValueError where a row is wrong.
+    """Return the tasks that `read` and then `finish` make of the rows of a split, each of which may raise ValueError.
 
-    `read` gives the split where no row names one, and the task.
+    `read` returns the task, and the split for files in which no row names one.
     """
     check_part(split)
     reading = Reading(path)
@@ -48,30 +48,32 @@ def published(
     for number, (label, _, task) in rows:
         reading.check_asked(number, task.prompt, label)
     splits = divided([label for _, (label, _, _) in rows], [otherwise for _, (_, otherwise, _) in rows])
-    mine = [(number, row[2]) for (number, row), where in zip(rows, splits, strict=True) if split in (where, WHOLE)]
-    found = _finished(reading, mine, finish)
+    split_rows = [
+        (number, row[2]) for (number, row), where in zip(rows, splits, strict=True) if split in (where, WHOLE)
+    ]
+    tasks = _finished(reading, split_rows, finish)
     if not rows:
         raise TaskFileError(path, "it holds no question")
-    if not found:
+    if not tasks:
         name = "a test set" if splits[0] == "eval" else "they"
         raise none_for(path, split, f"{name}, to be played with the option split={splits[0]}")
-    return found
+    return tasks
 
 
 def _finished(reading: Reading, numbered: Iterable[tuple[int, Task]], finish: Callable[[Task], Task]) -> list[Task]:
-    """What `finish` makes of all; refused where any row is wrong."""
-    found = []
+    """Return all tasks after `finish`; raise TaskFileError where any row is wrong."""
+    finished_tasks = []
     for number, task in numbered:
         try:
-            found.append(finish(task))
+            finished_tasks.append(finish(task))
         except ValueError as error:
             reading.add(number, f"({task.id!r}): {error}")
     reading.refuse()
-    return found
+    return finished_tasks
 
 
 def problem(unit: str, row: Row, questions: Sequence[str]) -> tuple[str, Task]:
-    """A row as a task of its own columns."""
+    """Return the split and the task of a row."""
     name, prompt = first_of(row.columns, questions)
     if not isinstance(prompt, str) or not prompt.strip():
         names = ", ".join(map(repr, ("prompt", *questions)))

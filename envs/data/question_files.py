@@ -8,11 +8,10 @@
     HotpotQA, 2WikiMultihopQA    question, answer, type
     Bamboogle                Question, Answer
 
-The columns decide which it is. A task's answer is the first one, the others are in `data["aliases"]`, what a
-column data_source or source says in `data["source"]`. Bamboogle and
-PopQA are test sets: without a column `split` all of them is eval. Of the others a fifth is, by the question's hash; a
-test that was published as a whole is played with split='all'. All rows are looked at before one is used.
-Left out: the passages that some of these files bring, and fetching files.
+The columns decide the format. A task's answer is the first one, the others are in `data["aliases"]`, and a column
+data_source or source is in `data["source"]`. Bamboogle and PopQA are test sets: without a column `split` all rows are
+eval. Of the others a fifth is eval, by the question's hash; a test that was published as a whole is played with
+split='all'. All rows are checked before one is used. Left out: the passages in some of these files, and fetching files.
 """
 
 import json
@@ -29,12 +28,12 @@ from palaestra.episode import Task
 ANSWERS = ("golden_answers", "possible_answers", "answer", "Answer")
 _IDS = ("id", "_id", "question_id")
 _TEST_SETS = ("possible_answers", "Answer")
-"""Answer columns of files that are tests as a whole."""
+"""Answer columns of files of which all rows are test rows."""
 _EXPECTED = f"question (Question) and one of {named(ANSWERS)}"
 
 
 def holds_questions(path: str) -> bool:
-    """Whether a file is one of these, and none of tasks, by its first row."""
+    """Return whether the first row has the columns of one of these formats, and not those of a task file."""
     first = next(read_rows(path)[1], None)
     if first is None:
         return False
@@ -43,12 +42,12 @@ def holds_questions(path: str) -> bool:
 
 
 def read_questions(path: str, split: str) -> list[Task]:
-    """The questions of one split, or `all`."""
+    """Return the questions of one split, or of `all`."""
     return published(path, split, lambda row: question(os.path.basename(path), row), lambda task: task)
 
 
 def question(file: str, row: Row) -> tuple[str, Task]:
-    """Its split, and a row as a task; a ValueError says what is wrong with it."""
+    """Return the split and the task of a row; raise ValueError where the row is wrong."""
     cells = row.columns
     name, text = first_of(cells, ("question", "Question"))
     column, value = first_of(cells, ANSWERS)
@@ -70,24 +69,27 @@ def question(file: str, row: Row) -> tuple[str, Task]:
 
 
 def _answers(column: str, value: Any, cells: Mapping[str, Any]) -> list[str]:
-    """All that count as right, the first one first."""
+    """Return all accepted answers, the first of the row first."""
     if isinstance(value, dict):  # TriviaQA.
-        found = [*_texts(f"{column}.value", value.get("value")), *_texts(f"{column}.aliases", value.get("aliases"), 0)]
+        answers = [
+            *_texts(f"{column}.value", value.get("value")),
+            *_texts(f"{column}.aliases", value.get("aliases"), 0),
+        ]
     else:
-        found = _texts(column, value)
+        answers = _texts(column, value)
     if column == "answer":
-        found += _texts("answer_aliases", cells.get("answer_aliases"), 0)
-    return list(dict.fromkeys(found))
+        answers += _texts("answer_aliases", cells.get("answer_aliases"), 0)
+    return list(dict.fromkeys(answers))
 
 
 def _texts(column: str, value: Any, least: int = 1) -> list[str]:
-    """A text, or a list of texts, perhaps written as JSON."""
+    """Return texts from a text, a list of texts, or a list in JSON; raise ValueError for fewer than `least`."""
     if isinstance(value, str) and value.lstrip()[:2] in ('["', "[]"):
         try:
             value = json.loads(value)
         except ValueError as error:
             raise ValueError(f"has {describe(value)} in {column!r}, which is no JSON list: {error}") from None
     texts = value if isinstance(value, list) else [] if value is None else [value]
-    if len(texts) < least or not all(isinstance(one, str) and one.strip() for one in texts):
+    if len(texts) < least or not all(isinstance(text, str) and text.strip() for text in texts):
         raise ValueError(f"has {describe(value)} in {column!r}; expected a text, or a list of texts")
-    return [one.strip() for one in texts]
+    return [text.strip() for text in texts]

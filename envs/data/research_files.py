@@ -3,11 +3,11 @@
     GAIA                  Question, Final answer, and if there are any Level, file_name, task_id
     HLE                   question, answer, answer_type (multipleChoice or exactMatch), image (a data: address)
     xbench-DeepSearch     prompt, answer, canary: published encrypted, and decrypted here with the row's own `canary`
-                          (base64, then each byte xor the canary's, over and over); a file of plain text is read, too
+                          (base64, then each byte xor the canary's, over and over); a row of plain text is read, too
     WebWalkerQA           question, answer, root_url
 
-The columns decide which it is. All of these are tests: without a column `split` every row is eval. A file that a
-question comes with is looked for in a folder; an image is a file, too. All rows are looked at before one is used.
+The columns decide the format. All of these are tests: without a column `split` every row is eval. The file of a
+question is read from a folder; an image is a file, too. All rows are checked before one is used.
 Left out: fetching files.
 """
 
@@ -24,7 +24,7 @@ from palaestra.envs.data.task_files import first_of
 from palaestra.episode import Task
 
 MAX_FILE_BYTES = 64 * 2**20
-"""Largest file that a question may come with."""
+"""Largest file of a question, in bytes."""
 _EXPECTED = (
     "those of GAIA (Question, Final answer), HLE (question, answer, answer_type), "
     "xbench (prompt, answer, canary) or WebWalkerQA (question, answer, root_url)"
@@ -35,34 +35,36 @@ _SUFFIXES = {"jpeg": "jpg"}
 
 
 def holds_research(path: str) -> bool:
-    """Whether a file is one of these, by its first row."""
-    first = next(read_rows(path)[1], None)
-    columns = set(first.columns) if first is not None else set()
-    return bool({"Question", "question", "canary"} & columns)
+    """Return whether a file has one of these formats, by the columns of its first row or a `canary` in any row."""
+    rows = read_rows(path)[1]
+    first = next(rows, None)
+    if first is None or {"Question", "question", "canary"} & first.columns.keys():
+        return first is not None
+    return any("canary" in row.columns for row in rows)
 
 
 def read_research(path: str, split: str, folder: str) -> list[Task]:
-    """The questions of one split, or `all`. `data` has the `benchmark`, and `file` or `image` where there is one.
+    """Return the questions of one split, or of `all`. `data` has `benchmark`, and `file` or `image` where there is one.
 
-    `folder` holds the files that questions come with.
+    `folder` holds the files of the questions.
     """
     return published(path, split, lambda row: ("eval", _task(os.path.basename(path), row, folder)), lambda task: task)
 
 
 def image_bytes(image: str) -> tuple[str, bytes]:
-    """The name and the content of an image that is written as a data: address."""
-    found = _IMAGE.match(image)
-    if found is None:
+    """Return the name and the content of an image that is written as a data: address."""
+    match = _IMAGE.match(image)
+    if match is None:
         raise ValueError(f"has {describe(image)} in 'image'; expected data:image/...;base64,...")
     try:
-        content = base64.b64decode(image[found.end() :], validate=True)
+        content = base64.b64decode(image[match.end() :], validate=True)
     except binascii.Error as error:
         raise ValueError(f"has an image that is no base64: {error}") from None
-    return f"image.{_SUFFIXES.get(found[1], found[1])}", content
+    return f"image.{_SUFFIXES.get(match[1], match[1])}", content
 
 
 def _task(file: str, row: Row, folder: str) -> Task:
-    """A row as a task; a ValueError says what is wrong with it."""
+    """Return the task of a row; raise ValueError where the row is wrong."""
     cells, data = row.columns, dict[str, Any]()
     if "Final answer" in cells:
         data |= {"benchmark": "GAIA", "level": str(cells.get("Level") or "")}
@@ -71,7 +73,7 @@ def _task(file: str, row: Row, folder: str) -> Task:
             raise ValueError("has the answer '?': GAIA keeps those of its test; expected rows of its validation set")
         if cells.get("file_name"):
             data["file"] = _file(_text(cells, "file_name"), folder)
-    elif "canary" in cells and "prompt" in cells:
+    elif "prompt" in cells and "answer" in cells:
         data["benchmark"] = "xbench"
         prompt, answer = (decrypted(cells, column) for column in ("prompt", "answer"))
     elif "root_url" in cells or "Root_Url" in cells:
@@ -119,16 +121,20 @@ def _file(name: str, folder: str) -> str:
 
 
 def decrypted(cells: Mapping[str, Any], column: str) -> str:
-    """A cell of xbench as plain text; one that is no base64 is plain already."""
-    text, key = _text(cells, column), _text(cells, "canary").encode()
+    """Return a cell of an xbench row as plain text.
+
+    The prompt decides for its row whether it is encrypted: an answer such as 1949 is base64, too, a question never is.
+    """
+    text, key = _text(cells, column), str(cells.get("canary") or "").encode()
     try:
-        coded = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
+        base64.b64decode(_text(cells, "prompt"), validate=True)
+    except ValueError:
         return text
     try:
-        return bytes(one ^ key[at % len(key)] for at, one in enumerate(coded)).decode()
-    except UnicodeDecodeError:
+        coded = base64.b64decode(text, validate=True)
+        return bytes(byte ^ key[index % len(key)] for index, byte in enumerate(coded)).decode() if key else text
+    except ValueError:
         raise ValueError(
             f"has text in {column!r} that its 'canary' does not decrypt; expected what xbench publishes: base64 of the "
-            "text, each byte xor the canary's; or the plain text"
+            "text, each byte xor the canary's; or prompt and answer as plain text"
         ) from None

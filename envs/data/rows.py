@@ -1,8 +1,8 @@
 """Rows of a file: JSON lines, one JSON list, CSV or parquet, each with its place.
 
-Nothing here knows what a task is. A row that cannot be read is handed on as a fault, so that a reader can tell of all
-of them; a file that cannot be read at all raises. Whatever comes out is plain: text, finite numbers, true, false,
-null, lists and objects; of CSV only text and null, for an empty cell. Left out: compression, addresses on a network.
+This module knows nothing of tasks. A row that cannot be read is yielded as a fault, so that a reader can report all of
+them; a file that cannot be read at all raises. All values are plain: text, finite numbers, true, false, null, lists and
+objects; from CSV only text, and null for an empty cell. Left out: compression, addresses on a network.
 """
 
 import csv
@@ -22,9 +22,9 @@ from typing import Any, BinaryIO
 from palaestra.errors import MissingExtra, TaskFileError, UsageError
 
 MAX_LINE_BYTES = 16 * 2**20
-"""Longest line of a JSONL file, and cell of a CSV file: far above any task, far below what would fill the memory."""
+"""Longest line of a JSONL file, and cell of a CSV file, in bytes: far above any task, far below the memory size."""
 MAX_LIST_BYTES = 256 * 2**20
-"""Largest file that is one JSON list, which has to be read whole."""
+"""Largest file that is one JSON list, in bytes; it has to be read whole."""
 _BATCH_ROWS = 256
 _ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _FOREIGN = {
@@ -40,16 +40,16 @@ _BOM = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row: its columns, or what is wrong with it."""
+    """One row: its columns, or the fault that makes it unreadable."""
 
     number: int
-    """Its line, or its place in the list or the table, from 1."""
+    """Line number, or index in the list or the table, from 1."""
     columns: dict[str, Any] = field(default_factory=dict)
     fault: str = ""
 
 
 def require_file(path: str | os.PathLike[str]) -> str:
-    """The path as text; refused at once, and cheaply, where there is no file."""
+    """Return the path as text; raise UsageError where there is no regular file. The file is not opened."""
     name = os.fspath(path)
     try:
         mode = os.stat(name).st_mode
@@ -63,7 +63,7 @@ def require_file(path: str | os.PathLike[str]) -> str:
 
 
 def read_rows(path: str | os.PathLike[str]) -> tuple[str, Iterator[Row]]:
-    """What a row is called here (line, entry or row), and the rows. The content decides the format, then the suffix."""
+    """Return the name of a row (line, entry or row), and the rows. Content and suffix decide the format."""
     name = require_file(path)
     try:
         with open(name, "rb") as file:
@@ -90,7 +90,7 @@ def read_rows(path: str | os.PathLike[str]) -> tuple[str, Iterator[Row]]:
 
 
 def _lines(name: str) -> Iterator[Row]:
-    """One JSON object a line; blank lines are skipped, and counted."""
+    """Yield one JSON object per line; blank lines are skipped, but numbered."""
     with open(name, "rb") as file:
         number = 0
         while raw := file.readline(MAX_LINE_BYTES + 1):
@@ -124,7 +124,7 @@ def _object(number: int, value: Any) -> Row:
 
 
 def _listed(name: str) -> Iterator[Row]:
-    """The objects of one JSON list."""
+    """Return the objects of one JSON list."""
     if os.path.getsize(name) > MAX_LIST_BYTES:
         limit = f"MAX_LIST_BYTES, {MAX_LIST_BYTES:,} bytes"
         raise TaskFileError(name, f"one JSON list is read whole, up to {limit}; write one object a line instead")
@@ -138,7 +138,7 @@ def _listed(name: str) -> Iterator[Row]:
 
 
 def _decode(raw: bytes) -> Any:
-    """The value of a JSON text; a ValueError says in words what is wrong with it."""
+    """Return the value of a JSON text; raise ValueError with a description of the fault."""
     try:
         text = raw.decode("utf-8")
         value = _DECODER.decode(text.strip())
@@ -155,17 +155,19 @@ def _decode(raw: bytes) -> Any:
     except RecursionError:
         raise ValueError("is nested too deeply") from None
     except ValueError as error:
-        said = str(error)  # Ours, or that of an integer of more digits than Python reads.
-        raise ValueError(said if said[:3] in ("has", "hol") else f"holds a number that is too long: {said}") from None
+        message = str(error)  # Ours, or that of an integer of more digits than Python reads.
+        raise ValueError(
+            message if message[:3] in ("has", "hol") else f"holds a number that is too long: {message}"
+        ) from None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = {sys.intern(name): value for name, value in pairs}
-    if len(found) < len(pairs):
+    columns = {sys.intern(name): value for name, value in pairs}
+    if len(columns) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"has the column {twice!r} twice")
-    return found
+    return columns
 
 
 def _finite(text: str) -> float:
@@ -183,7 +185,7 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_float=_finite, pars
 
 
 def describe(value: Any) -> str:
-    """A value in the words of JSON, short."""
+    """Describe a value briefly, in the terms of JSON."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -198,7 +200,7 @@ def describe(value: Any) -> str:
 
 
 def named(columns: Collection[str], most: int = 8) -> str:
-    """Names of columns, of many the first."""
+    """Return the names of columns as text; of more than `most`, the first ones and a count."""
     more = f" and {len(columns) - most} more" if len(columns) > most else ""
     return ", ".join(map(repr, list(columns)[:most])) + more
 
@@ -213,7 +215,7 @@ def _check_names(name: str, columns: Collection[str]) -> None:
 
 
 def _cells(name: str) -> Iterator[Row]:
-    """The rows below a header."""
+    """Yield the rows below a header."""
     csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE_BYTES))
     try:
         with open(name, encoding="utf-8-sig", newline="") as file:
@@ -233,7 +235,7 @@ def _cells(name: str) -> Iterator[Row]:
 
 
 def _parquet(name: str) -> Iterator[Row]:
-    """The rows of a parquet table."""
+    """Yield the rows of a parquet table."""
     try:
         import pyarrow  # type: ignore[import-untyped]
         import pyarrow.parquet  # type: ignore[import-untyped]
@@ -258,7 +260,7 @@ def _parquet(name: str) -> Iterator[Row]:
 
 
 def _batch(batch: Any, unreadable: tuple[type[Exception], ...]) -> Iterator[dict[str, Any] | Exception]:
-    """The rows of a batch; where one of them does not decode, each by itself, so that it can be named."""
+    """Yield the rows of a batch; where one does not decode, decode each alone, and yield its error in its place."""
     try:
         yield from batch.to_pylist(maps_as_pydicts="strict")
         return
@@ -281,7 +283,7 @@ def _plain_row(number: int, columns: dict[str, Any]) -> Row:
 
 
 def _plain(value: Any) -> Any:
-    """A value of a table as JSON has it: moments become text, decimals too."""
+    """Return a table's value as JSON has it: dates, times and decimals become text, durations seconds."""
     if value is None or isinstance(value, str | int):
         return value
     if isinstance(value, dict):

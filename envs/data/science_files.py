@@ -5,7 +5,7 @@
     MegaScience   question, reference_answer (the short answer), and if there is one subject. About one in five is
                   eval, by the question's hash, where no `split` column decides.
 
-The content decides which it is, and split='all' takes all of it. All rows are looked at before one is used.
+The columns decide the format, and split='all' takes all rows. All rows are checked before one is used.
 Left out: fetching files.
 """
 
@@ -24,13 +24,13 @@ MEGASCIENCE = ("question", "reference_answer")
 
 
 def holds_questions(path: str) -> bool:
-    """Whether a file is one of these, and none of tasks, by its first row."""
+    """Return whether the first row has the columns of one of these formats, and not those of a task file."""
     first = next(read_rows(path)[1], None)
     return first is not None and "prompt" not in first.columns and bool({"Question", "question"} & set(first.columns))
 
 
 def read_questions(path: str, split: str, finish: Callable[[Task], Task] = lambda task: task) -> list[Task]:
-    """The questions of one split, or `all`: `data` has the subject, and wrong answers where it is multiple choice.
+    """Return the questions of one split, or of `all`; `data` has the subject, and the wrong options of GPQA.
 
     `finish` completes a task, or raises a ValueError that says what is wrong.
     """
@@ -38,7 +38,7 @@ def read_questions(path: str, split: str, finish: Callable[[Task], Task] = lambd
 
 
 def question(file: str, row: Row) -> tuple[str, Task]:
-    """Its split, and a row as a task; a ValueError says what is wrong with it."""
+    """Return the split and the task of a row; raise ValueError where the row is wrong."""
     cells = row.columns
     if "Question" in cells:
         text, right, *wrong = (_cell(cells, column) for column in GPQA)

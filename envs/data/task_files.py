@@ -6,10 +6,10 @@
     id        id, task_id or extra_info.index; else FILE:LINE
     split     split or extra_info.split: train, or one of eval, test, validation and their short forms
 
-Every column but the prompt, and an `answer` that was taken, is in `Task.data`, unchanged. A system message is there as
-"system": what an agent is told beyond the question is the environment's to say. Where no row names a split, or all of
-them say train, a fifth is held out by prompt, as in procedural sets. The split `all` is the whole of a file, for tests
-that were published as one. All rows are looked at before one is used.
+Every column but the prompt, and an `answer` that was used, is in `Task.data`, unchanged. A system message is there as
+"system": the environment decides what an agent is told beyond the question. Where no row names a split, or all of them
+say train, a fifth is held out by prompt, as in procedural sets. The split `all` is the whole file, for tests that were
+published as one. All rows are checked before one is used.
 Left out: longer dialogues, images, several files, addresses on a network.
 """
 
@@ -31,9 +31,9 @@ IDS = ("id", "task_id")
 INDEX = "extra_info.index"
 SPLITS = ("split", "extra_info.split")
 WHOLE = "all"
-"""The split that is a whole file, whatever its rows say: to play a published test, not to train on."""
+"""Split that is the whole file, whatever its rows say: to play a published test, not for training."""
 MAX_FAULTS = 50
-"""Bad rows that are described; the others are counted."""
+"""Largest number of faults that are described; the others are counted."""
 _NAMES = {
     "train": ("train", "training"),
     "eval": ("eval", "evaluation", "test", "testing", "validation", "valid", "val", "dev"),
@@ -44,55 +44,55 @@ _SPLIT_OF_NAME = {name: split for split, names in _NAMES.items() for name in nam
 
 @dataclass(frozen=True, slots=True)
 class TaskFile:
-    """A file of tasks that was read to its end and found sound."""
+    """A file of tasks that was read to its end and has no wrong rows."""
 
     path: str
     tasks: tuple[Task, ...]
     splits: tuple[str, ...]
-    """The split of each task."""
+    """Split of each task."""
     labelled: str
-    """The column that decides the split; "" where the prompt does."""
+    """Column that decides the split; "" where the prompt does."""
     only: str
-    """The one split that all rows name, or ""."""
+    """Split that all rows name, or ""."""
     columns: Mapping[str, int]
-    """How many rows have each column."""
+    """Number of rows that have each column."""
     read_as: Mapping[str, Mapping[str, int]]
-    """For prompt, answer, id and split: how many rows gave it from which column."""
+    """Number of rows by source column, for each of prompt, answer, id and split."""
 
     def of(self, split: str) -> list[Task]:
-        """The tasks of a split; an empty one is refused."""
+        """Return the tasks of a split; raise UsageError where it is empty."""
         check_part(split)
         if split == WHOLE:
             return list(self.tasks)
-        found = [task for task, where in zip(self.tasks, self.splits, strict=True) if where == split]
-        if found:
-            return found
+        tasks = [task for task, where in zip(self.tasks, self.splits, strict=True) if where == split]
+        if tasks:
+            return tasks
         rows = f"all {len(self.tasks)}" if len(self.tasks) > 1 else "the only one"
         why = f"column {self.labelled!r} says {self.only!r} in {rows}"
         raise none_for(self.path, split, why if self.labelled else f"{rows} fell into the other split by its hash")
 
 
 def check_part(split: str) -> None:
-    """Refuse what is no part of a file."""
+    """Raise an error for a name that is neither a split nor `all`."""
     if split != WHOLE:
         check_split(split)
 
 
 def none_for(path: str, split: str, why: str) -> UsageError:
-    """What is raised where a file has nothing for a split."""
+    """Return the error for a file that has no row for a split."""
     every = f"; split={WHOLE!r} plays the whole file" if split == "eval" else ""
     advice = f"add rows, or a column 'split' that says train or eval{every}"
     return UsageError(f"{path}: no row is for {split!r}; {why}: {advice}")
 
 
 def load_tasks(path: str | os.PathLike[str], split: str = "train") -> Sequence[Task]:
-    """The tasks of one split of a file, or of `all` of it. Nothing is returned where any row is wrong."""
+    """Return the tasks of one split of a file, or of `all`. Raise TaskFileError where any row is wrong."""
     check_part(split)
     return read_tasks(path).of(split)
 
 
 def read_tasks(path: str | os.PathLike[str]) -> TaskFile:
-    """Read a file of tasks to its end; a TaskFileError names the rows that are wrong."""
+    """Read a file of tasks to its end; raise TaskFileError that names the rows that are wrong."""
     reading = Reading(path)
     entries = [entry for _, entry in reading.of(_entry)]
     if not reading.rows:
@@ -104,7 +104,7 @@ def read_tasks(path: str | os.PathLike[str]) -> TaskFile:
 
 
 class Reading:
-    """One pass over a file: how many rows have each column, and what is wrong with rows, the first faults in words."""
+    """One pass over a file, which counts rows by column and collects faults of rows, the first MAX_FAULTS as text."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path, self.rows, self.columns = os.fspath(path), 0, Counter[str]()
@@ -114,7 +114,7 @@ class Reading:
         self._asked: dict[str, tuple[int, str]] = {}
 
     def of(self, read: Callable[[Row], Made]) -> Iterator[tuple[int, Made]]:
-        """What `read` makes of each row, with its number; a ValueError of it says what is wrong with the row."""
+        """Yield the number of each row and the result of `read`; a ValueError of `read` is collected as a fault."""
         for row in self._rows:
             self.rows += 1
             self.columns.update(row.columns.keys())
@@ -132,35 +132,35 @@ class Reading:
             self._faults.append((number, f"{self.unit} {number} {visible(text)}".replace("\n", "\\n")))
 
     def check_asked(self, number: int, prompt: str, label: str) -> None:
-        """A prompt that another row gives to the other split is a fault."""
+        """Collect a fault where another row has the same prompt in the other split."""
         before, other = self._asked.setdefault(prompt, (number, label))
         if label != other:
-            said = f"asks the same for {other!r}: what is trained on is no test"
-            self.add(number, f"is for {label!r}, but {self.unit} {before} {said}")
+            message = f"asks the same for {other!r}: what is trained on is no test"
+            self.add(number, f"is for {label!r}, but {self.unit} {before} {message}")
 
     def fault(self) -> TaskFileError | None:
-        """All that is wrong."""
+        """Return the error with all faults, or None."""
         if not self._count:
             return None
         wrong = f"{len(self._wrong)} of {self.rows} {'rows are' if self.rows > 1 else 'row is'} wrong"
         return TaskFileError(self.path, wrong, [text for _, text in sorted(self._faults)], self._count)
 
     def refuse(self) -> None:
-        """A TaskFileError, where anything is wrong."""
+        """Raise TaskFileError where any row is wrong."""
         if (fault := self.fault()) is not None:
             raise fault
 
 
 @dataclass(slots=True)
 class _Entry:
-    """One row as a task, and where its parts came from."""
+    """One row as a task, and the columns of its parts."""
 
     number: int
     task: Task
     label: str
-    """The split that the row names, or ""."""
+    """Split that the row names, or ""."""
     sources: tuple[str, str, str, str]
-    """The columns of prompt, answer, id and split."""
+    """Columns of prompt, answer, id and split."""
 
 
 # One row
@@ -172,8 +172,8 @@ def _entry(row: Row) -> _Entry:
     answer_source, answer = first_of(columns, ANSWERS)
     id_source, task_id = _id(columns)
     label_source, label = label_of(columns)
-    taken = ("prompt", "answer") if answer_source == "answer" else ("prompt",)
-    data = {name: value for name, value in columns.items() if name not in taken}
+    task_columns = ("prompt", "answer") if answer_source == "answer" else ("prompt",)
+    data = {name: value for name, value in columns.items() if name not in task_columns}
     if system:
         if data.get("system") not in (None, system):
             raise ValueError("has a column 'system' and a system message in 'prompt'; expected one of them")
@@ -183,7 +183,7 @@ def _entry(row: Row) -> _Entry:
 
 
 def first_of(columns: Mapping[str, Any], names: Iterable[str]) -> tuple[str, Any]:
-    """The first of these columns that is there and not null, with its value."""
+    """Return the first of these columns that is not null, with its value; ("", None) where all are missing."""
     for name in names:
         outer, _, inner = name.partition(".")
         value = columns.get(outer)
@@ -195,17 +195,17 @@ def first_of(columns: Mapping[str, Any], names: Iterable[str]) -> tuple[str, Any
 
 
 def task_of(row: Row) -> Task:
-    """A row as a task, whatever the other rows say; its id is "" where it names none."""
+    """Return the task of a row, whatever the other rows say; its id is "" where the row has none."""
     return _entry(row).task
 
 
 def prompt_of(columns: Mapping[str, Any]) -> str:
-    """The question of a row with a column `prompt`."""
+    """Return the question of a row with a column `prompt`."""
     return _prompt(columns)[0]
 
 
 def _prompt(columns: Mapping[str, Any]) -> tuple[str, str, str]:
-    """The question, the system message or "", and the form it had."""
+    """Return the question, the system message or "", and the form of the prompt ("text" or "messages")."""
     value = columns.get("prompt")
     if "prompt" not in columns:
         raise ValueError(f"has no 'prompt'; {_nearest('prompt', columns)}")
@@ -213,19 +213,19 @@ def _prompt(columns: Mapping[str, Any]) -> tuple[str, str, str]:
         return _text(value, "column 'prompt'"), "", "text"
     if not isinstance(value, list) or not value:
         raise ValueError(f"column 'prompt' is {describe(value)}; expected text, or a list of messages")
-    said: list[tuple[str, str]] = []
+    messages: list[tuple[str, str]] = []
     for at, message in enumerate(value, 1):
         where = f"column 'prompt', message {at},"
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise ValueError(f'{where} is {describe(message)}; expected {{"role": "user", "content": "..."}}')
-        said.append((message["role"], _text(message.get("content"), f"{where} content")))
-    roles = [role for role, _ in said]
+        messages.append((message["role"], _text(message.get("content"), f"{where} content")))
+    roles = [role for role, _ in messages]
     if roles not in (["user"], ["system", "user"]):
         raise ValueError(
             f"column 'prompt' is a dialogue ({', '.join(roles[:6])}{', ...' if len(roles) > 6 else ''}); "
             "expected one user message, and at most one system message before it"
         )
-    return said[-1][1], said[0][1] if len(said) > 1 else "", "messages"
+    return messages[-1][1], messages[0][1] if len(messages) > 1 else "", "messages"
 
 
 def _text(value: Any, where: str) -> str:
@@ -235,10 +235,10 @@ def _text(value: Any, where: str) -> str:
 
 
 def _nearest(name: str, columns: Mapping[str, Any]) -> str:
-    """What the row has instead."""
+    """Return a text that names the row's columns and the one most like `name`."""
     close = get_close_matches(name, columns, n=1)
-    found = f"found {named(columns) or 'no column'}"
-    return f"{found}; is {close[0]!r} meant?" if close else found
+    columns_found = f"found {named(columns) or 'no column'}"
+    return f"{columns_found}; is {close[0]!r} meant?" if close else columns_found
 
 
 def _id(columns: Mapping[str, Any]) -> tuple[str, str]:
@@ -255,7 +255,7 @@ def _is_name(value: Any) -> bool:
 
 
 def label_of(columns: Mapping[str, Any]) -> tuple[str, str]:
-    """The column that names the split, and which it is; a ValueError where it is none that anybody knows."""
+    """Return the column that names the split, and the split ("" and "" without one); raise ValueError if unknown."""
     source, value = first_of(columns, SPLITS)
     if not source:
         return "", ""
@@ -269,7 +269,7 @@ def label_of(columns: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _compare(entries: Sequence[_Entry], reading: Reading) -> None:
-    """What only shows when rows are seen together."""
+    """Collect faults that show only when rows are compared."""
     for part, at in (("answer", 1), ("split", 3)):
         other = next((entry.sources[at] for entry in entries if entry.sources[at]), "")
         for entry in entries:
@@ -285,7 +285,7 @@ def _compare(entries: Sequence[_Entry], reading: Reading) -> None:
 
 
 def divided(labels: Sequence[str], otherwise: Sequence[str]) -> tuple[str, ...]:
-    """The split of each row: the one that it names, and another where no row names one or all of them say train."""
+    """Return the split of each row: its label, or `otherwise` for all rows where no row has a label except train."""
     if set(labels) <= {"", "train"}:
         return tuple(otherwise)
     return tuple(label or other for label, other in zip(labels, otherwise, strict=True))
@@ -293,7 +293,7 @@ def divided(labels: Sequence[str], otherwise: Sequence[str]) -> tuple[str, ...]:
 
 def _sound(entries: Sequence[_Entry], reading: Reading) -> TaskFile:
     ids = [entry.task.id for entry in entries if entry.task.id]
-    unique = len(set(ids)) == len(ids)  # An index often starts anew with each source or split.
+    unique = len(set(ids)) == len(ids)  # An index often starts again with each source or split.
     file = os.path.basename(reading.path)
     tasks = []
     for entry in entries:

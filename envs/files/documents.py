@@ -1,4 +1,4 @@
-"""PDF and the office formats as lines of text, page by page, row by row: nothing is read that nobody will see.
+"""PDF and the office formats as lines of text, page by page, row by row. Only what is needed is read.
 
 Left out: pictures, layout, comments, formulas (a sheet shows the values that were computed last), and the bound on time
 and memory (`reading`).
@@ -12,7 +12,7 @@ from palaestra.envs.files.limits import ReadLimits, Unreadable
 
 
 def pdf_lines(data: bytes, limits: ReadLimits) -> Iterator[str]:
-    """The pages of a PDF, each under its number."""
+    """Yield the lines of a PDF's pages, each page after its number."""
     from pypdf import PdfReader
 
     reader = PdfReader(BytesIO(data), strict=False)
@@ -25,25 +25,25 @@ def pdf_lines(data: bytes, limits: ReadLimits) -> Iterator[str]:
         yield f"[page {number}]"
         try:
             text = page.extract_text()
-        except Exception as error:  # One page that is broken; the others may be whole.
+        except Exception as error:  # One broken page; the others may be fine.
             yield f"(this page cannot be read: {type(error).__name__})"
         else:
             yield from text.splitlines() or ["(no text: a picture, perhaps)"]
 
 
 def _pdf_pages(reader: Any) -> Iterator[Any]:
-    """The pages, one after the other: the library looks at all of them before it gives the first."""
+    """Yield the pages one by one, because the library reads all of them before it returns the first."""
     from pypdf import PageObject
 
     inherited = ("/Resources", "/MediaBox", "/CropBox", "/Rotate")
     waiting: list[tuple[Any, dict[Any, Any]]] = [(reader.trailer["/Root"].raw_get("/Pages"), {})]
-    seen = set()
+    visited = set()
     while waiting:
         reference, above = waiting.pop()
         node = reference.get_object()
-        if id(node) in seen or not isinstance(node, dict):  # A tree that is none.
+        if id(node) in visited or not isinstance(node, dict):  # The tree is broken.
             continue
-        seen.add(id(node))
+        visited.add(id(node))
         if "/Kids" in node:
             above = above | {name: node[name] for name in inherited if name in node}
             waiting += [(kid, above) for kid in reversed(node["/Kids"])]
@@ -54,14 +54,14 @@ def _pdf_pages(reader: Any) -> Iterator[Any]:
 
 
 def docx_lines(data: bytes, limits: ReadLimits) -> Iterator[str]:
-    """Paragraphs and tables of a Word document, in their order."""
+    """Yield the lines of paragraphs and tables of a Word document, in their order."""
     from docx import Document
     from docx.table import Table
 
     rows = limits.rows
     for block in Document(BytesIO(data)).iter_inner_content():
         if isinstance(block, Table):
-            # By its XML: the library's own cells take time by their square.
+            # Read the XML: the library's own cells take quadratic time.
             for row in block._tbl.tr_lst:
                 if not rows:
                     yield limits.cut("rows")
@@ -81,7 +81,7 @@ _WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 
 
 def pptx_lines(data: bytes, limits: ReadLimits) -> Iterator[str]:
-    """The slides of a presentation, each under its number, with the speaker's notes."""
+    """Yield the lines of a presentation's slides, each after its number, with the speaker's notes."""
     from pptx import Presentation
 
     for number, slide in enumerate(limits.most(Presentation(BytesIO(data)).slides, "pages"), 1):
@@ -106,7 +106,7 @@ def _shape_lines(shapes: Iterable[Any], limits: ReadLimits) -> Iterator[str]:
 
 
 def xlsx_lines(data: bytes, limits: ReadLimits) -> Iterator[str]:
-    """The rows of every sheet that hold something, each with its number. What a sheet claims of its size is ignored."""
+    """Yield the rows of every sheet that are not empty, with their numbers. The declared sheet size is ignored."""
     from openpyxl import load_workbook  # type: ignore[import-untyped]
 
     book = load_workbook(BytesIO(data), read_only=True, data_only=True, keep_links=False)
@@ -125,8 +125,8 @@ def xlsx_lines(data: bytes, limits: ReadLimits) -> Iterator[str]:
 
 
 def row_line(cells: Iterable[Any], limits: ReadLimits) -> str:
-    """The cells of a row on one line, without the empty ones at its end."""
-    shown = ["" if cell is None else " ".join(str(cell).split()) for cell in limits.most(cells, "cells")]
-    while shown and not shown[-1]:
-        shown.pop()
-    return " | ".join(shown)
+    """Return the cells of a row on one line, without the empty cells at its end."""
+    texts = ["" if cell is None else " ".join(str(cell).split()) for cell in limits.most(cells, "cells")]
+    while texts and not texts[-1]:
+        texts.pop()
+    return " | ".join(texts)

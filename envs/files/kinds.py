@@ -1,4 +1,4 @@
-"""What a file holds, by its first bytes: a name's suffix may lie.
+"""The kind of a file by its first bytes, because the suffix of a name may be wrong.
 
 Left out: telling kinds of text, and what a zip holds, apart (`reading`).
 """
@@ -22,15 +22,15 @@ _BEGINNINGS = (
     (b"\x7fELF", "program"),
 )
 IMAGES = ("png", "jpeg", "gif", "webp")
-"""Kinds that vision models take."""
+"""Kinds that vision models accept."""
 AUDIO = ("wav", "mp3", "flac", "ogg", "m4a", "webm")
-"""Kinds that speech models take."""
+"""Kinds that speech models accept."""
 _PDF_WITHIN = 1024
 _TEXT = frozenset({*range(32, 127), 9, 10, 12, 13})
 
 
 def kind_of(data: bytes) -> str:
-    """The kind of a file that is no text; "" for one that may be."""
+    """Return the kind of a file that is not text; "" for one that may be text."""
     if b"%PDF-" in data[:_PDF_WITHIN]:
         return "pdf"
     if data[:4] == b"RIFF":
@@ -44,7 +44,7 @@ def kind_of(data: bytes) -> str:
 
 
 def is_whole(data: bytes, kind: str) -> bool:
-    """False for an image or sound that was cut off, as far as its end tells."""
+    """Return False for an image or sound whose end shows that it is cut off, else True."""
     if kind == "png":
         return b"IEND" in data[-64:]
     if kind == "jpeg":

@@ -1,4 +1,4 @@
-"""What a file may cost an agent's environment, and what is said of a file that costs more."""
+"""Limits for reading one file, and the messages for a file that exceeds them."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
@@ -11,40 +11,40 @@ T = TypeVar("T")
 
 
 class Unreadable(Exception):
-    """A file that holds no text for an agent; says why."""
+    """Raised for a file that holds no readable text; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
-    """How much of one file is read. What is left out is said where it would stand."""
+    """Limits for reading one file. A line in the text marks what is left out."""
 
     file_bytes: int = 32 * 2**20
-    """A larger file is refused."""
+    """Largest file in bytes; a larger one is refused."""
     unpacked_bytes: int = 128 * 2**20
-    """What a zip or office file may unpack to, archives inside it included."""
+    """Largest unpacked size of a zip or office file in bytes, including archives inside it."""
     members: int = 1000
-    """Members of a zip that are named."""
+    """Largest number of members of a zip in its listing."""
     pages: int = 1000
-    """Pages of a PDF, slides of a presentation."""
+    """Largest number of pages of a PDF, or slides of a presentation."""
     rows: int = 20_000
-    """Rows of all tables of a document, and of all sheets."""
+    """Largest number of rows, over all tables of a document or all sheets."""
     cells: int = 256
-    """Cells of one row."""
+    """Largest number of cells of one row."""
     chars: int = 2**20
-    """Characters of text."""
+    """Largest number of characters of the text."""
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            value = getattr(self, one.name)
+        for limit in fields(self):
+            value = getattr(self, limit.name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ConfigError(f"ReadLimits.{one.name} is {value!r}; expected a whole number above 0")
+                raise ConfigError(f"ReadLimits.{limit.name} is {value!r}; expected a whole number above 0")
 
     def cut(self, name: str) -> str:
-        """The line that stands in place of what is left out."""
+        """Return the line that replaces what is left out."""
         return f"(cut here: {name}={getattr(self, name)} is the most that is read of a file)"
 
     def most(self, items: Iterable[T], name: str) -> Iterator[T | str]:
-        """So many of the items as `name` allows, and the line that says so where there are more."""
+        """Yield as many items as the limit `name` allows, then the cut line if there are more."""
         left = iter(items)
         yield from islice(left, getattr(self, name))
         for _ in left:

@@ -1,7 +1,7 @@
-"""Which files an agent may read: a task's own, in memory, and those below one folder. No path leads out of it.
+"""The files that an agent may read: those of the task, in memory, and those below one folder, but none outside it.
 
-A folder is walked from its descriptor, name by name, and no link is followed, so nothing that changes meanwhile leads
-out either. Left out: what files hold.
+A folder is walked from its descriptor, name by name, and no link is followed, so a change during the walk cannot
+lead out either. Left out: the contents of files.
 """
 
 import os
@@ -15,17 +15,17 @@ from typing import NamedTuple
 from palaestra.errors import ToolError
 
 LISTED = 1000
-"""Files that a listing names."""
+"""Largest number of files in a listing."""
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Found(NamedTuple):
-    """A file that a path led to."""
+    """The file that a path led to."""
 
     name: str
     data: bytes
     inner: Sequence[str]
-    """What is left of the path: the file is an archive, then."""
+    """Rest of the path. If it is not empty, the file must be an archive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +33,11 @@ class Place:
     """The files of one episode."""
 
     files: Mapping[str, bytes] = field(default_factory=dict)
-    """By path; they hide a file of the folder that has the same one."""
+    """Contents by path. They take precedence over files of the folder."""
     folder: Path | None = None
 
     def read(self, path: str, most: int) -> Found:
-        """The file that a path, or the beginning of one, leads to. ToolError where there is none."""
+        """Return the file at a path, or at the beginning of a path. Raise `ToolError` if there is none."""
         names = names_of(path)
         for end in range(1, len(names) + 1):
             if (name := "/".join(names[:end])) in self.files:
@@ -50,13 +50,13 @@ class Place:
         raise self._unknown(path)
 
     def listing(self) -> list[str]:
-        """Every file with its size, in order of paths; at most LISTED."""
-        found = {name: len(data) for name, data in self.files.items()}
+        """Return a line for each file with its size, in order of paths; at most LISTED files."""
+        sizes = {name: len(data) for name, data in self.files.items()}
         for name, size in () if self.folder is None else _below(self.folder, ""):
-            found.setdefault(name, size)
-            if len(found) > LISTED:
+            sizes.setdefault(name, size)
+            if len(sizes) > LISTED:
                 break
-        lines = [f"{name} ({size} bytes)" for name, size in sorted(found.items())]
+        lines = [f"{name} ({size} bytes)" for name, size in sorted(sizes.items())]
         return lines if len(lines) <= LISTED else [*lines[:LISTED], f"(more than {LISTED} files; these are some)"]
 
     def _unknown(self, path: str) -> ToolError:
@@ -66,7 +66,7 @@ class Place:
 
 
 def names_of(path: str) -> list[str]:
-    """The names along a path; ToolError for one that leads out, or nowhere."""
+    """Return the names along a path. Raise `ToolError` if it leaves the folder, or is empty."""
     if path.startswith("/") or "\0" in path:
         raise ToolError(f"{path[:200]!r} is no path of a file here; expected one such as data/table.csv")
     names = [name for name in path.replace("::", "/").split("/") if name not in ("", ".")]
@@ -76,31 +76,31 @@ def names_of(path: str) -> list[str]:
 
 
 def too_large(name: str, size: int, most: int) -> ToolError:
-    """Says which cap a file passes."""
+    """Return the error for a file that is larger than the limit."""
     return ToolError(f"{name} has {size} bytes, which is more than file_bytes={most}, the most that is read")
 
 
 def _read_below(folder: Path, names: Sequence[str], most: int) -> Found:
-    """Open name after name, each below the last, until one is a file."""
+    """Open one name after the other, each below the last, until one is a file, and read it."""
     here = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for end, name in enumerate(names, 1):
             path = "/".join(names[:end])
             try:
                 below = os.open(name, _OPEN, dir_fd=here)
-            except (OSError, ValueError):  # It may be a link, too.
+            except (OSError, ValueError):  # It may also be a link.
                 close = get_close_matches(name, sorted(os.listdir(here)), n=3, cutoff=0.3)
                 hint = f"; is {' or '.join(close)} meant?" if close else ""
                 raise ToolError(f"there is no file {path[:200]!r}{hint}") from None
             os.close(here)
             here = below
-            found = os.fstat(here)
-            if stat.S_ISREG(found.st_mode):
-                if found.st_size > most:
-                    raise too_large(path, found.st_size, most)
+            status = os.fstat(here)
+            if stat.S_ISREG(status.st_mode):
+                if status.st_size > most:
+                    raise too_large(path, status.st_size, most)
                 with os.fdopen(os.dup(here), "rb") as file:
                     return Found(path, file.read(most), names[end:])
-            if not stat.S_ISDIR(found.st_mode):
+            if not stat.S_ISDIR(status.st_mode):
                 raise ToolError(f"{path} is no file that can be read")
         raise ToolError(f"{'/'.join(names)} is a folder; list_files names what is in it")
     finally:
@@ -108,7 +108,7 @@ def _read_below(folder: Path, names: Sequence[str], most: int) -> Found:
 
 
 def _below(folder: Path, prefix: str) -> Iterator[tuple[str, int]]:
-    """All files below a folder, without links, in order of names."""
+    """Yield all files below a folder with their sizes, without links, in order of names."""
     try:
         entries = sorted(os.scandir(folder / prefix), key=lambda entry: entry.name)
     except OSError:

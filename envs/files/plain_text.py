@@ -1,6 +1,6 @@
 """Text files as lines: any encoding, JSON and XML broken into lines, HTML as what a reader sees of it.
 
-XML is never parsed, so what its entities stand for is never made. Left out: the bound on time and memory (`reading`).
+XML is never parsed, so its entities are never expanded. Left out: the bound on time and memory (`reading`).
 """
 
 import codecs
@@ -21,7 +21,7 @@ _DECLARED = re.compile(rb"""(?:charset|encoding)\s*=\s*["']?([A-Za-z0-9_.:-]{2,4
 _LOOKED_AT = 4096
 _LONG_LINE = 500
 _WIDE = 0.3
-"""Such a share of zeros on every second place tells two bytes a letter."""
+"""Share of zeros at every second byte from which a file counts as UTF-16."""
 _BLOCKS = frozenset(
     ("address", "article", "blockquote", "br", "dd", "div", "dl", "dt", "footer", "h1", "h2", "h3", "h4", "h5", "h6",
      "header", "hr", "li", "main", "nav", "ol", "p", "pre", "section", "table", "tbody", "thead", "title", "tr", "ul")
@@ -30,7 +30,7 @@ _UNSEEN = ("script", "style", "template", "noscript")
 
 
 def text_lines(data: bytes) -> Iterator[str]:
-    """The text of a file, by what it holds; what its bytes may mean otherwise is said first."""
+    """Yield the lines of a file by its content. A note comes first if the encoding was guessed."""
     text, note = decoded(data)
     if note:
         yield note
@@ -46,7 +46,7 @@ def text_lines(data: bytes) -> Iterator[str]:
 
 
 def decoded(data: bytes) -> tuple[str, str]:
-    """The letters, and what is to be said of their encoding."""
+    """Return the text, and a note on its encoding ("" for none)."""
     for mark, name in _MARKS:
         if data.startswith(mark):
             return data.decode(name, "replace"), ""
@@ -61,9 +61,9 @@ def decoded(data: bytes) -> tuple[str, str]:
         return data.decode("utf-8"), ""
     except UnicodeDecodeError:
         pass
-    for found in _DECLARED.findall(head[:1024]):
+    for encoding in _DECLARED.findall(head[:1024]):
         try:
-            return data.decode(found.decode()), f"(read as {found.decode()}, as it says)"
+            return data.decode(encoding.decode()), f"(read as {encoding.decode()}, as it says)"
         except (LookupError, ValueError):
             continue
     return data.decode("cp1252", "replace"), "(not UTF-8; read as cp1252, so some letters may be wrong)"
@@ -74,7 +74,7 @@ def _has_long_line(text: str) -> bool:
 
 
 def _json(text: str) -> str:
-    """A document of few lines as many; as it is where it is none."""
+    """Return a JSON document with indentation; any other text unchanged."""
     try:
         return json.dumps(json.loads(text), indent=1, ensure_ascii=False)
     except (ValueError, RecursionError):
@@ -82,7 +82,7 @@ def _json(text: str) -> str:
 
 
 def _html(data: bytes) -> Iterator[str]:
-    """The text of a page, a line for each block; cells of a row beside each other."""
+    """Yield the text of a page, one line per block. The cells of a row share a line."""
     from selectolax.lexbor import LexborHTMLParser
 
     tree = LexborHTMLParser(data)
@@ -92,13 +92,13 @@ def _html(data: bytes) -> Iterator[str]:
         if node.tag == "-text":
             line.append(node.text_content or "")
         elif node.tag in _BLOCKS:
-            if told := " ".join("".join(line).split()):
-                yield told
+            if line_text := " ".join("".join(line).split()):
+                yield line_text
             line = [f"{'#' * int(node.tag[1])} "] if node.tag in ("h1", "h2", "h3", "h4", "h5", "h6") else []
             line += ["- "] * (node.tag == "li")
         elif node.tag in ("td", "th"):
             line += [" | "] * bool(line)
         elif node.tag == "img" and (words := node.attributes.get("alt")):
             line.append(f"[image: {words}]")
-    if told := " ".join("".join(line).split()):
-        yield told
+    if line_text := " ".join("".join(line).split()):
+        yield line_text

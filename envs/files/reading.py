@@ -1,7 +1,7 @@
-"""The lines of a file, whatever it holds, for a file comes from a stranger: read in a process that can be killed.
+"""The lines of a file of any kind. Files are not trusted, so they are read in a process that can be killed.
 
-A file that takes its process too long, too much memory, or its life is told to the agent as such. What was read is kept
-by the bytes of the file: the episodes of a group read the same ones. Left out: which file (`place`), and what of it is
+If a file needs too much time or memory, or kills the process, the agent is told so. Results are cached by the bytes of
+the file, because the episodes of a group read the same files. Left out: which file (`place`), and which lines are
 shown (`envs.core.window`).
 """
 
@@ -25,17 +25,17 @@ from palaestra.envs.rewards.limited_processes import LimitedProcesses
 from palaestra.errors import MissingExtra, ToolError
 
 SECONDS = 20.0
-"""How long one file may take, at most."""
+"""Longest time for one file, in seconds."""
 MEGABYTES = 1024
-"""Address space of the process that reads."""
+"""Address space of the reading process, in megabytes."""
 KEPT_FILES = 64
 _SOFT = 0.7
-"""The share of its time after which a reader stops between two lines, so that what it has is not lost."""
+"""Share of its time after which a reader stops between two lines, so that the lines read so far are returned."""
 _LIBRARIES = {"pypdf": "pypdf", "docx": "python-docx", "pptx": "python-pptx", "openpyxl": "openpyxl"}
 
 
 async def lines_of(found: Found, limits: ReadLimits, seconds: float) -> Sequence[str]:
-    """The lines of a file, wrapped. ToolError for one that cannot be read."""
+    """Return the wrapped lines of a file. Raise `ToolError` if it cannot be read."""
     question, key = await asyncio.to_thread(_asked, found, limits, min(seconds, SECONDS))
     answer = await _processes.ask("files", question, seconds=seconds, key=key)
     path = "/".join([found.name, *found.inner])
@@ -44,57 +44,57 @@ async def lines_of(found: Found, limits: ReadLimits, seconds: float) -> Sequence
             f"{path} cannot be read: it took more than {min(seconds, SECONDS):g} s or {MEGABYTES} MB, "
             "or broke its reader"
         )
-    said = json.loads(answer)
-    if "lines" not in said:
-        raise ToolError(f"{path} {said['error']}")
-    lines: list[str] = said["lines"]
+    result = json.loads(answer)
+    if "lines" not in result:
+        raise ToolError(f"{path} {result['error']}")
+    lines: list[str] = result["lines"]
     return lines
 
 
 def _asked(found: Found, limits: ReadLimits, seconds: float) -> tuple[str, str]:
-    """What a process is asked, and a short name for it. Large files take a while."""
+    """Return the request to the reading process, and its cache key. This takes a while for large files."""
     about = {"name": found.name, "inner": list(found.inner), "limits": asdict(limits), "seconds": seconds}
     key = json.dumps(about | {"sha256": hashlib.sha256(found.data).hexdigest()})
     return json.dumps(about | {"data": base64.b64encode(found.data).decode()}), key
 
 
-@cache  # An absence is looked for again, since an error is not kept.
+@cache  # An error is not cached, so a missing library is checked again.
 def require_readers() -> None:
-    """Refuse to begin where a kind of file could not be read."""
+    """Raise `MissingExtra` if the library for a kind of file is not installed."""
     for module, library in (*_LIBRARIES.items(), ("selectolax", "selectolax")):
         if find_spec(module) is None:
             raise MissingExtra(library, "files", "reading files")
 
 
 class Reading:
-    """What the processes run."""
+    """The program of the reading processes."""
 
     @staticmethod
     def load(setting: str) -> str:
-        """Nothing: each library is loaded with the first file that needs it."""
+        """Do nothing: each library is loaded with the first file that needs it."""
         return setting
 
     @staticmethod
     def answer(setting: str, question: str) -> str:
-        """The lines of a file, or why there are none."""
-        asked = json.loads(question)
-        limits, until = ReadLimits(**asked["limits"]), time.monotonic() + _SOFT * asked["seconds"]
+        """Return the lines of a file, or an error, as JSON."""
+        request = json.loads(question)
+        limits, until = ReadLimits(**request["limits"]), time.monotonic() + _SOFT * request["seconds"]
         try:
-            data = base64.b64decode(asked["data"])
-            if asked["inner"]:
-                data = archive.member(data, asked["inner"], limits, limits.unpacked_bytes)
-            name = "/".join([asked["name"], *asked["inner"]])
+            data = base64.b64decode(request["data"])
+            if request["inner"]:
+                data = archive.member(data, request["inner"], limits, limits.unpacked_bytes)
+            name = "/".join([request["name"], *request["inner"]])
             return json.dumps({"lines": list(_bounded(_lines(data, name, limits), limits, until))})
         except Unreadable as error:
             return json.dumps({"error": str(error)})
         except MemoryError:
             raise
-        except Exception as error:  # A library's own words for a broken file.
+        except Exception as error:  # The error of a library for a broken file.
             return json.dumps({"error": f"is broken ({type(error).__name__}: {str(error)[:200]})"})
 
 
 def _lines(data: bytes, name: str, limits: ReadLimits) -> Iterator[str]:
-    """By its content alone."""
+    """Yield the lines of a file. The content decides its kind; the name does not matter."""
     kind = kind_of(data)
     if kind == "pdf":
         return documents.pdf_lines(data, limits)
@@ -114,11 +114,11 @@ OFFICE = {"docx": documents.docx_lines, "pptx": documents.pptx_lines, "xlsx": do
 
 
 def _bounded(texts: Iterator[str], limits: ReadLimits, until: float) -> Iterator[str]:
-    """The lines, wrapped, as many as characters and time allow."""
+    """Yield the wrapped lines, as many as the limits of characters and time allow."""
     left = limits.chars
     for text in texts:
         for line in text.splitlines():
-            # A line without an end is cut: breaking it between words takes time by its square.
+            # A very long line is cut at fixed positions: breaking it between words takes quadratic time.
             whole = len(line) < 50 * WIDTH
             for part in wrapped_line(line) if whole else (line[at : at + WIDTH] for at in range(0, len(line), WIDTH)):
                 left -= len(part) + 1

@@ -1,1 +1,1 @@
-"""Episodes that were played: stepped by hand, run again, scored anew."""
+"""Recorded episodes: stepped by hand, replayed, scored again."""

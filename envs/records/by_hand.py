@@ -1,12 +1,12 @@
 """One episode stepped by hand, of one seat or several: turns can be taken back, left to a game's script, and recorded.
 
 With `seat` among the options that seat of a game is played by hand, and its demonstrator plays the others; the record
-is of all of them. Taking a turn back restores the snapshot that was taken before it. Where there is none, because a
-toolkit has no snapshots or the turns were recorded ones, the episode is opened again and led by outcomes to where it
-stood: no tool runs twice, but what earlier calls had left in a toolkit is gone then; `rebuilt` says so.
+holds all of them. Taking a turn back restores the snapshot before it. Where there is no snapshot, because a toolkit has
+none or the turns were recorded ones, the episode is opened again and its turns are repeated with recorded outcomes: no
+tool runs twice, but the state that earlier calls had left in a toolkit is lost; `rebuilt` says so.
 
-Environments of others have no snapshots: they are stepped to their end, and recorded there. Left out: asking somebody
-for turns, and printing (`palaestra play`).
+Foreign environments have no snapshots: they are stepped to their end, and recorded there. Left out: asking a person for
+turns, and printing (`palaestra play`).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,7 +36,7 @@ _ENDED = "the episode has ended: /undo takes the last turn back, /reset begins a
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What a seat said, and where the episode stood before it, if that is known."""
+    """A turn of a seat, and the snapshot of the episode before it; None where there is no snapshot."""
 
     seat: Seat
     text: str
@@ -44,39 +44,39 @@ class Turn:
 
 
 class ByHand:
-    """An environment or game whose episode somebody steps."""
+    """An environment or game whose episode is stepped by hand."""
 
     def __init__(self, playable: Playable, env_id: str, options: Mapping[str, Any], seat: str | None = None) -> None:
-        """With `seat`, that seat alone is played by hand."""
+        """Prepare to play by hand; where `seat` is not None, only that seat."""
         if seat is not None and seat not in playable.seats:
             raise UsageError(f"seat is {seat!r}; expected one of {', '.join(map(repr, playable.seats))}")
         self.playable, self.env_id, self.options, self.own = playable, env_id, options, seat
         self.asked: Events = {}
-        """Who is asked, with what is new to each."""
+        """Seats whose turn is expected, each with its latest event."""
         self.ended: Events = {}
-        """How it ended, for every seat."""
+        """Last event of every seat; empty while the episode runs."""
         self.turns: list[Turn] = []
         self.rebuilt = False
-        """Whether toolkits were started anew when turns were taken back last, so that they hold nothing."""
+        """True where the last undo started the toolkits again, so that they lost their state."""
         self._starts: Mapping[Seat, Start] = {}
         self._heard: dict[Seat, list[Message]] = {}
 
     @property
     def seat(self) -> Seat:
-        """Whose turn it is; when the episode is over, the first seat."""
+        """Return the seat whose turn it is; the first seat when the episode is over."""
         return next((seat for seat in self.playable.seats if seat in self.asked), self.playable.seats[0])
 
     @property
     def event(self) -> Event:
-        """The latest of that seat: what is new to it, or how it ended."""
-        found = (self.ended or self.asked).get(self.seat)
-        if found is None:
+        """Return the latest event of `seat`: its new messages, or its end."""
+        event = (self.ended or self.asked).get(self.seat)
+        if event is None:
             raise UsageError(f"the environment failed: {_ENDED}")
-        return found
+        return event
 
     @property
     def machine(self) -> Machine:
-        """What plays an environment of ours."""
+        """Return the machine; raise UsageError for a foreign environment, which has none."""
         if not isinstance(self.playable, Machine):
             raise UsageError(
                 f"{self.env_id} is somebody else's environment: it shows no task, "
@@ -97,60 +97,60 @@ class ByHand:
         return self.machine.state.attempt(seat)
 
     def open(self, seed: int | None = None, task: int | None = None) -> Start:
-        """Begin an episode; seed and task are drawn where none are given."""
+        """Begin an episode; seed and task are drawn where they are None."""
         _, start = drawn(None, seed, task, self.playable.task_count)
         self._begin({seat: replace(start, seat=seat) for seat in self.playable.seats}, None)
         self._script_others()
         return start
 
     def load(self, records: Sequence[Record]) -> None:
-        """Stand where a recorded episode, of all its seats, ended, or was cut off. The script plays seats that lack."""
-        machine, episodes = self.machine, {one.episode.attempt.seat: one.episode for one in records}
+        """Repeat a recorded episode to where it ended or was cut off. The script plays seats without a record."""
+        machine, episodes = self.machine, {record.episode.attempt.seat: record.episode for record in records}
         self._begin(starts_of(machine, episodes), records[0].episode.attempt.task)
         rule = None
         if len(episodes) < len(machine.seats):
             (self.own,), rule = episodes, demonstrator(self.env_id)
-        said = (Turn(*turn) for turn in turns(machine, episodes, rule))
+        recorded_turns = (Turn(*turn) for turn in turns(machine, episodes, rule))
         try:
-            self._lead(said, {seat: one.attempt for seat, one in episodes.items()})
+            self._lead(recorded_turns, {seat: record.attempt for seat, record in episodes.items()})
         except Difference as error:
             raise UsageError(f"{self.env_id} is not what it was when this was recorded: {error}") from error
 
     def say(self, text: str) -> None:
-        """Take the turn of the seat that is asked, and those that the script has after it.
+        """Take the turn of the seat whose turn it is, and the turns that the script has after it.
 
-        A turn whose reward raises is taken all the same, so that it can be taken back.
+        A turn whose reward raises is recorded too, so that it can be taken back.
         """
         seat = self._asked_seat()
         try:
             stand = branches.take(self.machine)
-        except UsageError:  # It has none.
+        except UsageError:  # It has no snapshots.
             stand = None
         self._act(Turn(seat, text, stand))
         self._script_others()
 
     def script(self) -> str:
-        """What the demonstrator would say now."""
+        """Return the turn that the demonstrator would take now."""
         return self._spoken(self._asked_seat())
 
     def undo(self, count: int = 1) -> None:
-        """Take turns by hand back, and what the script answered to them."""
+        """Take back the last `count` turns by hand, and the turns that the script took after them."""
         machine = self.machine
         by_hand = [place for place, turn in enumerate(self.turns) if not self._scripted(turn.seat)]
         if not 0 < count <= len(by_hand):
             raise UsageError(f"{count} turns cannot be taken back; {len(by_hand)} have been taken")
-        kept, stand = self.turns[: by_hand[-count]], self.turns[by_hand[-count]].stand
+        turns_before, stand = self.turns[: by_hand[-count]], self.turns[by_hand[-count]].stand
         self.rebuilt = stand is None and bool(machine.spec.author.toolkits)
         if stand is None:
             attempts = {seat: self.attempt(seat) for seat in machine.seats}
             self._begin(self._starts, attempts[self.seat].task)
-            self._lead(kept, attempts)
+            self._lead(turns_before, attempts)
         else:
             release(machine)
-            self.turns, self.ended, self.asked = kept, {}, branches.put(machine, stand)
+            self.turns, self.ended, self.asked = turns_before, {}, branches.put(machine, stand)
 
     def closed(self) -> Events:
-        """How it ended; where it goes on, how it would if the seat at its turn were cut off here."""
+        """Return how the episode ended; while it runs, how it would end if the seat at its turn were cut off now."""
         if self.ended:
             return self.ended
         machine = self.machine
@@ -167,21 +167,21 @@ class ByHand:
             release(twin)
 
     def records(self) -> list[Record]:
-        """The episodes of all seats; one that goes on is recorded as `closed` ends it."""
-        found = []
+        """Return the records of all seats; an unfinished episode is recorded as `closed` ends it."""
+        records = []
         for seat, event in self.closed().items():
             assert event.attempt is not None and event.ending is not None, "an ending carries the attempt"
             episode = Episode(
                 self._starts[seat], event.attempt, (), event.ending, event.reward, event.parts, event.fault, event.tools
             )
-            found.append(Record(self.env_id, episode, self.options, agent="by hand"))
-        return found
+            records.append(Record(self.env_id, episode, self.options, agent="by hand"))
+        return records
 
     def close(self) -> None:
         release(self.playable)
         self.playable.close()
 
-    # Inside.
+    # Internals.
 
     def _begin(self, starts: Mapping[Seat, Start], task: Task | None) -> None:
         release(self.playable)
@@ -197,7 +197,7 @@ class ByHand:
         self.turns.append(turn)
         self._heard[turn.seat].append({"role": "assistant", "content": turn.text})
         others = {seat: event for seat, event in self.asked.items() if seat != turn.seat}
-        self.asked = {}  # Nobody is, where the author's code raises.
+        self.asked = {}  # No seat has the turn where the author's code raises.
         events = settled(self.playable, self.playable.act(turn.seat, turn.text))
         self.asked = others
         self._take(events)
@@ -221,7 +221,7 @@ class ByHand:
             machine.eager = True
 
     def _final_now(self) -> Mapping[str, Any]:
-        """What the environment and its toolkits would declare if the episode ended here."""
+        """Return the final state that the environment and its toolkits would declare if the episode ended now."""
         machine = self.machine
         assert machine.state is not None, "it was opened"
         takers: list[tuple[Seat, Any]] = [(None, machine.state.play)] if machine.spec.own_final else []
@@ -229,15 +229,15 @@ class ByHand:
         works = machine.kits.finals(takers, eager=True)
         if works:
             wait_for(Pending(works), machine.spec.name)
-        found = [work.outcome() for work in works] if works else [one.final() for _, one in takers]
-        return merged_final(machine.spec.owner, takers, found)
+        finals = [work.outcome() for work in works] if works else [taker.final() for _, taker in takers]
+        return merged_final(machine.spec.owner, takers, finals)
 
     def _led_again(self, twin: Machine, seat: Seat, final: Mapping[str, Any]) -> Events:
-        """Another machine, led by outcomes alone to where `seat` is cut off."""
+        """Lead another machine by recorded outcomes to this turn, where `seat` is cut off, and return the ends."""
         episodes = {}
-        for one, start in self._starts.items():
-            ending = Ending.LENGTH_LIMIT if one == seat else Ending.TURN_LIMIT
-            episodes[one] = Episode(start, replace(self.attempt(one), final=final), (), ending, None, {})
+        for other_seat, start in self._starts.items():
+            ending = Ending.LENGTH_LIMIT if other_seat == seat else Ending.TURN_LIMIT
+            episodes[other_seat] = Episode(start, replace(self.attempt(other_seat), final=final), (), ending, None, {})
         try:
             return lead(twin, episodes)
         finally:
@@ -264,8 +264,8 @@ class ByHand:
 
 
 def open_by_hand(env_id: str, options: Mapping[str, Any]) -> ByHand:
-    """Any environment or game, ours or somebody else's."""
-    given, seat = dict(options), None
+    """Open any environment or game, ours or a foreign one."""
+    playable_options, seat = dict(options), None
     if is_game(env_id):
-        seat = given.pop("seat", None)
-    return ByHand(open_playable(env_id, given), env_id, given, seat)
+        seat = playable_options.pop("seat", None)
+    return ByHand(open_playable(env_id, playable_options), env_id, playable_options, seat)

@@ -1,9 +1,11 @@
 """Recorded episodes that belong together: one episode, or all seats of a game, and the machines to run them again.
 
-Seats are recorded as episodes of their own, and only together are they a game: what one hears is what another has said,
-and who is rewarded the rounds decide. Left out: running them (`replay`), and finding files (the command line).
+Seats are recorded as episodes of their own, and only together are they a game: one seat hears what another said, and
+the rounds decide the rewards. A record names what was played; a service that it names (`palaestra.options`) is used
+only where the caller names it too. Left out: running them (`replay`), and finding files (the command line).
 """
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,28 +15,30 @@ from palaestra.envs.core.machine import Machine
 from palaestra.envs.core.state import Seat
 from palaestra.envs.records.replay import Difference, replay
 from palaestra.episode import Episode
-from palaestra.plain import to_plain
+from palaestra.errors import UsageError
+from palaestra.plain import as_pair, to_plain
 from palaestra.record import Record
-from palaestra.registry import author_class, demonstrator, is_game
+from palaestra.registry import author_class, check_options, demonstrator, is_game, require_loaded, services
 
 Placed = tuple[str, Record]
-"""A record, with the words that name its place."""
+"""A record, with the text that names its place (file and line)."""
 
 
 class Gathering:
-    """Records, handed out game by game once all seats are there; an episode of one seat at once."""
+    """Collector that groups the records of seats into games; an episode of one seat is complete at once."""
 
     def __init__(self) -> None:
         self._open: dict[str, list[dict[Seat, Placed]]] = {}
 
     def add(self, source: str, place: str, record: Record) -> list[Placed] | None:
-        """A whole game, where this record was its last seat. Games are never made of several sources."""
+        """Add a record and return its game where it is complete, else None. A game's records have one source."""
         if "seat" in record.options or not is_game(record.env_id):
             return [(place, record)]
+        require_loaded(record.env_id, place)
         start, seats = record.episode.start, author_class(record.env_id).seats
         key = f"{source} {record.env_id} {to_plain(dict(record.options))!r} {start.task} {start.seed}"
         games = self._open.setdefault(key, [])
-        game = next((one for one in games if start.seat not in one), None)
+        game = next((candidate for candidate in games if start.seat not in candidate), None)
         if game is None:
             game = {}
             games.append(game)
@@ -48,31 +52,42 @@ class Gathering:
 
     @property
     def incomplete(self) -> list[Placed]:
-        """The records whose games lack a seat."""
+        """Return the records whose games lack a seat."""
         return [placed for games in self._open.values() for game in games for placed in game.values()]
 
 
 class Stage:
     """Machines to replay in, one for each id and its options, made when first needed."""
 
-    def __init__(self) -> None:
-        self._made: dict[str, Machine] = {}
+    def __init__(self, given: Mapping[str, Any] | None = None) -> None:
+        """Set the options of the caller, `given`, which replace those of a record."""
+        self._given, self._made = dict(given or {}), dict[str, Machine]()
 
     def machine(self, env_id: str, options: Mapping[str, Any]) -> Machine:
-        """What plays that id. No file of tasks is needed, for a record holds its own task."""
+        """Return the machine of an id with a record's options. A task file is not needed: a record holds its task."""
         left_out = {"tasks", "seat"} | ({"split"} if options.get("split") == WHOLE else set())
-        given = {name: value for name, value in options.items() if name not in left_out}
-        key = f"{env_id} {to_plain(given)!r}"
+        machine_options = {name: value for name, value in options.items() if name not in left_out} | self._given
+        key = f"{env_id} {to_plain(machine_options)!r}"
         if key not in self._made:
-            self._made[key] = open_machine(env_id, given)
+            check_options(env_id, machine_options)
+            if unnamed := {
+                name: value for name, value in services(env_id, machine_options).items() if name not in self._given
+            }:
+                words = shlex.join(as_pair(name, value) for name, value in unnamed.items())
+                raise UsageError(
+                    f"a record of {env_id} names where it runs or whom it asks, and no file decides that: {words}; if "
+                    f"you trust it, add --env-options {words}, or name others there"
+                )
+            self._made[key] = open_machine(env_id, machine_options)
         return self._made[key]
 
     def replay(self, whole: Sequence[Record]) -> Difference | None:
-        """Run an episode again, or all seats of a game; the first difference to its record."""
+        """Run an episode again, or all seats of a game; return the first difference to its record, or None."""
         env_id, options = whole[0].env_id, whole[0].options
+        require_loaded(env_id, "a record")
         rule = demonstrator(env_id) if options.get("seat") is not None else None
         return replay(self.machine(env_id, options), episodes_of(whole), rule)
 
 
 def episodes_of(whole: Sequence[Record]) -> dict[Seat, Episode]:
-    return {one.episode.attempt.seat: one.episode for one in whole}
+    return {record.episode.attempt.seat: record.episode for record in whole}

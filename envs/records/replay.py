@@ -1,13 +1,13 @@
 """Recorded episodes run again: the environment's own rules over recorded outcomes, without tools, network or model.
 
-A turn goes through the same parser, checks, clipping and reward as when it was played; what tools answered, and what
-toolkits declared of their state, is taken from the record. So a replay that comes out identical proves that the record
-is whole, that the environment still is what it was, and that its reward depends on nothing but the Attempt. A reward
-that asks a judge asks again: that needs the judge, and comes out identical only if it says the same.
+A turn goes through the same parser, checks, clipping and reward as when it was played; results of tools and final
+states of toolkits are taken from the record. So an identical replay proves that the record is complete, that the
+environment has not changed, and that its reward depends on the Attempt alone. A reward that asks a judge asks again:
+that needs the judge, and is identical only if the judge answers the same.
 
 A game is run with all of its seats. Where one was played against demonstrators (`seat=NAME`), those play again, with
 their tools: they depend on task, seed and turn alone, unless the recorded seat changed a toolkit that they share. Left
-out: environments that others wrote, whose inside is closed, and which records are one game (`gathering`).
+out: foreign environments, whose internals are not visible, and which records are one game (`gathering`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,12 +24,12 @@ from palaestra.envs.running.work import Pending
 from palaestra.episode import Attempt, Call, Ending, Episode, Start, Status
 
 MAX_BY_RULE = 10_000
-"""Turns of demonstrators in a row: one that never lets anybody else speak must not hang a replay."""
+"""Turns of demonstrators in a row: one that never lets another seat speak must not hang a replay."""
 _SHOWN = 200
 
 
 class Difference(Exception):
-    """Where a replay left its record."""
+    """The first place at which a replay differs from its record."""
 
     def __init__(self, where: str, recorded: Any, replayed: Any) -> None:
         self.where, self.recorded, self.replayed = where, recorded, replayed
@@ -37,7 +37,7 @@ class Difference(Exception):
 
 
 def replay(machine: Machine, episodes: Mapping[Seat, Episode], rule: Rule | None = None) -> Difference | None:
-    """Run an episode again, or all seats of a game; the first difference to its record, None when there is none.
+    """Run an episode again, or all seats of a game; return the first difference to its record, or None.
 
     `rule` plays the seats that were not recorded. A BROKEN episode is run as far as it got; there is no reward then.
     """
@@ -54,21 +54,23 @@ def replay(machine: Machine, episodes: Mapping[Seat, Episode], rule: Rule | None
                     same(name + who, getattr(episode, name), getattr(event, name))
     except Difference as difference:
         return difference
-    except Exception as error:  # Whatever an author's code raises, the record says that it once did not.
-        said = f"{type(error).__name__}: {error}"
+    except Exception as error:  # The author's code did not raise when this was recorded.
+        error_text = f"{type(error).__name__}: {error}"
         if machine.spec.solo:
-            return Difference("reward", episodes[None].reward, said)
-        return Difference("rounds", "a game that ended", said)
+            return Difference("reward", episodes[None].reward, error_text)
+        return Difference("rounds", "a game that ended", error_text)
     finally:
         drop(machine, rule is not None)
     return None
 
 
 def lead(machine: Machine, episodes: Mapping[Seat, Episode], rule: Rule | None = None) -> Events:
-    """Play what was recorded to its end, or as far as a BROKEN one got. A Difference where a seat hears other words."""
+    """Play recorded turns to their end, BROKEN ones as far as they got. Raise Difference where messages differ."""
     first = next(iter(episodes.values()))
     broken = first.ending is Ending.BROKEN
-    outcomes = Outcomes({seat: one.attempt for seat, one in episodes.items()}, rule is not None, broken)
+    outcomes = Outcomes(
+        {seat: episode_of_seat.attempt for seat, episode_of_seat in episodes.items()}, rule is not None, broken
+    )
     machine.eager = False
     events = outcomes.settle(machine, machine.open(starts_of(machine, episodes), first.attempt.task))
     for seat, text in turns(machine, episodes, rule):
@@ -77,22 +79,24 @@ def lead(machine: Machine, episodes: Mapping[Seat, Episode], rule: Rule | None =
         events = outcomes.settle(machine, reply)
     assert machine.state is not None
     for seat, episode in episodes.items():
-        found, recorded = machine.state.attempt(seat).messages, episode.attempt.messages
+        replayed_messages, recorded = machine.state.attempt(seat).messages, episode.attempt.messages
         # Where one seat broke a game, another may have spoken before, or not.
-        heard = recorded[: len(found)] if broken or machine.is_open else recorded
-        same(f"message{_of(seat)}", heard, found)
+        recorded_messages = recorded[: len(replayed_messages)] if broken or machine.is_open else recorded
+        same(f"message{_of(seat)}", recorded_messages, replayed_messages)
     if machine.is_open:
-        asked = (
+        state_text = (
             "the episode goes on"
             if machine.spec.solo
             else f"the game goes on, and asks {', '.join(map(str, machine.asked))}"
         )
-        raise Difference("ending", ", ".join(str(one.ending) for one in episodes.values()), asked)
+        raise Difference(
+            "ending", ", ".join(str(episode_of_seat.ending) for episode_of_seat in episodes.values()), state_text
+        )
     return events
 
 
 def starts_of(machine: Machine, episodes: Mapping[Seat, Episode]) -> dict[Seat, Start]:
-    """A start for every seat; those that were not recorded had no prefix."""
+    """Return a start for every seat; seats that were not recorded have no prefix."""
     first = next(iter(episodes.values())).start
     return {
         seat: replace(episodes[seat].start, seat=seat) if seat in episodes else replace(first, seat=seat, prefix=())
@@ -101,32 +105,38 @@ def starts_of(machine: Machine, episodes: Mapping[Seat, Episode]) -> dict[Seat, 
 
 
 def turns(machine: Machine, episodes: Mapping[Seat, Episode], rule: Rule | None) -> Iterator[tuple[Seat, str]]:
-    """Turn after turn, as long as the machine takes them: recorded ones, or by rule of seats that were not recorded."""
+    """Yield turns while the machine takes them: recorded ones, and turns by rule of seats that were not recorded."""
     ruled, first = 0, next(iter(episodes.values()))
     while machine.state is not None and machine.is_open:
         turn: tuple[Seat, str] | None = None
-        for seat, one in machine.state.seats.items():
-            if one.left and seat not in episodes and rule is not None and ruled < MAX_BY_RULE:
+        for seat, seat_state in machine.state.seats.items():
+            if seat_state.left and seat not in episodes and rule is not None and ruled < MAX_BY_RULE:
                 turn, ruled = (seat, spoken(rule, machine, seat, first.start)), ruled + 1
                 break
-            if one.left and turn is None and seat in episodes:
-                at, said = len(one.messages) - len(one.start.prefix), episodes[seat].attempt.messages
-                if at < len(said) - _is_cut(seat, episodes[seat]) and said[at]["role"] == "assistant":
-                    turn, ruled = (seat, said[at]["content"]), 0
+            if seat_state.left and turn is None and seat in episodes:
+                at, recorded_messages = (
+                    len(seat_state.messages) - len(seat_state.start.prefix),
+                    episodes[seat].attempt.messages,
+                )
+                if (
+                    at < len(recorded_messages) - _is_cut(seat, episodes[seat])
+                    and recorded_messages[at]["role"] == "assistant"
+                ):
+                    turn, ruled = (seat, recorded_messages[at]["content"]), 0
         if turn is None:
             return
         yield turn
 
 
 class Outcomes:
-    """What works came to when they were recorded. Rewards alone are computed again."""
+    """Recorded outcomes of jobs. Rewards alone are computed again."""
 
     def __init__(self, attempts: Mapping[Seat, Attempt], live: bool = False, broken: bool = False) -> None:
-        """With `live`, toolkits really start and close. A `broken` episode ends where its outcomes end."""
+        """Set the recorded attempts. Toolkits start and close if `live`. A `broken` one ends where outcomes end."""
         self.attempts, self.live, self.broken = attempts, live, broken
 
     def settle(self, machine: Machine, reply: Reply) -> Events:
-        """The events of a reply, its works answered from the record. The machine is not `eager`."""
+        """Return the events of a reply, with outcomes of its jobs from the record. The machine is not `eager`."""
         while isinstance(reply, Pending):
             reply = machine.resume(self._answered(reply, reply.about))
         if not self.live:
@@ -134,7 +144,7 @@ class Outcomes:
         return settle(machine, reply)
 
     def _answered(self, pending: Pending, expected: Expected) -> Pending:
-        """The same, with outcomes."""
+        """Return the pending jobs with their recorded outcomes."""
         state, works, any_seat = expected.state, pending.works, next(iter(self.attempts.values()))
         assert state is not None
         if expected.role == "calls" and expected.seat in self.attempts:
@@ -151,14 +161,14 @@ class Outcomes:
                 works[0].value = any_seat.worlds[len(state.course.worlds)]
             return Pending(works[:1], expected._replace(items=[(None, state.play)]))
         if expected.role == "end" and not self.live:
-            judged, closings = expected.items
-            pending = Pending(works[: len(works) - len(closings)], expected._replace(items=(judged, ())))
+            reward_item, closings = expected.items
+            pending = Pending(works[: len(works) - len(closings)], expected._replace(items=(reward_item, ())))
         if pending.works and (self.live or expected.role != "start"):
             wait_for(pending)
         return pending
 
     def _none_left(self, pending: Pending, where: str, recorded: str, replayed: str) -> Pending:
-        """What was asked for gave no result and broke the episode, or it was never asked for."""
+        """Time out the job, which broke the episode and has no outcome; raise Difference in an unbroken episode."""
         if not self.broken:
             raise Difference(where, recorded, replayed)
         pending.works[0].late = True
@@ -177,27 +187,27 @@ def drop(machine: Machine, live: bool = False) -> None:
 
 
 def same(where: str, recorded: Any, replayed: Any) -> None:
-    """Refuse values that differ; of sequences, at their first different place."""
+    """Raise Difference where two values differ; in sequences, at the first different place."""
     if recorded == replayed:
         return
     if isinstance(recorded, Sequence) and isinstance(replayed, Sequence) and not isinstance(recorded, str):
-        for place, (one, other) in enumerate(zip(recorded, replayed, strict=False)):
-            if one != other:
-                raise Difference(f"{where} {place}", one, other)
+        for place, (recorded_item, other) in enumerate(zip(recorded, replayed, strict=False)):
+            if recorded_item != other:
+                raise Difference(f"{where} {place}", recorded_item, other)
         recorded, replayed = f"{len(recorded)} of them", f"{len(replayed)} of them"
     raise Difference(where, recorded, replayed)
 
 
 def _outcome(item: Prepared | Call, recorded: Call) -> Call:
-    """The recorded call, if it is the one that is asked for. Old records hold only what the agent wrote."""
+    """Return the recorded call if it matches the replayed one. Old records hold only what the agent wrote."""
     if isinstance(item, Call):
         same("a refused call", recorded, item)
         return recorded
-    asked = (item.tool.name, item.arguments, item.arguments if item.written is None else item.written)
+    call_key = (item.tool.name, item.arguments, item.arguments if item.written is None else item.written)
     if recorded.written is not None:
-        fits = (recorded.name, recorded.arguments, recorded.written) == asked
+        fits = (recorded.name, recorded.arguments, recorded.written) == call_key
     else:
-        fits = (recorded.name, recorded.arguments) == (asked[0], asked[2])
+        fits = (recorded.name, recorded.arguments) == (call_key[0], call_key[2])
     if not fits:
         raise Difference("a call", recorded, _said(item))
     if recorded.status is Status.BAD_CALL:
@@ -210,13 +220,13 @@ def _said(item: Prepared | Call) -> str:
 
 
 def _is_cut(seat: Seat, episode: Episode) -> bool:
-    """Whether this seat was closed from outside: what it had said of its turn then stands last, and is no turn."""
+    """Return whether the seat was stopped from outside: its last message is then an unfinished turn, if any."""
     ending = episode.ending
     return (ending is Ending.LENGTH_LIMIT and not episode.fault) or (ending is Ending.BROKEN and seat is None)
 
 
 def _cut_off(machine: Machine, episodes: Mapping[Seat, Episode]) -> Reply | None:
-    """End what has no further turn as it was ended; None where it was not ended from outside."""
+    """End an episode without further turns as the record ended; return None where it was not ended from outside."""
     for seat, episode in episodes.items():
         if _is_cut(seat, episode):
             last = episode.attempt.messages[-1]

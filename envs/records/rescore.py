@@ -1,10 +1,10 @@
-"""Another reward over recorded episodes: an idea about rewards is tried on what was played, before anything is trained.
+"""Another reward over recorded episodes: an idea about rewards is tried on recorded episodes before any training.
 
 A reward is named as an environment's id (its `reward` and declared parts), or as a function "module:name" that takes an
-Attempt and gives what the `reward` of an environment may give. It is held to the same: success lies from 0 to 1, and
-other parts are declared, by an attribute `parts` of the function. One that asks a judge (`async def`) is waited for,
-episode by episode; an episode whose judge does not answer becomes BROKEN. A game whose rounds decide the rewards is led
-through again (`rescore_game`). Left out: rewards that need tokens or training state (shaping).
+Attempt and returns what the `reward` of an environment may return. The same rules apply: success is from 0 to 1, and
+other parts are declared, by an attribute `parts` of the function. A reward that asks a judge (`async def`) is awaited,
+episode by episode; an episode whose judge does not answer becomes BROKEN. A game whose rounds decide the rewards is
+played again from its record (`rescore_game`). Left out: rewards that need tokens or training state (shaping).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,24 +30,24 @@ from palaestra.registry import demonstrator, is_game, registered, registered_aut
 Scorer = Callable[[Attempt], tuple[float, Mapping[str, float]]]
 
 
-def find_scorer(name: str) -> Scorer:
-    """The reward of that name: of an environment, or a function of an Attempt."""
+def find_scorer(name: str, options: Mapping[str, Any] | None = None) -> Scorer:
+    """Return the reward of that name: of an environment opened with these options, or a function of an Attempt."""
     if registered_author(name.rpartition(":")[2]) is not None:
-        return partial(judge, Stage().machine(name, {}).spec)
+        return partial(judge, Stage(options).machine(name, {}).spec)
     module, colon, function = name.partition(":")
     if not colon:
         raise UnknownId(name, registered())
     try:
-        found = getattr(import_module(module), function)
+        scorer = getattr(import_module(module), function)
     except (ImportError, AttributeError) as error:
         raise UsageError(f"no reward {name!r}: {error}; expected 'module:function' or an id") from error
-    if not callable(found):
-        raise UsageError(f"{name} is {found!r}; expected a function of an Attempt")
-    return _of_function(name, found)
+    if not callable(scorer):
+        raise UsageError(f"{name} is {scorer!r}; expected a function of an Attempt")
+    return _of_function(name, scorer)
 
 
 def rescore(record: Record, scorer: Scorer) -> Record:
-    """The same episode with another reward. A BROKEN one stays without; a lesson, which compared the old, goes."""
+    """Return the episode with another reward; BROKEN ones stay without. Lessons used the old reward and are dropped."""
     if record.episode.reward is None:
         return replace(record, lessons=())
     try:
@@ -58,7 +58,7 @@ def rescore(record: Record, scorer: Scorer) -> Record:
 
 
 def rescore_game(whole: Sequence[Placed], game_id: str, stage: Stage) -> list[Record]:
-    """The seats of a game with the rewards that the rounds of another game give for it. A BROKEN one stays without."""
+    """Return the seats of a game with the rewards of another game's rounds. A BROKEN one stays without a reward."""
     (place, first), records = whole[0], [record for _, record in whole]
     if first.episode.reward is None:
         return [replace(record, lessons=()) for record in records]
@@ -75,11 +75,13 @@ def rescore_game(whole: Sequence[Placed], game_id: str, stage: Stage) -> list[Re
     finally:
         drop(machine, by_rule)
     ends: list[Event] = [events[seat] for seat in episodes]
-    return [_rewarded(one, end.reward, end.parts, end.fault) for one, end in zip(records, ends, strict=True)]
+    return [
+        _rewarded(seat_record, end.reward, end.parts, end.fault) for seat_record, end in zip(records, ends, strict=True)
+    ]
 
 
 def judge(spec: Spec, attempt: Attempt) -> tuple[float, Mapping[str, float]]:
-    """What an author's object, which has played nothing, says of an attempt."""
+    """Return reward and parts of an attempt from an author's object that has played no episode."""
     if attempt.seat not in spec.seats:
         raise UsageError(f"the attempt is of the seat {attempt.seat!r}; the seats of {spec.name} are {spec.seats}")
     try:
@@ -94,7 +96,7 @@ def judge(spec: Spec, attempt: Attempt) -> tuple[float, Mapping[str, float]]:
 
 
 def complete(returned: Any, seconds: float) -> Any:
-    """What a reward or an explanation returned, waited for where it is awaitable. A deadline that passes is Broken."""
+    """Return the result of a reward or an explanation, awaited where needed. Raise Broken after `seconds`."""
     if not isawaitable(returned):
         return returned
     work = Work("reward", lambda: returned, Conditions(Mode.ASYNC, seconds))
@@ -110,7 +112,7 @@ def _rewarded(record: Record, reward: float | None, parts: Mapping[str, float], 
 
 
 def _of_function(name: str, function: Callable[[Attempt], Any]) -> Scorer:
-    """Its parts are those that it declares, as Progressive does by itself, or success alone."""
+    """Return a scorer from a function; its parts are those that it declares, as Progressive does, or success alone."""
     declared: Mapping[str, RewardPart] = getattr(function, "parts", {"success": RewardPart()})
     check_declared(name, declared)
 

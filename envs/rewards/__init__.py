@@ -1,1 +1,1 @@
-"""How answers are judged: pure functions that environments' rewards are made of."""
+"""Grading answers: pure functions that environments use in their rewards."""

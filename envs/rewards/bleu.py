@@ -2,11 +2,11 @@
 
 The order of n-grams is at most the reference's length, so a short answer is not scored by n-grams that it cannot have:
 `exp(mean of ln p_n)` times a brevity penalty, where `p_1` is the share of words that match and `p_n` above it is
-`(matches + 1) / (total + 1)`. Words are in lower case, without punctuation; articles stay. Of letters that are written
-without spaces between words, each is a word.
+`(matches + 1) / (total + 1)`. Words and numbers are those of `quotation`; articles stay. In scripts without spaces
+between words, each letter is a word. Where yes, no, true or false is expected, only an exact match counts.
 
-In the plain form padding pays below the reference's length ("new x x" beats "new"), for the penalty counts words that
-match nothing. Here it counts those that match, unless the plain form is asked for: then a wrong word never helps.
+In the plain form padding raises the score of a short answer ("new x x" beats "new"), since the brevity penalty counts
+words that match nothing. Without `plain` it counts matching words alone, so that a wrong word never helps.
 """
 
 import unicodedata
@@ -14,16 +14,18 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from math import exp, inf, log
 
-from palaestra.envs.rewards.quotation import exact_match
+from palaestra.envs.rewards.quotation import WHETHER, exact_match, normalised, without_punctuation
 
 ORDER = 4
+WORD_CHARS = 20
+"""More characters a word than any language has on average."""
 _UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
 
 
 def length_aware_bleu(
     answer: str | None, expected: str | Iterable[str], *, verbosity: float = inf, plain: bool = False
 ) -> float:
-    """Between 0 and 1, the best over the expected answers; an exact match is 1.
+    """Return the best score over the expected answers, from 0 to 1; an exact match is 1.
 
     Beyond `verbosity` times the reference's length a penalty falls with each further word. `plain` counts words that
     match nothing against brevity too.
@@ -31,51 +33,55 @@ def length_aware_bleu(
     references = [expected] if isinstance(expected, str) else list(expected)
     if not answer or not answer.strip():
         return 0.0
-    return max((_against(answer, one, verbosity, plain) for one in references), default=0.0)
+    return max((_against(answer, reference, verbosity, plain) for reference in references), default=0.0)
 
 
 def _against(answer: str, expected: str, verbosity: float, plain: bool) -> float:
     if exact_match(answer, expected):
         return 1.0
-    said, wanted = words(answer), words(expected)
-    matches = _matches(said, wanted, 1)
-    if not matches:
+    answer_words, expected_words = words(answer), words(expected)
+    matches = _matches(answer_words, expected_words, 1)
+    if not matches or normalised(expected) in WHETHER:
         return 0.0
-    order = min(ORDER, len(wanted))
-    total = log(matches / len(said))
+    order = min(ORDER, len(expected_words))
+    total = log(matches / len(answer_words))
     for length in range(2, order + 1):
-        count = max(0, len(said) - length + 1)
-        total += log((_matches(said, wanted, length) + 1) / (count + 1))
-    counted = len(said) if plain else matches
-    brevity = 1.0 if counted >= len(wanted) else exp(1 - len(wanted) / counted)
+        count = max(0, len(answer_words) - length + 1)
+        total += log((_matches(answer_words, expected_words, length) + 1) / (count + 1))
+    counted = len(answer_words) if plain else matches
+    brevity = 1.0 if counted >= len(expected_words) else exp(1 - len(expected_words) / counted)
     return brevity * wordiness(answer, expected, verbosity) * exp(total / order)
 
 
 def wordiness(answer: str, expected: str, verbosity: float) -> float:
-    """1 up to `verbosity` times as many words as the reference has, and then falling with each further one."""
+    """Return 1 up to `verbosity` times as many words as the reference has; it falls with each further word."""
     if verbosity == inf:
         return 1.0
-    return min(1.0, exp(1 - len(words(answer)) / (verbosity * max(1, len(words(expected))))))
+    return min(1.0, exp(1 - length(answer) / (verbosity * max(1, length(expected)))))
+
+
+def length(text: str) -> int:
+    """Return how many words a text has, each of at most WORD_CHARS characters: what is joined by dashes is many."""
+    return max(len(words(text)), len(" ".join(text.split())) // WORD_CHARS)
 
 
 def words(text: str) -> list[str]:
-    """What is compared."""
-    found: list[str] = []
-    for word in text.lower().split():
-        plain = "".join(one for one in word if not unicodedata.category(one).startswith("P"))
+    """Return the words of a text; in scripts without spaces each letter is a word."""
+    tokens: list[str] = []
+    for word in without_punctuation(text).split():
         joined = ""
-        for letter in plain:
+        for letter in word:
             if unicodedata.name(letter, "").startswith(_UNSPACED):
-                found += [joined] * bool(joined) + [letter]
+                tokens += [joined] * bool(joined) + [letter]
                 joined = ""
             else:
                 joined += letter
-        found += [joined] * bool(joined)
-    return found
+        tokens += [joined] * bool(joined)
+    return tokens
 
 
 def _matches(said: Sequence[str], wanted: Sequence[str], length: int) -> int:
-    """Of the n-grams said, how many the reference has, each no oftener than there."""
+    """Count the n-grams of the answer that the reference has too, each at most as often as the reference has it."""
     return sum((_grams(said, length) & _grams(wanted, length)).values())
 
 

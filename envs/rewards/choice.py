@@ -1,8 +1,8 @@
-r"""Multiple choice: which letter an attempt settled on. Whoever names two has chosen none.
+r"""Multiple choice: the letter that an attempt chose. An attempt that names two letters has chosen none.
 
-Looked for, in this order, and the first place that names anything decides: \boxed{C}; <answer>C</answer>; "Answer:
-(C)"; the last line, where it says "the answer is C", or ends as in "so it is (C)." or with a bare "C". What the last
-line denies ("I exclude C") is no choice. Left out: matching an option's words instead of its letter.
+Places are searched in this order, and the first that names any letter decides: \boxed{C}; <answer>C</answer>; "Answer:
+(C)"; the last line, where it says "the answer is C", or ends as in "so it is (C)." or with a bare "C". A letter that
+the last line denies ("I exclude C") is not a choice. Left out: matching an option's words instead of its letter.
 """
 
 import re
@@ -23,12 +23,12 @@ _AT_THE_END = re.compile(r"(?:^|[\s(\[*:])([A-Z])[)\]*]*[.!]?\s*$")
 _INTRODUCED = re.compile(
     r"(?:the\s+)?(?:(?:correct|right|final|best)\s+)?(?:answer|option|choice)(?:\s+is)?[\s:*]+", re.IGNORECASE
 )
-"""What may stand before the letter in a box."""
+"""Words that may come before the letter in a box."""
 _SAID = re.compile(
     r"\b(?i:answer|option|choice)\s+(?i:is|must\s+be)[\s:*]+(?:(?i:option)\s+)?"
     r"(?:[(\[]([A-Z])[)\]]|([A-Z])(?=[.,;:!?*)]|\s*$|\s+(?:or|and|because|since|as|due|for|with|which)\b))\**"
 )
-"""A bare letter before any other word may be that word's article."""
+"""A statement of the choice. A bare letter counts only before these words, since "A" may be an article."""
 _ALTERNATIVE = re.compile(r"[\s,/&]*(?:\b(?:or|and)\b)?[\s,/&]*(?:(?:maybe|perhaps|option)\s+)*[(\[]?[A-Z](?![\w'])")
 _DENIED = re.compile(
     r"(?:\b(?:not|never|cannot|nor|exclud\w*|eliminat\w*|reject\w*|rul(?:e|es|ed|ing)\s+out|except|unlike"
@@ -38,46 +38,48 @@ _DENIED = re.compile(
     r"|likely|probably|possibly|sure|certain|correct|right))*[\s(\[*]*$",
     re.IGNORECASE,
 )
-"""What leads to a letter by nothing but small words, and denies it."""
+"""A denial that is separated from a letter by small words alone."""
 _MAX_DENIAL_CHARS = 200
-"""How far before a letter that is looked for."""
+"""Characters before a letter that are searched for a denial."""
 
 
 def chosen(text: str | None, letters: str = LETTERS) -> str | None:
-    """The letter that was chosen, or None: nothing was, or more than one."""
+    """Return the chosen letter, or None where no letter or several letters were chosen."""
     if text is None:
         return None
-    places = [_in_boxes(text), *([found[1] for found in place.finditer(text)] for place in (_TAGGED, _MARKED))]
-    for named in places:
-        if named:
-            picked = {_letter(one, letters) for one in named}
+    places = [_in_boxes(text), *([match[1] for match in place.finditer(text)] for place in (_TAGGED, _MARKED))]
+    for labels in places:
+        if labels:
+            picked = {_letter(label, letters) for label in labels}
             return _among(picked.pop() if len(picked) == 1 else None, letters)
     return _among(_in_line(text.strip().rpartition("\n")[2], letters), letters)
 
 
 def chose(text: str | None, expected: str, letters: str = LETTERS) -> bool:
-    """Whether an attempt chose the expected letter and no other."""
+    """Return whether an attempt chose the expected letter and no other."""
     return chosen(text, letters) == expected.strip().strip("()").upper()
 
 
 def _in_boxes(text: str) -> list[str]:
-    """What stands in every box, each text up to the next one; a box around a box is one."""
+    """Return the content of every box; a box around a box counts as one."""
     text = _BOX_OF_A_BOX.sub("", text)
-    edges = [*(found.start() for found in _BOXES.finditer(text)), len(text)]
+    edges = [*(match.start() for match in _BOXES.finditer(text)), len(text)]
     return [boxed(text[start:end]) or "" for start, end in pairwise(edges)]
 
 
 def _in_line(line: str, letters: str) -> str | None:
-    """The one letter that a last line says is the answer, or else ends with."""
-    if said := list(_SAID.finditer(line)):
-        if any(_denied(line, one.start()) or _ALTERNATIVE.match(line, one.end()) for one in said):
+    """Return the one letter that the last line states as the answer or ends with, or None."""
+    if statements := list(_SAID.finditer(line)):
+        if any(
+            _denied(line, statement.start()) or _ALTERNATIVE.match(line, statement.end()) for statement in statements
+        ):
             return None
-        picked = {one[1] or one[2] for one in said}
+        picked = {statement[1] or statement[2] for statement in statements}
         return picked.pop() if len(picked) == 1 else None
-    found = _AT_THE_END.search(line)
-    if found is None or _denied(line, found.start(1)):
+    ending = _AT_THE_END.search(line)
+    if ending is None or _denied(line, ending.start(1)):
         return None
-    return found[1] if len(set(re.findall(rf"(?<!\w)[{letters}](?!\w)", line))) == 1 else None
+    return ending[1] if len(set(re.findall(rf"(?<!\w)[{letters}](?!\w)", line))) == 1 else None
 
 
 def _denied(line: str, at: int) -> bool:
@@ -85,18 +87,19 @@ def _denied(line: str, at: int) -> bool:
 
 
 def _letter(named: str, letters: str) -> str | None:
-    """The one letter that a box or a marked line names, perhaps with the option's words behind it.
+    """Return the one letter that a box or a marked line names, perhaps with the option's words behind it.
 
-    Another option's letter among those words makes it two, but for a unit behind a number (40 C) and the article.
+    Another option's letter among those words makes it two letters, except for a unit after a number (40 C) and the
+    article "A".
     """
     text = re.sub(r"\\(?:text|textbf|mathrm|mathbf)\s*\{([^{}]*)\}", r"\1", named).strip().strip("$")
     text = _INTRODUCED.sub("", text, count=1) if _INTRODUCED.match(text) else text
-    found = _ALONE.fullmatch(text) or _ALONE.fullmatch(plain(named).upper() if len(plain(named)) == 1 else "")
-    if found is None or _ANOTHER.search(text, found.end(1) + 1):
+    match = _ALONE.fullmatch(text) or _ALONE.fullmatch(plain(named).upper() if len(plain(named)) == 1 else "")
+    if match is None or _ANOTHER.search(text, match.end(1) + 1):
         return None
-    others = re.finditer(rf"(?<![\w'])(?<![\d°])(?<![\d°] )[{letters}](?![\w'])", text[found.end(1) :])
-    named_too = {one[0] for one in others if not _ARTICLE.match(one.string, one.start())}
-    return found[1] if named_too <= {found[1]} else None
+    others = re.finditer(rf"(?<![\w'])(?<![\d°])(?<![\d°] )[{letters}](?![\w'])", text[match.end(1) :])
+    other_letters = {other[0] for other in others if not _ARTICLE.match(other.string, other.start())}
+    return match[1] if other_letters <= {match[1]} else None
 
 
 def _among(letter: str | None, letters: str) -> str | None:

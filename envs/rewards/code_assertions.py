@@ -1,8 +1,8 @@
-"""Tests in Python as they are read: which function they ask for, whether they can fail, whether they can be judged.
+"""Reading tests in Python: which function they test, whether they can fail, whether they can be judged.
 
-Tests and program run in two sessions, and values alone are sent between them. Refused is what could not be judged so,
-and would be paid wrongly: a function that is handed to the program, and an assertion about an argument after the call.
-Both are looked for in the text. Left out: what only running them would show.
+Tests and program run in two sessions, and only values are sent between them. Tests that cannot be judged so are
+refused: those that hand a function to the program, and those that assert something about an argument after the call.
+Both are found in the text of the tests. Left out: faults that show only when the tests run.
 """
 
 import ast
@@ -10,6 +10,7 @@ import builtins
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from palaestra.envs.rewards.empty_values import calls, program_names, returned
 from palaestra.envs.rewards.remote_calls import PLAIN_TYPES
 
 _HOLDS = ast.List | ast.Tuple | ast.Set | ast.Dict | ast.Starred | ast.IfExp
@@ -17,10 +18,11 @@ _BINDS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 def split_setup(source: str, function: str = "", shown: str = "") -> tuple[str, str]:
-    """What of a set-up both sessions get, and what the tests alone get: values and functions, which may be the answer.
+    """Split a set-up into code for both sessions and code for the tests alone.
 
-    Both get imports, classes, and the functions that the agent was `shown` already. A ValueError where a class is the
-    answer itself, or uses what the program does not get.
+    Both get imports, classes, and the functions that the agent was `shown` already. The tests alone get values and
+    other functions, which may be the answer. Raise ValueError where a class is the answer itself, or uses what the
+    program does not get.
     """
     body = _tree(source, "its set-up is").body
     both = [
@@ -29,27 +31,27 @@ def split_setup(source: str, function: str = "", shown: str = "") -> tuple[str, 
         if isinstance(node, ast.ClassDef | ast.Import | ast.ImportFrom)
         or (isinstance(node, _BINDS) and (ast.get_source_segment(source, node) or " ") in shown)
     ]
-    rest = [node for node in body if node not in both]
-    kept = _bound([one for node in rest for one in _own(node)])
+    others = [node for node in body if node not in both]
+    test_names = _bound([child for node in others for child in _own(node)])
     for node in both:
         if not isinstance(node, ast.ClassDef):
             continue
         inner = list(ast.walk(node))
-        if any(isinstance(one, _BINDS) and one.name == function for one in inner):
+        if any(isinstance(child, _BINDS) and child.name == function for child in inner):
             raise ValueError(f"the class {node.name} of its set-up defines {function}, which the program is to define")
-        used = {one.id for one in inner if isinstance(one, ast.Name)} & (kept - _bound(inner))
+        used = {child.id for child in inner if isinstance(child, ast.Name)} & (test_names - _bound(inner))
         if used:
             raise ValueError(
                 f"the class {node.name} of its set-up uses {', '.join(sorted(used))}, which the program does not get, "
                 "since it could be the answer; make it part of the class"
             )
-    rest = [node for node in rest if not (isinstance(node, _BINDS) and node.name == function)]
-    first, second = ("".join(f"{ast.unparse(node)}\n" for node in part) for part in (both, rest))
+    others = [node for node in others if not (isinstance(node, _BINDS) and node.name == function)]
+    first, second = ("".join(f"{ast.unparse(node)}\n" for node in part) for part in (both, others))
     return first, second
 
 
 def _own(node: ast.AST) -> Iterator[ast.AST]:
-    """The node and what is in it, but for the inside of a function."""
+    """Yield the node and its descendants, but not the inside of functions and classes."""
     yield node
     if not isinstance(node, _BINDS):
         for child in ast.iter_child_nodes(node):
@@ -57,11 +59,11 @@ def _own(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def function_of(assertions: str, context: str, setup: str = "") -> str:
-    """The function that assertions call and nothing around them defines."""
+    """Return the function that assertions call and that neither context nor set-up defines."""
     nodes = parsed(assertions)
-    known = _bound([*nodes, *ast.walk(_tree(context)), *ast.walk(_tree(setup))])
+    defined = _bound([*nodes, *ast.walk(_tree(context)), *ast.walk(_tree(setup))])
     called = [node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
-    names = [name for name in called if name not in known]
+    names = [name for name in called if name not in defined]
     # A problem of MBPP asks for a `sum` of its own.
     name = next((name for name in names if not hasattr(builtins, name)), next(iter(names), None))
     if name is None:
@@ -70,7 +72,7 @@ def function_of(assertions: str, context: str, setup: str = "") -> str:
 
 
 def parsed(code: str) -> list[ast.AST]:
-    """The nodes of tests in Python; a ValueError where none of them could ever fail."""
+    """Return the nodes of tests in Python; raise ValueError where none of them could ever fail."""
     nodes = list(ast.walk(_tree(code)))
     if not any(map(_can_fail, nodes)):
         raise ValueError("its tests assert nothing, so every program would pass them; expected `assert f(1) == 2`")
@@ -85,7 +87,7 @@ def _tree(code: str, which: str = "its assertions are") -> ast.Module:
 
 
 def _can_fail(node: ast.AST) -> bool:
-    """Whether a node asserts something. `assert (f(1) == 2, "why")` and `assert True` hold whatever happens."""
+    """Return whether a node asserts something. `assert (f(1) == 2, "why")` and `assert True` can never fail."""
     if isinstance(node, ast.Assert):
         holds = isinstance(node.test, ast.Tuple) or (isinstance(node.test, ast.Constant) and bool(node.test.value))
         return not holds
@@ -95,16 +97,15 @@ def _can_fail(node: ast.AST) -> bool:
 
 
 def judgeable(code: str, function: str, context: str = "") -> None:
-    """A ValueError where a right program would fail, since what the tests look at is not sent."""
+    """Raise ValueError where a right program would fail, since what the tests look at is not sent."""
     nodes = parsed(code)
-    checks = [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == "check" and node.args.args]
-    names = {function, *(node.args.args[0].arg for node in checks)}
+    names = program_names(nodes, function)
     functions = _functions([*nodes, *ast.walk(_tree(context))])
-    called = {name for name, one in vars(builtins).items() if callable(one) and one not in PLAIN_TYPES}
+    called = {name for name, builtin in vars(builtins).items() if callable(builtin) and builtin not in PLAIN_TYPES}
     functions |= called - _bound(nodes)
-    for call in _calls(nodes, names):
-        for given in _handed(call):
-            if isinstance(given, ast.Lambda) or (isinstance(given, ast.Name) and given.id in functions):
+    for call in calls(nodes, names):
+        for argument in _handed(call):
+            if isinstance(argument, ast.Lambda) or (isinstance(argument, ast.Name) and argument.id in functions):
                 raise ValueError(
                     f"`{_text(code, call)}` hands a function to the program, and only values are sent between the "
                     "tests and it: a right program would fail"
@@ -117,79 +118,57 @@ def judgeable(code: str, function: str, context: str = "") -> None:
 
 
 def shapes(code: str, function: str) -> list[tuple[int, tuple[str, ...]] | None]:
-    """How each call of a function is given its arguments: how many there are, and who has a name. None: unknown."""
-    calls = _calls(parsed(code), {function})
+    """Return for each call of a function the number of arguments and the names of keyword ones; None is unknown."""
+    function_calls = calls(parsed(code), {function})
     return [
         None
-        if any(isinstance(one, ast.Starred) for one in call.args) or any(one.arg is None for one in call.keywords)
-        else (len(call.args) + len(call.keywords), tuple(str(one.arg) for one in call.keywords))
-        for call in calls
+        if any(isinstance(argument, ast.Starred) for argument in call.args)
+        or any(argument.arg is None for argument in call.keywords)
+        else (len(call.args) + len(call.keywords), tuple(str(argument.arg) for argument in call.keywords))
+        for call in function_calls
     ]
 
 
 def _looks_at_argument(nodes: Sequence[ast.AST], names: set[str]) -> ast.AST | None:
-    """The first assertion about an argument of an earlier call that is not about what a call returned."""
+    """Return the first assertion about an argument of an earlier call that is not about what a call returned."""
     handed: dict[str, tuple[int, int]] = {}
-    for call in _calls(nodes, names):
-        for name in (given.id for given in _handed(call) if isinstance(given, ast.Name)):
+    for call in calls(nodes, names):
+        for name in (argument.id for argument in _handed(call) if isinstance(argument, ast.Name)):
             handed[name] = min(handed.get(name, _ends(call)), _ends(call))
-    returned = _returned(nodes, names)
-    for node in sorted((one for one in nodes if _asserts(one)), key=_begins):
+    results = returned(nodes, names)
+    for node in sorted((inner_node for inner_node in nodes if _asserts(inner_node)), key=_begins):
         inner = list(ast.walk(node.test if isinstance(node, ast.Assert) else node))
-        read = {one.id for one in inner if isinstance(one, ast.Name)}
+        read = {inner_node.id for inner_node in inner if isinstance(inner_node, ast.Name)}
         after = any(handed.get(name, (1 << 60, 0)) < _begins(node) for name in read)
-        if after and not read & returned and not list(_calls(inner, names)):
+        if after and not read & results and not list(calls(inner, names)):
             return node
     return None
-
-
-def _returned(nodes: Sequence[ast.AST], names: set[str]) -> set[str]:
-    """Variables that hold what a call returned, or anything made of it."""
-    found: set[str] = set()
-    known = -1
-    while known < len(found):
-        known = len(found)
-        for node in nodes:
-            source = getattr(node, "iter", None) or getattr(node, "value", None) or getattr(node, "context_expr", None)
-            targets = getattr(node, "targets", None) or [getattr(node, "target", getattr(node, "optional_vars", None))]
-            if not isinstance(source, ast.AST) or targets == [None]:
-                continue
-            inner = list(ast.walk(source))
-            if list(_calls(inner, names)) or any(isinstance(one, ast.Name) and one.id in found for one in inner):
-                found |= {one.id for at in targets for one in ast.walk(at) if isinstance(one, ast.Name)}
-    return found
 
 
 def _asserts(node: ast.AST) -> bool:
     return isinstance(node, ast.Assert) or (isinstance(node, ast.Call) and _can_fail(node.func))
 
 
-def _calls(nodes: Sequence[ast.AST], names: set[str]) -> Iterator[ast.Call]:
-    for node in nodes:
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names:
-            yield node
-
-
 def _handed(call: ast.Call) -> Iterator[ast.expr]:
-    """What a call is given: its arguments, and what stands in lists and the like among them."""
-    waiting: list[ast.expr] = [*call.args, *(one.value for one in call.keywords)]
+    """Yield the arguments of a call, and the elements of lists, tuples, sets and dicts among them."""
+    waiting: list[ast.expr] = [*call.args, *(child.value for child in call.keywords)]
     while waiting:
         yield (node := waiting.pop())
         if isinstance(node, _HOLDS):
-            waiting.extend(one for one in ast.iter_child_nodes(node) if isinstance(one, ast.expr))
+            waiting.extend(child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr))
 
 
 def _functions(nodes: Sequence[ast.AST]) -> set[str]:
-    """Names of functions and classes that are defined."""
+    """Return the names of the functions and classes that are defined."""
     lambdas = (node for node in nodes if isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda))
-    named = {target.id for node in lambdas for target in node.targets if isinstance(target, ast.Name)}
-    return named | {node.name for node in nodes if isinstance(node, _BINDS)}
+    lambda_names = {target.id for node in lambdas for target in node.targets if isinstance(target, ast.Name)}
+    return lambda_names | {node.name for node in nodes if isinstance(node, _BINDS)}
 
 
 def _bound(nodes: Sequence[ast.AST]) -> set[str]:
-    """Names that are defined, imported, assigned or given to a function."""
-    imported = [one for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) for one in node.names]
-    names = {(one.asname or one.name).partition(".")[0] for one in imported}
+    """Return the names that are defined, imported, assigned or parameters of a function."""
+    imported = [alias for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) for alias in node.names]
+    names = {(alias.asname or alias.name).partition(".")[0] for alias in imported}
     names |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     names |= {node.arg for node in nodes if isinstance(node, ast.arg)}
     return names | {node.name for node in nodes if isinstance(node, _BINDS)}

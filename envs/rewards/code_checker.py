@@ -1,4 +1,4 @@
-"""Comparing what a program gave with what was expected, printed text and values of JSON, and showing it to a person.
+"""Comparing a program's output with the expected one, as printed text or JSON values, and showing both to a person.
 
 Printed text is the same but for blanks at the ends of lines and empty lines at the end. Lines of numbers alone are
 compared as numbers, exactly (0.5 is 0.500000), or within a tolerance, where there is one. Left out: order that does not
@@ -16,38 +16,41 @@ from typing import Any
 from palaestra.envs.rewards.remote_calls import packed, unpacked
 
 MAX_SHOWN_CHARS = 300
-"""Of an input, of what was expected and of what came, in the explanation of a failed test."""
+"""Characters of an input, an expected output and an actual output in the explanation of a failed test."""
 MAX_READ_CHARS = 3000
-"""Longest call or answer that is read to be shown as Python writes it: whatever it holds, that costs little."""
+"""Longest call or reply that is parsed and shown as Python; a longer one is shown as text, which costs less."""
 
 FORGED = (ValueError, TypeError, LookupError, AttributeError, RecursionError, ArithmeticError)
-"""What it may raise to read a reply that a program forged."""
+"""Exceptions that reading a forged reply of a program may raise."""
 _NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,9})?", re.ASCII)
-"""As a number is written; 007 is text, which may be a word of a problem about digits."""
+"""Written form of a number; 007 is text, which may be a word of a problem about digits."""
 
 
 def same_output(printed: str, wanted: str, tolerance: float = 0.0) -> bool:
-    """Whether two texts are the same but for blanks at line ends, empty lines at the end, and how numbers are written.
+    """Return whether two texts are the same but for blanks at line ends, empty last lines, and how numbers are written.
 
-    With a `tolerance` numbers may be off by it, among words too.
+    With a `tolerance` numbers may differ by it, also on lines with words.
     """
-    ours, theirs = ([line.rstrip() for line in text.rstrip().splitlines()] for text in (printed, wanted))
-    if ours == theirs:
+    printed_lines, expected_lines = (
+        [line.rstrip() for line in text.rstrip().splitlines()] for text in (printed, wanted)
+    )
+    if printed_lines == expected_lines:
         return True
-    return len(ours) == len(theirs) and all(
-        one == other or _same_line(one, other, tolerance) for one, other in zip(ours, theirs, strict=True)
+    return len(printed_lines) == len(expected_lines) and all(
+        printed_line == other or _same_line(printed_line, other, tolerance)
+        for printed_line, other in zip(printed_lines, expected_lines, strict=True)
     )
 
 
 def _same_line(one: str, other: str, tolerance: float) -> bool:
-    ours, theirs = one.split(), other.split()
-    if len(ours) != len(theirs):
+    printed_words, expected_words = one.split(), other.split()
+    if len(printed_words) != len(expected_words):
         return False
-    numbers = bool(ours) and all(map(_NUMBER.fullmatch, (*ours, *theirs)))
-    if numbers and [*map(Decimal, ours)] == [*map(Decimal, theirs)]:
+    numbers = bool(printed_words) and all(map(_NUMBER.fullmatch, (*printed_words, *expected_words)))
+    if numbers and [*map(Decimal, printed_words)] == [*map(Decimal, expected_words)]:
         return True
     return bool(tolerance) and all(
-        a == b or _close(_float(a), _float(b), tolerance) for a, b in zip(ours, theirs, strict=True)
+        a == b or _close(_float(a), _float(b), tolerance) for a, b in zip(printed_words, expected_words, strict=True)
     )
 
 
@@ -65,7 +68,7 @@ def _close(one: float, other: float, tolerance: float) -> bool:
 
 
 def same_value(found: Any, wanted: Any, tolerance: float = 0.0) -> bool:
-    """Whether two values of JSON are equal, numbers within `tolerance`."""
+    """Return whether two JSON values are equal, numbers within `tolerance`."""
     if isinstance(found, list) and isinstance(wanted, list):
         return len(found) == len(wanted) and all(
             same_value(a, b, tolerance) for a, b in zip(found, wanted, strict=True)
@@ -76,29 +79,29 @@ def same_value(found: Any, wanted: Any, tolerance: float = 0.0) -> bool:
 
 
 class Unlike:
-    """What no JSON value equals: a set, bytes, an array, an iterator, an object."""
+    """A value that equals no JSON value: a set, bytes, an array, an iterator, an object."""
 
 
 def listed(value: Any) -> Any:
-    """A packed value as tests in JSON know it: tuples are lists, keys are text, exact numbers are numbers."""
+    """Return a packed value as JSON tests write it: tuples are lists, keys are text, exact numbers are numbers."""
     if isinstance(value, list):
-        return [listed(one) for one in value]
+        return [listed(item) for item in value]
     if not isinstance(value, dict):
         return value
     if "$" not in value:
-        return {key: listed(one) for key, one in value.items()}
+        return {key: listed(item) for key, item in value.items()}
     if value["$"] == "tuple":
         return listed(value["of"])
     if value["$"] == "dict":
-        return {str(key): listed(one) for key, one in value["of"] if isinstance(key, str | int)}
+        return {str(key): listed(item) for key, item in value["of"] if isinstance(key, str | int)}
     if value["$"] in ("int", "Fraction", "Decimal") or (value["$"] == "array" and value["of"][1] == []):
-        found = unpacked(value)
-        return found.item() if hasattr(found, "item") else found
+        number = unpacked(value)
+        return number.item() if hasattr(number, "item") else number
     return Unlike()
 
 
 def clipped(value: Any, written: Callable[[Any], str] = str) -> str:
-    """The head of a value as it is written, and how much there is of it. A text is cut before: it may be megabytes."""
+    """Return the head of a written value and its size. A text is cut before it is written: it may be megabytes."""
     size = len(value) if isinstance(value, str) else 0
     try:
         text = written(value[:MAX_SHOWN_CHARS] if size else value)
@@ -110,27 +113,29 @@ def clipped(value: Any, written: Callable[[Any], str] = str) -> str:
 
 
 def differing(printed: str, wanted: str, tolerance: float = 0.0) -> dict[str, str]:
-    """Two outputs from the first line on in which they differ; whole where none does."""
-    ours, theirs = (text.splitlines(keepends=True) for text in (printed, wanted))
-    pairs = enumerate(zip(ours, theirs, strict=False))
+    """Return two outputs from the first line on in which they differ; whole where no line differs."""
+    printed_lines, expected_lines = (text.splitlines(keepends=True) for text in (printed, wanted))
+    pairs = enumerate(zip(printed_lines, expected_lines, strict=False))
     unlike = (at for at, (a, b) in pairs if a.rstrip() != b.rstrip() and not same_output(a, b, tolerance))
-    begins = next(unlike, 0 if len(ours) == len(theirs) else min(len(ours), len(theirs)))
-    rest = [clipped("".join(lines[begins:]), repr) for lines in (theirs, ours)]
-    return {"line": f"{begins + 1} and the following" if begins else "", "expected": rest[0], "got": rest[1]}
+    begins = next(
+        unlike, 0 if len(printed_lines) == len(expected_lines) else min(len(printed_lines), len(expected_lines))
+    )
+    tails = [clipped("".join(lines[begins:]), repr) for lines in (expected_lines, printed_lines)]
+    return {"line": f"{begins + 1} and the following" if begins else "", "expected": tails[0], "got": tails[1]}
 
 
 def called(function: str, arguments: str) -> str:
-    """A call as Python writes it, of the arguments that were sent."""
+    """Return a call with the arguments that were sent, written as Python."""
 
     def written(found: Any) -> str:
-        named = [f"{name}={unpacked(value)!r}" for name, value in found["kwargs"].items()]
-        return f"{function}({', '.join([*(repr(unpacked(value)) for value in found['args']), *named])})"
+        keywords = [f"{name}={unpacked(value)!r}" for name, value in found["kwargs"].items()]
+        return f"{function}({', '.join([*(repr(unpacked(value)) for value in found['args']), *keywords])})"
 
     return _read(arguments, written)
 
 
 def replied(reply: str | None) -> str:
-    """What a program answered to a call: a value as Python writes it, or what it raised."""
+    """Return a program's reply to a call: a value written as Python, or the exception that it raised."""
 
     def written(found: Any) -> str:
         if "raised" in found:
@@ -141,7 +146,7 @@ def replied(reply: str | None) -> str:
 
 
 def _read(text: str, written: Callable[[Any], str]) -> str:
-    """What was sent, as people read it; where it is long, or no such thing, as it came."""
+    """Return a sent text in readable form; a long or unreadable one is returned as it is, clipped."""
     try:
         return clipped(written(json.loads(text)) if len(text) <= MAX_READ_CHARS else text)
     except FORGED:

@@ -26,7 +26,7 @@ from palaestra.envs.rewards.code_assertions import function_of, judgeable, shape
 from palaestra.errors import UsageError
 
 MAX_TEST_BYTES = 256 * 2**20
-"""Size of a problem's tests once they are unpacked."""
+"""Largest size of a problem's unpacked tests, in bytes."""
 MAX_CASES = 1000
 _PICKLED_TEXT = {"PROTO", "FRAME", "MEMOIZE", "BINPUT", "LONG_BINPUT", "PUT", "STOP"}
 _LONG_INTEGER = re.compile(r"\d{4300}")
@@ -36,32 +36,32 @@ _TEXT = {"SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", "UNICODE"}
 @dataclass(frozen=True, slots=True)
 class Case:
     given: Any
-    """What comes on stdin, or the list of arguments."""
+    """Text on stdin, or the list of arguments."""
     accepted: tuple[Any, ...]
-    """Outputs or values, any of which is right."""
+    """Outputs or return values, each of which is right."""
 
 
 @dataclass(frozen=True, slots=True)
 class HiddenTests:
-    """Either cases, or code that asserts."""
+    """Tests of a program: either cases, or code that asserts."""
 
     cases: tuple[Case, ...] = ()
     function: str = ""
-    """What is called; "" for a program that reads stdin."""
+    """Name of the function that is called; "" for a program that reads stdin."""
     code: str = ""
-    """Tests in Python: they define check(candidate), or call `function` as they run."""
+    """Tests in Python, which define check(candidate) or call `function` as they run."""
     context: str = ""
-    """Runs before the program and before the tests: imports, classes, functions that the agent was shown."""
+    """Code that runs before program and tests: imports, classes, functions that the agent was shown."""
 
     def asked(self) -> str:
-        """What to define, in words; "" for a program that reads stdin."""
+        """Return the sentence that asks for the function; "" for a program that reads stdin."""
         if not self.function:
             return ""
-        given = shapes(self.code, self.function) if self.code else [(len(case.given), ()) for case in self.cases]
-        known = [one for one in given if one is not None]
-        counts = sorted({count for count, _ in known})
-        names = sorted({name for _, named in known for name in named})
-        if not counts or len(known) < len(given):
+        call_shapes = shapes(self.code, self.function) if self.code else [(len(case.given), ()) for case in self.cases]
+        known_shapes = [shape for shape in call_shapes if shape is not None]
+        counts = sorted({count for count, _ in known_shapes})
+        names = sorted({name for _, keywords in known_shapes for name in keywords})
+        if not counts or len(known_shapes) < len(call_shapes):
             return f"Define a function `{self.function}`."
         many = f"{' or '.join(map(str, counts))} argument{'' if counts == [1] else 's'}"
         by_name = f"; given by name: {', '.join(f'`{name}`' for name in names)}" if names else ""
@@ -69,9 +69,9 @@ class HiddenTests:
 
 
 def read_tests(columns: Mapping[str, Any], answer: Any = None, shown: str = "") -> HiddenTests:
-    """The tests of a problem; a ValueError says what is wrong. `answer` is looked at where no column helps.
+    """Return the tests of a problem; raise ValueError where they are wrong. `answer` is read where no column has tests.
 
-    `shown` is what the agent is asked: functions of a set-up that stand in it may be handed to the program.
+    `shown` is the prompt of the agent: functions of a set-up that it contains may be handed to the program.
     """
     if not isinstance(columns, Mapping):
         raise UsageError(f"columns is {str(columns)[:40]!r}; expected a mapping of names to what stands there")
@@ -79,9 +79,9 @@ def read_tests(columns: Mapping[str, Any], answer: Any = None, shown: str = "") 
         return _livecodebench(columns)
     if isinstance(columns.get("test"), str) and isinstance(columns.get("entry_point"), str):
         name = _named(columns["entry_point"])
-        context, made = split_setup(str(columns.get("context") or ""), name, shown)
-        judgeable(made + columns["test"], name, context)
-        return HiddenTests(code=made + columns["test"], function=name, context=context)
+        context, test_setup = split_setup(str(columns.get("context") or ""), name, shown)
+        judgeable(test_setup + columns["test"], name, context)
+        return HiddenTests(code=test_setup + columns["test"], function=name, context=context)
     if columns.get("test_list"):
         setup = "\n".join(_lines(columns.get(name) or "") for name in ("test_imports", "test_setup_code"))
         return _assertions(_listed(columns["test_list"]), setup, shown)
@@ -105,9 +105,9 @@ def _any(found: Any) -> HiddenTests:
         found = found["test_cases"]
     if isinstance(found, Mapping) and "inputs" in found:
         return _inputs_and_outputs(found)
-    if isinstance(found, list) and found and all(isinstance(one, Mapping) for one in found):
+    if isinstance(found, list) and found and all(isinstance(item, Mapping) for item in found):
         return _typed_cases(found, "")
-    if isinstance(found, list) and found and all(isinstance(one, str) for one in found):
+    if isinstance(found, list) and found and all(isinstance(item, str) for item in found):
         return _assertions(found)
     raise ValueError(
         'tests are neither {"inputs": [...], "outputs": [...]}, nor a list of cases, nor one of assertions'
@@ -115,65 +115,69 @@ def _any(found: Any) -> HiddenTests:
 
 
 def _inputs_and_outputs(found: Mapping[str, Any]) -> HiddenTests:
-    """APPS. What a function returns is there in a list of one, or bare: both are accepted."""
+    """Return tests in the form of APPS. A return value may be wrapped in a list of one: both forms are accepted."""
     inputs, outputs = found.get("inputs"), found.get("outputs")
     if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs):
         raise ValueError("inputs and outputs are no two lists of the same length")
     name = found.get("fn_name") or ""
     if not name:
-        cases = [Case(_lines(given), (_lines(wanted),)) for given, wanted in zip(inputs, outputs, strict=True)]
+        cases = [
+            Case(_lines(case_input), (_lines(output),)) for case_input, output in zip(inputs, outputs, strict=True)
+        ]
         return _checked(HiddenTests(tuple(cases)))
     cases = []
-    for given, wanted in zip(inputs, outputs, strict=True):
-        if not isinstance(given, list):
-            raise ValueError(f"an input of the function {name!r} is {str(given)[:40]!r}; expected a list of arguments")
-        one = isinstance(wanted, list) and len(wanted) == 1
-        cases.append(Case(given, (wanted[0], wanted) if one else (wanted,)))
+    for case_input, output in zip(inputs, outputs, strict=True):
+        if not isinstance(case_input, list):
+            raise ValueError(
+                f"an input of the function {name!r} is {str(case_input)[:40]!r}; expected a list of arguments"
+            )
+        single = isinstance(output, list) and len(output) == 1
+        cases.append(Case(case_input, (output[0], output) if single else (output,)))
     return _checked(HiddenTests(tuple(cases), _named(name)))
 
 
 def _lines(value: Any) -> str:
-    """Text that is given whole, or as a list of lines."""
+    """Return text that is given whole, or as a list of lines."""
     return "\n".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _livecodebench(columns: Mapping[str, Any]) -> HiddenTests:
-    found = []
+    all_cases = []
     for name in ("public_test_cases", "private_test_cases"):
         if value := columns.get(name):
-            listed = _json(value, name) if not isinstance(value, str) or value.lstrip()[:1] == "[" else _packed(value)
-            if not isinstance(listed, list) or not all(isinstance(one, Mapping) for one in listed):
+            cases = _json(value, name) if not isinstance(value, str) or value.lstrip()[:1] == "[" else _packed(value)
+            if not isinstance(cases, list) or not all(isinstance(case, Mapping) for case in cases):
                 raise ValueError(f"{name} holds no list of test cases")
-            found += listed
+            all_cases += cases
     metadata = _json(columns.get("metadata") or {}, "metadata")
-    return _typed_cases(found, str(metadata.get("func_name") or "") if isinstance(metadata, Mapping) else "")
+    return _typed_cases(all_cases, str(metadata.get("func_name") or "") if isinstance(metadata, Mapping) else "")
 
 
 def _typed_cases(found: Sequence[Mapping[str, Any]], function: str) -> HiddenTests:
-    """Cases with an input, an output and a type; a function's arguments stand one a line, each as JSON.
+    """Return tests from cases with an input, an output and a type; arguments are JSON, one per line.
 
-    Those of PrimeIntellect are of the type function_call and hold their arguments as APPS does.
+    Cases of PrimeIntellect have the type function_call and hold their arguments as APPS does.
     """
-    kinds = {str(one.get("testtype", one.get("type", "stdin"))) for one in found}
+    kinds = {str(typed_case.get("testtype", typed_case.get("type", "stdin"))) for typed_case in found}
     if len(kinds) > 1:
         raise ValueError(f"its cases are of several types: {', '.join(sorted(kinds))}")
     calls = bool(kinds) and kinds <= {"functional", "function_call"}
-    named = [_named(name) for one in found if calls and (name := _function_of_case(one) or function)]
-    if calls and len(set(named)) != 1:
-        found_names = ", ".join(sorted(set(named))) or "not there"
+    functions = [_named(name) for typed_case in found if calls and (name := _function_of_case(typed_case) or function)]
+    if calls and len(set(functions)) != 1:
+        found_names = ", ".join(sorted(set(functions))) or "not there"
         raise ValueError(f"its cases call a function; its one func_name or fn_name is {found_names}")
     if kinds == {"function_call"}:
-        inputs, outputs = ([one.get(key) for one in found] for key in ("input", "output"))
-        return _inputs_and_outputs({"fn_name": named[0], "inputs": inputs, "outputs": outputs})
+        inputs, outputs = ([typed_case.get(key) for typed_case in found] for key in ("input", "output"))
+        return _inputs_and_outputs({"fn_name": functions[0], "inputs": inputs, "outputs": outputs})
     cases = []
-    for one in found:
-        given, wanted = one.get("input"), one.get("output")
+    for typed_case in found:
+        case_input, output = typed_case.get("input"), typed_case.get("output")
         if calls:
-            lines = [line for line in str(given).split("\n") if line.strip()]
-            cases.append(Case([_json(line, "an input") for line in lines], (_json(wanted, "an output"),)))
+            lines = [line for line in str(case_input).split("\n") if line.strip()]
+            cases.append(Case([_json(line, "an input") for line in lines], (_json(output, "an output"),)))
         else:
-            cases.append(Case(_lines(given), (_lines(wanted),)))
-    return _checked(HiddenTests(tuple(cases), named[0] if calls else ""))
+            cases.append(Case(_lines(case_input), (_lines(output),)))
+    return _checked(HiddenTests(tuple(cases), functions[0] if calls else ""))
 
 
 def _function_of_case(case: Mapping[str, Any]) -> Any:
@@ -182,16 +186,16 @@ def _function_of_case(case: Mapping[str, Any]) -> Any:
 
 
 def _assertions(listed: Sequence[Any], setup: str = "", shown: str = "") -> HiddenTests:
-    """Of a set-up the values and the functions are with the tests alone."""
+    """Return tests from assertions; values and functions of the set-up go to the tests alone."""
     code = "\n".join(map(str, listed))
     name = function_of(code, *split_setup(setup, "", shown))
-    context, made = split_setup(setup, name, shown)
-    judgeable(made + code, name, context)
-    return HiddenTests(code=made + code, function=name, context=context)
+    context, test_setup = split_setup(setup, name, shown)
+    judgeable(test_setup + code, name, context)
+    return HiddenTests(code=test_setup + code, function=name, context=context)
 
 
 def _listed(value: Any) -> list[Any]:
-    """A list, or text that holds one, or a single assertion."""
+    """Return a list from a list, from its JSON text, or from a single assertion."""
     if isinstance(value, str):
         value = _json(value, "test_list") if value.lstrip().startswith("[") else [value]
     if not isinstance(value, Sequence):
@@ -208,8 +212,8 @@ def _named(name: Any) -> str:
 def _checked(tests: HiddenTests) -> HiddenTests:
     if not tests.cases:
         raise ValueError("it has no test case")
-    wanted = [case.accepted[0] for case in tests.cases]
-    if all(one is None or (isinstance(one, str) and not one.strip()) for one in wanted):
+    outputs = [case.accepted[0] for case in tests.cases]
+    if all(output is None or (isinstance(output, str) and not output.strip()) for output in outputs):
         raise ValueError("none of its test cases expects any output, so a program that does nothing would pass them")
     if len(tests.cases) > MAX_CASES:
         raise ValueError(f"it has {len(tests.cases)} test cases; at most MAX_CASES, {MAX_CASES}, are run")
@@ -228,7 +232,7 @@ def _json(value: Any, name: str) -> Any:
 
 
 def _packed(value: str) -> Any:
-    """base64, zlib, a pickle of one text, JSON: each opened in a way that what somebody wrote cannot act."""
+    """Decode base64, zlib, a pickle of one text and JSON, without running anything of what they hold."""
     try:
         unpacker = zlib.decompressobj()
         raw = unpacker.decompress(base64.b64decode(value, validate=True), MAX_TEST_BYTES)
@@ -240,7 +244,7 @@ def _packed(value: str) -> Any:
 
 
 def pickled_text(raw: bytes) -> str:
-    """The one text that a pickle holds, read without unpickling; a ValueError where it holds anything else."""
+    """Return the one text of a pickle without unpickling it; raise ValueError where it holds anything else."""
     texts = []
     try:
         for opcode, argument, _ in pickletools.genops(raw):

@@ -17,38 +17,40 @@ from palaestra.envs.rewards.mathematics import settled
 from palaestra.envs.rewards.structure import holds_mathematics
 
 MAX_CHARS = 10_000
-"""An answer longer than this is none."""
+"""Longest answer in characters; a longer one is wrong."""
 
 
 def same_answer(answer: str | None, expected: str) -> bool:
-    """Whether an answer is the expected one."""
+    """Return whether an answer is the expected one."""
     if answer is None or not answer.strip() or len(answer) > MAX_CHARS:
         return False
-    if (wanted := _number(expected)) is not None:
-        return _number(_bare(answer)) == wanted
+    if (expected_number := _number(expected)) is not None:
+        return _number(_bare(answer)) == expected_number
     if re.search("[,;]", expected):
-        said, parts = re.split("[,;]", answer), re.split("[,;]", expected)
-        return len(said) == len(parts) and all(map(_same_part, said, parts))
+        answer_parts, parts = re.split("[,;]", answer), re.split("[,;]", expected)
+        return len(answer_parts) == len(parts) and all(map(_same_part, answer_parts, parts))
     return _same_text(answer, expected)
 
 
 def same_or_equal(answer: str | None, expected: str) -> bool:
-    """The same, or equal as mathematics where that is expected."""
+    """Return whether an answer is the same as the expected one, or equal to it where that is mathematics."""
     if same_answer(answer, expected):
         return True
     return bool(answer) and holds_mathematics(expected) and settled(str(answer), expected) is True
 
 
 def _same_part(said: str, expected: str) -> bool:
-    wanted = _number(expected)
-    if wanted is not None:
-        return _number(_bare(said)) == wanted
+    expected_number = _number(expected)
+    if expected_number is not None:
+        return _number(_bare(said)) == expected_number
     return bool(expected.strip()) and _letters(said) == _letters(expected)
 
 
 def _same_text(answer: str, expected: str) -> bool:
-    wanted = _without_marks(_letters(expected))
-    return _without_marks(_letters(answer)) == wanted if wanted else answer.strip() == expected.strip()
+    expected_letters = _without_marks(_letters(expected))
+    return (
+        _without_marks(_letters(answer)) == expected_letters if expected_letters else answer.strip() == expected.strip()
+    )
 
 
 def _bare(text: str) -> str:
@@ -56,7 +58,7 @@ def _bare(text: str) -> str:
 
 
 def _number(text: str) -> float | None:
-    """A finite number; GAIA's own scorer would take any word for the number that an expected "inf" is."""
+    """Return a finite number or None; GAIA's own scorer would accept any word where "inf" is expected."""
     try:
         value = float(text)
     except ValueError:
@@ -69,4 +71,4 @@ def _letters(text: str) -> str:
 
 
 def _without_marks(text: str) -> str:
-    return "".join(one for one in text if not unicodedata.category(one).startswith(("P", "S")))
+    return "".join(letter for letter in text if not unicodedata.category(letter).startswith(("P", "S")))

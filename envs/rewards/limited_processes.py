@@ -1,11 +1,11 @@
-"""Questions whose answers may take for ever, asked in processes that are killed when they do.
+"""Questions whose answers may take forever, computed in processes that are killed when they take too long.
 
-What a grader computes on was written by an agent: one C call may hold a process for hours, whatever its signals and
-threads. So a kind of question (a class with two static methods, `load` and `answer`) has a few processes, each with a
-hard limit of time and one of memory; one that passes either is killed and replaced, and its question has no answer.
-That is the agent's doing and never Broken; a process that cannot start, or cannot load what it needs, is. Answers are
-kept, since the attempts of a group often repeat each other. Left out: what no answer is worth, and a sandbox: the
-process has our rights, so what it is asked must not be code.
+A grader's input was written by an agent: one C call may hold a process for hours, whatever its signals and threads. So
+a kind of question (a class with two static methods, `load` and `answer`) has a few processes, each with a hard limit of
+time and of memory. A process that passes a limit is killed and replaced, and its question has no answer. That is the
+agent's fault and never Broken; a process that cannot start, or cannot load what it needs, is Broken. Answers are
+cached, since the attempts of a group often repeat each other. Left out: the score of a missing answer, and a sandbox:
+the process has our rights, so a question must not be code.
 """
 
 import asyncio
@@ -34,8 +34,8 @@ class LimitedProcesses:
     """The processes of one kind of question."""
 
     def __init__(self, kind: type, seconds: float, megabytes: int, kept: int = KEPT_ANSWERS) -> None:
-        """`kind.load(setting)` readies a process for a setting, without counting; `kind.answer(setting, question)`
-        has so many seconds, and so many megabytes of address space. So many answers are kept."""
+        """Set the limits: `kind.answer(setting, question)` has `seconds` and `megabytes` of address space, while
+        `kind.load(setting)`, which prepares a process for a setting, is not limited. `kept` answers are cached."""
         self.kind, self.seconds, self.megabytes, self.kept = kind, seconds, megabytes, kept
         self._kept: OrderedDict[tuple[str, str], str | None] = OrderedDict()
         self._workers: dict[int, _Worker] = {}
@@ -46,9 +46,9 @@ class LimitedProcesses:
     async def ask(
         self, setting: str, question: str, patience: float = math.inf, *, seconds: float = math.inf, key: str = ""
     ) -> str | None:
-        """The answer, or None where it took too much or stood in line for longer than `patience` seconds.
+        """Return the answer, or None where it passed a limit or was queued for longer than `patience` seconds.
 
-        All texts are ASCII, such as JSON. `seconds` may be fewer than the usual ones. The answer is kept under `key`
+        All texts are ASCII, such as JSON. `seconds` may be fewer than the usual ones. The answer is cached under `key`
         in place of a long question.
         """
         kept_as, seconds = (setting, key or question), min(seconds, self.seconds)
@@ -61,9 +61,9 @@ class LimitedProcesses:
             answer = await asyncio.wrap_future(
                 self._threads().submit(self._answered, setting, question, until, seconds)
             )
-        except _TooLate:  # Nothing was found out, so nothing is kept.
+        except _TooLate:  # There is no result to cache.
             return None
-        if answer is None and seconds < self.seconds:  # Another time it may have longer.
+        if answer is None and seconds < self.seconds:  # A later request may allow more seconds.
             return None
         with self._lock:
             self._kept[kept_as] = answer
@@ -81,7 +81,7 @@ class LimitedProcesses:
             self._workers.popitem()[1].end()
 
     def forget(self) -> None:
-        """In a process that was forked: it has none of the threads, and the processes are not its children."""
+        """Drop threads and processes in a forked process, which has none of the threads, nor these as its children."""
         self._lock, self._pool = threading.Lock(), None
         for worker in self._workers.values():
             worker.child.socket.close()
@@ -89,30 +89,30 @@ class LimitedProcesses:
         self._workers.clear()
 
     def _threads(self) -> ThreadPoolExecutor:
-        """A thread for each process. They stay: the kernel ends a process with the thread that started it."""
+        """Return the pool with a thread for each process. Threads stay: the kernel ends a process with its thread."""
         with self._lock:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(PROCESSES, f"palaestra-{self.kind.__name__}")
             return self._pool
 
     def _answered(self, setting: str, question: str, until: float, seconds: float) -> str | None:
-        """In a thread: ask its process. One that died while it was idle is started again, once."""
+        """Ask the process of this thread. A process that died while it was idle is started again, once."""
         if time.monotonic() > until:
             raise _TooLate
-        mine = threading.get_ident()
+        thread_id = threading.get_ident()
         for _ in range(2):
             try:
-                worker = self._workers.get(mine)
+                worker = self._workers.get(thread_id)
                 if worker is None:
-                    worker = self._workers[mine] = _Worker(self.kind, self.megabytes)
+                    worker = self._workers[thread_id] = _Worker(self.kind, self.megabytes)
                 if setting not in worker.ready:
                     worker.load(setting)
                 answer = worker.answer(setting, question, seconds)
                 if answer is None:
-                    self._workers.pop(mine).end()
+                    self._workers.pop(thread_id).end()
                 return answer
             except (_Lost, Broken) as error:
-                if worker := self._workers.pop(mine, None):
+                if worker := self._workers.pop(thread_id, None):
                     worker.end()
                 if isinstance(error, Broken):
                     raise
@@ -121,11 +121,11 @@ class LimitedProcesses:
 
 
 class _TooLate(Exception):
-    """A question's turn came when nobody waited for it any longer."""
+    """A question left the queue after its caller's patience had ended."""
 
 
 class _Lost(Exception):
-    """The process is gone before it began to work: no agent's doing."""
+    """The process ended before it began to work, which is not the agent's fault."""
 
 
 class _Worker:
@@ -140,25 +140,25 @@ class _Worker:
             raise Broken(f"no process could be started for {kind.__name__}: {error}") from error
 
     def load(self, setting: str) -> None:
-        """Ready it for a setting, then bound its memory."""
+        """Prepare the process for a setting, then limit its memory."""
         self._begin("load", setting=setting)
         try:
-            found = self.child.message(time.monotonic() + START_SECONDS)
-            failure = f"cannot load: {found['value'][1]}" if found["value"][0] else ""
+            message = self.child.message(time.monotonic() + START_SECONDS)
+            failure = f"cannot load: {message['value'][1]}" if message["value"][0] else ""
         except (OSError, EOFError, ValueError, KeyError):
             failure = f"{self.child.ended()} as it loaded"
-        if failure and self.ready:  # What it was asked before may have worn it out.
+        if failure and self.ready:  # Earlier questions may have used up its memory.
             raise _Lost(failure)
         if failure:
             raise Broken(f"the process of {self.kind.__name__} for {setting} {failure}")
         self.ready.add(setting)
 
     def answer(self, setting: str, question: str, seconds: float) -> str | None:
-        """Its answer; None where it is out of time, or dead or short of memory by what it was asked."""
+        """Return the answer; None where the question took too long, ended the process or used too much memory."""
         self._begin("answer", setting=setting, question=question)
         try:
-            found = self.child.message(time.monotonic() + seconds)
-            failed, text = found["value"]
+            message = self.child.message(time.monotonic() + seconds)
+            failed, text = message["value"]
         except (OSError, EOFError, ValueError, KeyError):  # TimeoutError is an OSError.
             return None
         return None if failed else str(text)
@@ -168,7 +168,7 @@ class _Worker:
         self.child.ended()
 
     def _begin(self, name: str, **arguments: str) -> None:
-        """Send a request, up to the point where its work begins."""
+        """Send a request and wait until its work begins."""
         kind, function = self.kind, f"{self.kind.__qualname__}.{name}"
         data = {"module": kind.__module__, "function": function, "main": main_file(), "megabytes": self.megabytes}
         request = {"function": f"{__name__}:begin", "data": {**data, "arguments": arguments}, "seconds": START_SECONDS}
@@ -182,21 +182,21 @@ class _Worker:
 
 
 def begin(data: Mapping[str, Any]) -> Callable[[float], tuple[bool, str]]:
-    """In the process: what runs a kind's method; whether it failed, and what it says."""
+    """Return, in the process, the function that runs a method of a kind; it returns (failed, result or error)."""
     function = reduce(getattr, data["function"].split("."), module_of(data["module"], data["main"]))
     return partial(_run, partial(function, **data["arguments"]), data["megabytes"])
 
 
 def _run(function: Callable[[], str], megabytes: int, seconds: float) -> tuple[bool, str]:
-    """Bound once it has loaded, which takes more; what libraries grumble is for nobody then."""
+    """Run a function, then limit memory, since loading takes more; warnings of libraries are dropped from then on."""
     import resource
 
     try:
-        said = str(function())
+        result = str(function())
         logging.disable(logging.CRITICAL)
         warnings.simplefilter("ignore")
-        _, most = resource.getrlimit(resource.RLIMIT_AS)
-        resource.setrlimit(resource.RLIMIT_AS, (megabytes * 2**20, most))
-        return False, said
+        _, hard_limit = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (megabytes * 2**20, hard_limit))
+        return False, result
     except Exception as error:
         return True, f"{type(error).__name__}: {error}"

@@ -1,14 +1,14 @@
-r"""Whether two mathematical answers are the same: the last \boxed{} of each text, as numbers, then as symbols.
+r"""Comparing mathematical answers: the last \boxed{} of a text with the expected answer, as numbers, then as symbols.
 
     matches(r"... \boxed{\frac{2}{4}}", "0.5")      the text of an attempt against the expected answer
     same(r"2\sqrt{2}", r"\sqrt{8}")                 two answers
 
-Most comparisons are settled here, in microseconds: equal text once spelling is evened out, or two numbers (whole,
-decimal, repeating, fraction, mixed, percent, times a power of ten, with thousands marks), which are compared exactly.
-Where a number is expected, one has to be written out, perhaps with a unit: what has still to be worked out (2^{10}, 3!,
-\sqrt{81}) may be the question itself, and what says several things is no answer. The rest goes to math-verify in a
-process of its own (`symbolic`), which is awaited; what it expects may be boxed in any form it calls equal, also as the
-question put it. Left out: units that change a value, intervals as inequalities, and a tolerance for rounding.
+Most comparisons are decided here, in microseconds: equal text in one normal spelling, or two numbers (whole, decimal,
+repeating, fraction, mixed, percent, times a power of ten, with thousands marks), which are compared exactly. Where a
+number is expected, the answer must be a written number, perhaps with a unit: an expression to be computed (2^{10},
+3!, \sqrt{81}) may be the question itself, and several values are not an answer. The rest goes to math-verify in a
+process of its own (`symbolic`), which is awaited; an answer there may have any form that it calls equal, also that of
+the question. Left out: units that change a value, intervals as inequalities, and a tolerance for rounding.
 """
 
 import asyncio
@@ -21,18 +21,18 @@ from palaestra.envs.rewards import structure, symbolic
 from palaestra.errors import UsageError
 
 MAX_ANSWER_CHARS = 300
-"""Longest answer that is looked at; a longer one is right only if it is the expected text."""
+"""Longest answer that is compared; a longer one is right only if it is the expected text."""
 _SPACES = re.compile(r"\\[,;:! ]|\\q?quad\b|~|\s+|\\(?:left|right|displaystyle)\b(?![a-zA-Z])")
 _GROUPS = re.compile(r"(?<![\d.])\d{1,3}(?:(?:\\,|\s)\d{3})+(?!\d)")
 _BETWEEN_DIGITS = re.compile(r"(?<=\d)\s+(?=\d)")
 _APART = ";"
-"""Stands for a blank between digits, which are two numbers then; 1 000 is one."""
+"""Replaces a blank between digits, which makes them two numbers; 1 000 is one number."""
 _WORDS = re.compile(r"\\(?:text|textbf|mathrm|mathbf|operatorname|mbox|ce)\s*\{([^{}]*)\}")
 _SHORT_FRACTION = re.compile(r"\\frac(?:(\d)(\d)|(\d)\{(-?\d+)\}|\{(-?\d+)\}(\d))(?!\d)")
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 _DECIMAL = re.compile(r"([+-]?)(\d+\.?\d*|\.\d+)(?:[eE]([+-]?\d{1,3}))?")
 _NAMED = re.compile(r"\\?[a-zA-Z]+(?:_(?:\w|\{\w+\}))?(?:\([^()=]*\))?(?:\+[a-zA-Z])*=(?=[^=])")
-"""What an answer may be said to be: x=, f(2)=, S_n=, a+b=."""
+"""Left side of an answer that is an equation: x=, f(2)=, S_n=, a+b=."""
 _PART = r"[+-]?(?:\d+\.?\d*|\.\d+)"
 _FRACTION = re.compile(rf"([+-]?)(\d*)(?:\\frac\{{({_PART})\}}\{{({_PART})\}}|(?<!\d)(\d+)/(\d+))")
 _POWER_OF_TEN = re.compile(
@@ -42,11 +42,11 @@ _REPEATING = re.compile(r"([+-]?)(\d*)\.(\d*)\\(?:overline|bar)\{(\d+)\}")
 _UNIT = re.compile(
     r"(?<![a-zA-Z\\])(?:\\(?:mu|Omega|AA)|[a-zA-Zµμ\u2126Ω])(?:\\(?:cdot|times|mu|Omega)|[a-zA-ZµμΩ/·*]|\^\{?-?\d\}?)*$"
 )
-"""What stands behind a number and is multiplied with it: a unit, or a product of letters."""
+"""Factor behind a number: a unit, or a product of letters."""
 UNIT = r"(?:[pnuµμmcdhkMGT]?(?:mol|cal|bar|cd|Hz|Pa|eV|[mgsAKNJWCVFΩTHLlM])|min|h|d|u|atm|mmHg|rad|°[CF])"
 """A unit as science writes it, with its prefix."""
 _FORMULA = re.compile(r"(?:\(|(?:[A-Z][a-z]?|\))(?:_?\d+|_\{\d+\})?)+(?:\^?\{?\d*[+-]\}?)?")
-"""Of a substance: H_2O, Ca(OH)2, SO_4^{2-}."""
+"""Chemical formula: H_2O, Ca(OH)2, SO_4^{2-}."""
 _COUNTS = re.compile(r"(?!.*(?<!\d)[01](?!\d)).*\d")
 """Numbers that count atoms, for which HO2 is not H2O; an index 0 or 1 is one of a product, such as R_1R_2."""
 _SPELLINGS = {
@@ -56,7 +56,7 @@ _SPELLINGS = {
 
 
 def boxed(text: str | None) -> str | None:
-    r"""What stands in the last \boxed{} of a text; None where there is none that is closed."""
+    r"""Return the content of the last \boxed{} of a text; None without one, or where it is not closed."""
     if text is not None and not isinstance(text, str):
         raise UsageError(f"an answer to be read is {text!r:.50}; expected text, or None")
     start = -1 if text is None else max(text.rfind("\\boxed{"), text.rfind("\\fbox{"))
@@ -68,9 +68,9 @@ def boxed(text: str | None) -> str | None:
 
 
 def strictly_boxed(text: str | None) -> str | None:
-    r"""The \boxed{} that the released code of arXiv 2510.11701 finds: it looks at the last 100 characters alone.
+    r"""Return the \boxed{} that the released code of arXiv 2510.11701 finds in the last 100 characters, or None.
 
-    Its own order, the last 300 of a response and the last 100 of those, comes to the same. Nothing is stripped.
+    Its own order, the last 300 of a response and the last 100 of those, has the same result. Nothing is stripped.
     """
     _, mark, last = (text or "")[-100:].rpartition("\\boxed{")
     end = structure.closing(last, 0) if mark else None
@@ -78,26 +78,26 @@ def strictly_boxed(text: str | None) -> str | None:
 
 
 def alternatives(expected: Any) -> list[str]:
-    """The answers any of which is right: a list, a list written as JSON text (as Skywork-OR1 does), or the one."""
+    """Return all accepted answers, from a list, a list written as JSON text (as Skywork-OR1 does), or one answer."""
     if isinstance(expected, str) and expected.lstrip().startswith("["):
         try:
-            listed = json.loads(expected)
+            answers = json.loads(expected)
         except (ValueError, RecursionError):
-            listed = None
-        if isinstance(listed, list) and listed and all(isinstance(one, str) for one in listed):
-            return listed
+            answers = None
+        if isinstance(answers, list) and answers and all(isinstance(item, str) for item in answers):
+            return answers
     if isinstance(expected, list | tuple):
-        return [str(one) for one in expected]
+        return [str(item) for item in expected]
     return [] if expected is None else [str(expected)]
 
 
 def unwrapped(text: str) -> str:
-    r"""A text without \text{} and its like around words."""
+    r"""Return a text without \text{} and similar commands around words."""
     return _WORDS.sub(r"\1", text)
 
 
 def plain(answer: str) -> str:
-    """An answer with the spelling evened out."""
+    """Return an answer in one normal spelling."""
     text = answer.strip().strip("$").removeprefix("\\(").removesuffix("\\)").strip().rstrip(".").rstrip()
     text = unwrapped(text.replace("{,}", ",").replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac"))
     text = _GROUPS.sub(lambda found: re.sub(r"\D", "", found[0]), text)
@@ -111,7 +111,7 @@ def plain(answer: str) -> str:
 
 
 def number(text: str) -> Fraction | None:
-    """The number that an evened-out answer is; None where it is no number, or one that still has to be computed."""
+    """Return the number that a plain answer is; None where it is not a number, or has still to be computed."""
     if text.endswith("%"):
         value = number(text[:-1])
         return None if value is None else value / 100
@@ -121,21 +121,21 @@ def number(text: str) -> Fraction | None:
         text = text.replace(",", "")
     if _DECIMAL.fullmatch(text):
         return Fraction(text)
-    if found := _POWER_OF_TEN.fullmatch(text):
-        return Fraction(found[1] or f"{found[2]}1") * Fraction(f"1e{found['exponent']}")
-    if found := _REPEATING.fullmatch(text):
-        sign, whole, before, again = found.groups()
+    if match := _POWER_OF_TEN.fullmatch(text):
+        return Fraction(match[1] or f"{match[2]}1") * Fraction(f"1e{match['exponent']}")
+    if match := _REPEATING.fullmatch(text):
+        sign, whole, before, again = match.groups()
         value = Fraction(int(f"0{whole}{before}{again}") - int(f"0{whole}{before}"), 10 ** len(again) - 1)
         return Fraction(f"{sign}1") * value * Fraction(f"1e-{len(before)}")
     return _fraction(text)
 
 
 def _fraction(text: str) -> Fraction | None:
-    r"""The number that a fraction is, or a mixed number: 1\frac{1}{2} is 3/2."""
-    found = _FRACTION.fullmatch(text)
-    if found is None:
+    r"""Return the value of a fraction or a mixed number (1\frac{1}{2} is 3/2), or None."""
+    match = _FRACTION.fullmatch(text)
+    if match is None:
         return None
-    sign, whole, top, bottom, plain_top, plain_bottom = found.groups()
+    sign, whole, top, bottom, plain_top, plain_bottom = match.groups()
     above, below = Fraction(top or plain_top), Fraction(bottom or plain_bottom)
     if below == 0 or (whole and not 0 < above < below):
         return None
@@ -143,53 +143,53 @@ def _fraction(text: str) -> Fraction | None:
 
 
 def _quantity(text: str) -> tuple[Fraction, str] | None:
-    """A number and the unit behind it, or the letters; None where it is anything else."""
-    found = _UNIT.search(text)
-    value = number(text[: found.start()] if found else text)
-    return None if value is None else (value, found[0] if found else "")
+    """Return a number and the unit or letters behind it; None for any other text."""
+    unit_match = _UNIT.search(text)
+    value = number(text[: unit_match.start()] if unit_match else text)
+    return None if value is None else (value, unit_match[0] if unit_match else "")
 
 
 def _same_quantity(ours: tuple[Fraction, str], theirs: tuple[Fraction, str]) -> bool | None:
-    """Whether two quantities are the same; None where one of their units is none, or is written in another way."""
+    """Return whether two quantities are the same; None where a unit is unknown, or units differ in case alone."""
     if ours[1] == theirs[1]:
         return ours[0] == theirs[0]
-    units = [one for _, one in (ours, theirs) if re.fullmatch(UNIT, one)]
+    units = [unit for _, unit in (ours, theirs) if re.fullmatch(UNIT, unit)]
     return False if len(units) == 2 and units[0].lower() != units[1].lower() else None
 
 
 def settled(answer: str, expected: str) -> bool | None:
-    """Whether they are the same, where the text alone can tell; else None, and math-verify has to be asked.
+    """Return whether two answers are the same where their text decides; None where math-verify has to compare them.
 
-    Percent: 10% is 0.1. Besides, since "What percent?" is answered with 10 and with 10%, a found 10% is an expected
-    10, and a found 10 an expected 10%.
+    Percent: 10% is 0.1. Besides, since "What percent?" is answered with 10 and with 10%, an answer of 10% matches an
+    expected 10, and an answer of 10 matches an expected 10%.
     """
     if answer.strip() == expected.strip():
         return bool(answer.strip())
     if max(len(answer), len(expected)) > MAX_ANSWER_CHARS:
         return False
-    ours, theirs = plain(answer), plain(expected)
-    if ours == theirs:
-        return bool(ours)
-    if not ours or not theirs or (_FORMULA.fullmatch(theirs) and _COUNTS.match(theirs)):
+    answer_text, expected_text = plain(answer), plain(expected)
+    if answer_text == expected_text:
+        return bool(answer_text)
+    if not answer_text or not expected_text or (_FORMULA.fullmatch(expected_text) and _COUNTS.match(expected_text)):
         return False
-    found, wanted = number(ours), number(theirs)
-    if found is None and wanted is not None:
-        ours = _NAMED.sub("", ours, count=1) if _NAMED.match(ours) else ours
-        found = number(ours)
-    if wanted is None or found is None:
-        ours_measured, theirs_measured = _quantity(ours), _quantity(theirs)
-        if structure.explodes(ours) or (wanted is not None and ours_measured is None):
+    actual, expected_value = number(answer_text), number(expected_text)
+    if actual is None and expected_value is not None:
+        answer_text = _NAMED.sub("", answer_text, count=1) if _NAMED.match(answer_text) else answer_text
+        actual = number(answer_text)
+    if expected_value is None or actual is None:
+        ours_measured, theirs_measured = _quantity(answer_text), _quantity(expected_text)
+        if structure.explodes(answer_text) or (expected_value is not None and ours_measured is None):
             return False
         return _same_quantity(ours_measured, theirs_measured) if ours_measured and theirs_measured else None
-    if ours.endswith("%") and not theirs.endswith("%"):
-        return wanted in (found, found * 100)
-    if theirs.endswith("%") and not ours.endswith("%"):
-        return found in (wanted, wanted * 100)
-    return found == wanted
+    if answer_text.endswith("%") and not expected_text.endswith("%"):
+        return expected_value in (actual, actual * 100)
+    if expected_text.endswith("%") and not answer_text.endswith("%"):
+        return actual in (expected_value, expected_value * 100)
+    return actual == expected_value
 
 
 async def same(answer: str, expected: str) -> bool:
-    """Whether two answers are the same. Broken where math-verify cannot be run; never because of what it was asked."""
+    """Return whether two answers are the same. Raise Broken only where math-verify cannot run, not for its input."""
     verdict = settled(answer, expected)
     return (
         verdict if verdict is not None else await symbolic.equal(answer.replace("~", " "), expected.replace("~", " "))
@@ -197,30 +197,34 @@ async def same(answer: str, expected: str) -> bool:
 
 
 async def matches(text: str | None, expected: Any) -> bool:
-    r"""Whether the last \boxed{} of a text holds one of the expected answers."""
-    found = boxed(text)
-    if found is None:
+    r"""Return whether the last \boxed{} of a text holds one of the expected answers."""
+    answer = boxed(text)
+    if answer is None:
         return False
-    wanted = alternatives(expected)
-    if any(settled(found, one) for one in wanted):
+    expected_answers = alternatives(expected)
+    if any(settled(answer, expected_answer) for expected_answer in expected_answers):
         return True
-    return any(await asyncio.gather(*(same(found, one) for one in wanted)))  # At once: they wait in line but once.
+    return any(
+        await asyncio.gather(*(same(answer, expected_answer) for expected_answer in expected_answers))
+    )  # At once, so that they are queued once.
 
 
 def rule(found: str, expected: Any) -> str:
-    """Which comparison decides, for a person."""
-    verdicts = [settled(found, one) for one in alternatives(expected)]
+    """Describe, for a person, which comparison decides."""
+    verdicts = [settled(found, expected_answer) for expected_answer in alternatives(expected)]
     decided = any(verdicts) or None not in verdicts
     return "compared as text and as numbers" if decided else "compared as symbols, by math-verify"
 
 
 def number_matches(text: str | None, expected: Any) -> bool:
-    r"""Whether the last \boxed{} holds an expected number, written out: the question itself, boxed, is no answer."""
-    found = boxed(text)
-    return found is not None and any(settled(found, one) is True for one in alternatives(expected))
+    r"""Return whether the last \boxed{} holds an expected number, written out: the boxed question is not an answer."""
+    answer = boxed(text)
+    return answer is not None and any(
+        settled(answer, expected_answer) is True for expected_answer in alternatives(expected)
+    )
 
 
 def strictly_matches(text: str | None, expected: Any) -> bool:
-    """The comparison of the released code of arXiv 2510.11701: the same text, to the letter."""
-    found = strictly_boxed(text)
-    return found is not None and found in alternatives(expected)
+    """Return whether the boxed text is exactly an expected one, as the released code of arXiv 2510.11701 compares."""
+    answer = strictly_boxed(text)
+    return answer is not None and answer in alternatives(expected)

@@ -1,7 +1,8 @@
 """Progressive: a reward in stages, each of which counts only once the stages before it are cleared.
 
-An agent learns to write calls that parse before it is paid for answers, and is never paid for an answer that came by
-the wrong way (progressive reward shaping; its paper leaves thresholds and weights open, so they are declared here).
+An agent learns to write calls that parse before it is rewarded for answers, and gets no reward for an answer reached
+without the earlier stages (progressive reward shaping; its paper leaves thresholds and weights open, so they are
+declared here).
 
     reward = Progressive(
         Stage("parsed", parsed_calls, weight=0.1),
@@ -15,7 +16,8 @@ threshold, the first that is not cleared its score, and later ones nothing.
 Three things hold, for any thresholds: clearing one more stage never lowers the reward; an attempt that is stuck at a
 stage has less than every attempt that clears it; only perfect scores in all stages give the full reward.
 
-Left out: weights that move during training, which belong to the trainer: a changing reward compares with nothing.
+Left out: weights that change during training, which belong to the trainer: values of a changing reward cannot be
+compared.
 """
 
 import inspect
@@ -38,11 +40,11 @@ _SLACK = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One stage: what it measures, from 0 to 1, and from which score on it is cleared."""
+    """One stage: a measure from 0 to 1, its weight, and the score from which on it is cleared."""
 
     name: str
     measure: Measure
-    """A function of the attempt; an `async def` (a judge) is asked only when the stages before are cleared."""
+    """Function of the attempt; an `async def` (a judge) is called only when the stages before are cleared."""
     weight: float
     threshold: float = 1.0
 
@@ -74,22 +76,22 @@ class Progressive:
             )
         self.stages = stages
         self.parts: Mapping[str, RewardPart] = {stage.name: RewardPart(weight=stage.weight) for stage in stages}
-        """The stages as reward parts; a class whose `reward` this is has them as its `parts`."""
+        """Stages as reward parts; a class whose `reward` this is has them as its `parts`."""
         check_declared("Progressive", self.parts)
         self.waits = any(_is_async(stage.measure) for stage in stages)
-        """Whether a stage asks a judge, so that the reward has to be awaited."""
+        """True where a stage asks a judge, so that the reward has to be awaited."""
 
     def __repr__(self) -> str:
         return f"Progressive({', '.join(f'{s.name} x {s.weight:g} from {s.threshold:g} on' for s in self.stages)})"
 
     def __call__(self, attempt: Attempt) -> Any:
-        """Every stage's part of the reward; something to await where a stage's measure is an `async def`."""
+        """Return every stage's part of the reward; an awaitable where a stage's measure is an `async def`."""
         return self._judged(attempt) if self.waits else self._measured(attempt)
 
     async def explain(self, attempt: Attempt) -> str:
-        """What a person is told (`ToolEnv.explain`): the stages that were not reached. It measures again."""
-        found = self(attempt)
-        values = await found if self.waits else found
+        """Name the stages that were not reached, for a person (`ToolEnv.explain`). It measures again."""
+        returned = self(attempt)
+        values = await returned if self.waits else returned
         names = [stage.name for stage in self.stages]
         for at, stage in enumerate(self.stages[:-1], start=1):
             if values[stage.name] < stage.threshold:
@@ -98,13 +100,13 @@ class Progressive:
         return ""
 
     def values(self, scores: Mapping[str, float]) -> dict[str, float]:
-        """What the scores of the stages come to; scores behind the first stage that is not cleared are not needed."""
-        found = []
+        """Return the values of the parts from the scores of the stages, up to the first stage that is not cleared."""
+        stage_scores = []
         for stage in self.stages:
-            found.append(scores[stage.name])
-            if found[-1] < stage.threshold:
+            stage_scores.append(scores[stage.name])
+            if stage_scores[-1] < stage.threshold:
                 break
-        return dict(zip(self.parts, counted(found, [stage.threshold for stage in self.stages]), strict=True))
+        return dict(zip(self.parts, counted(stage_scores, [stage.threshold for stage in self.stages]), strict=True))
 
     def _measured(self, attempt: Attempt) -> dict[str, float]:
         scores: dict[str, float] = {}
@@ -117,8 +119,8 @@ class Progressive:
     async def _judged(self, attempt: Attempt) -> dict[str, float]:
         scores: dict[str, float] = {}
         for stage in self.stages:
-            found = stage.measure(attempt)
-            scores[stage.name] = _checked(stage, await found if inspect.isawaitable(found) else found)
+            measured = stage.measure(attempt)
+            scores[stage.name] = _checked(stage, await measured if inspect.isawaitable(measured) else measured)
             if scores[stage.name] < stage.threshold:
                 break
         return self.values(scores)
@@ -147,5 +149,5 @@ def _checked(stage: Stage, value: Any) -> float:
 
 
 def marked_answer(attempt: Attempt) -> float:
-    """1 where the answer has "Answer:" in it, once."""
+    """Return 1 where the answer contains "Answer:" once, else 0."""
     return formatted_answer(attempt, MARK)

@@ -1,9 +1,10 @@
-"""Short answers in words: exact match and token F1, normalised as SQuAD and Search-R1 do.
+"""Short answers in words: exact match and token F1, normalised as SQuAD and Search-R1 do, and numbers as numbers.
 
-Lower case, no punctuation, no articles, single blanks; of several expected answers the best one counts. Where the
-expected answer is yes or no (true or false), F1 is the exact match: sharing words with "no" means nothing; nor is there
-anything to share with one that has no words left (A, The, !). An empty answer is never right. Left out, as it is gamed
-by long answers: asking only whether the expected answer occurs somewhere.
+Lower case, no punctuation, no articles, single blanks; of several expected answers the best one counts. Punctuation
+stays where another number or name would result without it: -5 is not 5, 3.14 not 314, C++ not C. Where the
+expected answer is yes or no (true or false), F1 is the exact match: sharing words with "no" means nothing. An expected
+answer without words after normalising (A, The, !) shares none. An empty answer is never right. Left out, as long
+answers would game it: testing only whether the expected answer occurs somewhere.
 """
 
 import re
@@ -15,40 +16,78 @@ from collections.abc import Iterable
 from palaestra.errors import UsageError
 
 WHETHER = frozenset({"yes", "no", "true", "false", "noanswer"})
-"""Answers that are right or wrong as a whole."""
-_ARTICLES = re.compile(r"\b(?:a|an|the)\b")
+"""Answers for which F1 is the exact match."""
+_ARTICLES = re.compile(r"\b(?:a|an|the)\b(?![+#])")
+_MARKS = re.compile(
+    r"""(?P<minus>(?<![\w\-\u2212\u2013])(?<!\d\s)[-\u2212\u2013](?=[$\u20ac\u00a3]?\.?\d))
+    |(?P<kept>(?<![^\W\d])(?<!\.)\.(?=\d)|(?<=[^\W\d_])[+#]+(?!\w))
+    |(?P<grouping>(?<=\d),(?=\d{3}(?!\d)))
+    |(?P<between>(?<=\d)[^\w\s]+?(?=[-\u2212\u2013]?\.?\d))
+    |[^\w\s]|_""",
+    re.VERBOSE,
+)
+"""Kinds of marks: a minus sign; a decimal point or name ending; a thousands mark; marks between numbers; others."""
+_DECIMAL = re.compile(r"(?<![\w.])(-?\d*)\.(\d+)(?![\w.])")
 _ASCII = frozenset(string.punctuation)
 
 
+def without_punctuation(text: str) -> str:
+    """Return the text in lower case, without punctuation of any script (SQuAD keeps marks beyond ASCII).
+
+    Numbers stay what they are: with their sign and decimal point, apart from one another (3/4, 10-12), and written in
+    one way (1,200.50 as 1200.5).
+    """
+    return _DECIMAL.sub(_shortest, _MARKS.sub(_without_mark, text.lower()))
+
+
+def _without_mark(found: re.Match[str]) -> str:
+    mark = found[0]
+    if mark[0] not in _ASCII and unicodedata.category(mark[0])[0] != "P" and found.lastgroup != "minus":
+        return mark
+    return {"minus": "-", "kept": mark, "between": " "}.get(found.lastgroup or "", "")
+
+
+def _shortest(found: re.Match[str]) -> str:
+    whole, decimals = found[1], found[2].rstrip("0")
+    return f"{whole if whole[-1:].isdigit() else f'{whole}0'}.{decimals}".removesuffix(".")
+
+
 def normalised(text: str) -> str:
-    """The text as it is compared. Punctuation of every script goes, which SQuAD leaves there beyond ASCII."""
-    kept = "".join(one for one in text.lower() if one not in _ASCII and not unicodedata.category(one).startswith("P"))
-    return " ".join(_ARTICLES.sub(" ", kept).split())
+    """Return the text as it is compared."""
+    return " ".join(_ARTICLES.sub(" ", without_punctuation(text)).split())
 
 
 def exact_match(answer: str | None, expected: str | Iterable[str]) -> bool:
-    """Whether the answer is one of the expected ones. For words: signs and decimal points are punctuation here."""
-    return any(_same(answer, one) for one in _each(expected)) if answer and answer.strip() else False
+    """Return whether the answer is one of the expected ones."""
+    return (
+        any(_same(answer, expected_answer) for expected_answer in _each(expected))
+        if answer and answer.strip()
+        else False
+    )
 
 
 def token_f1(answer: str | None, expected: str | Iterable[str]) -> float:
-    """The harmonic mean of precision and recall over words, the best over the expected answers."""
-    return 0.0 if answer is None else max((_f1(answer, one) for one in _each(expected)), default=0.0)
+    """Return the best token F1 over the expected answers, from 0 to 1."""
+    return (
+        0.0
+        if answer is None
+        else max((_f1(answer, expected_answer) for expected_answer in _each(expected)), default=0.0)
+    )
 
 
 def _same(answer: str, expected: str) -> bool:
-    wanted = normalised(expected)
-    return answer.strip() == expected.strip() if wanted == "" else normalised(answer) == wanted
+    expected_text = normalised(expected)
+    return answer.strip() == expected.strip() if expected_text == "" else normalised(answer) == expected_text
 
 
 def _f1(answer: str, expected: str) -> float:
     if exact_match(answer, expected):
         return 1.0
-    said, wanted = normalised(answer), normalised(expected)
-    if said in WHETHER or wanted in WHETHER:
+    answer_tokens, expected_tokens = normalised(answer), normalised(expected)
+    if answer_tokens in WHETHER or expected_tokens in WHETHER:
         return 0.0
-    shared = sum((Counter(said.split()) & Counter(wanted.split())).values())
-    return 2 * shared / (len(said.split()) + len(wanted.split())) if shared else 0.0
+    shared = sum((Counter(answer_tokens.split()) & Counter(expected_tokens.split())).values())
+    return 2 * shared / (len(answer_tokens.split()) + len(expected_tokens.split())) if shared else 0.0
 
 
 def _each(expected: str | Iterable[str]) -> Iterable[str]:

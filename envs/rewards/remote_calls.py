@@ -1,44 +1,42 @@
 """The two ends of a call between sessions: tests in one, an agent's program in the other. Runs INSIDE the sandbox.
 
-The text of this file and of `palaestra.tagged` is sent into sessions, so both import the standard library alone. Only
-values are sent: what `tagged` writes, the types int, str and the like, an iterator as what it gives, an exception as
-the name of its type and its words for people. An object of a class that both ends define is sent as its attributes: the
-end that it comes to makes it anew, of its own class. So nothing that an agent defines (an `__eq__`, a class, a patched
-builtin) is ever in a process with tests. Left out: functions, any other object (it arrives as something that equals
-nothing), and arguments that the program changes.
+The text of this file, of `palaestra.tagged` and of `empty_values` is sent into sessions, so all import the standard
+library alone. Only values are sent: what `tagged` writes, the types int, str and the like, an iterator as what it
+gives, an exception as the name of its type and its message. An object of a class that both ends define is sent as its
+attributes: the receiving end makes an object of its own class, whose class attributes are not sent. So nothing that an
+agent defines (an `__eq__`, a class, a patched builtin) is ever in a process with tests. Left out: functions, any other
+object (it arrives as a value that equals nothing), and arguments that the program changes.
 """
 
+import ast
 import builtins
-import importlib
+import functools
 import json
 import math
 import queue
+import re
 import resource
 import sys
 import threading
 import time as clock
 import types
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
+from palaestra.envs.rewards.empty_values import GUARDS, guard_numpy, guarded
 from palaestra.tagged import NestedTooDeeply, pack, tagged, unpack
 
 MARK = "\x1e"
-"""Stands before the last thing that a run of ours prints."""
+"""Mark before the last message that a run prints."""
 PLAIN_TYPES = (bool, int, float, complex, str, bytes, list, tuple, set, frozenset, dict)
-"""Types that are sent themselves, by name: a problem of MBPP takes all ints out of a tuple, as `f(values, int)`."""
+"""Types that are sent by name: a problem of MBPP takes all ints out of a tuple, as `f(values, int)`."""
 _MAX_WORDS = 300
 _MAX_ITEMS = 10_000
-"""What is taken from an iterator, which may have no end."""
+"""Number of items that are taken from an iterator, which may have no end."""
 _OURS = ("tests", "solution")
 """Names of the modules that tests and program are."""
-_BROADCASTING = {
-    "allclose": lambda _: False,
-    "array_equiv": lambda _: False,
-    "isclose": lambda numpy: numpy.zeros(1, bool),
-}
-"""Functions of numpy that find nothing wrong with an empty array beside any other, and what they are to return then."""
+_NOTHING = object()
 
 
 class Unknown:
@@ -67,12 +65,15 @@ class SentIterator:
             raise _exception(self.ended)
         raise StopIteration
 
+    def __length_hint__(self) -> int:
+        return len(self.items)
+
     def __repr__(self) -> str:
         return f"<an iterator of {list(self.items)!r}>"
 
 
 def packed(value: Any) -> Any:
-    """A value as JSON can write it."""
+    """Return a value in a form that JSON can write."""
     return pack(value, _packed_object)
 
 
@@ -80,7 +81,7 @@ def _packed_object(value: Any, depth: int) -> Any:
     kind = type(value)
     if isinstance(value, Unknown):
         return tagged("other", value.kind)
-    if any(value is one for one in PLAIN_TYPES):
+    if any(value is plain_type for plain_type in PLAIN_TYPES):
         return tagged("type", value.__name__)
     if isinstance(value, NestedTooDeeply):
         return tagged("other", "value nested too deeply")
@@ -93,28 +94,31 @@ def _packed_object(value: Any, depth: int) -> Any:
                     ended = "RuntimeError"
                     break
                 items.append(pack(item, _packed_object, depth + 1))
-        except Exception as error:  # Whoever reads as far meets it.
+        except Exception as error:  # Raised again where the iterator is read so far.
             ended = type(error).__name__
         return tagged("iterator", [items, ended])
     if kind.__module__ in _OURS and type(kind) is type and isinstance(getattr(value, "__dict__", None), dict):
-        attributes = {str(name): pack(one, _packed_object, depth + 1) for name, one in vars(value).items()}
+        attributes = {
+            str(name): pack(plain_type, _packed_object, depth + 1) for name, plain_type in vars(value).items()
+        }
         return tagged("object", [kind.__name__, attributes])
     return tagged("other", kind.__name__)
 
 
-def unpacked(value: Any, classes: Mapping[str, Any] | None = None) -> Any:
-    """The value that was packed; for what nobody packed a ValueError, LookupError, TypeError, ArithmeticError.
+def unpacked(value: Any, classes: Mapping[str, Any] | None = None, constants: Collection[str] = ()) -> Any:
+    """Return the value that was packed; raise ValueError, LookupError, TypeError or ArithmeticError for other data.
 
-    Objects are of those `classes` that were defined where these were.
+    Objects are made of those `classes` that were defined in the same module, and may not override the `constants` of
+    their class.
     """
 
     def made(kind: Any, content: Any) -> Any:
         if kind == "iterator":
             return SentIterator([unpack(item, made) for item in content[0]], str(content[1]))
         if kind == "type":
-            return {one.__name__: one for one in PLAIN_TYPES}[content]
+            return {attribute.__name__: attribute for attribute in PLAIN_TYPES}[content]
         if kind == "object":
-            return _object(str(content[0]), content[1], classes or {}, made)
+            return _object(str(content[0]), content[1], classes or {}, constants, made)
         return Unknown(str(content)[:100])
 
     try:
@@ -123,19 +127,33 @@ def unpacked(value: Any, classes: Mapping[str, Any] | None = None) -> Any:
         return Unknown("ndarray")
 
 
-def _object(name: str, attributes: dict[str, Any], classes: Mapping[str, Any], made: Callable[[Any, Any], Any]) -> Any:
+def _object(
+    name: str,
+    attributes: dict[str, Any],
+    classes: Mapping[str, Any],
+    constants: Collection[str],
+    made: Callable[[Any, Any], Any],
+) -> Any:
     kind = classes.get(name)
     if not isinstance(kind, type) or kind.__module__ != classes.get("__name__"):
         return Unknown(name)
-    if any(callable(getattr(kind, key, None)) for key in attributes):
-        raise ValueError(f"attributes in place of methods of {name}")  # `equals = bool` would agree with everything.
-    found: Any = object.__new__(kind)
-    found.__dict__.update({key: unpack(item, made) for key, item in attributes.items()})
-    return found
+    sent_object: Any = object.__new__(kind)
+    for key, item in attributes.items():
+        shared = getattr(kind, key, _NOTHING)
+        if isinstance(shared, functools.cached_property):
+            continue  # It is computed again.
+        if callable(shared):  # `equals = bool` would agree with everything.
+            raise ValueError(f"attributes in place of methods of {name}")
+        field = getattr(kind, "__dataclass_fields__", {}).get(key)
+        is_field = field is not None and "ClassVar" not in str(field.type)
+        if shared is not _NOTHING and key in constants and not is_field:
+            raise ValueError(f"an attribute in place of {key}, which {name} has for all objects")
+        sent_object.__dict__[key] = unpack(item, made)
+    return sent_object
 
 
 def say(message: Any, token: str = "") -> None:
-    """The last line of a run."""
+    """Print a message as the last line of a run."""
     sys.stdout.write(f"\n{MARK}{token}{json.dumps(message)}\n")
     sys.stdout.flush()
 
@@ -145,7 +163,7 @@ def say(message: Any, token: str = "") -> None:
 
 class Program:
     def __init__(self, source: str, context: str, name: str) -> None:
-        """Compile it; nothing of it runs yet. `context` is run before it, in the same module, but defines no `name`."""
+        """Compile the source without running it. `context` runs before it in the same module; its `name` is dropped."""
         self.name = name
         self.parts = [compile(text, name, "exec") for text, name in ((context, "<context>"), (source, "<solution>"))]
         self.module = types.ModuleType("solution")
@@ -159,13 +177,13 @@ class Program:
         exec(source, self.module.__dict__)
 
     def answer(self, arguments: str, seconds: float) -> None:
-        """Call the function, or the method of its class Solution, and say what came back."""
+        """Call the function, or the method of its class Solution, and print the reply."""
         _bound_cpu(seconds)
         try:
-            given, scope = json.loads(arguments), self.module.__dict__
-            args, kwargs = (unpacked(given[name], scope) for name in ("args", "kwargs"))
+            arguments_by_kind, scope = json.loads(arguments), self.module.__dict__
+            args, kwargs = (unpacked(arguments_by_kind[name], scope) for name in ("args", "kwargs"))
             reply = {"value": packed(self._function(self.name)(*args, **kwargs))}
-        except Exception as error:  # Whatever it raised is what the test has to see.
+        except Exception as error:  # The test gets whatever it raised.
             reply = {"raised": type(error).__name__, "said": _words(error)}
         say(reply)
 
@@ -179,14 +197,14 @@ class Program:
 
 
 def _bound_cpu(seconds: float) -> None:
-    """End this process once it has computed for so long; whoever lifts that is ended by the clock, later."""
+    """Limit this process to so many seconds of processor time; a program that lifts the limit meets a later timeout."""
     hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
     latest = math.ceil(clock.process_time() + seconds)
     resource.setrlimit(resource.RLIMIT_CPU, (latest if hard < 0 else min(latest, hard), hard))
 
 
 def _words(error: Exception) -> str:
-    """What an exception says, for people: tests get its type alone."""
+    """Return the message of an exception, for people: tests get its type alone."""
     try:
         return str(error)[:_MAX_WORDS]
     except Exception as failed:  # A `__str__` may do anything.
@@ -197,28 +215,35 @@ def _words(error: Exception) -> str:
 
 
 class CannotBeSent(BaseException):
-    """Tests that cannot be judged; they do not catch it."""
+    """Tests that cannot be judged; a BaseException, so that tests do not catch it."""
 
 
 class Tests:
     """Tests that run in a thread, which waits wherever they call the program."""
 
     def __init__(self, context: str, tests: str, name: str, token: str) -> None:
-        """`tests` define `check(candidate)`, or use `name` as they run."""
+        """Start the tests, which define `check(candidate)` or use `name` as they run."""
         self.token = token
         self.asked: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.replied: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.scope: dict[str, Any] = {"__name__": "tests"}
+        self.scope: dict[str, Any] = {"__name__": "tests", **GUARDS}
         self.shared: dict[str, Any] = {}
-        """What the context defines: the program has it too, and may return objects of its classes."""
+        """Names that the context defines; the program has them too, and may return objects of its classes."""
         self.calls = 0
-        parts = [compile(text, where, "exec") for text, where in ((context, "<context>"), (tests, "<tests>"))]
-        if "numpy" in context + tests:
-            _tell_empty_arrays_apart()
+        trees = [ast.parse(text) for text in (context, tests)]
+        attributes = [[node for node in ast.walk(tree) if isinstance(node, ast.Attribute)] for tree in trees]
+        assigned = {node.attr for node in attributes[0] + attributes[1] if isinstance(node.ctx, ast.Store)}
+        at_will = re.search(r"setattr\(|(__dict__|vars\(self\))\.update\(", context)
+        self.constants = set() if at_will else {node.attr for node in attributes[0]} - assigned
+        """Attributes that code of the context reads and nothing assigns to an object."""
+        if arrays := "numpy" in context + tests:
+            guard_numpy()
+        trees = [guarded(tree, name, arrays) for tree in trees]
+        parts = [compile(tree, at, "exec") for tree, at in zip(trees, ("<context>", "<tests>"), strict=True)]
         threading.Thread(target=self._run, args=(parts, name), daemon=True).start()
 
     def go_on(self, reply: str | None = None) -> None:
-        """Hand over a reply, and say what the tests ask next or how they have ended."""
+        """Hand over a reply, and print the next call of the tests or how they ended."""
         if reply is not None:
             self.replied.put(reply)
         say(self.asked.get(), self.token)
@@ -232,53 +257,26 @@ class Tests:
             exec(parts[1], scope)
             if callable(check := scope.get("check")) and check != self._call:  # The program's may be named so.
                 check(self._call)
-        except BaseException as error:  # A failed assertion, or anything else that is not passing.
+        except BaseException as error:  # A failed assertion, or any other failure.
             why = f"{type(error).__name__}: {error}".removesuffix(": ")
             self.asked.put({"passed": False, "why": why[:500], "line": _line(error)})
         else:
             self.asked.put({"passed": True, "why": ""})
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
-        given = {"args": packed(list(args)), "kwargs": packed(kwargs)}
+        arguments = {"args": packed(list(args)), "kwargs": packed(kwargs)}
         self.calls += 1
-        if self.calls == 1 and '{"$": "other"' in json.dumps(given):  # Nothing of the program has been here yet.
+        if self.calls == 1 and '{"$": "other"' in json.dumps(arguments):  # No value of the program has come yet.
             raise CannotBeSent("it is given a function or an object that cannot be sent to the program")
-        self.asked.put(given)
+        self.asked.put(arguments)
         reply = json.loads(self.replied.get())
         if "raised" in reply:
             raise _exception(str(reply["raised"]))
-        return unpacked(reply["value"], self.shared)
-
-
-def _tell_empty_arrays_apart() -> None:
-    """Have numpy's comparisons fail between an empty array and one that is not, which it broadcasts to nothing."""
-    try:
-        numpy, testing = importlib.import_module("numpy"), importlib.import_module("numpy.testing")
-    except ImportError:
-        return
-
-    def guarded(compare: Callable[..., Any], unlike: Callable[[Any], Any]) -> Callable[..., Any]:
-        def compared(*args: Any, **kwargs: Any) -> Any:
-            try:
-                sizes = {bool(numpy.size(one)) for one in [*args, *kwargs.values()][:2]}
-            except ValueError:  # Lists that are no array.
-                sizes = {True}
-            return unlike(numpy) if len(sizes) == 2 else compare(*args, **kwargs)
-
-        return compared
-
-    def fail(_: Any) -> None:
-        raise AssertionError("an empty array is compared with one that is not")
-
-    for name, unlike in _BROADCASTING.items():
-        setattr(numpy, name, guarded(getattr(numpy, name), unlike))
-    for name in testing.__all__:
-        if name.startswith("assert_") and "raises" not in name and "warns" not in name:
-            setattr(testing, name, guarded(getattr(testing, name), fail))
+        return unpacked(reply["value"], self.shared, self.constants)
 
 
 def _line(error: BaseException) -> int:
-    """The line of the tests that raised it; 0 for none."""
+    """Return the line of the tests that raised an error; 0 where no line of them did."""
     line, step = 0, error.__traceback__
     while step is not None:
         line = step.tb_lineno if step.tb_frame.f_code.co_filename == "<tests>" else line
@@ -287,7 +285,7 @@ def _line(error: BaseException) -> int:
 
 
 def _exception(name: str) -> Exception:
-    """An exception of that name. One that ends an iteration would end the tests' own, `for x in map(candidate, xs)`."""
+    """Return an exception of that name, but none that ends a loop of the tests (`for x in map(candidate, xs)`)."""
     kind: Callable[[str], Any] | None = getattr(builtins, name, None)
     if isinstance(kind, type) and issubclass(kind, Exception) and kind not in (StopIteration, StopAsyncIteration):
         try:

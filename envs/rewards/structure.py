@@ -1,4 +1,4 @@
-r"""What an answer is made of, read off its text in microseconds: is it mathematics, would it explode, is it cheap?
+r"""Checks of an answer's text, in microseconds: is it mathematics, would it explode, is it cheap to compare?
 
     holds_mathematics("X-ray")                 False: the hyphen of a word
     explodes("9^{9^{9^{9}}}")                  True: no computer holds it
@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Iterator
 
 MAX_EXPONENT_DIGITS = 4
-"""Longest written exponent of an answer that is computed with."""
+"""Largest number of digits of an exponent that is computed."""
 MAX_LIGHT_CHARS = 80
 MAX_LIGHT_BRACKETS = 8
 MAX_LIGHT_ROOTS = 3
@@ -31,15 +31,15 @@ _MATHEMATICS = re.compile(r"[\d\\=^+*/<>~|\[\]{}]|(?<![^\W\d_])-|-(?![^\W\d_])")
 
 
 def holds_mathematics(text: str) -> bool:
-    """Whether a digit, an operator, a bracket or a command of LaTeX stands in it, so that its marks mean something.
+    """Return whether a text contains a digit, an operator, a bracket or a LaTeX command, so that its marks matter.
 
-    The hyphen of a word is no operator.
+    The hyphen of a word is not an operator.
     """
-    return _MATHEMATICS.search(text) is not None or any(unicodedata.category(one) == "Sm" for one in text)
+    return _MATHEMATICS.search(text) is not None or any(unicodedata.category(char) == "Sm" for char in text)
 
 
 def explodes(text: str) -> bool:
-    """Whether working it out cannot end: a tower of written numbers, a huge exponent, a large factorial."""
+    """Return whether computing a text cannot end: a tower of numbers, a huge exponent, a large factorial."""
     text = text.replace("**", "^")
     if _FACTORIAL_OF_MUCH.search(text) or (_of_numbers(text) and _FACTORIAL_OF_A_TERM.search(text)):
         return True
@@ -51,7 +51,7 @@ def explodes(text: str) -> bool:
 
 
 def light(text: str) -> bool:
-    """Whether comparing it takes a fraction of a second: short, few letters, no function but roots, no large power."""
+    """Return whether comparing a text takes a fraction of a second: short, few letters, roots alone, small powers."""
     if len(text) > MAX_LIGHT_CHARS or text.count("(") + text.count("{") > MAX_LIGHT_BRACKETS:
         return False
     if text.count("sqrt") > MAX_LIGHT_ROOTS or "!" in text or "**" in text or len(_BRACKET_POWER.findall(text)) > 1:
@@ -66,14 +66,14 @@ def _of_numbers(text: str) -> bool:
 
 
 def _exponents(text: str) -> Iterator[str]:
-    """The text of each exponent, up to where its bracket closes."""
-    for found in _EXPONENT.finditer(text):
-        end = closing(text, found.end(), "{(", "})") if found[1] in "{(" else found.end() - 1
-        yield text[found.start(1) : None if end is None else end + 1]
+    """Yield the text of each exponent, up to where its bracket closes."""
+    for match in _EXPONENT.finditer(text):
+        end = closing(text, match.end(), "{(", "})") if match[1] in "{(" else match.end() - 1
+        yield text[match.start(1) : None if end is None else end + 1]
 
 
 def closing(text: str, begin: int, opening: str = "{", ending: str = "}") -> int | None:
-    """Where the bracket closes that opens right before `begin`; None where it does not."""
+    """Return the index at which the bracket closes that opens right before `begin`; None where it does not close."""
     depth = 1
     for at in range(begin, len(text)):
         depth += (text[at] in opening) - (text[at] in ending)

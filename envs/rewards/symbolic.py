@@ -1,10 +1,10 @@
 """math-verify in processes that can be killed (`limited_processes`), since what it compares was written by an agent.
 
-An answer that takes it too long, or too much memory, is different. There are two lines, so that what others wrote
-costs nobody a verdict, and a flood of hard answers is no way out of one. Answers that are quick by their text
+An answer that takes too long, or too much memory, counts as different. There are two queues, so that slow answers of
+one agent cost no other agent a verdict, and a flood of slow answers avoids none. Answers that are quick by their text
 (`structure.light`) have processes of their own: they wait for each other alone, a fraction of a second each. Any other
-answer that has waited QUEUE_SECONDS counts as different, without being looked at; a comparison takes SECONDS at most,
-from its own start. Left out: deciding what goes here (`mathematics`).
+answer that has waited QUEUE_SECONDS counts as different, without a comparison; a comparison takes SECONDS at most,
+from its own start. Left out: deciding which answers come here (`mathematics`).
 """
 
 import json
@@ -16,17 +16,17 @@ from palaestra.envs.rewards.limited_processes import LimitedProcesses
 from palaestra.errors import MissingExtra
 
 SECONDS = 2.0
-"""How long one comparison may take; its time in line is not counted."""
+"""Seconds that one comparison may take, without its time in the queue."""
 QUEUE_SECONDS = 20.0
-"""How long an answer that may be slow waits for a process; well below what any environment gives its reward."""
+"""Seconds that a possibly slow answer waits for a process; well below the timeout of any environment's reward."""
 MEGABYTES = 2048
 """Address space of a process; sympy alone maps a few hundred megabytes."""
 MAX_CHARS = 300
-"""Longest answer that is compared."""
+"""Longest answer in characters that is compared; a longer one counts as different."""
 
 
 async def equal(answer: str, expected: str) -> bool:
-    """Whether math-verify calls them equal, in time."""
+    """Return whether math-verify calls two answers equal, within the time limit."""
     if max(len(answer), len(expected)) > MAX_CHARS:
         return False
     _require()
@@ -42,14 +42,14 @@ def close() -> None:
     _others.close()
 
 
-@cache  # An absence is looked for again, since an error is not kept.
+@cache  # A missing package is looked for again, since errors are not cached.
 def _require() -> None:
     if find_spec("math_verify") is None:
         raise MissingExtra("math-verify", "code", "comparing answers that are no plain numbers")
 
 
 class Comparison:
-    """What the processes run."""
+    """Question kind of the processes (`limited_processes`): comparing two answers with math-verify."""
 
     @staticmethod
     def load(setting: str) -> str:
@@ -64,11 +64,11 @@ class Comparison:
 
     @staticmethod
     def answer(setting: str, question: str) -> str:
-        """Compare; its own time-outs use signals and run out late, so ours is the only one."""
+        """Compare two answers; math-verify's own timeouts use signals and fire late, so only ours is used."""
         from math_verify import parse, verify
 
-        found, wanted = (parse(f"\\boxed{{{text}}}", parsing_timeout=None) for text in json.loads(question))
-        return str(bool(wanted and found) and verify(wanted, found, timeout_seconds=None))
+        actual, expected = (parse(f"\\boxed{{{text}}}", parsing_timeout=None) for text in json.loads(question))
+        return str(bool(expected and actual) and verify(expected, actual, timeout_seconds=None))
 
 
 _light, _others = LimitedProcesses(Comparison, SECONDS, MEGABYTES), LimitedProcesses(Comparison, SECONDS, MEGABYTES)

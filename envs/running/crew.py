@@ -1,12 +1,12 @@
-"""A bounded crew of threads that runs works; one that hangs is written off and another takes its place.
+"""A bounded pool of threads that runs jobs; a thread that hangs is written off and replaced.
 
-A few threads are called for the works that wait, and each that comes calls another before it begins. Were all called at
-once, they would stand in line for Python's interpreter lock, where each looks up 200 times a second: a thousand of them
-fill a processor with looking up alone, and whoever waits for their results stands in line behind them.
+Only a few threads are woken for the jobs that wait, and each of them wakes another before it begins. If all were woken
+at once, they would compete for Python's interpreter lock, which each polls 200 times a second: a thousand of them fill
+a processor with polling alone, and the thread that waits for their results competes with them.
 
-All threads are daemons of our own: the standard pool is joined at exit, so one hung tool would keep the process alive.
-A thread cannot be killed, so each that was written off may stay for ever. When too many have, works are refused: an
-environment that hangs in every call must not fill the machine with threads.
+All threads are daemons: the standard pool is joined at exit, so one hung tool would keep the process alive. A thread
+cannot be killed, so each that was written off may stay for ever. When too many have, jobs are refused: an environment
+that hangs in every call must not fill the machine with threads.
 """
 
 import threading
@@ -17,13 +17,13 @@ from palaestra.envs.running.work import Work
 from palaestra.errors import Broken, UsageError
 
 MAX_LOST = 512
-"""Threads that may hang for ever before no further work is taken."""
+"""Most threads that may hang for ever; with this many, no further jobs are accepted."""
 _MOST_CALLED = 16
-"""Threads on their way at once: more than one, lest all wait for one that the machine lets wait."""
+"""Most threads that are being woken at once: several, so that a slow one does not delay all."""
 
 
 class Crew:
-    """At most `size` threads, started when they are first needed. `perform` runs a work and never raises."""
+    """Pool of at most `size` threads, started when they are first needed. `perform` runs a job and never raises."""
 
     def __init__(self, size: int, perform: Callable[[Work], None], name: str) -> None:
         if size < 1:
@@ -35,15 +35,15 @@ class Crew:
         self._waiting: deque[Work] = deque()
         self._running: set[Work] = set()
         self._idle: list[threading.Lock] = []
-        """The gates behind which threads wait to be called; the last one went there last."""
+        """Locks behind which idle threads wait to be woken; the last one has waited least."""
         self._called = 0
-        """Threads that were called and have not come yet."""
+        """Number of threads that were woken and have not taken the lock yet."""
         self._threads = 0
         self._lost = 0
         self._closed = False
 
     def put(self, works: Sequence[Work]) -> None:
-        """Run these works, each as soon as a thread is free."""
+        """Run these jobs, each as soon as a thread is free."""
         with self._lock:
             if self._closed:
                 raise UsageError("this environment is closed; make a new one")
@@ -53,7 +53,7 @@ class Crew:
             self._call()
 
     def write_off(self, work: Work) -> None:
-        """Forget the thread that runs this work, where there is one."""
+        """Forget the thread that runs this job, if there is one."""
         with self._lock:
             if work not in self._running:
                 return
@@ -63,7 +63,7 @@ class Crew:
             self._call()
 
     def close(self) -> None:
-        """Let the idle threads go. Hung ones die with the process."""
+        """Let the idle threads end. Hung ones die with the process."""
         with self._lock:
             self._closed = True
             self._called += len(self._idle)
@@ -71,14 +71,14 @@ class Crew:
                 self._idle.pop().release()
 
     def _call(self) -> None:
-        """Call threads for the works that wait, unless enough are on their way: each will call the next."""
+        """Wake threads for the waiting jobs, unless enough are on their way: each will wake the next."""
         while self._called < min(len(self._waiting), _MOST_CALLED):
             if self._idle:
                 self._idle.pop().release()
             elif self._threads < self.size:
                 try:
                     threading.Thread(target=self._work, name=self._name, daemon=True).start()
-                except RuntimeError as error:  # The machine has no more: those that there are take the works in turn.
+                except RuntimeError as error:  # No more threads: the existing ones take the jobs in turn.
                     if not self._threads:
                         raise Broken(f"no thread could be started: {error}") from error
                     return
@@ -88,7 +88,7 @@ class Crew:
             self._called += 1
 
     def _take(self) -> Work | None:
-        """The next work that somebody still wants; another thread is called for the one behind it."""
+        """Take the next job that is still needed (None: there is none), and wake a thread for the one after it."""
         while self._waiting:
             work = self._waiting.popleft()
             if not work.over:
@@ -98,7 +98,7 @@ class Crew:
         return None
 
     def _work(self) -> None:
-        """A thread: runs works for as long as there are any, then waits until it is called."""
+        """Run jobs in a thread for as long as there are any, then wait until it is woken."""
         gate = threading.Lock()
         gate.acquire()
         work: Work | None = None

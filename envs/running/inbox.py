@@ -1,8 +1,8 @@
-"""Where a caller waits for what it has set going: complete Pendings come in, and works that pass their deadline end.
+"""Completion queue of one caller: complete Pendings come in, and jobs that pass their deadline end.
 
-Every running work has a clock. It rings twice: first for a warning that names the slow work, then for its deadline.
-Works with the same deadline ring in the order in which they began, so a line for each length is all that has to be
-kept, and only the heads are looked at. Left out: where works run (`runner`), and what a late one means (its maker's).
+Every running job has two timers: the first gives a warning that names the slow job, the second is its deadline. Jobs
+with the same timeout expire in the order in which they began, so one queue for each length is enough, and only the
+heads are looked at. Left out: where jobs run (`runner`), and what a late one means (its maker's decision).
 """
 
 import logging
@@ -18,23 +18,23 @@ from palaestra.envs.running.work import Pending, Work, shown
 
 log = logging.getLogger("palaestra.envs")
 STALL_SHARE = 0.5
-"""Share of its deadline after which a work is said to stall."""
+"""Share of its timeout after which a job is reported as stalled."""
 _MIN_LINE = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """A call, or another work, that takes long."""
+    """A call, or another job, that takes long."""
 
     env_id: str
     slot: int
     tool: str
     arguments: Mapping[str, Any]
     seconds: float
-    """Since it began, or since it was asked for where it still waits."""
+    """Seconds since it began, or since it was requested if it still waits."""
     timeout: float
     waits: str = ""
-    """What it waits for, where it has not begun: a thread, or its limit."""
+    """Name of what it waits for if it has not begun (a thread, or its limit); else ""."""
 
     def __str__(self) -> str:
         what = f"has waited {self.seconds:.1f} s for {self.waits}" if self.waits else f"has run {self.seconds:.1f} s"
@@ -43,7 +43,7 @@ class Stall:
 
 
 class Inbox:
-    """The Pendings of one caller: of one environment, or of all slots of an arena."""
+    """Pendings of one caller: of one environment, or of all slots of an arena."""
 
     def __init__(self, env_id: str = "") -> None:
         self.env_id = env_id
@@ -51,16 +51,16 @@ class Inbox:
         self._done: list[Pending] = []
         self._bell: SimpleQueue[None] = SimpleQueue()
         self._wanted = 0
-        """Complete Pendings for which the one who waits is to be woken; 0 while nobody waits."""
+        """Number of complete Pendings at which the waiting thread is woken; 0 while none waits."""
         self._sleeps_until = 0.0
         self._ticking = 0
         self._fresh: dict[float, deque[Work]] = {}
         self._slow: dict[float, deque[Work]] = {}
-        """Works whose clocks run, before and after the first ring, by their deadline: in each line the first to begin
-        is the first to ring."""
+        """Running jobs by their timeout, before and after the first timer: in each queue the first to begin is the
+        first to expire."""
 
     def stall(self, work: Work) -> Stall:
-        """What to say of a work now."""
+        """Return how a job stands now."""
         waits = "" if work.begun is not None else "a thread"
         if not work.admitted and work.begun is None and work.conditions.limit is not None:
             waits = "its limit"
@@ -68,7 +68,7 @@ class Inbox:
         return Stall(self.env_id, work.pending.slot, work.label, work.arguments, seconds, work.patience, waits)
 
     def begin(self, works: Sequence[Work]) -> None:
-        """The clocks of these works start."""
+        """Start the timers of these jobs."""
         first = float("inf")
         with self._lock:
             now = time.monotonic()
@@ -81,8 +81,8 @@ class Inbox:
                 line = self._fresh.get(seconds)
                 if line is None:
                     line = self._fresh[seconds] = deque()
-                elif len(line) > max(2 * self._ticking, _MIN_LINE):  # Behind one that lasts, many may be over.
-                    line = self._fresh[seconds] = deque(one for one in line if not one.over)
+                elif len(line) > max(2 * self._ticking, _MIN_LINE):  # Behind a long job, many may be over.
+                    line = self._fresh[seconds] = deque(queued for queued in line if not queued.over)
                 line.append(work)
                 first = min(first, now + STALL_SHARE * seconds)
             wake = first < self._sleeps_until
@@ -90,7 +90,7 @@ class Inbox:
             self._bell.put(None)
 
     def settle(self, works: Iterable[Work]) -> None:
-        """These works have their outcomes. Who waits is woken where enough is complete: once, since it costs as much
+        """Mark these jobs as finished. A waiting thread is woken only if enough is complete: a wake-up costs as much
         as a call."""
         with self._lock:
             for work in works:
@@ -104,7 +104,7 @@ class Inbox:
             self._bell.put(None)
 
     def give_up(self, pending: Pending) -> list[Work]:
-        """Nobody waits for this Pending any more; its works that were still out."""
+        """Stop waiting for this Pending, and return its jobs that were still running."""
         with self._lock:
             out = [work for work in pending.works if not work.over]
             for work in out:
@@ -112,7 +112,7 @@ class Inbox:
         return out
 
     def wait(self, until: float | None, count: int = 1) -> list[Pending]:
-        """Complete Pendings, at least `count` of them, or what there is where `until` came first."""
+        """Wait for at least `count` complete Pendings, but not beyond the time `until`, and return what there is."""
         while True:
             now = time.monotonic()
             with self._lock:
@@ -132,7 +132,7 @@ class Inbox:
             for work in late:
                 work.pending.runner.abandon(work)
             if enough:
-                for pending in done:  # No circle is left to the garbage collector, which would stop everybody.
+                for pending in done:  # Break reference cycles: the garbage collector would pause all threads.
                     for work in pending.works:
                         if not work.late:
                             del work.pending
@@ -140,7 +140,7 @@ class Inbox:
             self._sleep()
 
     def _sleep(self) -> None:
-        """Until the bell rings, or a clock, or nobody waits any longer."""
+        """Sleep until notified, until the next timer, or until no caller waits."""
         pause = self._sleeps_until - time.monotonic()
         try:
             self._bell.get(timeout=None if pause == float("inf") else max(pause, 0.0))
@@ -150,7 +150,7 @@ class Inbox:
             self._wanted, self._sleeps_until = 0, 0.0
 
     def _look(self, now: float) -> tuple[list[Work], float, list[Work]]:
-        """The late works, when the next clock rings, and the works that have become slow."""
+        """Return the late jobs, the time of the next timer, and the jobs that have become slow."""
         late: list[Work] = []
         ring, stalled = float("inf"), []
         for seconds, line in self._fresh.items():
@@ -182,7 +182,7 @@ class Inbox:
 
 
 def leave_line(work: Work) -> None:
-    """A work is over: the next in the line of its limit goes in, whoever asked for it."""
+    """Release the limit of a finished job, and start the next job in its queue, of any caller."""
     limit = work.conditions.limit
     following: Work | None = limit.leave(work) if limit is not None else None
     if following is not None:

@@ -1,8 +1,8 @@
-"""The program between us and a server that somebody else wrote: when we end, however we end, all that it started does.
+"""Wrapper process around an external server: when our process ends for any reason, all that the server started ends.
 
-Started as a file, by a bare Python: `leash.py PARENT COMMAND...`. Standard input and output are the command's own. What
-it says on standard error is kept to its end and told in the end, so that a server that talks a lot fills nothing. The
-command's processes end with it, and with us, unless they leave their group. Left out: what is said to the server.
+Started as a file, by a bare Python: `leash.py PARENT COMMAND...`. Standard input and output are the command's own. Only
+the end of its standard error is kept, and is written when it ends, so that a server that logs a lot fills nothing. The
+command's processes end with it, and with us, unless they leave their group. Left out: the messages to the server.
 """
 
 import ctypes
@@ -14,46 +14,51 @@ import threading
 from typing import IO
 
 _PR_SET_PDEATHSIG = 1
-TOLD_BYTES = 2000
+TOLD_BYTES = 1000
 
 
 def main() -> None:
-    """Run the command until it ends, or our parent does."""
+    """Run the command until it or our parent ends."""
     parent, command = int(sys.argv[1]), sys.argv[2:]
     if os.getpgrp() != os.getpid():
         os.setpgrp()
-    signal.signal(signal.SIGTERM, lambda *_: end_all())
+    tail = bytearray()
+
+    def stopped(*_: object) -> None:
+        os.write(2, tail)
+        end_all()
+
+    signal.signal(signal.SIGTERM, stopped)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:  # It died before the line above.
+    if os.getppid() != parent:  # The parent died before the line above.
         return
     try:
         child = subprocess.Popen(command, stderr=subprocess.PIPE)
     except OSError as error:
         sys.exit(f"{command[0]} cannot be started: {error.strerror}")
     nothing = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (0, 1):  # The child's alone, or its end would not be seen.
+    for descriptor in (0, 1):  # Only the child may hold them, or its end would not be seen.
         os.dup2(nothing, descriptor)
-    said = bytearray()
     assert child.stderr is not None
-    listener = threading.Thread(target=listen, args=(child.stderr, said), daemon=True)
+    listener = threading.Thread(target=listen, args=(child.stderr, tail), daemon=True)
     listener.start()
     status = child.wait()
     listener.join(0.5)
-    last = bytes(said).decode(errors="replace").strip()
-    os.write(2, f"it ended with status {status}; {last}\n".encode())
+    last = bytes(tail).decode(errors="replace").strip()
+    os.write(2, "; ".join(filter(None, (f"it ended with status {status}", last))).encode())
     end_all()
 
 
 def listen(stream: IO[bytes], said: bytearray) -> None:
-    """Keep the last of what is said."""
+    """Keep the last bytes of the stream."""
     while part := os.read(stream.fileno(), 2**16):
         said += part
         del said[:-TOLD_BYTES]
 
 
 def end_all() -> None:
-    """End the group: the command, what it started, and this program."""
+    """Kill the process group: the command, all that it started, and this program."""
     os.killpg(0, signal.SIGKILL)
 
 

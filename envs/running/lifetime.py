@@ -1,7 +1,7 @@
-"""What lives as long as our process: closed when it ends, and forgotten by a child that is forked from it.
+"""Registry of objects that live as long as our process: closed when it ends, and forgotten by a forked child.
 
-A child has none of our threads, and what we started is not its own: it must neither use nor end that. Left out: what
-is closed and forgotten, which each thing knows of itself.
+A child has none of our threads, and what we started does not belong to it: it must neither use nor end that. Left out:
+how each object is closed and forgotten.
 """
 
 import atexit
@@ -12,32 +12,32 @@ from weakref import WeakSet
 
 
 class Living(Protocol):
-    """What keeps threads or processes."""
+    """Interface of an object that holds threads or processes."""
 
     def close(self) -> None:
-        """End them. May come twice."""
+        """End the threads or processes. It may be called twice."""
 
     def forget(self) -> None:
-        """In a forked child: everything is the parent's."""
+        """Drop everything in a forked child: it belongs to the parent."""
 
 
 _living: WeakSet[Living] = WeakSet()
 
 
 def close_at_exit(one: Living) -> None:
-    """Unless nobody holds it any longer by then; a forked child forgets it."""
+    """Close the object when the process exits, if it still exists then; a forked child forgets it."""
     _living.add(one)
 
 
 def _close_all() -> None:
-    with ExitStack() as stack:  # which goes on when one of them fails
-        for one in list(_living):
-            stack.callback(one.close)
+    with ExitStack() as stack:  # It continues when one of them fails.
+        for living in list(_living):
+            stack.callback(living.close)
 
 
 def _forget_all() -> None:
-    for one in list(_living):
-        one.forget()
+    for living in list(_living):
+        living.forget()
 
 
 atexit.register(_close_all)

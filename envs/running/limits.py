@@ -1,7 +1,7 @@
-"""How many calls of one tool run at once, and how many begin in a second, in all environments of this process.
+"""Limits of one tool: how many calls run at once, and how many begin in a second, in all environments of a process.
 
-A call that may not begin yet stands in line, first come first served, and holds no thread meanwhile. Left out: limits
-across processes (a server's own affair), and the tool's deadline, which begins with the call and not in the line.
+A call that may not begin yet waits in a queue, first come first served, and holds no thread meanwhile. Left out: limits
+across processes (a matter of the server), and the tool's timeout, which begins with the call and not in the queue.
 """
 
 import threading
@@ -13,15 +13,15 @@ from typing import Any, Protocol
 
 
 class Standing(Protocol):
-    """A call in line."""
+    """A call in the queue of a limit."""
 
     admitted: bool
     over: bool
-    """True once nobody wants it any more."""
+    """True once no caller needs it any more."""
 
 
 class Limit:
-    """The line in front of one tool."""
+    """Limit of one tool, with the queue of its waiting calls."""
 
     def __init__(self, concurrency: int | None, per_second: float | None) -> None:
         self.concurrency = concurrency
@@ -30,12 +30,12 @@ class Limit:
         self._inside = 0
         self._line: deque[Any] = deque()
         self._next_start = 0.0
-        """The first moment that is not reserved."""
+        """First time that is not reserved, on the monotonic clock."""
         self._next_turn = 0.0
-        """The first moment at which a call may begin by those that have begun."""
+        """Earliest time for the next call, by those that have begun."""
 
     def enter(self, job: Standing) -> bool:
-        """True where the call may go in now; otherwise it stands in line, and `leave` will hand it out."""
+        """Return True if the call may begin now; otherwise queue it, and `leave` will return it."""
         with self._lock:
             if self.concurrency is not None and self._inside >= self.concurrency:
                 self._line.append(job)
@@ -45,7 +45,7 @@ class Limit:
             return True
 
     def leave(self, job: Standing) -> Any | None:
-        """A call is over, or given up; the one that may go in for it. Leaving twice is nothing."""
+        """Release the place of a call that is over or dropped, and return the next to begin. May be called twice."""
         with self._lock:
             if not job.admitted:
                 return None
@@ -59,7 +59,7 @@ class Limit:
             return None
 
     def delay(self) -> float:
-        """Reserve the next start: seconds until it may be."""
+        """Reserve the next start, and return the seconds until then."""
         if self.per_second is None:
             return 0.0
         with self._lock:
@@ -71,9 +71,9 @@ class Limit:
             return start - now
 
     def belated(self) -> float:
-        """At a reserved start: seconds that it has to wait after all, where those before it have begun late.
+        """Return the seconds that a reserved start still has to wait, because earlier calls began late.
 
-        Without it all that fell due while a machine stood still would begin at once.
+        Without it, all calls that became due while a machine was paused would begin at once.
         """
         assert self.per_second is not None
         with self._lock:
@@ -83,7 +83,7 @@ class Limit:
             return turn - now
 
     def after_fork(self) -> None:
-        """In a forked copy nobody is inside: the threads that would leave are not in it."""
+        """Reset the limit in a forked child: the threads that would leave are not in it."""
         self._lock = threading.Lock()
         self._inside = 0
         self._line.clear()
@@ -91,13 +91,13 @@ class Limit:
 
 @cache
 def limit_of(function: Callable[..., Any], concurrency: int | None, per_second: float | None) -> Limit | None:
-    """The one limit of a decorated method, whoever inherits it; None where it has none."""
+    """Return the one limit of a decorated method, shared by subclasses; None where it has none."""
     if concurrency is None and per_second is None:
         return None
-    made = Limit(concurrency, per_second)
-    LIMITS.append(made)
-    return made
+    limit = Limit(concurrency, per_second)
+    LIMITS.append(limit)
+    return limit
 
 
 LIMITS: list[Limit] = []
-"""Every limit of this process."""
+"""All limits of this process."""

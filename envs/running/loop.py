@@ -1,8 +1,8 @@
-"""One event loop on a thread of its own, for the async works of a runner: they go in and come out many at a time.
+"""One event loop on its own thread, for the async jobs of a runner: they go in and come out many at a time.
 
-Its lag is measured: how long each of its rounds took, for every other call waits until a round is over. Measuring costs
-two looks at the clock a round, so that a tool that holds the loop (a blocking call in an `async def`) shows however
-briefly it does; one that holds it long is warned about by name. Left out: deadlines (`envs.running.inbox`).
+Its lag is measured: the duration of each of its rounds, since every other call waits until a round is over. Measuring
+costs two reads of the clock for each round, so that even a short block of the loop (a blocking call in an `async def`)
+is seen; a tool that blocks it for long is named in a warning. Left out: deadlines (`envs.running.inbox`).
 """
 
 import asyncio
@@ -22,18 +22,18 @@ from palaestra.envs.running.work import Work
 
 log = logging.getLogger("palaestra.envs")
 HELD_SECONDS = 0.2
-"""A tool that holds the loop longer is warned about."""
+"""Seconds after which a tool that blocks the loop is named in a warning."""
 BLOCKED_SECONDS = 1.0
-"""A loop that has not moved for so long when a call is late is given up, whoever holds it."""
+"""Seconds after which a loop that does not move while a call is late is replaced, whatever blocks it."""
 STARVED = 0.15
-"""Where the thread that looks got its turns late for such a share of the time, the loop's thread probably did too."""
+"""If the watching thread was late by this share of the time, the loop's thread probably had no processor either."""
 _LOOK = 0.1
 _IDLE = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How long the loop was busy without a look at what else there is, in seconds, over `samples` rounds."""
+    """Durations in seconds of the loop's rounds, `samples` of them: the time for which other calls had to wait."""
 
     max: float = 0.0
     mean: float = 0.0
@@ -41,30 +41,30 @@ class Lag:
 
 
 class _Rounds(selectors.DefaultSelector):
-    """The selector of a loop, which is asked once a round: it knows how long the rounds take."""
+    """Selector of a loop, which is called once a round: it measures how long the rounds take."""
 
     def __init__(self) -> None:
         super().__init__()
         self.busy_since = float("inf")
-        """When the round began that runs; infinite while the loop waits."""
+        """Start of the running round on the monotonic clock; infinite while the loop waits."""
         self.longest = self.total = 0.0
         self.count = 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Between two calls lies a round."""
+        """Wait for events; the time between two calls is a round."""
         if self.busy_since != float("inf"):
             seconds = time.monotonic() - self.busy_since
             self.longest = max(self.longest, seconds)
             self.total += seconds
             self.count += 1
         self.busy_since = float("inf")
-        found = super().select(timeout)
+        ready = super().select(timeout)
         self.busy_since = time.monotonic()
-        return found
+        return ready
 
 
 class LoopThread:
-    """A running event loop. Everything but `submit`, `cancel`, `blocked` and `stop` happens on its thread."""
+    """A running event loop. All but `submit`, `cancel`, `blocked` and `stop` runs on its thread."""
 
     def __init__(self) -> None:
         self._rounds = _Rounds()
@@ -83,12 +83,12 @@ class LoopThread:
 
     @property
     def lag(self) -> Lag:
-        """What was measured so far."""
+        """Lag measured so far."""
         rounds = self._rounds
         return Lag(rounds.longest, rounds.total / max(rounds.count, 1), rounds.count)
 
     def submit(self, works: Sequence[Work]) -> None:
-        """Run these works. One wake-up for all of them."""
+        """Run these jobs, with one wake-up for all of them."""
         self._works.extend(works)
         if not self._woken:
             self._woken = True
@@ -96,38 +96,38 @@ class LoopThread:
 
     @staticmethod
     def cancel(work: Work) -> None:
-        """Stop a work that was given up, on its own loop, which may have been replaced since."""
+        """Cancel a job that was dropped, on the loop that runs it, which may have been replaced since."""
         if work.task is not None:
-            with contextlib.suppress(RuntimeError):  # That loop has ended, and its tasks with it.
+            with contextlib.suppress(RuntimeError):  # That loop has ended with its tasks.
                 work.task.get_loop().call_soon_threadsafe(work.task.cancel)
 
     def blocked(self) -> str:
-        """What holds the loop that has not moved for long, or "" while it moves."""
+        """Return what blocks the loop if it has not moved for long, or "" while it moves."""
         still = time.monotonic() - self._rounds.busy_since
         if still < HELD_SECONDS:
             return ""
         holder = self._holder()
-        if holder is None and still < BLOCKED_SECONDS:  # Perhaps it only waits for a processor.
+        if holder is None and still < BLOCKED_SECONDS:  # It may only be waiting for a processor.
             return ""
         return f"{_name(holder) if holder else 'something'} for {still:.1f} s"
 
     @property
     def runs(self) -> bool:
-        """False once its thread has ended."""
+        """True until its thread has ended."""
         return self._thread.is_alive()
 
     def retire(self) -> None:
-        """Take no further works; those that are here are served, should the loop ever move again, and then it ends."""
+        """Accept no further jobs; those that it has are still served if the loop ever moves again, then it ends."""
         self._retired = True
         self.loop.call_soon_threadsafe(self._leave)
 
     def _leave(self) -> None:
         if self._retired and not self._alive and not self._works:
-            self.loop.call_soon(self.loop.stop)  # Behind the delivery of what has just been completed.
+            self.loop.call_soon(self.loop.stop)  # After the delivery of what has just been completed.
 
     def stop(self) -> None:
-        """End the loop; what still runs on it is cancelled."""
-        with contextlib.suppress(RuntimeError):  # It has ended.
+        """End the loop; jobs that still run on it are cancelled."""
+        with contextlib.suppress(RuntimeError):  # The loop has ended.
             self.loop.call_soon_threadsafe(self.loop.stop)
 
     def _take_in(self) -> None:
@@ -142,8 +142,8 @@ class LoopThread:
     async def _serve(self, work: Work) -> None:
         try:
             await work.perform_async()
-        except BaseException as error:  # Whatever it is, it must not end the loop that the others need.
-            if not work.over:  # A work may cancel itself; one given up is over already.
+        except BaseException as error:  # No error may end the loop that other jobs need.
+            if not work.over:  # A job may cancel itself; a dropped one is over already.
                 work.error = error
                 self._settle(work)
             if isinstance(error, asyncio.CancelledError | GeneratorExit):
@@ -161,15 +161,15 @@ class LoopThread:
         leave_line(work)
 
     def _deliver(self) -> None:
-        """Hand over all that was completed in this round of the loop at once: each hand-over wakes a thread."""
+        """Deliver all that was completed in this round of the loop at once: each delivery wakes a thread."""
         out, self._out = self._out, {}
         for inbox, works in out.items():
             inbox.settle(works)
 
     def _watch(self) -> None:
-        """A thread: while there is work, look whether the loop moves, and what holds it where it does not."""
-        seen = late = worked = 0.0
-        """The loop's round by its beginning, how late our looks came in it, its thread's processor time before it."""
+        """Watch the loop in a thread: while there are jobs, check that it moves, and warn of what blocks it."""
+        round_start = late = worked = 0.0
+        """Start of the loop's round, lateness of the checks in it, and processor time of its thread before it."""
         while not self.loop.is_closed():
             if not self._alive:
                 self._busy.clear()
@@ -177,8 +177,8 @@ class LoopThread:
             looked, worked_before = time.monotonic(), self._worked()
             time.sleep(_LOOK)
             now, busy_since = time.monotonic(), self._rounds.busy_since
-            if busy_since != seen:
-                seen, late, worked = busy_since, 0.0, worked_before
+            if busy_since != round_start:
+                round_start, late, worked = busy_since, 0.0, worked_before
             late += now - looked - _LOOK
             still = now - busy_since
             if _held(still, late, self._worked() - worked) and (work := self._holder()) is not None:
@@ -191,29 +191,29 @@ class LoopThread:
                     )  # fmt: skip
 
     def _worked(self) -> float:
-        """Seconds of a processor that the loop's thread has had."""
+        """Return the processor time of the loop's thread, in seconds."""
         try:
             return time.clock_gettime(self._clock)
         except OSError:  # The thread has ended.
             return 0.0
 
     def _holder(self) -> Work | None:
-        """The work whose code the loop's thread is in. Looked up in its frames: nothing is spent where all is well."""
+        """Return the job whose code the loop's thread runs, from its frames; this costs nothing in normal rounds."""
         frame = sys._current_frames().get(self._thread.ident or 0)
         while frame is not None:
             if frame.f_code is _SERVE:
-                found: Work = frame.f_locals["work"]
-                return found
+                work: Work = frame.f_locals["work"]
+                return work
             frame = frame.f_back
         return None
 
     def _run_loop(self) -> None:
-        """The thread: runs until stopped, then cancels what is left and closes."""
+        """Run the loop in its thread until stopped, then cancel what is left and close."""
         asyncio.set_event_loop(self.loop)
         try:
             self.loop.run_forever()
         finally:
-            self._retired = False  # It ends now: the last of its calls must not stop it once more.
+            self._retired = False  # The loop ends now: its last call must not stop it again.
             left: set[asyncio.Task[Any]] = asyncio.all_tasks(self.loop)
             for task in left:
                 task.cancel()
@@ -226,7 +226,7 @@ _SERVE = LoopThread._serve.__code__
 
 
 def _held(still: float, late: float, worked: float) -> bool:
-    """Whether a round of `still` seconds is its tool's doing: it computed itself, or could have gone on at any time."""
+    """Return whether a job blocks a round of `still` seconds: it computed itself, or its thread could have run."""
     return still > HELD_SECONDS and (worked > still / 2 or late < STARVED * still)
 
 

@@ -1,4 +1,4 @@
-"""The program of a process that runs functions of plain data. Started as a file, before anything is imported.
+"""Program of a process that runs functions of plain data. It is started as a file, before anything is imported.
 
 It reads JSON (which function, with which data), imports the function by its module's name, and answers in JSON. It dies
 with its parent: at the end of its socket, or by the kernel's signal while it computes.
@@ -21,11 +21,11 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Serve calls until the parent hangs up."""
+    """Serve calls until the parent closes the socket."""
     descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # It died before the line above.
+    if os.getppid() != parent:  # The parent died before the line above.
         return
     connection = socket.socket(fileno=descriptor)
     hello = json.loads(read(connection) or b"null")
@@ -35,14 +35,14 @@ def main() -> None:
 
 
 def serve(connection: socket.socket, request: dict[str, Any]) -> None:
-    """Run one function. What goes wrong before it begins is no fault of the agent's.
+    """Run one function. An error before it begins is not the agent's fault.
 
-    A function is a loader: of its data it makes what is to be run, which is given the seconds that it may take.
+    The function is a loader: from its data it makes the function to run, which gets its timeout in seconds.
     """
     try:
         module, _, name = request["function"].partition(":")
         begin = getattr(importlib.import_module(module), name)(request["data"])
-    except BaseException as error:  # An author's module may even exit; our side must be told, or it waits.
+    except BaseException as error:  # An author's module may even exit; the parent must be told, or it waits.
         connection.sendall(FAILED)
         write(connection, {"fault": f"{type(error).__name__}: {error}"})
         return
@@ -51,30 +51,30 @@ def serve(connection: socket.socket, request: dict[str, Any]) -> None:
 
 
 def main_file() -> str | None:
-    """In the parent: the file of its own program."""
+    """Return the file of the parent's own program, for the child."""
     return getattr(sys.modules.get("__main__"), "__file__", None)
 
 
 def module_of(name: str, main_file: str | None) -> Any:
-    """A module by name; the parent's own program is loaded from its file, under another name, and not run again."""
+    """Import a module by name. The parent's own program is loaded from its file, under another name, and not run."""
     if name != "__main__":
         return importlib.import_module(name)
     name = "__palaestra_main__"
     if name not in sys.modules:
-        made = type(sys)(name)
-        sys.modules[name] = made
-        made.__dict__.update(runpy.run_path(str(main_file), run_name=name))
+        module = type(sys)(name)
+        sys.modules[name] = module
+        module.__dict__.update(runpy.run_path(str(main_file), run_name=name))
     return sys.modules[name]
 
 
 def read(connection: socket.socket) -> bytes | None:
-    """A message, or None at the end."""
+    """Read a message; None at the end."""
     head = exactly(connection, LENGTH.size)
     return None if head is None else exactly(connection, LENGTH.unpack(head)[0])
 
 
 def exactly(connection: socket.socket, size: int) -> bytes | None:
-    """So many bytes, or None where the other side hung up."""
+    """Read `size` bytes; None if the other side closed the socket."""
     data = bytearray()
     while len(data) < size:
         part = connection.recv(min(size - len(data), 2**16))

@@ -1,9 +1,9 @@
-"""Works that compute for long: each runs in a process that its deadline can kill.
+"""Runs jobs that compute for long, each in a process that is killed at its deadline.
 
-A thread of the shared crew keeps one process and hands it work after work, as JSON in both directions: nothing is
-pickled, and what comes back is only text. What a process can do wrong while it works on the agent's arguments (die, eat
-its memory, take too long) is an answer to the agent, as for a program of the agent's own. A process that cannot be
-started, or cannot import the function, is our failure. This is no sandbox: the author wrote what runs.
+A thread of the shared pool keeps one process and gives it job after job, as JSON in both directions: nothing is
+pickled, and only text comes back. A failure of the process while it works on the agent's arguments (it dies, uses up
+its memory, takes too long) is a result for the agent, as for a program of the agent's own. A process that cannot be
+started, or cannot import the function, is an infrastructure failure. This is not a sandbox: the author wrote what runs.
 """
 
 import json
@@ -24,40 +24,40 @@ from palaestra.envs.running.work import InProcess, Work
 from palaestra.errors import Broken, ToolError
 
 START_SECONDS = 60.0
-"""How long a process may take to start and to import the tool's module."""
+"""Seconds that a process may take to start and to import the tool's module."""
 _MAX_REPLY = 2**28
 _mine = threading.local()
-"""The process of each thread of the crew."""
+"""Process of each thread of the pool."""
 
 
 class Child:
-    """One process and the socket to it."""
+    """A process and the socket to it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._work: Work | None = None
-        self.socket, theirs = socket.socketpair()
+        self.socket, child_socket = socket.socketpair()
         program = str(Path(process_child.__file__).resolve())
         try:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", program, str(theirs.fileno()), str(os.getpid())],
-                stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),), start_new_session=True,
+                [sys.executable, "-P", program, str(child_socket.fileno()), str(os.getpid())],
+                stdin=subprocess.DEVNULL, pass_fds=(child_socket.fileno(),), start_new_session=True,
             )  # fmt: skip
         except BaseException:
             self.socket.close()
             raise
         finally:
-            theirs.close()
+            child_socket.close()
         self.send({"path": [entry or os.getcwd() for entry in sys.path]}, START_SECONDS)
 
     def send(self, message: Any, seconds: float) -> None:
-        """Hand over a message."""
+        """Send a message as JSON, within `seconds`."""
         data = json.dumps(message).encode()
         self.socket.settimeout(seconds)
         self.socket.sendall(LENGTH.pack(len(data)) + data)
 
     def receive(self, size: int, until: float) -> bytes:
-        """So many bytes of its answer; TimeoutError at `until`, EOFError where it is gone."""
+        """Receive `size` bytes; raise TimeoutError at the time `until`, EOFError where the process is gone."""
         data = bytearray()
         while len(data) < size:
             left = until - time.monotonic()
@@ -71,38 +71,38 @@ class Child:
         return bytes(data)
 
     def message(self, until: float) -> dict[str, Any]:
-        """A whole message of its."""
+        """Receive a whole message."""
         (size,) = LENGTH.unpack(self.receive(LENGTH.size, until))
         if size > _MAX_REPLY:
             raise ValueError(f"an answer of {size} bytes")
-        found = json.loads(self.receive(size, until))
-        if not isinstance(found, dict):
+        message = json.loads(self.receive(size, until))
+        if not isinstance(message, dict):
             raise ValueError("an answer that is no object")
-        return found
+        return message
 
     def take(self, work: Work | None) -> None:
-        """What it works on from now on."""
+        """Set the job that the process works on from now on; None for no job."""
         with self._lock:
             self._work = work
         if work is not None:
             work.child = self
 
     def stop(self, work: Work) -> None:
-        """End it if it still works on this work, from any thread; the one that keeps it then reads an end."""
+        """Kill the process if it still works on this job, from any thread. Its own thread then reads EOF."""
         with self._lock:
             if self._work is work:
                 self.kill()
 
     def kill(self) -> None:
-        """End it and whatever it started."""
+        """Kill the process and all that it started."""
         with suppress(OSError):
             if self.process.poll() is None:
                 os.killpg(self.process.pid, signal.SIGKILL)
 
     def ended(self) -> str:
-        """Make sure that it is gone; how it ended."""
+        """Make sure that the process is gone, and return how it ended."""
         with suppress(subprocess.TimeoutExpired):
-            self.process.wait(0.2)  # It may be on its way out by itself, and then its own status is the better story.
+            self.process.wait(0.2)  # It may be exiting by itself, and then its own status says more.
         self.kill()
         self.socket.close()
         status = self.process.wait()
@@ -110,17 +110,17 @@ class Child:
 
 
 def run_in_process(work: Work) -> None:
-    """Run a work in this thread's process. Never raises."""
+    """Run a job in this thread's process. Never raises."""
     child: Child | None = None
-    begun = time.perf_counter()
+    started = time.perf_counter()
     try:
         child = _own_child()
         child.take(work)
-        begun = _run(work, child)
+        started = _run(work, child)
     except BaseException as error:
         work.error = error
     finally:
-        work.seconds = time.perf_counter() - begun
+        work.seconds = time.perf_counter() - started
         if child is not None:
             child.take(None)
 
@@ -142,9 +142,9 @@ def _forget(child: Child | None) -> str:
 
 
 def _run(work: Work, child: Child) -> float:
-    """Hand the work over and wait for its value; returns when it began."""
+    """Send the job, wait for its value, and return when it began."""
     assert isinstance(work.run, InProcess)
-    if work.over:  # Given up before it began.
+    if work.over:  # The job was dropped before it began.
         raise ToolError("given up")
     seconds = work.conditions.seconds
     try:
@@ -154,7 +154,7 @@ def _run(work: Work, child: Child) -> float:
             raise Broken(f"its process cannot load it: {child.message(until).get('fault')}")
     except (OSError, EOFError) as error:
         raise Broken(f"its process {_forget(child)} before the call ({type(error).__name__})") from error
-    begun = time.perf_counter()
+    started = time.perf_counter()
     work.pending.inbox.begin((work,))
     try:
         work.value = child.message(time.monotonic() + seconds)["value"]
@@ -162,6 +162,7 @@ def _run(work: Work, child: Child) -> float:
         child.kill()
         _forget(child)
         raise ToolError(f"timed out after {seconds:g} s") from None
-    except (OSError, EOFError, ValueError, KeyError):  # The agent's arguments are in its reach: no failure of ours.
+    # The agent's arguments may cause this: it is not an infrastructure failure.
+    except (OSError, EOFError, ValueError, KeyError):
         raise ToolError(f"the process of {work.label} {_forget(child)}") from None
-    return begun
+    return started

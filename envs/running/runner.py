@@ -1,7 +1,7 @@
-"""Runs works: async ones on one event loop, blocking ones in a bounded crew of threads, computations in processes.
+"""Runs jobs: async ones on one event loop, blocking ones in a bounded pool of threads, computations in processes.
 
-A work first stands in line where it has a limit; its clock starts when it begins. Left out: what an outcome means to
-whoever made the work, and waiting for it (`inbox`).
+A job with a limit first waits in its queue; its timeout starts when it begins. Left out: what an outcome means to the
+maker of the job, and waiting for it (`inbox`).
 """
 
 import asyncio
@@ -21,12 +21,12 @@ from palaestra.errors import Broken, UsageError
 
 log = logging.getLogger("palaestra.envs")
 MAX_HELD_LOOPS = 8
-"""Event loops that may be held for ever before no further one is started."""
+"""Most event loops that may be blocked for ever; with this many, no further one is started."""
 MAX_PROCESSES = 16
 
 
 class Runner:
-    """A place to run works. Threads, loop and processes start when they are first needed."""
+    """Runner of jobs. Threads, loop and processes start when they are first needed."""
 
     def __init__(self, max_workers: int) -> None:
         self._crew = Crew(max_workers, self._perform, "palaestra-tool")
@@ -37,12 +37,12 @@ class Runner:
 
     @property
     def lag(self) -> Lag:
-        """How late the event loop was."""
+        """Lag of the event loop."""
         return Lag() if self._loop is None else self._loop.lag
 
     def start(self, pendings: Iterable[Pending], inbox: Inbox) -> None:
-        """Set every work of these going. Many are best started together: a wake-up of the loop costs as much as a
-        call."""
+        """Start every job of these Pendings. It is best to start many together: a wake-up of the loop costs as much as
+        a call."""
         going: dict[Mode, list[Work]] = {}
         now = time.monotonic()
         for pending in pendings:
@@ -58,7 +58,7 @@ class Runner:
             self._go(mode, works)
 
     def launch(self, work: Work) -> None:
-        """A work that its limit has let in; its rate may still make it wait."""
+        """Start a job that its limit has admitted; its rate may still delay it."""
         assert work.conditions.limit is not None
         delay = work.conditions.limit.delay()
         if delay > 0:
@@ -68,12 +68,12 @@ class Runner:
             self._go(work.conditions.mode, [work])
 
     def _begin_in_line(self, loop: asyncio.AbstractEventLoop, work: Work) -> None:
-        """On the loop's thread: the moment that a work reserved has come."""
+        """Begin a job on the loop's thread, at the time that it reserved."""
         assert work.conditions.limit is not None
         loop.call_later(work.conditions.limit.belated(), self._go, work.conditions.mode, [work])
 
     def abandon(self, work: Work) -> None:
-        """Nobody waits for this work any more: a late result is dropped, a thread replaced, a process killed."""
+        """Drop a running job: a late result is ignored, a thread replaced, a process killed."""
         mode = work.conditions.mode
         if mode is Mode.BLOCKING:
             self._crew.write_off(work)
@@ -84,7 +84,7 @@ class Runner:
         leave_line(work)
 
     def give_up(self, pending: Pending) -> None:
-        """Nobody waits for these works any more."""
+        """Drop all jobs of a Pending."""
         for work in pending.inbox.give_up(pending):
             self.abandon(work)
 
@@ -101,11 +101,11 @@ class Runner:
             loop.stop()
 
     def _go(self, mode: Mode, works: Sequence[Work]) -> None:
-        """Where they run."""
+        """Start jobs where their mode says."""
         try:
             if mode is Mode.ASYNC:
                 loop = self._open_loop()
-                # From now on: a loop that some work blocks must show up as a deadline too.
+                # Timers start now: jobs on a blocked loop must pass their deadlines too.
                 works[0].pending.inbox.begin(works)
                 loop.submit(works)
             elif mode is Mode.PROCESS:
@@ -118,13 +118,13 @@ class Runner:
                 settle(work)
 
     def _perform(self, work: Work) -> None:
-        """A thread's doing. The clock starts here: waiting for a thread is not the work's fault."""
+        """Run a job in a thread. Its timer starts here: waiting for a thread is not its fault."""
         work.pending.inbox.begin((work,))
         work.perform()
         settle(work)
 
     def _cancel(self, work: Work) -> None:
-        """Stop an async work. A loop that is held for good is left to itself, and another takes its place."""
+        """Cancel an async job. A loop that is blocked for good is abandoned and replaced."""
         LoopThread.cancel(work)
         loop = self._loop
         if loop is None:
@@ -134,7 +134,7 @@ class Runner:
             with self._lock:
                 if self._loop is loop:
                     self._loop = None
-                    self._held_loops = [one for one in self._held_loops if one.runs] + [loop]
+                    self._held_loops = [held_loop for held_loop in self._held_loops if held_loop.runs] + [loop]
             log.warning("the event loop is held by %s; another is started", holder)
             loop.retire()
 
@@ -143,25 +143,25 @@ class Runner:
             if self._closed:
                 raise UsageError("this environment is closed; make a new one")
             if self._loop is None:
-                if sum(one.runs for one in self._held_loops) >= MAX_HELD_LOOPS:
+                if sum(held_loop.runs for held_loop in self._held_loops) >= MAX_HELD_LOOPS:
                     raise Broken(f"{MAX_HELD_LOOPS} event loops are held by works that never return; none is started")
                 self._loop = LoopThread()
             return self._loop
 
 
 def settle(work: Work) -> None:
-    """A work has its outcome: who waits for it is told, and the next in its line goes in."""
+    """Report that a job is finished, and start the next job in its queue."""
     work.pending.inbox.settle((work,))
     leave_line(work)
 
 
 def wait_for(pending: Pending, env_id: str = "") -> None:
-    """Run works on the shared runner until each is over or late."""
+    """Run jobs on the shared runner until each is over or late."""
     inbox, runner = Inbox(env_id), shared_runner()
     runner.start((pending,), inbox)
     try:
         inbox.wait(None)
-    except BaseException:  # An interrupt: what runs must not keep its place in a line.
+    except BaseException:  # After an interrupt, running jobs must not keep their places in a limit.
         runner.give_up(pending)
         raise
 
@@ -172,7 +172,7 @@ _shared_lock = threading.Lock()
 
 
 def shared_runner() -> Runner:
-    """The runner of environments that are stepped one by one."""
+    """Return the runner of environments that are stepped one by one."""
     global _shared
     with _shared_lock:
         if _shared is None:
@@ -181,7 +181,7 @@ def shared_runner() -> Runner:
 
 
 def _shared_processes() -> Crew:
-    """The crew whose threads keep a process each: as many as there are processors, for all environments."""
+    """Return the pool whose threads keep one process each: as many as there are processors, for all environments."""
     global _processes
     with _shared_lock:
         if _processes is None:
@@ -195,7 +195,7 @@ def _perform_in_process(work: Work) -> None:
 
 
 def _after_fork() -> None:
-    """A forked copy of us has none of our threads: it starts its own."""
+    """Reset a forked child: it has none of our threads, and starts its own."""
     global _shared, _processes, _shared_lock
     _shared_lock = threading.Lock()
     _shared = _processes = None

@@ -1,8 +1,8 @@
-"""Work: something that takes time (a call, a start, a verdict, a closing), and the conditions on which it runs.
+"""Jobs that take time (a call, a start, a verdict, a closing), and the conditions on which they run.
 
-Whoever makes a Work says what to run; a runner runs it and writes the outcome into it. Works that are needed together
-are a Pending, which is complete when each of its works is over or late. Left out: what a work is for, which its maker
-alone knows, and where it runs (`runner`).
+The maker of a Work says what to run; a runner runs it and writes the outcome into it. Jobs that are needed together
+are a Pending, which is complete when each of them is over or late. Left out: the purpose of a job, which only its maker
+knows, and where it runs (`runner`).
 """
 
 import asyncio
@@ -19,51 +19,51 @@ from palaestra.errors import Broken, EnvironmentDefect, ToolError
 
 log = logging.getLogger("palaestra.envs")
 KILL_SECONDS = 5.0
-"""How long after its deadline a process may take to be killed."""
+"""Seconds after its deadline within which a process must be killed."""
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 2.0
 _MAX_SHOWN = 200
 _spread = random.Random()
-"""Of its own, so that no episode's randomness depends on a server's failures."""
+"""Separate random generator, so that no episode's randomness depends on a server's failures."""
 
 
 class Mode(StrEnum):
-    """Where something runs."""
+    """Place where a job runs."""
 
     INLINE = "inline"
-    """In place, in the caller's thread: for what only computes. Its deadline cannot be enforced."""
+    """The caller's thread, for what only computes. Its timeout cannot be enforced."""
     ASYNC = "async"
-    """An `async def`: on the event loop, beside all other works."""
+    """The event loop, beside all other jobs, for an `async def`."""
     BLOCKING = "blocking"
-    """A plain function that waits: in a thread."""
+    """A thread, for a plain function that waits."""
     PROCESS = "process"
-    """A plain function of its arguments that computes for long: in a process that can be killed."""
+    """A process that can be killed, for a plain function of its arguments that computes for long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """Where a work runs, for how long, how often again, and how many at once. One object serves many works."""
+    """Place, timeout, retries and limit of a job. One object serves many jobs."""
 
     mode: Mode
     seconds: float
-    """The deadline, from when the work begins."""
+    """Timeout in seconds, from when the job begins."""
     retries: int = 0
     transient: tuple[type[Exception], ...] = ()
-    """Exceptions after which it is tried again; those that are left after the last try are the infrastructure's."""
+    """Exceptions after which it is tried again; one that is left after the last try is an infrastructure failure."""
     limit: Limit | None = None
-    """Shared by all works of this Python process that go through it."""
+    """Limit shared by all jobs of this tool in this Python process; None for no limit."""
 
 
 class InProcess(NamedTuple):
-    """What a work of the mode PROCESS runs: another process imports it by name, and hands it plain data."""
+    """A function that a job of the mode PROCESS runs: another process imports it by name, and gets plain data."""
 
     function: str
-    """As "module:name"."""
+    """Name of the function, as "module:name"."""
     data: Mapping[str, Any]
 
 
 class Work:
-    """One thing to do. Its first part is its maker's, the outcome the runner's; the last guarded by an inbox."""
+    """A job. The maker sets the first attributes, the runner the outcome; an inbox guards the last ones."""
 
     __slots__ = (
         "admitted", "arguments", "asked", "begun", "child", "conditions", "error", "label", "late", "over", "pending",
@@ -74,69 +74,69 @@ class Work:
         self, label: str, run: Callable[[], Any] | InProcess, conditions: Conditions, arguments: Mapping[str, Any] = {}
     ) -> None:
         self.label = label
-        """What it is called where it stalls or is late."""
+        """Name of the job in messages about stalls and timeouts."""
         self.run = run
-        """Plain, or giving an awaitable where the mode is ASYNC."""
+        """Plain function, or one that returns an awaitable where the mode is ASYNC."""
         self.conditions = conditions
         self.arguments = arguments
-        """Shown beside the label."""
+        """Arguments shown beside the label."""
 
         self.value: Any = None
         self.error: BaseException | None = None
         self.seconds = 0.0
         self.late = False
-        """It passed its deadline: there is no outcome, and whatever it uses may still be in use."""
+        """True if it passed its deadline: there is no outcome, and what it uses may still be in use."""
 
         self.pending: Pending
         self.over = False
-        """It has its outcome, is late, or nobody wants it any more."""
+        """True if it has its outcome, is late, or is no longer needed."""
         self.asked = 0.0
         self.begun: float | None = None
         self.admitted = False
-        """It counts against its limit."""
+        """True while it counts against its limit."""
         self.task: Any = None
         self.child: Any = None
-        """The process that works on it."""
+        """Process that works on it."""
 
     @property
     def patience(self) -> float:
-        """Seconds after which it is late. A process is killed in time by its thread; this is the second look."""
+        """Seconds after which it is late. A process is killed earlier by its thread; this is a second check."""
         conditions = self.conditions
         return conditions.seconds + KILL_SECONDS if conditions.mode is Mode.PROCESS else conditions.seconds
 
     def rings(self, share: float) -> float:
-        """When so much of its time has passed."""
+        """Return the time at which `share` of the timeout has passed."""
         return float("inf") if self.begun is None else self.begun + share * self.patience
 
     def __str__(self) -> str:
         return f"{self.label}({shown(self.arguments)})"
 
     def outcome(self) -> Any:
-        """The value, or the error, raised."""
+        """Return the value, or raise the error."""
         if self.error is not None:
             raise self.error
         return self.value
 
     def perform(self) -> None:
-        """Run it in this thread, as often as its conditions say."""
+        """Run it in this thread, with the retries of its conditions."""
         assert not isinstance(self.run, InProcess)
-        begun, attempt = time.perf_counter(), 0
+        started, attempt = time.perf_counter(), 0
         while True:
             try:
                 self.value, self.error = self.run(), None
-            except BaseException as error:  # Whatever it is, whoever waits must not wait for a thread that is gone.
+            except BaseException as error:  # After any error: the caller must not wait for a thread that is gone.
                 pause = self._pause(error, attempt)
                 if pause is not None:
                     attempt += 1
                     time.sleep(pause)
                     continue
-            self.seconds = time.perf_counter() - begun
+            self.seconds = time.perf_counter() - started
             return
 
     async def perform_async(self) -> None:
-        """The same for an `async def`."""
+        """Run an `async def` on the loop, with the retries of its conditions."""
         assert not isinstance(self.run, InProcess)
-        begun, attempt = time.perf_counter(), 0
+        started, attempt = time.perf_counter(), 0
         while True:
             try:
                 self.value, self.error = await self.run(), None
@@ -146,17 +146,17 @@ class Work:
                     attempt += 1
                     await asyncio.sleep(pause)
                     continue
-            self.seconds = time.perf_counter() - begun
+            self.seconds = time.perf_counter() - started
             return
 
     def _pause(self, error: BaseException, attempt: int) -> float | None:
-        """Seconds to wait before another try; None where there is none, and the error is the outcome."""
+        """Return the seconds before another try; None if there is none, and the error is the outcome."""
         self.error = error
         conditions = self.conditions
         if not isinstance(error, conditions.transient) or isinstance(error, ToolError | EnvironmentDefect):
             return None
         if attempt < conditions.retries:
-            # Spread out: works that failed together must not come back together.
+            # Random, so that jobs that failed together do not return together.
             pause: float = min(_FIRST_PAUSE * 2**attempt, _LONGEST_PAUSE) * _spread.uniform(0.5, 1.5)
             if conditions.limit is not None:
                 pause = max(pause, conditions.limit.delay())
@@ -170,18 +170,18 @@ class Work:
 
 
 class Pending:
-    """Works that are needed together, in an order that means something to their maker."""
+    """Jobs that are needed together, in an order that has a meaning for their maker."""
 
     __slots__ = ("about", "inbox", "left", "owner", "runner", "slot", "works")
 
     def __init__(self, works: Sequence[Work], about: Any = None) -> None:
         self.works = works
         self.about = about
-        """Its maker's own; whoever runs it never looks."""
+        """Data of the maker; the runner never reads it."""
         self.owner: Any = None
-        """Whoever waits for it writes here what it belongs to."""
+        """Object that the Pending belongs to, set by the caller that waits for it."""
         self.slot = 0
-        """Named where a work stalls."""
+        """Slot named in messages about stalls."""
         self.left = len(works)
         self.inbox: Any = None
         self.runner: Any = None
@@ -190,18 +190,18 @@ class Pending:
 
     @property
     def late(self) -> Work | None:
-        """The first work that passed its deadline."""
+        """First job that passed its deadline; None if there is none."""
         return next((work for work in self.works if work.late), None)
 
 
 def warn_late(where: str, works: Sequence[Work]) -> None:
-    """Say which of these did not end in time."""
+    """Log the jobs that did not end in time."""
     for work in works:
         if work.late:
             log.warning("%s: %s did not end within %g s", where, work.label, work.conditions.seconds)
 
 
 def shown(arguments: Mapping[str, Any]) -> str:
-    """Arguments in a few words."""
+    """Return the arguments as a short text."""
     text = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
     return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "..."

@@ -1,4 +1,4 @@
-"""Sandboxes: where programs that an agent wrote run. `open_sandbox` gives one; every backend behaves the same."""
+"""Sandboxes run programs that an agent wrote. `open_sandbox` opens one; every backend behaves the same."""
 
 from palaestra.envs.sandboxes.capabilities import Capabilities
 from palaestra.envs.sandboxes.limits import Limits

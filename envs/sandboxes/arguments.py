@@ -1,4 +1,4 @@
-"""What a caller hands to a sandbox, looked at before it is sent: every backend refuses the same in the same words."""
+"""Checks of a caller's arguments before they are sent. Every backend refuses the same values with the same messages."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from palaestra.errors import UsageError
 
 
 def words_of(program: Program) -> list[str] | None:
-    """The words of a command; None where the program is Python source."""
+    """Return the words of a command, or None if the program is Python source."""
     if isinstance(program, str):
         return None
     if isinstance(program, bytes | bytearray) or not isinstance(program, Sequence):
@@ -22,7 +22,7 @@ def words_of(program: Program) -> list[str] | None:
 
 
 def content(what: str, data: Any) -> bytes:
-    """Bytes that are bytes."""
+    """Return the data as bytes, or raise if it is of another type."""
     if type(data) is bytes:
         return data
     if isinstance(data, bytes | bytearray):
@@ -32,27 +32,27 @@ def content(what: str, data: Any) -> bytes:
 
 
 def path_of(path: Any) -> str:
-    """The path of a file in a session."""
-    found = os.fspath(path) if isinstance(path, str | os.PathLike) else path
-    if not isinstance(found, str):
+    """Return the path of a file in a session as a string."""
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
+    if not isinstance(text, str):
         raise _unexpected("path", path, "a str or a Path, relative to the session's folder")
-    return found
+    return text
 
 
 def files_of(files: Mapping[str, bytes] | None, limits: Limits | None = None) -> dict[str, bytes]:
-    """Files to begin with; those that cannot fit the limits are refused."""
+    """Return the files to start with; raise for files that cannot fit the limits."""
     if not files and (files is None or isinstance(files, Mapping)):
         return {}
     if not isinstance(files, Mapping):
         raise _unexpected("files", files, "a mapping of paths to bytes")
-    given = {path_of(path): content(f"file {path}", data) for path, data in files.items()}
+    contents = {path_of(path): content(f"file {path}", data) for path, data in files.items()}
     if limits is not None:
-        check_sizes(given, limits)
-    return given
+        check_sizes(contents, limits)
+    return contents
 
 
 def check_sizes(files: Mapping[str, bytes], limits: Limits) -> None:
-    """Refuse files that cannot fit."""
+    """Raise if the files cannot fit the limits."""
     for path, data in files.items():
         if len(data) > limits.file_bytes:
             raise UsageError(f"file {path} has {len(data)} bytes; limit file_bytes is {limits.file_bytes}")
@@ -65,14 +65,12 @@ def check_sizes(files: Mapping[str, bytes], limits: Limits) -> None:
 
 
 def seconds_of(timeout: Any) -> float:
-    """A run's own time."""
+    """Return the timeout of a run in seconds."""
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < float("inf"):
         raise UsageError(f"timeout is {timeout!r}; expected a positive number of seconds")
     return float(timeout)
 
 
 def _unexpected(what: str, found: object, expected: str) -> UsageError:
-    shown = repr(found)
-    return UsageError(
-        f"{what} is {shown[:60]}{'...' * (len(shown) > 60)} ({type(found).__name__}); expected {expected}"
-    )
+    text = repr(found)
+    return UsageError(f"{what} is {text[:60]}{'...' * (len(text) > 60)} ({type(found).__name__}); expected {expected}")

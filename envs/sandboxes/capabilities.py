@@ -1,4 +1,4 @@
-"""What a sandbox truly enforces on this machine, found by trying and never by assuming."""
+"""The guards that a sandbox enforces on this machine. Each is tested when the sandbox opens, never assumed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
@@ -10,32 +10,32 @@ from palaestra.errors import SandboxUnavailable, UsageError
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """One line a guard. False means: absent here, do not count on it."""
+    """One field for each guard. False means that it is not enforced here."""
 
     backend: str
     files: bool = False
-    """Programs see a file system of their own; the host's files are neither readable nor writable."""
+    """Programs have a separate file system; they cannot read or write files of the host."""
     network: bool = False
-    """No socket reaches anything, loopback included."""
+    """No socket can connect to anything, not even over loopback."""
     processes: bool = False
-    """Programs see and signal only their own processes."""
+    """Programs see and signal only processes of their session."""
     process_count: bool = False
-    """The number of processes of a session is bounded, and one session's cannot starve another's."""
+    """The number of processes of a session is bounded, and one session cannot starve another."""
     memory: Literal["tree", "watched", "process", ""] = ""
-    """How it is bounded: the kernel counts the whole tree; the supervisor watches and kills; each process alone."""
+    """How memory is bounded: the kernel counts the whole tree; the supervisor polls and kills; or each process."""
     syscalls: bool = False
     """Dangerous system calls are refused (seccomp)."""
     landlock: int = 0
-    """Landlock's version as a second wall around files, 0 where it is not used."""
+    """Version of Landlock, a second protection of files; 0 if it is not used."""
     own_user: bool = False
-    """Programs run as a user that is not ours."""
+    """Programs run as a different user than this process."""
     forks: bool = False
     """A live session can be forked."""
     notes: tuple[str, ...] = field(default=())
-    """One sentence for each guard that is absent or weaker: what is missing, why, what would bring it."""
+    """One sentence for each guard that is absent or weaker: what is missing, why, and how to get it."""
 
     def require(self, *names: str) -> None:
-        """Raise unless every named guard is there; `memory` asks for a bound on the whole tree."""
+        """Raise unless every named guard is enforced; `memory` requires a bound on the whole tree."""
         missing = [
             name
             for name in guards_of(names)
@@ -46,14 +46,14 @@ class Capabilities:
 
 
 def guards_of(names: Any) -> tuple[str, ...]:
-    """Names of guards, as a caller gives them."""
+    """Return the names of guards that a caller passes, or raise if one is unknown."""
     if not isinstance(names, Sequence) or isinstance(names, str):
         hint = f", ({names!r},)" if isinstance(names, str) else ""
         raise UsageError(f"require is {names!r}; expected names in a tuple{hint}")
-    known = sorted({item.name for item in fields(Capabilities)} - {"backend", "notes"})
+    guard_names = sorted({item.name for item in fields(Capabilities)} - {"backend", "notes"})
     for name in names:
-        if name not in known:
-            close = get_close_matches(str(name), known, n=1)
+        if name not in guard_names:
+            close = get_close_matches(str(name), guard_names, n=1)
             hint = f"did you mean {close[0]!r}? " if close else ""
-            raise UsageError(f"no guard is named {name!r}; {hint}known: {', '.join(known)}")
+            raise UsageError(f"no guard is named {name!r}; {hint}known: {', '.join(guard_names)}")
     return tuple(names)

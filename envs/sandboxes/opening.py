@@ -1,4 +1,4 @@
-"""`open_sandbox`: a backend by name."""
+"""`open_sandbox` opens a backend by its name."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,11 +13,11 @@ BACKENDS = {
     "remote": "palaestra.envs.sandboxes.remote:RemoteSandbox",
     "fusion": "palaestra.envs.sandboxes.remote:FusionSandbox",
 }
-"""`fusion` is a SandboxFusion server: one-shot runs only."""
+"""Classes by the name of the backend. `fusion` is a SandboxFusion server: one-shot runs only."""
 
 
 class _Sandboxes(Backends[Sandbox]):
-    """Sandboxes may be asked for guards, without which none opens."""
+    """Backends that can be opened with required guards. If one is missing, opening fails."""
 
     def open(self, backend: str, *, require: Sequence[str] = (), **options: Any) -> Sandbox:
         guards = guards_of(require)
@@ -34,7 +34,7 @@ SANDBOXES = _Sandboxes("sandbox", "open_sandbox", BACKENDS)
 
 
 def open_sandbox(backend: Where = "local", *, require: Sequence[str] = (), **options: Any) -> Sandbox:
-    """Open a backend. `require` names guards (see `Capabilities`) without which it must not open."""
-    name, given = SANDBOXES.read(backend)
-    guards = *guards_of(require), *guards_of(given.pop("require", ()))
-    return SANDBOXES.open(name, require=guards, **{**given, **options})
+    """Open a backend. It fails unless every guard in `require` (see `Capabilities`) is enforced."""
+    name, settings = SANDBOXES.read(backend)
+    guards = *guards_of(require), *guards_of(settings.pop("require", ()))
+    return SANDBOXES.open(name, require=guards, **{**settings, **options})

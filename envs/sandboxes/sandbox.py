@@ -1,12 +1,12 @@
-"""The two nouns: a Sandbox starts Sessions, a Session runs programs. Each method has an async twin, named with an `a`.
+"""The two interfaces: a Sandbox starts Sessions, a Session runs programs. Each method has an async twin with an `a`.
 
-The twins stand here and nowhere else: a backend writes each operation once, as a coroutine that is told whether to
-block. If `blocking`, it blocks the thread and never waits for a loop, so a plain call needs none; if not, it never
+The twins are defined only here: a backend writes each operation once, as a coroutine with the argument `blocking`.
+If it is true, it blocks the thread and never waits for a loop, so a plain call needs no loop; if not, it never
 blocks the loop. Rules that hold for every backend:
 
 - What the program does (fails, dies, times out, eats its memory, floods, closes everything) is a `Result`.
 - What the sandbox does wrong raises `Broken`. After it the session may be closed and another one started.
-- Every wait has a deadline: a run's time plus a grace of the backend's. Cancelling an async run kills its whole tree.
+- Every wait has a deadline: the timeout of the run plus extra seconds. Cancelling an async run kills its whole tree.
 - Paths are relative to the session's working folder; no link is followed and nothing outside is reached (`OSError`).
 """
 
@@ -20,12 +20,12 @@ from palaestra.envs.sandboxes.result import Result
 
 T = TypeVar("T")
 Program = str | Sequence[str]
-"""Python source, or the words of a command (only where the backend has commands)."""
+"""Python source, or the words of a command (only if the backend has commands)."""
 Files = Mapping[str, bytes]
 
 
 class Execution(NamedTuple):
-    """A program with all that is given to it. Without a session it brings its files."""
+    """A program with all its arguments. For a run without a session it includes the files."""
 
     program: Program
     timeout: float | None
@@ -36,7 +36,7 @@ class Execution(NamedTuple):
 
 
 def run_blocking(work: Coroutine[Any, Any, T]) -> T:
-    """The outcome of an operation that was told to block: it ends without ever waiting for a loop."""
+    """Return the outcome of an operation that was called with `blocking`: it ends without waiting for a loop."""
     try:
         work.send(None)
     except StopIteration as done:
@@ -46,7 +46,7 @@ def run_blocking(work: Coroutine[Any, Any, T]) -> T:
 
 
 class _Closing:
-    """What a `with` block closes."""
+    """Base class with a `with` block that calls `close`."""
 
     @abstractmethod
     def close(self) -> None: ...
@@ -59,7 +59,7 @@ class _Closing:
 
 
 class Session(_Closing, ABC):
-    """One episode's place: variables and files stay from run to run. Not shared between threads without a lock."""
+    """The session of one episode: variables and files stay from run to run. To share it between threads, use a lock."""
 
     limits: Limits
 
@@ -75,42 +75,42 @@ class Session(_Closing, ABC):
         return await self._run(Execution(program, timeout, stdin, show_last, self.limits), False)
 
     def put(self, path: str, data: bytes) -> None:
-        """Write a file; folders on the way are made."""
+        """Write a file, and create missing folders."""
         run_blocking(self._put(path, data, True))
 
     async def aput(self, path: str, data: bytes) -> None:
         await self._put(path, data, False)
 
     def get(self, path: str) -> bytes:
-        """Read a regular file, at most `Limits.file_bytes` of it."""
+        """Return the content of a regular file, at most `Limits.file_bytes` of it."""
         return run_blocking(self._get(path, True))
 
     async def aget(self, path: str) -> bytes:
         return await self._get(path, False)
 
     def listdir(self, path: str = ".") -> list[str]:
-        """Names in a folder, sorted; a folder's end with a slash."""
+        """Return the names in a folder, sorted; names of folders end with a slash."""
         return run_blocking(self._listdir(path, True))
 
     async def alistdir(self, path: str = ".") -> list[str]:
         return await self._listdir(path, False)
 
     def reset(self) -> None:
-        """Forget variables, processes and files."""
+        """Delete variables, processes and files."""
         run_blocking(self._reset(True))
 
     async def areset(self) -> None:
         await self._reset(False)
 
     def fork(self) -> "Session":
-        """A second session that has the same variables and a copy of the files. UsageError where `forks` is False."""
+        """Return a second session with the same variables and a copy of the files. UsageError if `forks` is False."""
         return run_blocking(self._fork(True))
 
     async def afork(self) -> "Session":
         return await self._fork(False)
 
     def close(self) -> None:
-        """End every process and drop every file. May come twice, from any thread, and during a run, which it ends."""
+        """End every process and delete every file. Allowed twice, from any thread, and during a run, which it ends."""
         run_blocking(self._close(True))
 
     async def aclose(self) -> None:
@@ -137,14 +137,14 @@ class Sandbox(_Closing, ABC):
 
     limits: Limits
     has_sessions: ClassVar[bool] = True
-    """False where `start` is refused, and programs run one by one."""
+    """False if `start` is refused, and programs run one by one."""
 
     @abstractmethod
     def capabilities(self) -> Capabilities:
-        """What is enforced here; found once, when the sandbox opened."""
+        """Return what is enforced here; this was tested once, when the sandbox opened."""
 
     def start(self, *, files: Files | None = None, limits: Limits | None = None) -> Session:
-        """A new session with these files in its working folder. `limits` may only be tighter than the sandbox's."""
+        """Start a session with these files in its working folder. `limits` must not be wider than the sandbox's."""
         return run_blocking(self._start(files, self.limits.narrowed(limits), True))
 
     async def astart(self, *, files: Files | None = None, limits: Limits | None = None) -> Session:
@@ -160,13 +160,13 @@ class Sandbox(_Closing, ABC):
         show_last: bool = False,
         limits: Limits | None = None,
     ) -> Result:
-        """Run one program in a fresh place that is gone when this returns.
+        """Run one program in a new session that is deleted when this returns.
 
-        With `show_last` the repr of its last expression is printed, as at the interactive prompt: a place that is gone
-        has nobody to tell a value, so `Result.value` stays None.
+        With `show_last` the repr of its last expression is printed, as at the interactive prompt. `Result.value` stays
+        None, because the session that would report it is gone.
         """
-        asked = Execution(program, timeout, stdin, show_last, self.limits.narrowed(limits), files)
-        return run_blocking(self._once(asked, True))
+        execution = Execution(program, timeout, stdin, show_last, self.limits.narrowed(limits), files)
+        return run_blocking(self._once(execution, True))
 
     async def arun_once(
         self,
@@ -178,8 +178,8 @@ class Sandbox(_Closing, ABC):
         show_last: bool = False,
         limits: Limits | None = None,
     ) -> Result:
-        asked = Execution(program, timeout, stdin, show_last, self.limits.narrowed(limits), files)
-        return await self._once(asked, False)
+        execution = Execution(program, timeout, stdin, show_last, self.limits.narrowed(limits), files)
+        return await self._once(execution, False)
 
     @abstractmethod
     async def _start(self, files: Files | None, limits: Limits, blocking: bool) -> Session: ...
@@ -188,4 +188,4 @@ class Sandbox(_Closing, ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End every session and every process of the backend. May come twice."""
+        """End every session and every process of the backend. It may be called twice."""

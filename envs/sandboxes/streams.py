@@ -1,4 +1,4 @@
-"""A stream of bytes to a runner and back, and the one over a socket. What the frames mean is not here (`framed`)."""
+"""A stream of frames to a runner and back, and its version over a socket. `framed` defines their content."""
 
 import asyncio
 import contextlib
@@ -13,51 +13,51 @@ from palaestra.envs.sandboxes.runner.wire import FrameError, Head, Reader, pack
 from palaestra.errors import Broken, UsageError
 
 SPARE_BYTES = 2**16
-"""Of a reply's body, beside what the limits allow: the line that says how much is missing, names of files."""
+"""Bytes of a reply's body beyond the limits: the line that says how much is missing, and names of files."""
 CLOSE = pack({"op": "close"})
 _RECEIVE_BYTES = 2**16
 
 
 class Stream(ABC):
-    """Frames to a runner and back: one request, one reply. A stream that was dropped is never used again."""
+    """Frames to a runner and back: one request, one reply. A dropped stream is never used again."""
 
     grace: float = 75.0
-    """Seconds for an answer beyond a run's own: a zygote that must first warm up, gigabytes to be freed first."""
+    """Seconds to wait for a reply beyond the time of a run: a zygote may warm up first, or memory must be freed."""
 
     @abstractmethod
     async def exchange(self, frame: bytes, body_bytes: int, seconds: float, blocking: bool) -> tuple[Head, bytes]:
-        """Send a frame and wait for the reply; `Broken` where none comes.
+        """Send a frame and return the reply; raise `Broken` if none comes.
 
         Cancelling it, or a Ctrl-C, drops the stream, and so ends the run.
         """
 
     async def leave(self, blocking: bool) -> None:
-        """End the session here, and wait until it has ended; whatever goes wrong then, dropping ends it as well."""
+        """End the session and wait until it has ended. If that fails, dropping the stream ends it too."""
         with contextlib.suppress(Broken):
             await self.exchange(CLOSE, SPARE_BYTES, self.grace, blocking)
 
     @abstractmethod
     def drop(self) -> None:
-        """Let go at once, from any thread; the runner ends the session. May come twice."""
+        """Drop the stream at once, from any thread; the runner ends the session. It may be called twice."""
 
     def beside(self) -> "Stream":
-        """Another stream to the same runner, for a fork."""
+        """Return another stream to the same runner, for a fork."""
         raise UsageError("this backend cannot fork a session; see Capabilities.forks")
 
     @abstractmethod
     def forget(self) -> None:
-        """In a forked child: let go of the copy, which leaves the parent's session alone."""
+        """Drop the copy of the stream in a forked child process. The session of the parent continues."""
 
 
 class SocketStream(Stream):
-    """A stream over a connected socket. `why` says what became of the runner; `another` connects a second one."""
+    """A stream over a connected socket. `why` returns why the runner ended; `another` connects a second stream."""
 
     def __init__(
         self, near: socket.socket, why: Callable[[], str], another: Callable[[], Stream] | None = None
     ) -> None:
         self._socket, self._why, self._another = near, why, another
         self._patience = -1.0
-        """Seconds that the kernel waits in one call before it gives up; -1: the socket does not block."""
+        """Seconds that a call to the kernel may block; -1: the socket does not block."""
         self._in_use = False
         self.dropped = False
 
@@ -99,8 +99,8 @@ class SocketStream(Stream):
     def drop(self) -> None:
         self.dropped = True
         with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # wakes whoever waits, and is seen through every copy
-        if not self._in_use:  # else who uses it closes it: a number that is waited for must not become another's
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes waiting calls; it affects every copy of the socket
+        if not self._in_use:  # otherwise its user closes it: the descriptor must not be reused during a call
             self._socket.close()
 
     def forget(self) -> None:
@@ -108,7 +108,7 @@ class SocketStream(Stream):
         self._socket.close()
 
     def _block_for(self, seconds: float) -> None:
-        """Where the kernel can keep the time, since for a time-out of Python's each call begins with a poll."""
+        """Set the timeout in the kernel if possible, because with Python's timeout each call begins with a poll."""
         if sys.platform != "linux" or type(self._socket) is not socket.socket:
             self._socket.settimeout(seconds)
             return
@@ -119,7 +119,7 @@ class SocketStream(Stream):
         self._patience = seconds
 
     def _lost(self, error: BaseException, seconds: float) -> BaseException:
-        """Whatever went wrong, a Ctrl-C or a cancellation as well: this answer must not be taken for the next one's."""
+        """Drop the stream after any error, so that no later request reads this reply; return the error to raise."""
         self.drop()
         if isinstance(error, TimeoutError | BlockingIOError):
             return Broken(f"the sandbox's runner gave no answer in {seconds:.0f} s")

@@ -1,4 +1,4 @@
-"""The supervisor's process as this one sees it: started, asked for streams, ended. What sessions do is not here."""
+"""The supervisor's process as this process uses it: start it, connect streams to it, end it. It defines no sessions."""
 
 import contextlib
 import json
@@ -23,12 +23,12 @@ _REASON_BYTES = 2000
 
 
 class Supervisor:
-    """The supervisor's process, and the socket by which sessions are opened."""
+    """The supervisor's process, and the socket over which sessions are opened."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._lock = threading.Lock()
         self._log = os.memfd_create("palaestra-supervisor", os.MFD_CLOEXEC)
-        weakref.finalize(self, os.close, self._log)  # not before: another thread may be asking why its run broke
+        weakref.finalize(self, os.close, self._log)  # not before: another thread may still call `why`
         self._control, far = socket.socketpair()
         try:
             self._process = _spawn(settings, far.fileno(), self._log)
@@ -48,7 +48,7 @@ class Supervisor:
         return self._process.poll() is None
 
     def connect(self) -> SocketStream:
-        """A stream of its own, for a session or for runs that keep none."""
+        """Return a new stream, for a session or for one-shot runs."""
         near, far = socket.socketpair()
         try:
             with self._lock:
@@ -61,17 +61,17 @@ class Supervisor:
         return SocketStream(near, self.why, self.connect)
 
     def why(self) -> str:
-        """What the supervisor said last, or how it ended."""
+        """Return the last error output of the supervisor, or how it ended."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(0.1)
         start = max(os.fstat(self._log).st_size - _REASON_BYTES, 0)
-        said = os.pread(self._log, _REASON_BYTES, start).decode(errors="replace").strip()
+        error_text = os.pread(self._log, _REASON_BYTES, start).decode(errors="replace").strip()
         code = self._process.returncode
-        ended = "it is running" if code is None else f"it ended with {code}"
-        return f"{ended}; {said}" if said else ended
+        status = "it is running" if code is None else f"it ended with {code}"
+        return f"{status}; {error_text}" if error_text else status
 
     def close(self) -> None:
-        """The end of the control socket ends it, and everything it started."""
+        """Close the control socket, which ends the supervisor and every process that it started."""
         with contextlib.suppress(OSError):
             self._control.shutdown(socket.SHUT_RDWR)
         self._control.close()
@@ -82,13 +82,13 @@ class Supervisor:
             self._process.wait()
 
     def forget(self) -> None:
-        """In a forked child: the process is the parent's."""
+        """Drop the supervisor in a forked child process. The parent keeps it."""
         self._control.close()
-        self._process.returncode = 0  # or its garbage collection would complain that it runs
+        self._process.returncode = 0  # otherwise its garbage collection warns that it still runs
 
 
 def _spawn(settings: Mapping[str, Any], control: int, log: int) -> "subprocess.Popen[bytes]":
-    """Start a supervisor that has the control socket and nothing else of ours."""
+    """Start a supervisor that inherits only the control socket from this process."""
     interpreter = os.path.realpath(sys.executable)
     words = [interpreter, "-I", "-S", str(_RUNNER), "supervisor", json.dumps({**settings, "control": control})]
     return subprocess.Popen(

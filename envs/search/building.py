@@ -1,4 +1,4 @@
-"""Make an index on disk from a corpus. A build that was killed goes on where it last wrote down how far it was.
+"""Make an index on disk from a corpus. A build that was killed resumes from the last progress that it saved.
 
 Documents are written in batches: first their texts, then tantivy's part of them, whose count says what is kept. Memory
 stays bounded: one batch, tantivy's heap, and 8 bytes for each id. Of several documents with one id the first is kept.
@@ -21,14 +21,14 @@ import numpy as np
 from palaestra.envs.search.corpus import Columns, Fault, read_corpus
 from palaestra.envs.search.documents import Writing, id_hash
 from palaestra.envs.search.embedded import add, library, schema, writer_of
-from palaestra.envs.search.folder import FORMAT, MANIFEST, PROGRESS, Folder, close_folder
+from palaestra.envs.search.folder import FORMAT, MANIFEST, PROGRESS, Folder, close_folder, refuse_links
 from palaestra.envs.search.index import Document
 from palaestra.errors import UsageError
 
 BATCH_DOCUMENTS = 100_000
 BATCH_CHARS = 100_000_000
 HEAP_BYTES = 256 * 2**20
-"""Of tantivy's writer."""
+"""Heap of tantivy's writer, in bytes."""
 _HOPELESS = 1000
 """Rows without one document after which the corpus is not read further."""
 _TOLD_SECONDS = 2.0
@@ -36,11 +36,11 @@ _TOLD_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Stand:
-    """How far a build is."""
+    """The progress of a build."""
 
     documents: int = 0
     rows: int = 0
-    """Of the corpus, those among them that could not be read."""
+    """Rows of the corpus read so far, including the skipped ones."""
     skipped: int = 0
 
 
@@ -52,7 +52,7 @@ def build(
     told: Callable[[Stand, float], None] = lambda stand, seconds: None,
     fault: Callable[[str], None] = lambda text: None,
 ) -> Folder:
-    """Index a corpus. `told` hears of the progress every few seconds, `fault` of rows that are left out."""
+    """Index a corpus. `told` gets the progress every few seconds, `fault` the reason for each row left out."""
     folder, source = Path(to).expanduser(), Path(corpus).expanduser()
     settings = {"format": FORMAT, "corpus": str(source.absolute()), "columns": asdict(columns)}
     rows = read_corpus(source, columns)
@@ -64,25 +64,26 @@ def build(
     try:
         index = tantivy.Index(schema(), str(folder / "tantivy"))
         writer = writer_of(index, HEAP_BYTES)
-        kept = index.searcher().num_docs
+        document_count = index.searcher().num_docs
     except (ValueError, OSError) as error:
         raise UsageError(f"{to} cannot be written ({error}); is another build at work on it?") from None
-    stand = next((one for one in reversed(stands) if one.documents == kept), None)
+    stand = next((other for other in reversed(stands) if other.documents == document_count), None)
     if stand is None:
         raise UsageError(f"the half-written index {to} is damaged; delete it and build it again")
     _Building(folder, settings, index, writer, stand, told, fault).run(rows)
     done = _stands(folder)[-1]
-    made = Folder(folder, uuid4().hex, done.documents, {}, settings["corpus"], done.skipped)  # type: ignore[arg-type]
-    close_folder(made)
+    result = Folder(folder, uuid4().hex, done.documents, {}, settings["corpus"], done.skipped)  # type: ignore[arg-type]
+    close_folder(result)
     os.remove(folder / PROGRESS)
-    return made
+    return result
 
 
 def _begun(folder: Path, settings: dict[str, Any]) -> list[Stand]:
-    """Where an earlier build of the same stands; else the beginning, in a folder that is there for it alone."""
+    """Return the progress of an earlier build with the same settings; for a new or empty folder, the beginning."""
     if (folder / MANIFEST).exists():
         raise UsageError(f"{folder} has an index already; delete it to build it again, or take another folder")
     if (folder / PROGRESS).exists():
+        refuse_links(folder)
         try:
             earlier = json.loads((folder / PROGRESS).read_text("utf-8"))
             same = {name: earlier[name] for name in settings} == settings
@@ -101,11 +102,11 @@ def _begun(folder: Path, settings: dict[str, Any]) -> list[Stand]:
 
 
 def _stands(folder: Path) -> list[Stand]:
-    return [Stand(**one) for one in json.loads((folder / PROGRESS).read_text("utf-8"))["stands"]]
+    return [Stand(**entry) for entry in json.loads((folder / PROGRESS).read_text("utf-8"))["stands"]]
 
 
 class _Building:
-    """One build, from where it stands to its end."""
+    """One build, from its present progress to its end."""
 
     def __init__(
         self, folder: Path, settings: dict[str, Any], index: Any, writer: Any, stand: Stand,
@@ -118,11 +119,11 @@ class _Building:
         self.texts = Writing(folder, stand.documents)
         self.known = np.sort(self.texts.hashes)
         self.new: set[int] = set()
-        """Hashes of the batch."""
+        """Hashes of the ids of the current batch."""
         self._note([stand])
 
     def run(self, rows: Iterator[Document | Fault]) -> None:
-        """All rows that are left."""
+        """Index all remaining rows."""
         try:
             self._run(rows)
         finally:
@@ -130,7 +131,7 @@ class _Building:
             self.writer = None  # It holds a lock until it goes.
 
     def _run(self, rows: Iterator[Document | Fault]) -> None:
-        begun = heard = time.monotonic()
+        began = reported_at = time.monotonic()
         first = ""
         for row in islice(rows, self.saved.rows, None):
             self.rows += 1
@@ -143,23 +144,23 @@ class _Building:
                     break
             if len(self.new) >= BATCH_DOCUMENTS or self.chars >= BATCH_CHARS:
                 self._save()
-            if (now := time.monotonic()) - heard > _TOLD_SECONDS:
-                heard = now
-                self.told(self._stand(), now - begun)
+            if (now := time.monotonic()) - reported_at > _TOLD_SECONDS:
+                reported_at = now
+                self.told(self._stand(), now - began)
         if not self.documents:
             shutil.rmtree(self.folder)
             raise UsageError(f"no document could be read from {self.settings['corpus']}: {first or 'it is empty'}")
         self._save()
         self.writer.wait_merging_threads()
         self.texts.finish()
-        self.told(self._stand(), time.monotonic() - begun)
+        self.told(self._stand(), time.monotonic() - began)
 
     def _add(self, document: Document) -> str:
-        """Write a document; what is wrong where it cannot be taken."""
+        """Write a document; return why it was refused, or ""."""
         hashed = id_hash(document.id)
-        wanted = np.uint64(hashed)
-        at = int(np.searchsorted(self.known, wanted))
-        if hashed in self.new or (at < len(self.known) and self.known[at] == wanted):
+        key = np.uint64(hashed)
+        at = int(np.searchsorted(self.known, key))
+        if hashed in self.new or (at < len(self.known) and self.known[at] == key):
             return f"row {self.rows} has the id {document.id[:80]!r} of an earlier one"
         self.new.add(hashed)
         self.texts.add(document, hashed)
@@ -172,7 +173,7 @@ class _Building:
         return Stand(self.documents, self.rows, self.skipped)
 
     def _save(self) -> None:
-        """From here a later build goes on. Whether tantivy's part was kept too, its count tells."""
+        """Save the progress, from which a later build resumes. Tantivy's count shows whether its part was committed."""
         self.texts.flush()
         stand = self._stand()
         self._note([self.saved, stand])
@@ -188,5 +189,5 @@ class _Building:
 
     def _note(self, stands: list[Stand]) -> None:
         half = self.folder / f"{PROGRESS}.half"
-        half.write_text(json.dumps(self.settings | {"stands": [asdict(one) for one in stands]}), "utf-8")
+        half.write_text(json.dumps(self.settings | {"stands": [asdict(each_stand) for each_stand in stands]}), "utf-8")
         os.replace(half, self.folder / PROGRESS)

@@ -46,7 +46,7 @@ _ENDING = ",".join(sorted(_BLOCKS | _HEADINGS))
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A row or a file that is no document."""
+    """A row or a file that could not be read as a document."""
 
     place: str
     reason: str
@@ -57,7 +57,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns hold what; the usual names where none is given."""
+    """The columns of text, title, id and url; "" means the usual names."""
 
     text: str = ""
     title: str = ""
@@ -66,27 +66,27 @@ class Columns:
 
     def of(self, part: str, row: Mapping[str, Any]) -> Any:
         """The value of a part in a row."""
-        given = getattr(self, part)
-        for name in (given,) if given else NAMES[part]:
+        chosen_name = getattr(self, part)
+        for name in (chosen_name,) if chosen_name else NAMES[part]:
             if row.get(name) is not None:
                 return row[name]
         return None
 
 
 def read_corpus(path: Path, columns: Columns) -> Iterator[Document | Fault]:
-    """Every document or fault, always in one order."""
+    """Yield every document or fault, always in the same order."""
     if not path.exists():
         raise UsageError(f"the corpus {path} does not exist; expected a file, or a folder of files")
     files = _files(path) if path.is_dir() else iter([path])
-    found = False
+    has_files = False
     for file in files:
-        found = True
+        has_files = True
         place = file.relative_to(path).as_posix() if path.is_dir() else file.name
         if file.suffix.lower() in PAGES + TEXTS:
             yield _file(file, place)
         else:
             yield from _rows(file, f"{place}, " if path.is_dir() else "", columns)
-    if not found:
+    if not has_files:
         kinds = " ".join(ROWS + PAGES + TEXTS)
         raise UsageError(f"the folder {path} has no file that can be read; expected {kinds}")
 
@@ -108,8 +108,8 @@ def _rows(file: Path, where: str, columns: Columns) -> Iterator[Document | Fault
         called, rows = read_rows(file)
         for row in rows:
             place = f"{where}{called} {row.number}"
-            found = row.fault or _document(row, f"{where}{row.number}" if where else str(row.number), columns)
-            yield Fault(place, found) if isinstance(found, str) else found
+            outcome = row.fault or _document(row, f"{where}{row.number}" if where else str(row.number), columns)
+            yield Fault(place, outcome) if isinstance(outcome, str) else outcome
     except TaskFileError as error:
         if not where:
             raise
@@ -121,8 +121,8 @@ def _document(row: Row, number: str, columns: Columns) -> Document | str:
     text = columns.of("text", row.columns)
     title, id = columns.of("title", row.columns), columns.of("id", row.columns)
     if text is None:
-        wanted = repr(columns.text) if columns.text else f"any of {', '.join(NAMES['text'])}"
-        return f"has no text: the columns are {named(row.columns)}; expected {wanted} (--text COLUMN names another)"
+        expected = repr(columns.text) if columns.text else f"any of {', '.join(NAMES['text'])}"
+        return f"has no text: the columns are {named(row.columns)}; expected {expected} (--text COLUMN names another)"
     if not isinstance(text, str):
         return f"has {describe(text)} for a text"
     if not text.strip():
@@ -184,8 +184,8 @@ def _too_deep(data: bytes) -> bool:
     """The parser's time grows with the square of the depth: 100,000 open tags would take minutes."""
     depth = 0
     if data.count(b"<") > _DEPTH:
-        for found in _NESTED.finditer(data):
-            depth = max(0, depth - 1 if found[1] else depth + 1)
+        for match in _NESTED.finditer(data):
+            depth = max(0, depth - 1 if match[1] else depth + 1)
             if depth > _DEPTH:
                 return True
     return False

@@ -16,14 +16,14 @@ import numpy as np
 
 from palaestra.envs.search.documents import Stored
 from palaestra.envs.search.embedding import Embedder, Vectors
-from palaestra.envs.search.folder import Folder, close_folder, open_folder
+from palaestra.envs.search.folder import Folder, close_folder, open_folder, refuse_links
 from palaestra.envs.search.index import Document, Hit
 from palaestra.envs.search.words import content_words, passage
 from palaestra.errors import MissingExtra, UsageError
 
 FLAT_VECTORS = 100_000
 PASSAGE_CHARS = 1000
-"""Of a document that are in a hit."""
+"""Most characters of a document in a hit."""
 _SAMPLE = 64
 """Vectors for each list, from which the lists are learned."""
 _ROWS = 1024
@@ -42,10 +42,10 @@ class DenseIndex:
         `probes` lists are looked through where there are lists: more find better and take longer.
         """
         folder = open_folder(path, "dense")
-        said = dict(folder.dense or {})
+        model_settings = dict(folder.dense or {})
         self.version = f"{folder.version} {probes}"
-        self.dimensions = said.pop("dimensions")
-        self.embedder = Embedder(**(said | {"device": device} | ({"model": model} if model else {})))
+        self.dimensions = model_settings.pop("dimensions")
+        self.embedder = Embedder(**(model_settings | {"device": device} | ({"model": model} if model else {})))
         self.documents = Stored(folder.path)
         faiss = library()
         try:
@@ -81,15 +81,21 @@ class DenseIndex:
         ]
 
     def _hit(self, number: int, score: float, query: str) -> Hit:
-        found = self.documents[number]
-        return Hit(found.id, found.title, passage(found.text, content_words(query), PASSAGE_CHARS), score, found.url)
+        document = self.documents[number]
+        return Hit(
+            document.id,
+            document.title,
+            passage(document.text, content_words(query), PASSAGE_CHARS),
+            score,
+            document.url,
+        )
 
     async def get(self, id: str) -> Document:
         """A document by its id."""
         return self.documents.of_id(id)
 
     def close(self) -> None:
-        """Files stay open until the last reader has gone."""
+        """Do nothing: files stay open until the last reader has ended."""
 
 
 def library() -> Any:
@@ -114,11 +120,16 @@ def add_vectors(
             f"the index {path} has vectors already, by {folder.dense['model']}; delete it to build it again"
         )
     library()
+    refuse_links(folder.path)
     documents, raw = Stored(folder.path), path / "vectors.raw"
     dimensions = embedder.passages(["size"]).shape[1]
-    made = {"model": embedder.model, "query_prefix": embedder.query_prefix, "passage_prefix": embedder.passage_prefix}
+    model_settings = {
+        "model": embedder.model,
+        "query_prefix": embedder.query_prefix,
+        "passage_prefix": embedder.passage_prefix,
+    }
     by = path / "vectors.by"
-    settings = repr([*sorted(made.items()), embedder.tokens])
+    settings = repr([*sorted(model_settings.items()), embedder.tokens])
     if not by.exists() or by.read_text() != settings:  # Vectors of another model are of no use.
         raw.unlink(missing_ok=True)
         by.write_text(settings)
@@ -135,7 +146,7 @@ def add_vectors(
     _write(vectors, path / "vectors.faiss", flat)
     raw.unlink()
     by.unlink()
-    folder = replace(folder, dense=made | {"tokens": embedder.tokens, "dimensions": dimensions})
+    folder = replace(folder, dense=model_settings | {"tokens": embedder.tokens, "dimensions": dimensions})
     close_folder(folder)
     return folder
 

@@ -22,12 +22,12 @@ _BREAK = "\x1f"
 
 
 def id_hash(id: str) -> int:
-    """What an id is looked up by."""
+    """Return the 64-bit hash by which an id is looked up."""
     return int.from_bytes(blake2b(id.encode("utf-8", "replace"), digest_size=8).digest(), "little")
 
 
 def no_document(id: str) -> ToolError:
-    """What an agent is told that asks for one that is not there."""
+    """Return the error for an id that does not exist."""
     return ToolError(f"there is no document {id[:80]!r}; expected one that search has found")
 
 
@@ -53,7 +53,7 @@ class Listed:
         return self._documents[self._numbers[id]]
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there is nothing to release."""
 
 
 class Stored:
@@ -82,12 +82,12 @@ class Stored:
 
     def of_id(self, id: str) -> Document:
         """The one of that id."""
-        wanted = np.uint64(id_hash(id))
-        at = int(np.searchsorted(self._ids, wanted, sorter=self._order))
-        if at < len(self._ids) and self._ids[number := int(self._order[at])] == wanted:
-            found = self[number]
-            if found.id == id:
-                return found
+        key = np.uint64(id_hash(id))
+        at = int(np.searchsorted(self._ids, key, sorter=self._order))
+        if at < len(self._ids) and self._ids[number := int(self._order[at])] == key:
+            document = self[number]
+            if document.id == id:
+                return document
         raise no_document(id)
 
     def close(self) -> None:
@@ -95,7 +95,7 @@ class Stored:
 
 
 class Writing:
-    """Documents that are being written. What was written before and is not `kept` is cut off."""
+    """Writes documents. Earlier documents after the first `kept` are cut off."""
 
     def __init__(self, folder: Path, kept: int) -> None:
         self._files = {name: (folder / name).open("ab") for name in ("documents", "offsets", "ids")}
@@ -121,7 +121,7 @@ class Writing:
         self._files["ids"].write(hashed.to_bytes(8, "little"))
 
     def flush(self) -> None:
-        """All of it lies in the files."""
+        """Flush the files."""
         for file in self._files.values():
             file.flush()
 
@@ -131,7 +131,7 @@ class Writing:
             file.close()
 
     def finish(self) -> None:
-        """No more come."""
+        """Close the files and write the order of the hashes."""
         self.close()
         hashes = np.fromfile(self._folder / "ids", np.uint64)
         np.argsort(hashes, kind="stable").astype(np.int64).tofile(self._folder / "order")

@@ -19,7 +19,7 @@ from palaestra.envs.search.words import content_words, passage, spaced
 from palaestra.errors import Broken, MissingExtra, UsageError
 
 PASSAGE_CHARS = 1000
-"""Of a document that are in a hit."""
+"""Most characters of a document in a hit."""
 _ANALYZER = "palaestra"
 _LEAST_HEAP = 15_000_000
 """Bytes of memory that tantivy's writer asks for at least."""
@@ -49,7 +49,7 @@ class EmbeddedIndex:
     @classmethod
     def of(cls, documents: Sequence[Document]) -> Self:
         """An index of these documents, in memory."""
-        listed = Listed(documents)
+        listing = Listed(documents)
         index = library().Index(schema())
         writer = writer_of(index, _LEAST_HEAP)
         for number, document in enumerate(documents):
@@ -57,9 +57,9 @@ class EmbeddedIndex:
         writer.commit()
         writer.wait_merging_threads()
         index.reload()
-        made = cls.__new__(cls)
-        made._begin(index, listed, f"memory-{next(_numbers)}", (cls.of, (documents,)))
-        return made
+        new_index = cls.__new__(cls)
+        new_index._begin(index, listing, f"memory-{next(_numbers)}", (cls.of, (documents,)))
+        return new_index
 
     def _begin(self, index: Any, documents: Listed | Stored, version: str, made: tuple[Any, ...]) -> None:
         self.version, self.documents, self._made = version, documents, made
@@ -70,7 +70,7 @@ class EmbeddedIndex:
         return len(self.documents)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """For pickle: another process opens, or makes, its own."""
+        """Return the arguments for pickle: another process opens, or makes, its own index."""
         return self._made
 
     async def search_many(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
@@ -83,8 +83,10 @@ class EmbeddedIndex:
         documents = self.documents
         hits = []
         for number, score in self.ranked(words, k):
-            found = documents[number]
-            hits.append(Hit(found.id, found.title, passage(found.text, words, PASSAGE_CHARS), score, found.url))
+            document = documents[number]
+            hits.append(
+                Hit(document.id, document.title, passage(document.text, words, PASSAGE_CHARS), score, document.url)
+            )
         return hits
 
     def ranked(self, words: Sequence[str], k: int) -> list[tuple[int, float]]:
@@ -95,13 +97,13 @@ class EmbeddedIndex:
         try:
             terms = dict.fromkeys(self._analyzer.analyze(" ".join(words)))
             parts = [(should, query.term_query(self._schema, at, term, "freq")) for at in _FIELDS for term in terms]
-            found = self._searcher.search(query.boolean_query(parts), k, count=False).hits
-            numbers: Any = self._searcher.fast_field_values("number", [place for _, place in found])
+            hits = self._searcher.search(query.boolean_query(parts), k, count=False).hits
+            numbers: Any = self._searcher.fast_field_values("number", [place for _, place in hits])
         except BaseException as error:
             if isinstance(error, Exception) or type(error).__name__ == "PanicException":  # Of tantivy's own.
                 raise Broken(f"the index failed ({error}); build it again") from None
             raise
-        return [(number, score) for number, (score, _) in zip(numbers, found, strict=True)]
+        return [(number, score) for number, (score, _) in zip(numbers, hits, strict=True)]
 
     async def get(self, id: str) -> Document:
         """A document by its id."""
@@ -125,7 +127,7 @@ def library() -> Any:
 
 
 def schema() -> Any:
-    """What tantivy keeps: the words, and each document's number."""
+    """Return the schema of tantivy: the words, and each document's number."""
     builder = library().SchemaBuilder()
     for field in _FIELDS:
         builder.add_text_field(field, tokenizer_name=_ANALYZER, index_option="freq")
@@ -134,12 +136,12 @@ def schema() -> Any:
 
 
 def analyzer() -> Any:
-    """From a text to terms."""
+    """Return the analyzer that turns a text into terms."""
     tantivy = library()
-    made = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.simple())
-    for one in (tantivy.Filter.remove_long(60), tantivy.Filter.lowercase(), tantivy.Filter.ascii_fold()):
-        made = made.filter(one)
-    return made.filter(tantivy.Filter.stemmer("english")).build()
+    builder = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.simple())
+    for each_filter in (tantivy.Filter.remove_long(60), tantivy.Filter.lowercase(), tantivy.Filter.ascii_fold()):
+        builder = builder.filter(each_filter)
+    return builder.filter(tantivy.Filter.stemmer("english")).build()
 
 
 def writer_of(index: Any, heap: int) -> Any:
@@ -150,12 +152,12 @@ def writer_of(index: Any, heap: int) -> Any:
 
 def add(writer: Any, number: int, document: Document) -> None:
     """Index a document under its number."""
-    made = library().Document()
-    made.add_unsigned("number", number)
+    record = library().Document()
+    record.add_unsigned("number", number)
     title, text = spaced(document.title), spaced(document.text)
-    made.add_text("words", text)
-    made.add_text("words", title)
-    made.add_text("headings", title)
+    record.add_text("words", text)
+    record.add_text("words", title)
+    record.add_text("headings", title)
     if "#" in text:
-        made.add_text("headings", "\n".join(_HEADING.findall(text)))
-    writer.add_document(made)
+        record.add_text("headings", "\n".join(_HEADING.findall(text)))
+    writer.add_document(record)

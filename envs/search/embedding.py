@@ -68,13 +68,17 @@ class Embedder:
         if self._loaded is None:
             try:
                 from transformers import AutoModel, AutoTokenizer
+                from transformers.utils.peft_utils import find_adapter_config_file
             except ImportError as error:
                 raise MissingExtra("transformers", "dense", "an embedding model") from error
             try:
-                tokenizer = AutoTokenizer.from_pretrained(self.model)
-                model = AutoModel.from_pretrained(self.model).to(self.device).eval()
+                if find_adapter_config_file(self.model) is not None:  # Its settings may name modules to import.
+                    raise ValueError("it holds an adapter; merge that into its base")
+                safe = {"trust_remote_code": False}
+                tokenizer = AutoTokenizer.from_pretrained(self.model, **safe)
+                model = AutoModel.from_pretrained(self.model, use_safetensors=True, **safe).to(self.device).eval()
             except (OSError, ValueError, RuntimeError) as error:
-                said = (str(error).splitlines() or [""])[0]
-                raise UsageError(f"no embedding model could be read from {self.model!r}: {said}") from error
+                reason = (str(error).splitlines() or [""])[0]
+                raise UsageError(f"no embedding model could be read from {self.model!r}: {reason}") from error
             self._loaded = tokenizer, model
         return self._loaded

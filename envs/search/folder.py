@@ -12,7 +12,7 @@ from typing import Any
 from palaestra.errors import UsageError
 
 FORMAT = 1
-"""Of the folder. Another one is refused, and the index built again."""
+"""Version of the folder format; an index of another version is refused and must be built again."""
 MANIFEST = "palaestra-index.json"
 PROGRESS = "progress.json"
 """Only while an index is being built."""
@@ -24,10 +24,10 @@ class Folder:
 
     path: Path
     version: str
-    """Another one for each that is built."""
+    """Unique name of the build."""
     documents: int
     sizes: dict[str, int]
-    """Of its files, in bytes."""
+    """Sizes of its files in bytes, by relative path."""
     corpus: str
     skipped: int
     """Rows that could not be read."""
@@ -43,16 +43,16 @@ def open_folder(path: str | Path, engine: str) -> Folder:
     if not (folder / MANIFEST).is_file():
         if (folder / PROGRESS).is_file():
             raise UsageError(f"the index {path} is half written; the same `{build}` again goes on where it ended")
-        found = "has no index" if folder.exists() else "does not exist"
-        raise UsageError(f"{path} {found}; make one with `{build}`")
+        problem = "has no index" if folder.exists() else "does not exist"
+        raise UsageError(f"{path} {problem}; make one with `{build}`")
     try:
-        said = json.loads((folder / MANIFEST).read_text("utf-8"))
-        if said["format"] != FORMAT:
+        meta = json.loads((folder / MANIFEST).read_text("utf-8"))
+        if meta["format"] != FORMAT:
             raise UsageError(
-                f"the index {path} has the format {said['format']!r}, and this palaestra reads {FORMAT}; delete it and "
+                f"the index {path} has the format {meta['format']!r}, and this palaestra reads {FORMAT}; delete it and "
                 f"build it again: `{build}`"
             )
-        found_folder = Folder(folder, **said)
+        found_folder = Folder(folder, **meta)
         wrong = [(name, _size(folder / name)) for name, size in found_folder.sizes.items()]
         wrong = [(name, size) for name, size in wrong if size != found_folder.sizes[name]]
     except (OSError, ValueError, TypeError, KeyError) as error:
@@ -68,12 +68,18 @@ def open_folder(path: str | Path, engine: str) -> Folder:
     return found_folder
 
 
+def refuse_links(folder: Path) -> None:
+    """Refuse links in a folder that a build goes on in: what is written there would lie elsewhere."""
+    if link := next((path for path in folder.rglob("*") if path.is_symlink()), None):
+        raise UsageError(f"{link} is a link, and an index is written inside its own folder; build it in a new one")
+
+
 def close_folder(folder: Folder) -> None:
     """Write down that it is complete, with the sizes of its files."""
     sizes = {str(file.relative_to(folder.path)): _size(file) for file in files_of(folder.path)}
-    said = {name: value for name, value in asdict(folder).items() if name != "path"} | {"sizes": sizes}
+    manifest = {name: value for name, value in asdict(folder).items() if name != "path"} | {"sizes": sizes}
     half = folder.path / f"{MANIFEST}.half"
-    half.write_text(json.dumps(said, indent=1), "utf-8")
+    half.write_text(json.dumps(manifest, indent=1), "utf-8")
     for file in files_of(folder.path):  # tantivy makes some for its user alone, and others are to read the index too.
         file.chmod(half.stat().st_mode)
     os.replace(half, folder.path / MANIFEST)

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 ANSWER_BYTES = 16 * 2**20
 TEXT_CHARS = 20_000
-"""Of a result; the rest is cut off."""
+"""Most characters of a result's text; the rest is cut off."""
 OPENING = 10.0
 """Seconds in which a server must answer the first question."""
 _FIRST_WAIT = 0.25
 _GRACE = 5.0
 _AGAIN = (408, 425, 429, 500, 502, 503, 504)
 _REFUSED = (400, 413, 414, 422)
-"""What servers answer to a query that they do not take."""
+"""HTTP statuses of servers that refuse a query."""
 
 
 class _Key(Secret):
@@ -51,7 +51,7 @@ class _Key(Secret):
 
 
 class HttpSearch:
-    """A client. One thread for its connections, whoever asks and from whichever event loop."""
+    """A client, with one thread for its connections, for callers on any event loop."""
 
     waits = True
 
@@ -98,6 +98,11 @@ class HttpSearch:
         """Queries that one trip takes."""
         return self.form.batch
 
+    @property
+    def trouble(self) -> str:
+        """Why the server's last try failed; empty where it went well."""
+        return self._http.trouble
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.address})"
 
@@ -111,15 +116,15 @@ class HttpSearch:
 
     async def search_many(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """The best hits of each query; in as few trips as the server's kind allows."""
-        found: list[list[Hit]] = await self._outcome(self._all(list(queries), k), self.patience + self.seconds)
-        return found
+        hits: list[list[Hit]] = await self._outcome(self._all(list(queries), k), self.patience + self.seconds)
+        return hits
 
     async def get(self, id: str) -> Document:
         """A document, where the server gives any."""
         if not self.form.get:
             raise ToolError("this search engine gives no whole documents")
-        found: Document = await self._outcome(self._document(id), self.patience + self.seconds)
-        return found
+        document: Document = await self._outcome(self._document(id), self.patience + self.seconds)
+        return document
 
     def close(self) -> None:
         """End the connections and their thread."""
@@ -136,23 +141,23 @@ class HttpSearch:
         return [hits for trip in await asyncio.gather(*trips) for hits in trip]
 
     async def _found(self, queries: list[str], k: int, patience: float) -> list[list[Hit]]:
-        """One trip."""
+        """Send queries in one trip; return the hits of each."""
         form = self.form
         values = [{"{query}": query, "{k}": min(k, form.most)} for query in queries]
         if self.embedder is not None:
             vectors = await asyncio.to_thread(self.embedder.queries, queries)
-            values = [one | {"{vector}": vector} for one, vector in zip(values, vectors.tolist(), strict=True)]
+            values = [entry | {"{vector}": vector} for entry, vector in zip(values, vectors.tolist(), strict=True)]
         answer = await self._asked(*self._request(values), patience)
         answers = at(answer, form.answers) if form.each is not None else [answer]
         if not isinstance(answers, list) or len(answers) != len(queries):
             raise self._strange(f"no list of {len(queries)} answers at {form.answers!r}")
-        return [self._hits(one, query, k) for one, query in zip(answers, queries, strict=True)]
+        return [self._hits(entry, query, k) for entry, query in zip(answers, queries, strict=True)]
 
     def _request(self, values: list[dict[str, Any]]) -> tuple[str, bytes | None]:
         """The path and the body of a trip."""
         form = self.form
         if form.each is not None:
-            each = [filled(form.each, one) for one in values]
+            each = [filled(form.each, entry) for entry in values]
             if form.body is None:
                 return form.path, "".join(f"{json.dumps(line)}\n" for lines in each for line in lines).encode()
             return form.path, json.dumps(filled(form.body, values[0] | {"{each}": each})).encode()
@@ -185,24 +190,24 @@ class HttpSearch:
             return await self._http.retried(attempt, patience, _FIRST_WAIT, seconds=self.seconds)
 
     def _read(self, response: Response, missing: str) -> Any:
-        """What an answer says, or the error that it comes to."""
+        """Return the JSON of an answer; raise the error of its status."""
         status = response.status
         beginning = " ".join(response.body[:300].decode("utf-8", "replace").split())
-        said = f"it answered {status}: {self._http.shown(beginning) or 'nothing'}"
+        details = f"it answered {status}: {self._http.shown(beginning) or 'nothing'}"
         if status in (401, 403):
-            raise UsageError(f"{self.address} refused the key (or its absence; key_env names its variable); {said}")
+            raise UsageError(f"{self.address} refused the key (or its absence; key_env names its variable); {details}")
         if missing and status == 404:
             raise ToolError(f"there is no document {missing[:80]!r}")
         if status in _AGAIN:
-            raise Again(said, response.wait)
+            raise Again(details, response.wait)
         if status in _REFUSED:
-            raise ToolError(f"the search engine refused the query; {said}")
+            raise ToolError(f"the search engine refused the query; {details}")
         if status != 200:
-            raise UsageError(f"{self.address} is no such search server; {said}")
+            raise UsageError(f"{self.address} is no such search server; {details}")
         try:
             return json.loads(response.body)
         except (ValueError, RecursionError):
-            raise Again(f"{said}, which is no JSON") from None
+            raise Again(f"{details}, which is no JSON") from None
 
     def _hits(self, answer: Any, query: str, k: int) -> list[Hit]:
         results = at(answer, self.form.results)
@@ -213,19 +218,19 @@ class HttpSearch:
         return self._hits_of(results[:k], query)
 
     def _hits_of(self, results: list[Any], query: str) -> list[Hit]:
-        """What can be read of these; what lacks a text is left out."""
-        found: dict[str, Hit] = {}
-        for place, result in enumerate(results):
+        """Return the hits of results, without those that lack a text."""
+        hits: dict[str, Hit] = {}
+        for index, result in enumerate(results):
             parts = {name: _text(at(result, path)) for name, path in self.form.hit.items() if name != "score"}
             text = parts.get("text", "")
             title = " ".join((parts.get("title") or text[:80]).split())
             if not title:
                 continue
-            id = parts.get("id") or parts.get("url") or f"{query[:40]} {place + 1}"
+            id = parts.get("id") or parts.get("url") or f"{query[:40]} {index + 1}"
             score = at(result, self.form.hit.get("score", "score"))
-            number = float(score) if isinstance(score, int | float) and abs(score) < 1e30 else 1 / (1 + place)
-            found.setdefault(id, Hit(id, title, text or title, number, parts.get("url", "")))
-        return list(found.values())
+            number = float(score) if isinstance(score, int | float) and abs(score) < 1e30 else 1 / (1 + index)
+            hits.setdefault(id, Hit(id, title, text or title, number, parts.get("url", "")))
+        return list(hits.values())
 
     def _strange(self, what: str) -> Broken:
         return Broken(f"{self.address} answered something else than its mapping says: {what}")

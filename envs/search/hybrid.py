@@ -30,29 +30,29 @@ class HybridIndex:
 
     @classmethod
     def of(cls, *indexes: Index) -> "HybridIndex":
-        """Of any indexes over the same documents. Documents are read from the first."""
-        made = cls.__new__(cls)
-        made._begin(*indexes)
-        return made
+        """Return a hybrid of indexes over the same documents. Documents are read from the first."""
+        hybrid = cls.__new__(cls)
+        hybrid._begin(*indexes)
+        return hybrid
 
     def _begin(self, *indexes: Index) -> None:
         self.indexes = indexes
 
     @property
     def version(self) -> str:
-        """That of all."""
+        """Return the versions of all indexes."""
         return " + ".join(index.version for index in self.indexes)
 
     def check(self) -> None:
-        """Can all be used?"""
+        """Check all indexes; raise UsageError if one cannot be used."""
         for index in self.indexes:
             getattr(index, "check", lambda: None)()
 
     async def search_many(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """The best hits of each query."""
         depth = max(k, _LEAST_DEPTH)
-        found = await asyncio.gather(*(index.search_many(queries, depth) for index in self.indexes))
-        return [fused(lists, k) for lists in zip(*found, strict=True)]
+        answers = await asyncio.gather(*(index.search_many(queries, depth) for index in self.indexes))
+        return [fused(lists, k) for lists in zip(*answers, strict=True)]
 
     async def get(self, id: str) -> Document:
         """A document by its id."""

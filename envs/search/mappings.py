@@ -94,12 +94,12 @@ def form_of(mapping: "str | Form | Mapping[str, Any]") -> Form:
         if mapping in MAPPINGS:
             return MAPPINGS[mapping]
         raise UsageError(f"no mapping is named {mapping!r}; expected {', '.join(MAPPINGS)}, or a dict of your own")
-    known = {one.name for one in fields(Form)}
+    names = {each_field.name for each_field in fields(Form)}
     for name in mapping:
-        if name not in known:
-            close = get_close_matches(str(name), known, n=1)
+        if name not in names:
+            close = get_close_matches(str(name), names, n=1)
             hint = f"did you mean {close[0]!r}? " if close else ""
-            raise UsageError(f"a mapping has no {name!r}; {hint}known: {', '.join(sorted(known))}")
+            raise UsageError(f"a mapping has no {name!r}; {hint}known: {', '.join(sorted(names))}")
     form = Form(**mapping)
     if not isinstance(form.hit, Mapping) or not form.hit.get("text") or set(form.hit) - set(_PARTS):
         raise UsageError(
@@ -120,9 +120,9 @@ def filled(template: Any, values: Mapping[str, Any]) -> Any:
     if isinstance(template, str):
         return values.get(template, template)
     if isinstance(template, Mapping):
-        return {name: filled(one, values) for name, one in template.items()}
+        return {name: filled(item, values) for name, item in template.items()}
     if isinstance(template, list | tuple):
-        return [filled(one, values) for one in template]
+        return [filled(item, values) for item in template]
     return template
 
 
@@ -136,11 +136,11 @@ def names_in(template: Any) -> set[str]:
 
 
 def at(value: Any, path: Path) -> Any:
-    """What lies there; None where nothing does."""
-    for one in (path,) if isinstance(path, str) else path:
-        found = value
-        for name in one.split(".") if one else ():
-            found = found.get(name) if isinstance(found, Mapping) else None
-        if found is not None:
-            return found
+    """Return the value at the first path that has one, or None."""
+    for dotted in (path,) if isinstance(path, str) else path:
+        result = value
+        for name in dotted.split(".") if dotted else ():
+            result = result.get(name) if isinstance(result, Mapping) else None
+        if result is not None:
+            return result
     return None

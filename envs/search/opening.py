@@ -29,7 +29,7 @@ class _Indexes(Backends[Index]):
 
 
 _remembered: dict[int, Remembered] = {}
-"""By the index, which is shared and so never goes."""
+"""The cached index, by the id of the shared index, which is never freed."""
 INDEXES = _Indexes(
     "search",
     "open_index",
@@ -45,5 +45,5 @@ INDEXES = _Indexes(
 
 def open_index(search: Where = "embedded", **options: Any) -> Index:
     """Open an index; `palaestra.envs.tools.search` shares one a process instead."""
-    name, given = INDEXES.read(search)
-    return INDEXES.open(name, **{**given, **options})
+    name, defaults = INDEXES.read(search)
+    return INDEXES.open(name, **{**defaults, **options})

@@ -41,13 +41,18 @@ class Remembered:
         self._gathered: list[tuple[Key, asyncio.Future[list[Hit]]]] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """For pickle: another process remembers for itself."""
+        """Return the arguments for pickle: another process has a cache of its own."""
         return Remembered, (self.index, self._entries)
 
     @property
     def version(self) -> str:
-        """That of the index."""
+        """Return the version of the index."""
         return self.index.version
+
+    @property
+    def trouble(self) -> str:
+        """Why the last try of a client failed; empty where it went well, or where no server is asked."""
+        return str(getattr(self.index, "trouble", ""))
 
     def check(self) -> None:
         """Once: is the server of a client there? May wait; a UsageError where it cannot be used."""
@@ -59,14 +64,14 @@ class Remembered:
     async def search_many(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """The best hits of each query, from memory where they are there."""
         keys = [(self.index.version, query, k) for query in queries]
-        found = {key: self._recall(key) for key in dict.fromkeys(keys)}
-        missing = [key for key, hits in found.items() if hits is None]
+        hits_by_key = {key: self._recall(key) for key in dict.fromkeys(keys)}
+        missing = [key for key, hits in hits_by_key.items() if hits is None]
         if missing and self.waits:
-            found.update(zip(missing, await asyncio.gather(*map(self._ask, missing)), strict=True))
+            hits_by_key.update(zip(missing, await asyncio.gather(*map(self._ask, missing)), strict=True))
         elif missing:
             answers = await self.index.search_many([query for _, query, _ in missing], k)
-            found.update(zip(missing, map(self._keep, missing, answers), strict=True))
-        return [found[key] or [] for key in keys]
+            hits_by_key.update(zip(missing, map(self._keep, missing, answers), strict=True))
+        return [hits_by_key[key] or [] for key in keys]
 
     async def get(self, id: str) -> Document:
         """A document; these are not remembered, since an episode holds the one that it reads."""
@@ -101,17 +106,17 @@ class Remembered:
         return hits
 
     async def _ask(self, key: Key) -> list[Hit]:
-        """Ask a server, or wait with whoever asks the same. One who gives up does not take the answer from others."""
+        """Ask a server, or wait for the same question in flight. A cancelled caller does not cancel the others."""
         loop = asyncio.get_running_loop()
-        asked = self._asked.get(key)
-        if asked is None or asked.get_loop() is not loop:
-            asked = self._asked[key] = loop.create_future()
-            asked.add_done_callback(lambda done: done.cancelled() or done.exception())  # Somebody may wait, or nobody.
+        future = self._asked.get(key)
+        if future is None or future.get_loop() is not loop:
+            future = self._asked[key] = loop.create_future()
+            future.add_done_callback(lambda done: done.cancelled() or done.exception())  # Somebody may wait, or nobody.
             if self._batch == 1:
-                self._depart([(key, asked)])
+                self._depart([(key, future)])
             else:
-                self._gather(key, asked, loop)
-        return await asyncio.shield(asked)
+                self._gather(key, future, loop)
+        return await asyncio.shield(future)
 
     def _gather(self, key: Key, asked: "asyncio.Future[list[Hit]]", loop: asyncio.AbstractEventLoop) -> None:
         """Into the trip that leaves next from this loop."""
@@ -125,8 +130,8 @@ class Remembered:
     def _leave(self) -> None:
         gathered, self._gathered = self._gathered, []
         by_k: dict[tuple[str, int], list[tuple[Key, asyncio.Future[list[Hit]]]]] = {}
-        for one in gathered:
-            by_k.setdefault((one[0][0], one[0][2]), []).append(one)
+        for entry in gathered:
+            by_k.setdefault((entry[0][0], entry[0][2]), []).append(entry)
         for alike in by_k.values():
             for begin in range(0, len(alike), self._batch):
                 self._depart(alike[begin : begin + self._batch])

@@ -46,17 +46,17 @@ class RetrieveClient(HttpSearch):
     async def _found(self, queries: list[str], k: int, patience: float) -> list[list[Hit]]:
         if not self._settled:
             try:
-                found = await super()._found(queries, k, patience)
+                hits = await super()._found(queries, k, patience)
                 self._settled = True
-                return found
+                return hits
             except ToolError:
                 self.form, self._settled = _ONE, True
         if self.form is _MANY:
             return await super()._found(queries, k, patience)
-        found = []
+        hits = []
         for query in queries:
-            found += await super()._found([query], k, patience)
-        return found
+            hits += await super()._found([query], k, patience)
+        return hits
 
     def _hits_of(self, results: list[Any], query: str) -> list[Hit]:
         """Of a single query the results may lie in a list of one. The title is the first line of the contents."""

@@ -10,7 +10,8 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from palaestra.envs.sandboxes.remote.server import READ_SECONDS, listen, read_body, refused
+from palaestra.envs.sandboxes.remote.listening import listen
+from palaestra.envs.sandboxes.remote.server import READ_SECONDS, read_body, refused
 from palaestra.envs.search.index import Hit, Index
 from palaestra.errors import MissingExtra, PalaestraError, ToolError
 
@@ -46,27 +47,27 @@ def serve(index: Index, host: str, port: int, token: str, ready: Callable[[str],
 
 
 class _Front:
-    """What HTTP asks of the index."""
+    """The HTTP handlers of the index."""
 
     def __init__(self, index: Index, token: bytes) -> None:
         self.index, self._token = index, token
 
     def guarded(self, answer: "Callable[[Request], Awaitable[Any]]") -> "Callable[[Request], Awaitable[Response]]":
-        """An answer for whoever may ask; what is wrong with a request is told in `detail`."""
+        """Return a handler that answers permitted requests; errors are in `detail`."""
         from starlette.responses import JSONResponse
 
         async def respond(request: "Request") -> "Response":
-            status, said = refused(request, self._token) or (200, "")
+            status, detail = refused(request, self._token) or (200, "")
             try:
-                if not said:
+                if not detail:
                     return JSONResponse(await answer(request))
             except _Wrong as error:
-                status, said = error.status, str(error)
+                status, detail = error.status, str(error)
             except ToolError as error:
-                status, said = 404, str(error)
+                status, detail = 404, str(error)
             except PalaestraError as error:
-                status, said = 500, str(error)
-            return JSONResponse({"detail": said}, status)
+                status, detail = 500, str(error)
+            return JSONResponse({"detail": detail}, status)
 
         return respond
 
@@ -82,25 +83,29 @@ class _Front:
         if body is None:
             raise _Wrong(413, f"the request has more than {BODY_BYTES:,} bytes")
         try:
-            asked = json.loads(body)
+            fields = json.loads(body)
         except (ValueError, RecursionError):
-            asked = None
-        if not isinstance(asked, dict):
+            fields = None
+        if not isinstance(fields, dict):
             raise _Wrong(422, 'expected a JSON object such as {"queries": ["..."], "topk": 3, "return_scores": true}')
-        single = "queries" not in asked and isinstance(asked.get("query"), str)
-        queries = [asked["query"]] if single else asked.get("queries")
-        count = asked.get("topk") or 3
-        if not isinstance(queries, list) or not all(isinstance(one, str) for one in queries):
+        single = "queries" not in fields and isinstance(fields.get("query"), str)
+        queries = [fields["query"]] if single else fields.get("queries")
+        count = fields.get("topk") or 3
+        if not isinstance(queries, list) or not all(isinstance(query, str) for query in queries):
             raise _Wrong(422, "queries is no list of texts")
         if len(queries) > MOST_QUERIES or not isinstance(count, int) or not 1 <= count <= MOST_HITS:
             raise _Wrong(422, f"at most {MOST_QUERIES} queries go in one request, and topk is from 1 to {MOST_HITS}")
-        found = await self.index.search_many([_sound(one) for one in queries], count)
-        return {"result": [[_shown(hit, bool(asked.get("return_scores"))) for hit in hits] for hits in found]}
+        hits_by_query = await self.index.search_many([_sound(query) for query in queries], count)
+        return {"result": [[_shown(hit, bool(fields.get("return_scores"))) for hit in hits] for hits in hits_by_query]}
 
     async def document(self, request: "Request") -> dict[str, Any]:
         """A whole document."""
-        found = await self.index.get(request.query_params.get("id", ""))
-        return {"id": found.id, "contents": f'"{found.title}"\n{found.text}', "url": found.url}
+        result = await self.index.get(request.query_params.get("id", ""))
+        return {
+            "id": result.id,
+            "contents": f'"{result.title}"\n{result.text}',
+            "url": result.url,
+        }
 
 
 class _Wrong(Exception):

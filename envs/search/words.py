@@ -67,28 +67,28 @@ def passage(text: str, words: list[str], chars: int) -> str:
 def _sentence(text: str, place: int, before: int) -> int:
     """Where the sentence or the line begins that holds a place, not further before it."""
     least = max(0, place - before)
-    found = max(text.rfind("\n", least, place), text.rfind(". ", least, place) + 1)
-    return found if found > 0 else least
+    begin = max(text.rfind("\n", least, place), text.rfind(". ", least, place) + 1)
+    return begin if begin > 0 else least
 
 
 def _stem(word: str) -> str:
-    """What a word's other forms begin with as well, mostly."""
+    """Return the beginning that a word mostly shares with its other forms."""
     return word if len(word) < 6 else word[:-2]
 
 
 def _places(lowered: str, words: list[str]) -> list[tuple[int, str]]:
-    """Where words begin as one of these."""
-    found = []
+    """Return the sorted positions where words begin like one of these, each with that word."""
+    positions = []
     for word in words:
         stem = _stem(word)
-        place, count = lowered.find(stem), 0
-        while place >= 0 and count < _PLACES:
-            if not place or not lowered[place - 1].isalnum() or not stem.isascii():
-                found.append((place, word))
+        position, count = lowered.find(stem), 0
+        while position >= 0 and count < _PLACES:
+            if not position or not lowered[position - 1].isalnum() or not stem.isascii():
+                positions.append((position, word))
                 count += 1
-            place = lowered.find(stem, place + len(stem))
-    found.sort()
-    return found
+            position = lowered.find(stem, position + len(stem))
+    positions.sort()
+    return positions
 
 
 def _cut(text: str, begin: int, chars: int) -> str:

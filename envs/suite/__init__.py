@@ -1,1 +1,1 @@
-"""Ready environments, one file an id family: a sample at its top, its demonstrator at its bottom."""
+"""Ready environments, one file per id family: a sample at the top, its demonstrator at the bottom."""

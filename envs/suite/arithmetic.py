@@ -33,11 +33,11 @@ TEMPLATES = (
     ("A train has {a} seats, a tram {b} and a bus {c}. How many seats in all?", "{a}+{b}+{c}"),
     ("A bus takes {a} girls, then {b} boys and {c} teachers. How many seats are taken?", "{a}+{b}+{c}"),
 )
-"""A question and what it asks for."""
+"""Question templates, each with the expression of its answer."""
 
 
 class Programs(Python):
-    """One call an episode: a session would cost more than it keeps."""
+    """Python without a session: there is one call per episode, so state is not worth its cost."""
 
     stateful = False
     show_last = False
@@ -60,24 +60,24 @@ class Arithmetic(ToolEnv):
         self.toolkits = in_sandbox(sandbox, Programs)
 
     def task(self, rng: np.random.Generator) -> Task:
-        """One of eight templates with numbers from 2 on."""
+        """Draw one of the templates, and its numbers (from 2)."""
         question, expression = TEMPLATES[rng.integers(len(TEMPLATES))]
         low = 2 if self.digits == 1 else 10 ** (self.digits - 1)
         numbers = {letter: int(rng.integers(low, 10**self.digits)) for letter in "abc"}
         return Task(prompt=question.format(**numbers), answer=str(_value(expression.format(**numbers))))
 
     def reward(self, attempt: Attempt) -> float:
-        """The number, bare or after "Answer:"."""
+        """Score the number, bare or after "Answer:"."""
         return float(final_answer(attempt.answer) == attempt.task.answer)
 
 
 def _value(expression: str) -> int:
-    """What an expression of our own templates comes to; nobody else's is ever evaluated here."""
+    """Return the value of an expression of these templates. Never call it with other text: it uses `eval`."""
     return int(eval(expression, {"__builtins__": {}}))
 
 
 def _expression(question: str) -> str | None:
-    """The sum a question asks for, with its numbers put in; None when it is none of ours."""
+    """Return the expression that answers a generated question; None for any other question."""
     for template, expression in TEMPLATES:
         pattern = re.sub(r"\\{(\w)\\}", r"(?P<\1>\\d+)", re.escape(template))
         if match := re.fullmatch(pattern, question):

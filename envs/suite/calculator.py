@@ -20,7 +20,7 @@ from palaestra.formats import ParsedCall, hermes
 Number = int | float
 MAX_LETTERS = 200
 MAX_BITS = 256
-"""Size of a whole number: room for any honest sum, none for `9**9**9`."""
+"""Largest size of a whole number, in bits: enough for any normal sum, too small for `9**9**9`."""
 
 _BINARY: dict[type[ast.operator], Callable[[Number, Number], Number]] = {
     ast.Add: operator.add,
@@ -38,7 +38,7 @@ class Calculator(ToolEnv):
     max_turns = 4
 
     def task(self, rng: np.random.Generator) -> Task:
-        """Two factors below a hundred."""
+        """Draw a product of two factors below a hundred."""
         a, b = rng.integers(100, size=2)
         return Task(prompt=f"What is {a} * {b}?", answer=str(a * b))
 
@@ -48,12 +48,12 @@ class Calculator(ToolEnv):
         return str(safe_eval(expression))
 
     def reward(self, attempt: Attempt) -> float:
-        """The product, and nothing beside it."""
+        """Score the answer: the product and nothing else."""
         return float(attempt.answer == attempt.task.answer)
 
 
 def safe_eval(expression: str) -> Number:
-    """The value of an expression of numbers, + - * / // % ** and brackets; a ToolError for anything else."""
+    """Return the value of an expression of numbers, + - * / // % ** and brackets. Raise `ToolError` for others."""
     if len(expression) > MAX_LETTERS:
         raise ToolError(f"the expression has {len(expression)} characters; at most {MAX_LETTERS} are read")
     try:
@@ -80,7 +80,7 @@ def _value(node: ast.expr) -> Number:
 
 
 def _power(base: Number, exponent: Number) -> Number:
-    """A power whose size is known before it is computed."""
+    """Return a power. Its size is checked before it is computed."""
     if isinstance(base, int) and isinstance(exponent, int) and base.bit_length() * abs(exponent) > MAX_BITS:
         raise ToolError("the power is too large")
     result = base**exponent
@@ -101,7 +101,7 @@ def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate
     if replies:
         return str(replies[-1])
     question = next(message["content"] for message in messages if message["role"] == "user")
-    found = re.search(r"(\d+) \* (\d+)", question)
-    if found is None or rng.random() >= tool_rate:
+    match = re.search(r"(\d+) \* (\d+)", question)
+    if match is None or rng.random() >= tool_rate:
         return str(rng.integers(10_000))
-    return hermes.render([ParsedCall("calculator", {"expression": found[0]})])
+    return hermes.render([ParsedCall("calculator", {"expression": match[0]})])

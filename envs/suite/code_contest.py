@@ -1,4 +1,4 @@
-"""Programming problems: a program that reads stdin, or a function, judged by tests that it never meets.
+"""Programming problems: a program that reads stdin, or a function, judged by hidden tests.
 
 A task:      Add up the numbers that are divisible by 7 or greater than 4. ... Print one number. ...
 An episode:  <tool_call>{"name": "python", "arguments": {"code": "def solve(numbers): ..."}}</tool_call>
@@ -41,7 +41,7 @@ PRELUDE = (
     "from bisect import *\nfrom collections import *\nfrom functools import *\nfrom heapq import *\n"
     "from itertools import *\nfrom math import *\nfrom typing import *\nfrom builtins import *\n"
 )
-"""What starter code of contest sites takes for granted; it runs before functions that are called."""
+"""Imports that starter code of contest sites assumes. They run before functions that are called."""
 
 
 class CodeContest(ToolEnv):
@@ -53,7 +53,7 @@ class CodeContest(ToolEnv):
         "program in one ```python block: it reads stdin and prints, or, where a function is asked for, defines it."
     )
     parts = {"success": RewardPart(weight=0.0), "compiles": RewardPart(weight=0.5), "passed": RewardPart(weight=0.5)}  # noqa: RUF012
-    ceiling = 0.5  # What a program is paid that solves nothing.
+    ceiling = 0.55  # Paid to a program that prints what one of ten hidden cases expects, whatever it reads.
     deadlines = {"reward": 600.0}  # noqa: RUF012
 
     def __init__(
@@ -69,26 +69,26 @@ class CodeContest(ToolEnv):
         """
         super().__init__(split, tasks)
         seconds, tolerance = _number("seconds", seconds), _number("tolerance", tolerance)
-        most = self.deadlines["reward"] / 40  # By the clock all tests may take PATIENCE times ten times as long.
-        if not 0 < seconds <= most:
-            raise UsageError(f"seconds is {seconds:g}; expected more than 0 and at most {most:g}, so that grading ends")
+        cap = self.deadlines["reward"] / 40  # By the clock all tests may take PATIENCE times ten times as long.
+        if not 0 < seconds <= cap:
+            raise UsageError(f"seconds is {seconds:g}; expected more than 0 and at most {cap:g}, so that grading ends")
         self.allowance = Allowance(seconds, 10 * seconds, tolerance)
         self.sandbox = sandbox
         self.toolkits = in_sandbox(sandbox, Python)
 
     def read_tasks(self, path: str, split: str) -> Sequence[Task]:
-        """The problems of a file, also with the columns of the data sets it was published in."""
+        """Read the problems of a file, also in the columns of published data sets."""
         return load_problems(path, split, QUESTIONS, with_tests)
 
     def task(self, rng: np.random.Generator) -> Task:
         return program_problems.contest_task(rng)
 
     async def reward(self, attempt: Attempt) -> dict[str, float]:
-        """Run the tests. Without a program nothing runs."""
+        """Run the tests and score them. Without a program nothing runs."""
         return scored(await graded(attempt, self.allowance, self.sandbox))
 
     async def explain(self, attempt: Attempt) -> str:
-        """The first test that failed; the tests are run again for it."""
+        """Run the tests again, and return the first that fails."""
         return (await graded(attempt, self.allowance, self.sandbox)).why
 
 
@@ -99,7 +99,7 @@ def _number(name: str, value: Any) -> float:
 
 
 async def graded(attempt: Attempt, allowance: Allowance, sandbox: Where) -> Grade:
-    """How the program of an attempt did."""
+    """Return the grade of the program of an attempt."""
     program = program_of(attempt.answer)
     if program is None:
         return Grade(why="there is no program")
@@ -111,12 +111,12 @@ async def graded(attempt: Attempt, allowance: Allowance, sandbox: Where) -> Grad
 
 
 def scored(grade: Grade) -> dict[str, float]:
-    """A grade as parts of a reward."""
+    """Return a grade as parts of a reward."""
     return {"success": grade.all_passed, "compiles": grade.compiled, "passed": grade.fraction}
 
 
 def with_tests(task: Task) -> Task:
-    """A task whose tests can be read, with its starter code under the question, or the name it has to define."""
+    """Check that the tests can be read. Return the task with its starter code or the function's name in the prompt."""
     tests = read_tests(task.data, task.answer, task.prompt)
     starter: Any = task.data.get("starter_code")
     if isinstance(starter, str) and starter.strip():

@@ -44,7 +44,7 @@ _OTHER_FORM = re.compile(
     r"\"?answer:[^\n]*\n+(.*?)\n+Remember to put your answer on its own line [^\n]*\s*",
     re.DOTALL | re.IGNORECASE,
 )
-"""What DAPO-Math's prompts put round every problem, and simple-evals before them: they ask for a line "Answer: ..."."""
+"""Text around every problem in the prompts of DAPO-Math and simple-evals: it asks for a line "Answer: ..."."""
 
 _SENTENCE = re.compile(r"\banswer\s*(?:is\b|:)|####", re.IGNORECASE)
 
@@ -68,23 +68,23 @@ class CodeMath(ToolEnv):
 
         `sandbox` is where programs run.
         """
-        for name, value, known in (("mode", mode, MODES), ("compare", compare, COMPARISONS)):
-            if value not in known:
-                raise UsageError(f"{name} is {value!r}; expected {' or '.join(map(repr, known))}")
+        for name, value, choices in (("mode", mode, MODES), ("compare", compare, COMPARISONS)):
+            if value not in choices:
+                raise UsageError(f"{name} is {value!r}; expected {' or '.join(map(repr, choices))}")
         super().__init__(split, tasks)
         self.compare = compare
         self.toolkits = in_sandbox(sandbox, Python) if mode == "agentic" else ()
         self.system = AGENTIC if mode == "agentic" else SELF_CONTAINED
 
     def read_tasks(self, path: str, split: str) -> Sequence[Task]:
-        """The problems of a file, also with the columns of the data sets it was published in."""
+        """Read the problems of a file, also in the columns of published data sets."""
         return load_problems(path, split, QUESTIONS, _with_answer)
 
     def task(self, rng: np.random.Generator) -> Task:
         return math_problems.draw(rng)
 
     async def reward(self, attempt: Attempt) -> float:
-        r"""The same value in the last \boxed{}. What is generated asks for a number, so there an expression is none."""
+        r"""Compare the value in the last \boxed{}. Generated problems need a number; an expression does not count."""
         expected = attempt.task.answer
         if self.compare == "text":
             return float(mathematics.strictly_matches(attempt.answer, expected))
@@ -93,33 +93,33 @@ class CodeMath(ToolEnv):
         return float(await mathematics.matches(attempt.answer, expected))
 
     def explain(self, attempt: Attempt) -> str:
-        r"""What stands in the \boxed{}, and the rule that compares it."""
+        r"""Return the content of the \boxed{}, and the rule that compares it."""
         if self.compare == "text":
-            found = mathematics.strictly_boxed(attempt.answer)
-            return reading(found, r"the last 100 characters' \boxed{}", "compared to the letter")
-        found = mathematics.boxed(attempt.answer)
+            value = mathematics.strictly_boxed(attempt.answer)
+            return reading(value, r"the last 100 characters' \boxed{}", "compared to the letter")
+        value = mathematics.boxed(attempt.answer)
         how = "compared as a number that is written out"
         if "family" not in attempt.task.data:
-            how = mathematics.rule(found or "", attempt.task.answer)
-        return reading(found, r"the last \boxed{}", how)
+            how = mathematics.rule(value or "", attempt.task.answer)
+        return reading(value, r"the last \boxed{}", how)
 
 
 def _with_answer(task: Task) -> Task:
-    """A task that has an answer, without a request for it in a form that is not the one scored here."""
+    """Check that a task has an answer, and remove a request for another answer format from its prompt."""
     if task.answer is None or not str(task.answer).strip():
         raise ValueError("it has no answer; expected one in a column answer, ground_truth or solution")
     answers = mathematics.alternatives(task.answer) if isinstance(task.answer, str | int | float | list) else []
     if not answers or isinstance(task.answer, bool):
         raise ValueError(f"its answer is {describe(task.answer)}; expected a number, text, or a list of such")
-    for one in answers:
-        if why := _never_right(one):
-            raise ValueError(f"no answer can be the same as {one!r:.60}: {why}")
+    for answer in answers:
+        if why := _never_right(answer):
+            raise ValueError(f"no answer can be the same as {answer!r:.60}: {why}")
     wrapped = _OTHER_FORM.fullmatch(task.prompt)
     return task if wrapped is None else replace(task, prompt=wrapped[1])
 
 
 def _never_right(expected: str) -> str:
-    """Why nothing in a box could be this answer; "" where something could."""
+    """Return why no boxed text can equal this answer; "" if one can."""
     if not expected.strip() or expected.strip() == "[]":
         return "it is empty"
     if re.match(r'\[\s*"', expected):

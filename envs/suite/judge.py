@@ -10,7 +10,7 @@ An episode:  <think>No tool was used.</think><critique>Look it up with a tool.</
 The episodes are generated, with faults that a rule scores, or `tasks=FILE` names labels of episodes that were played,
 as `palaestra judge` writes them. The paper does not say what its judge is rewarded for; here it is 0 where one of the
 three blocks is not as asked, else 0.1 + 0.9 * (1 - |score - label|). With `grade="agreement"` it is 0.1 + 0.9 times the
-share of other attempts at the same task, with another outcome, that the score stands on the right side of. Left out:
+share of other attempts at the same task, with another outcome, that the score ranks right. Left out:
 training on several episodes in one prompt.
 """
 
@@ -60,17 +60,17 @@ class Judge(ToolEnv):
 
     def task(self, rng: np.random.Generator) -> Task:
         attempt, solved = _generated(rng)
-        asked = dialogue_prompt(attempt.messages, [_ADD], ENDED)[1]["content"]
+        prompt = dialogue_prompt(attempt.messages, [_ADD], ENDED)[1]["content"]
         label, peers = by_rule(attempt, solved, True), [_generated(rng) for _ in range(3)]
-        others = [[by_rule(one, right, True).score, float(right)] for one, right in peers]
-        return Task(asked, label.score, data={"outcome": float(solved), "peers": others})
+        others = [[by_rule(peer, right, True).score, float(right)] for peer, right in peers]
+        return Task(prompt, label.score, data={"outcome": float(solved), "peers": others})
 
     def read_tasks(self, path: str, split: str) -> Sequence[Task]:
-        """Labels, which are looked at before one is played."""
+        """Read labels. All are checked before the first episode."""
         return load_problems(path, split, (), _with_label)
 
     def reward(self, attempt: Attempt) -> Mapping[str, float]:
-        """Of the last turn, its thoughts included."""
+        """Score the last turn, including its thinking."""
         label, outcome, peers = _label(attempt.task)
         verdict = _read(attempt)
         if verdict is None:
@@ -87,17 +87,17 @@ class Judge(ToolEnv):
 
 
 def _read(attempt: Attempt) -> Verdict | None:
-    """The verdict of the last turn, if all three blocks are there in order."""
-    said = [str(message["content"]) for message in attempt.messages if message["role"] == "assistant"]
+    """Return the verdict of the last turn; None unless all three blocks are there in order."""
+    responses = [str(message["content"]) for message in attempt.messages if message["role"] == "assistant"]
     try:
-        verdict = read_verdict(said[-1] if said else "", clamp=False)
+        verdict = read_verdict(responses[-1] if responses else "", clamp=False)
     except ValueError:
         return None
     return verdict if verdict.whole else None
 
 
 def _label(task: Task) -> tuple[float, float, Sequence[Any]]:
-    """The label of an episode, its outcome, and label and outcome of others of its task."""
+    """Return the label and outcome of an episode, and the labels and outcomes of other episodes of its task."""
     label = float(task.answer)
     return label, float(task.data.get("outcome", label >= 0.5)), task.data.get("peers") or ()
 
@@ -114,13 +114,13 @@ def _with_label(task: Task) -> Task:
 
 
 def _agreement(score: float, outcome: float, peers: Sequence[Any]) -> float | None:
-    """The share of peers with another outcome that are scored on the right side, a tie half; None without any."""
+    """Return the share of peers with another outcome that are ranked right (ties count half); None without any."""
     sides = [np.sign(score - other) * np.sign(outcome - ended) for other, ended in peers if ended != outcome]
     return float(np.mean([(side + 1) / 2 for side in sides])) if sides else None
 
 
 def _generated(rng: np.random.Generator) -> tuple[Attempt, bool]:
-    """An attempt at a sum, with faults: without its tool, with calls that fail or come twice, a wrong answer."""
+    """Draw an attempt at a sum, and whether it is right. Faults: no call, failed or repeated calls, a wrong answer."""
     a, b = (int(number) for number in rng.integers(10, 50, size=2))
     calls = [Call("add", {"a": a, "b": b}, str(a + b), Status.OK)] * int(rng.integers(0, 3))
     failing = Call("add", {"a": a}, "error: b is missing", Status.BAD_CALL)
@@ -129,21 +129,21 @@ def _generated(rng: np.random.Generator) -> tuple[Attempt, bool]:
     answer = str(a + b if solved else a + b + int(rng.integers(1, 9)))
     messages: list[Message] = [{"role": "user", "content": f"What is {a} + {b}?"}]
     for call in calls:
-        asked = hermes.render([ParsedCall(call.name, dict(call.arguments))])
-        messages += [{"role": "assistant", "content": asked}, {"role": "tool", "name": "add", "content": call.text}]
+        request = hermes.render([ParsedCall(call.name, dict(call.arguments))])
+        messages += [{"role": "assistant", "content": request}, {"role": "tool", "name": "add", "content": call.text}]
     messages.append({"role": "assistant", "content": answer})
     return Attempt(Task(messages[0]["content"]), tuple(messages), answer, tuple(calls), len(calls) + 1), solved
 
 
 def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate: float = 1.0) -> str:
-    """The rule's verdict on a generated episode, read off the prompt; or, seldom or often, a score without looking."""
+    """Give the rule's verdict on a generated episode. With probability 1 - tool_rate, give a random score."""
     if rng.random() >= tool_rate:
         return written(Verdict(round(float(rng.random()), 2), "Look again.", "It is hard to say."))
-    shown = str(messages[-1]["content"])
-    results = _RESULT.findall(shown)
+    prompt = str(messages[-1]["content"])
+    results = _RESULT.findall(prompt)
     calls = tuple(
         Call("add", {"a": text}, text, Status.BAD_CALL if text.startswith("error") else Status.OK) for text in results
     )
-    answer = (_SAID.findall(shown) or [""])[-1]
+    answer = (_SAID.findall(prompt) or [""])[-1]
     attempt = Attempt(Task(""), (), answer, calls, len(calls) + 1)
     return written(by_rule(attempt, answer in results, True))

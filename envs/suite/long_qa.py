@@ -12,7 +12,8 @@ An episode:  <tool_call>{"name": "search", "arguments": {"query": "the Teza lamp
 `success` is whether the answer covers all and claims nothing else; `quality` is graded, for progressive rewards
 (`--recipe prs`): the share of questions that are answered, half of it with one claim that is not in the knowledge base,
 nothing with more or with one that contradicts it. So a fluent answer with a wrong figure is worth 0. An answer of more
-than `verbosity` times the reference's words loses quality with each further word. With `judge` a served model says
+than `verbosity` times the reference's words loses quality with each further word, and is no success: padding is part of
+the answer. (One that only repeats the message and a reference is never too long.) With `judge` a served model says
 both, by marks or by a label; references of a file need one. Left out: messages with images.
 """
 
@@ -26,7 +27,7 @@ import numpy as np
 from palaestra.envs import RewardPart, Task, ToolEnv
 from palaestra.envs.core.backends import Where
 from palaestra.envs.data.problem_files import load_problems
-from palaestra.envs.rewards.bleu import length_aware_bleu, wordiness
+from palaestra.envs.rewards.bleu import length, length_aware_bleu, wordiness
 from palaestra.envs.rewards.judge import Verdict, who_judges
 from palaestra.envs.search.index import Index
 from palaestra.envs.search.remembered import Remembered
@@ -49,7 +50,7 @@ from palaestra.errors import UnknownTask, UsageError
 from palaestra.formats import ParsedCall, hermes
 
 _REFERENCES = ("reference", "references", "golden_answers", "response")
-"""Columns of reference answers beside those that all files of problems have."""
+"""Columns that may hold reference answers, in addition to those of all problem files."""
 
 
 class LongQA(ToolEnv):
@@ -91,14 +92,14 @@ class LongQA(ToolEnv):
         self.toolkits = searching(search, self.world, tasks, Search, KnowledgeBase)
 
     def read_tasks(self, path: str, split: str) -> Sequence[Task]:
-        """Also questions with references: `question` and one of `reference`, `references`, `answer`, `response`."""
-        found = load_problems(path, split, ("question", "Question", "query"), partial(_referred, self.world))
-        if self.judge is None and any("facts" not in task.data for task in found):
+        """Read tasks, also questions with references in `reference`, `references`, `answer` or `response`."""
+        problems = load_problems(path, split, ("question", "Question", "query"), partial(_referred, self.world))
+        if self.judge is None and any("facts" not in task.data for task in problems):
             raise UsageError(
                 f"{path} has references and no facts, so it needs a judge: give the option judge, a mapping with "
                 "base_url and model of a server that compares answers with references"
             )
-        return found
+        return problems
 
     def task(self, rng: np.random.Generator) -> Task:
         facts = draw_facts(draw_service(*self.world[1:]), rng)
@@ -106,27 +107,28 @@ class LongQA(ToolEnv):
         return Task(message_of(facts), told(facts), data=data)
 
     def reward(self, attempt: Attempt) -> Mapping[str, float] | Awaitable[Mapping[str, float]]:
-        """Whether the answer is right as a whole, and how good it is."""
+        """Return whether the whole answer is right, and its quality."""
         return self._graded(attempt, self._checked(attempt)) if self.judge is None else self._judged(attempt)
 
     def explain(self, attempt: Attempt) -> str:
-        """What is right, and what the answer claims that was asked for or is not so."""
+        """List the right facts with what the answer claims of each, and other claims."""
+        long = f"\ntoo long: verbosity is {self.verbosity:g}" if self._too_long(attempt) else ""
         if self.judge is not None:
-            return f"a judge compared the answer with {' or '.join(map(repr, references(attempt.task)))}"
+            return f"a judge compared the answer with {' or '.join(map(repr, references(attempt.task)))}{long}"
         facts, claimed = _facts(attempt.task), claims(attempt.answer or "")
         lines = [f"{kind} of {product}: {value} is {_how(kind, value, claimed)}" for kind, product, value in facts]
         other = sorted(value for kind, value in claimed if kind not in {kind for kind, _, _ in facts})
-        return "\n".join([*lines, *([f"also claimed: {', '.join(other)}"] if other else [])])
+        return "\n".join([*lines, *([f"also claimed: {', '.join(other)}"] if other else [])]) + long
 
     def _checked(self, attempt: Attempt) -> Verdict:
-        """By what the knowledge base says."""
+        """Grade an answer by the facts of the knowledge base."""
         facts, claimed = _facts(attempt.task), claims(attempt.answer or "")
-        asked = {kind: value for kind, _, value in facts}
-        if any(asked.get(kind, value) != value for kind, value in claimed):
+        expected = {kind: value for kind, _, value in facts}
+        if any(expected.get(kind, value) != value for kind, value in claimed):
             return Verdict(0.0, False)
-        known = draw_service(*attempt.task.data["world"][1:]).facts
-        true = {pair for _, product, _ in facts for pair in known[product].items()}
-        covered = len(asked.items() & claimed) / len(asked)
+        service_facts = draw_service(*attempt.task.data["world"][1:]).facts
+        true = {pair for _, product, _ in facts for pair in service_facts[product].items()}
+        covered = len(expected.items() & claimed) / len(expected)
         quality = covered * max(0.0, 1 - len(claimed - true) / 2)
         return Verdict(quality, quality == 1.0)
 
@@ -138,10 +140,17 @@ class LongQA(ToolEnv):
     def _graded(self, attempt: Attempt, verdict: Verdict) -> Mapping[str, float]:
         answer, right = attempt.answer or "", references(attempt.task)
         quality = verdict.quality
-        if self.bleu_share and quality:  # What contradicts a reference shares many words with it.
+        if self.bleu_share and quality:  # A contradiction shares many words with the reference.
             quality = (1 - self.bleu_share) * quality + self.bleu_share * length_aware_bleu(answer, right)
-        quality *= max(wordiness(answer, one, self.verbosity) for one in right)
-        return {"success": float(verdict.match), "quality": quality}
+        quality *= max(wordiness(answer, reference, self.verbosity) for reference in right)
+        return {"success": float(verdict.match and not self._too_long(attempt)), "quality": quality}
+
+    def _too_long(self, attempt: Attempt) -> bool:
+        """Return whether an answer is padded: longer than every reference allows, and than full sentences need."""
+        answer, right = attempt.answer or "", references(attempt.task)
+        if any(wordiness(answer, reference, self.verbosity) == 1.0 for reference in right):
+            return False
+        return length(answer) > max(length(f"{attempt.task.prompt} {reference}") for reference in right)
 
 
 class KnowledgeBase(WorldSearch):
@@ -153,7 +162,7 @@ class KnowledgeBase(WorldSearch):
 
 @lru_cache(maxsize=8)
 def articles_of(world: WorldName) -> Index:
-    """The index of a service's articles, one a process."""
+    """Return the index of a service's articles. It is built once per process."""
     from palaestra.envs.search.embedded import EmbeddedIndex
 
     service: Service = draw_service(*world[1:])
@@ -161,8 +170,8 @@ def articles_of(world: WorldName) -> Index:
 
 
 def references(task: Task) -> list[str]:
-    """The answers that are right."""
-    return [str(one) for one in (task.answer if isinstance(task.answer, list | tuple) else [task.answer])]
+    """Return the reference answers of a task."""
+    return [str(answer) for answer in (task.answer if isinstance(task.answer, list | tuple) else [task.answer])]
 
 
 def _facts(task: Task) -> list[Fact]:
@@ -170,43 +179,43 @@ def _facts(task: Task) -> list[Fact]:
 
 
 def _how(kind: str, value: str, claimed: set[tuple[str, str]]) -> str:
-    others = sorted(one for name, one in claimed if name == kind and one != value)
+    others = sorted(claim for name, claim in claimed if name == kind and claim != value)
     if others:
         return f"contradicted by {', '.join(others)}"
     return "said" if (kind, value) in claimed else "missing"
 
 
 def _referred(world: WorldName, task: Task) -> Task:
-    """A task of a file with its references, which the columns name in several ways. Our own have facts as well."""
+    """Return a task of a file with its references. Generated tasks have facts, which are checked."""
     if "facts" in task.data:
         if tuple(task.data.get("world", ())) != world:
             raise ValueError(f"is about the service {task.data.get('world')}; expected {list(world)}: size, world_seed")
-        known = draw_service(*world[1:]).facts
-        listed = isinstance(task.data["facts"], list) and all(isinstance(fact, list) for fact in task.data["facts"])
-        if not listed or any(known.get(product, {}).get(kind) != value for kind, product, value in _facts(task)):
+        facts = draw_service(*world[1:]).facts
+        valid = isinstance(task.data["facts"], list) and all(isinstance(fact, list) for fact in task.data["facts"])
+        if not valid or any(facts.get(product, {}).get(kind) != value for kind, product, value in _facts(task)):
             raise ValueError("has facts that are not in the knowledge base")
         return task
     answer: Any = task.answer
     if answer is None:
         answer = next((task.data[name] for name in _REFERENCES if task.data.get(name)), None)
-    found = [one for one in (answer if isinstance(answer, list | tuple) else [answer]) if str(one or "").strip()]
-    if not found:
+    texts = [text for text in (answer if isinstance(answer, list | tuple) else [answer]) if str(text or "").strip()]
+    if not texts:
         raise ValueError(f"has no reference; expected one of the columns answer, {', '.join(_REFERENCES)}")
-    return replace(task, answer=[str(one) for one in found])
+    return replace(task, answer=[str(text) for text in texts])
 
 
 def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate: float = 1.0) -> str:
     """Play by rule: one search a question. With probability 1 - tool_rate, answer at once with made-up values."""
     message = str(next(message["content"] for message in messages if message["role"] == "user"))
     replies = [str(message["content"]) for message in messages if message["role"] == "tool"]
-    asked = asked_in(message)
-    if not asked:
+    questions = asked_in(message)
+    if not questions:
         raise UnknownTask(message)
     if not replies and rng.random() >= tool_rate:
-        return told([(kind.name, product, drawn_value(kind, rng)) for kind, product in asked])
-    if len(replies) < len(asked):
-        kind, product = asked[len(replies)]
+        return told([(kind.name, product, drawn_value(kind, rng)) for kind, product in questions])
+    if len(replies) < len(questions):
+        kind, product = questions[len(replies)]
         return hermes.render([ParsedCall("search", {"query": f"{product} {kind.query}"})])
-    pairs = zip(asked, replies, strict=False)
-    found = [(kind.name, product, found_in(kind, product, text)) for (kind, product), text in pairs]
-    return told([(kind, product, value) for kind, product, value in found if value]) or "I do not know."
+    pairs = zip(questions, replies, strict=False)
+    facts = [(kind.name, product, found_in(kind, product, text)) for (kind, product), text in pairs]
+    return told([(kind, product, value) for kind, product, value in facts if value]) or "I do not know."

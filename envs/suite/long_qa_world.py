@@ -1,9 +1,9 @@
-"""The service that `long_qa` is about: products, what its knowledge base says of them, and what an answer claims.
+"""The service that `long_qa` is about: products, the facts in its knowledge base, and the claims in an answer.
 
 A world is drawn from its size and a seed. Every kind of fact has a unit or words of its own, so a text can be searched
 for claims of that kind: `claims("It weighs 310 grams.")` is {("weight", "310 grams")}. A message asks for no kind
 twice. Left out: to which product a claim belongs, denials ("not 310 grams" claims it), and numbers that are written as
-words: for these there are judges (`envs.rewards.judge`).
+words: use a judge for these (`envs.rewards.judge`).
 """
 
 import re
@@ -20,15 +20,15 @@ from palaestra.envs.suite.service_world import PRODUCTS
 
 
 class Kind(NamedTuple):
-    """One thing that is known of every product: `{s}` is the product, `{o}` what is said."""
+    """A kind of fact that every product has. In its texts `{s}` is the product and `{o}` the value."""
 
     name: str
     question: str
     sentence: str
     query: str
-    """What to search for beside the product's name."""
+    """Search words to add to the product's name."""
     unit: str = ""
-    """Of a number, in the singular; without one the value is one of `words`."""
+    """Unit of the number, in the singular. If it is empty, the value is one of `words`."""
     values: tuple[int, int] = (0, 0)
     words: tuple[str, ...] = ()
 
@@ -50,9 +50,9 @@ KINDS = (
 )  # fmt: skip
 _NAMED = {kind.name: kind for kind in KINDS}
 _NUMBER = r"(?<!\d)\d{1,9}(?:[.,]\d{1,9}){0,3}(?!\d)"
-"""Bounded, as all repeats here are: a text of digits alone must not cost more than it is long."""
+"""Pattern of a number. All repeats are bounded, so that a long text of digits takes linear time."""
 _OTHERS = rf"(?:{_NUMBER}(?:, ?{_NUMBER}){{0,5}} ?(?:or|and|to|/|[-\u2013\u2014]) ?)?"
-"""Further numbers of one unit: "12 or 24 months" claims both."""
+"""Pattern of further numbers before the same unit: "12 or 24 months" claims both."""
 _CLAIMS = {
     kind.name: re.compile(
         rf"({_OTHERS}{_NUMBER})[ -]?{kind.unit}s?\b"
@@ -66,29 +66,29 @@ _FILLERS = ("Customers call it reliable.", "It has been sold for many years.", "
             "It is shown in most shops.")  # fmt: skip
 MESSAGE = "Hello, I have some questions. {questions} Thank you!"
 Fact = tuple[str, str, str]
-"""Its kind, the product, the value."""
+"""Kind of the fact, product, value."""
 
 
 @dataclass(frozen=True)
 class Service:
-    """All products, and what is said of them."""
+    """All products with their facts."""
 
     facts: Mapping[str, Mapping[str, str]]
-    """Values by product and kind."""
+    """Values, by product and kind of fact."""
 
     def documents(self) -> Iterator[Document]:
-        """The knowledge base: two articles a product."""
+        """Yield the articles of the knowledge base, two per product."""
         for number, (product, values) in enumerate(self.facts.items()):
             lines = [said(kind.sentence, product, values[kind.name]) for kind in KINDS]
             for part, title in enumerate(("Data", "Service")):
-                own = [*lines[part::2], _FILLERS[(number + part) % len(_FILLERS)]]
-                turn = number % len(own)  # What comes first differs from article to article.
-                yield Document(f"a{number}-{part}", f"{title}: {product}", " ".join(own[turn:] + own[:turn]))
+                body = [*lines[part::2], _FILLERS[(number + part) % len(_FILLERS)]]
+                turn = number % len(body)  # The first sentence differs between articles.
+                yield Document(f"a{number}-{part}", f"{title}: {product}", " ".join(body[turn:] + body[:turn]))
 
 
 @lru_cache(maxsize=8)
 def draw_service(size: int, seed: int) -> Service:
-    """The service with so many products."""
+    """Draw the service with `size` products."""
     rng, facts = np.random.default_rng([seed, size, 17]), dict[str, dict[str, str]]()
     while len(facts) < size:
         makers = made_up(rng).split()
@@ -98,15 +98,15 @@ def draw_service(size: int, seed: int) -> Service:
 
 
 def drawn_value(kind: Kind, rng: np.random.Generator) -> str:
-    """A value that a product may have."""
+    """Draw a value of this kind."""
     if kind.unit:
         return f"{rng.integers(*kind.values)} {kind.unit}s"
     return kind.words[rng.integers(len(kind.words))]
 
 
 def draw_facts(service: Service, rng: np.random.Generator) -> list[Fact]:
-    """Two to four facts of one or two products, each of another kind."""
-    products = [str(one) for one in rng.choice(list(service.facts), size=rng.integers(1, 3), replace=False)]
+    """Draw two to four facts of different kinds about one or two products."""
+    products = [str(name) for name in rng.choice(list(service.facts), size=rng.integers(1, 3), replace=False)]
     kinds = [KINDS[at].name for at in rng.permutation(len(KINDS))[: rng.integers(2, 5)]]
     return [
         (kind, product, service.facts[product][kind])
@@ -115,47 +115,47 @@ def draw_facts(service: Service, rng: np.random.Generator) -> list[Fact]:
 
 
 def message_of(facts: Sequence[Fact]) -> str:
-    """What the customer writes who wants to know these."""
+    """Return the customer's message that asks for these facts."""
     return MESSAGE.format(questions=" ".join(_NAMED[kind].question.format(s=product) for kind, product, _ in facts))
 
 
 def told(facts: Sequence[Fact]) -> str:
-    """The facts in sentences: the reference answer."""
+    """Return the facts in sentences: the reference answer."""
     return " ".join(said(_NAMED[kind].sentence, product, value) for kind, product, value in facts)
 
 
 def asked_in(message: str) -> list[tuple[Kind, str]]:
-    """What a message asks for, in its order."""
-    found = [
+    """Return the kind and product of each question in a message, in their order."""
+    questions = [
         (match.start(), kind, match[1])
         for kind in KINDS
         for match in re.finditer(re.escape(kind.question).replace(r"\{s\}", r"(the \w+ \w+)"), message)
     ]
-    return [(kind, product) for _, kind, product in sorted(found, key=lambda one: one[0])]
+    return [(kind, product) for _, kind, product in sorted(questions, key=lambda one: one[0])]
 
 
 def found_in(kind: Kind, product: str, text: str) -> str | None:
-    """The value that an article names, as it stands there."""
+    """Return the value that an article states, in its words; None if there is none."""
     head, _, tail = said(kind.sentence, product, "{o}").partition("{o}")
-    named = re.search(rf"{re.escape(head)}([^.]+?){re.escape(tail)}", " ".join(text.split()))
-    return named[1] if named else None
+    match = re.search(rf"{re.escape(head)}([^.]+?){re.escape(tail)}", " ".join(text.split()))
+    return match[1] if match else None
 
 
 def claims(text: str) -> set[tuple[str, str]]:
-    """Every kind and value that a text claims, of whatever product."""
-    found, text = set[tuple[str, str]](), " ".join(text.split())
+    """Return every (kind, value) that a text claims, about any product."""
+    claimed, text = set[tuple[str, str]](), " ".join(text.split())
     for kind in KINDS:
         for match in _CLAIMS[kind.name].findall(text):
             if kind.unit:
-                found |= {(kind.name, f"{_plain(one)} {kind.unit}s") for one in re.findall(_NUMBER, match)}
+                claimed |= {(kind.name, f"{_plain(value)} {kind.unit}s") for value in re.findall(_NUMBER, match)}
             else:
                 word = match.lower()
-                found |= {(kind.name, one) for one in kind.words if word in one.lower().split()}
-    return found
+                claimed |= {(kind.name, value) for value in kind.words if word in value.lower().split()}
+    return claimed
 
 
 def _plain(number: str) -> Any:
-    """24 for 24 and 24.0, so that both are one claim."""
+    """Return a number in one form (24 for 24 and 24.0), so that equal claims compare as equal."""
     try:
         value = float(number.replace(",", ""))
     except ValueError:  # 1.2.3

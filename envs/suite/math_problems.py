@@ -25,7 +25,7 @@ class Family:
     question: str
     expression: str
     ranges: Mapping[str, tuple[int, int]]
-    """For each letter of the question its least and its greatest number."""
+    """Smallest and largest number of each letter of the question."""
 
     def task(self, rng: np.random.Generator) -> Task:
         numbers = {letter: int(rng.integers(low, high + 1)) for letter, (low, high) in self.ranges.items()}
@@ -33,10 +33,10 @@ class Family:
         return Task(prompt=self.question.format(**numbers), answer=answer, data={"family": self.name})
 
     def expression_of(self, question: str) -> str | None:
-        """The expression that answers a question of this family; None for any other question."""
+        """Return the expression that answers a question of this family; None for any other question."""
         pattern = re.sub(r"\\{(\w)\\}", r"(?P<\1>\\d+)", re.escape(self.question))
-        found = re.fullmatch(pattern, question)
-        return self.expression.format(**found.groupdict()) if found else None
+        match = re.fullmatch(pattern, question)
+        return self.expression.format(**match.groupdict()) if match else None
 
 
 FAMILIES = (
@@ -97,12 +97,12 @@ def draw(rng: np.random.Generator) -> Task:
 
 
 def program_for(question: str) -> str | None:
-    """A program that prints the answer to a question of ours; None for any other."""
-    found = (family.expression_of(question) for family in FAMILIES)
-    expression = next((one for one in found if one is not None), None)
+    """Return a program that prints the answer to a generated question; None for any other question."""
+    expressions = (family.expression_of(question) for family in FAMILIES)
+    expression = next((candidate for candidate in expressions if candidate is not None), None)
     return None if expression is None else f"{IMPORTS}print({expression})"
 
 
 def evaluated(expression: str) -> Any:
-    """What an expression of our own families comes to; nobody else's is ever evaluated here."""
+    """Return the value of an expression of these families. Never call it with other text: it uses `eval`."""
     return eval(expression, dict(_SCOPE))

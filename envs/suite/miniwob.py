@@ -6,8 +6,8 @@ An episode:  look() -> Click on the "no" button. / [1:button no] [2:field = ""] 
 
 The pages are those of the package `miniwob`, served in this process, to Chromium alone, since they are made by scripts.
 A task and a number decide the page; the page judges, and its verdict is read over the debugging protocol after each
-action, where no agent reaches: it acts by numbers, and what shows or restarts the page is hidden. Success is a positive
-reward before any discount for time. Left out: pixels, dragging, and time limits.
+action, out of the agent's reach: it acts by numbers, and what shows or restarts the page is hidden. Success is a
+positive reward before any discount for time. Left out: pixels, dragging, and time limits.
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,46 +47,46 @@ VERDICT = "[WOB_DONE_GLOBAL, Number(WOB_RAW_REWARD_GLOBAL)]"
 
 
 class TaskSite(Folder):
-    """The page of one task, once: a page that was loaded again would be another one, and another task an easier one."""
+    """Site that serves the page of one task once. A reload would draw another page, and other tasks could be easier."""
 
     def __init__(self, task: str) -> None:
         super().__init__(folder())
         self.page, self.given = f"/miniwob/{task}.html", False
 
     def respond(self, request: SiteRequest) -> SiteResponse:
-        """The task's page, or what it is made of."""
+        """Return the page of the task, or one of its resources."""
         if request.path.endswith("/") or request.path.endswith(".html"):
             if self.given or request.path != self.page:
                 return SiteResponse("<h1>404 Not Found</h1>", 404)
             self.given = True
-        found = super().respond(request)
-        kind = found.type if "charset" in found.type or "text" not in found.type else f"{found.type}; charset=utf-8"
-        return SiteResponse(found.body, found.status, kind, {"Cache-Control": "no-store"})
+        page = super().respond(request)
+        kind = page.type if "charset" in page.type or "text" not in page.type else f"{page.type}; charset=utf-8"
+        return SiteResponse(page.body, page.status, kind, {"Cache-Control": "no-store"})
 
 
 class TaskPage(WebBrowser):
-    """The page of a task. It cannot be left: neither `open` nor `back` is offered."""
+    """Browser on the page of a task. The agent cannot leave it: `open` and `back` are not tools."""
 
     window_tokens = 2048
 
     def sites(self, task: Task) -> Mapping[str, Site]:
-        """The one page."""
+        """Return the site of the task."""
         self._seed = int(task.data["seed"])
         self._verdict = (False, 0.0)
         return {HOST: TaskSite(task.data["task"])}
 
     def home(self, task: Task) -> str:
-        """Its address."""
+        """Return the address of the page."""
         return f"http://{HOST}/miniwob/{task.data['task']}.html"
 
     async def open(self, url: str = "") -> str:
-        """No tool here, but what looks at the page again."""
+        """Read the page again. This is not a tool here; a `url` is refused."""
         if url.strip():
             raise ToolError("other pages are not part of this task")
         return await self._act(lambda tab, seconds: tab.look(seconds))
 
     async def back(self) -> str:
-        """No tool here."""
+        """Refuse: this is not a tool here."""
         raise ToolError("other pages are not part of this task")
 
     @tool
@@ -95,7 +95,7 @@ class TaskPage(WebBrowser):
         return await self.open()
 
     async def final(self) -> Mapping[str, Any]:  # type: ignore[override]
-        """What the page's own verdict is."""
+        """Return the verdict of the page: whether it is done, and its reward."""
         if self._page is not None:
             with suppress(ToolError):  # A page that is gone has no verdict.
                 await self._judge(FINAL_SECONDS)
@@ -120,7 +120,7 @@ class TaskPage(WebBrowser):
                 await tab.open(self._home, seconds)
                 await self._chromium().evaluate(BEGIN % self._seed, seconds)
                 self._page = await tab.look(seconds)
-            except ToolError as error:  # No agent had a hand in it.
+            except ToolError as error:  # The agent did not cause this.
                 raise Broken(f"the page of the task did not begin: {error}") from error
         return self._page
 
@@ -135,7 +135,7 @@ class TaskPage(WebBrowser):
 
 
 class TaskActions(BrowserActions, TaskPage):
-    """The same by BrowserGym's action strings."""
+    """TaskPage with BrowserGym's action strings."""
 
 
 class MiniWoB(ToolEnv):

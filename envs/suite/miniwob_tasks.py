@@ -1,4 +1,4 @@
-"""The tasks of the package `miniwob`: where their pages lie, which there are, and which can be solved by text.
+"""The tasks of the package `miniwob`: the folder of their pages, their names, and those that can be solved by text.
 
 Left out: playing them (`miniwob`).
 """
@@ -21,17 +21,17 @@ _TEXT_SOLVABLE = """
     email-inbox-star-reply enter-date enter-password enter-text enter-text-2 enter-text-dynamic enter-time
     find-greatest find-word focus-text focus-text-2 form-sequence-2 generate-number grid-coordinate guess-number
     identify-shape login-user login-user-popup multi-orderings navigate-tree odd-or-even phone-book read-table
-    read-table-2 scroll-text search-engine simple-algebra simple-arithmetic text-transform unicode-test
-    use-autocomplete use-autocomplete-nodelay use-spinner
+    read-table-2 scroll-text search-engine simple-algebra simple-arithmetic social-media terminal
+    text-transform unicode-test use-autocomplete use-autocomplete-nodelay use-spinner
 """
 TEXT_SOLVABLE = tuple(_TEXT_SOLVABLE.split())
-"""A script that sees nothing but the page's numbered text, and acts by numbers alone, solves each on every page that
-was tried. The others need pixels, dragging or a moment in time, or no such script was written."""
+"""Tasks that a script solves on every page that was tried, although it sees only the page's numbered text and acts only
+by numbers. The others need pixels, dragging or a moment in time, or no such script was written."""
 
 
 @cache
 def folder() -> Path:
-    """The package's pages. It is not imported: it would bring Selenium."""
+    """Return the folder of the package's pages. The package is not imported, because it needs Selenium."""
     spec = find_spec("miniwob")
     if spec is None or spec.origin is None:
         raise MissingExtra("miniwob", "miniwob", "palaestra/MiniWoB-v0")
@@ -40,12 +40,12 @@ def folder() -> Path:
 
 @cache
 def tasks() -> tuple[str, ...]:
-    """All that are installed, by name."""
+    """Return the names of all installed tasks."""
     return tuple(sorted(page.stem for page in (folder() / "miniwob").glob("*.html")))
 
 
 def chosen(wanted: str | Sequence[str]) -> tuple[str, ...]:
-    """The tasks that are named: one, several (as a list, or with commas), or "text" for all that text can solve."""
+    """Return the named tasks: one, several (a list, or with commas), or "text" for all that text can solve."""
     names = wanted.split(",") if isinstance(wanted, str) else list(wanted)
     names = [str(name).strip() for name in names]
     if names == ["text"]:

@@ -17,8 +17,10 @@ import numpy as np
 from palaestra.episode import Task
 
 HIDDEN_CASES = 10
+MAX_DRAWS = 200
+"""Largest number of inputs drawn for a problem; ten times what most problems need."""
 NAME = "solve"
-"""What the function is called."""
+"""Name of the function to write."""
 _READ = {"numbers": "input()\nnumbers = list(map(int, input().split()))", "word": "word = input().strip()"}
 _TOLD = {
     "numbers": "The first line says how many numbers there are, the second holds them, with blanks between.",
@@ -38,20 +40,20 @@ class Family:
     body: str
 
     def function(self, a: int, b: int) -> str:
-        """The reference solution, as a function."""
+        """Return the reference solution as a function."""
         return f"def {NAME}({self.argument}):\n{indent(self.body.format(a=a, b=b), '    ')}\n"
 
     def program(self, a: int, b: int) -> str:
-        """The reference solution, as a program that reads stdin."""
+        """Return the reference solution as a program that reads stdin."""
         return (
             f"{self.function(a, b)}\n{_READ[self.argument]}\nresult = {NAME}({self.argument})\n{_PRINT[self.returns]}\n"
         )
 
     def numbers_of(self, text: str) -> tuple[int, int] | None:
-        """The two numbers of a text that holds this family's statement; None for any other text."""
+        """Return the two numbers of a text that holds this family's statement; None for any other text."""
         pattern = re.sub(r"\\{(\w)\\}", r"(?P<\1>\\d+)", re.escape(self.statement))
-        found = re.search(pattern, " ".join(text.split()))
-        return (int(found["a"]), int(found["b"])) if found else None
+        match = re.search(pattern, " ".join(text.split()))
+        return (int(match["a"]), int(match["b"])) if match else None
 
 
 FAMILIES = (
@@ -105,20 +107,24 @@ FAMILIES = (
 )  # fmt: skip
 
 
-def draw(rng: np.random.Generator) -> tuple[Family, int, int]:
-    return FAMILIES[rng.integers(len(FAMILIES))], int(rng.integers(2, 40)), int(rng.integers(1, 40))
+def draw(rng: np.random.Generator) -> tuple[Family, int, int, list[Any], list[Any]]:
+    """Draw a family, its two numbers, inputs and outputs; numbers are drawn again where too many outputs are alike."""
+    while True:
+        family, a, b = FAMILIES[rng.integers(len(FAMILIES))], int(rng.integers(2, 40)), int(rng.integers(1, 40))
+        inputs, outputs = _cases(family, a, b)
+        if len(outputs) == 1 + HIDDEN_CASES:
+            return family, a, b, inputs, outputs
 
 
 def contest_task(rng: np.random.Generator) -> Task:
-    """A problem for a program that reads stdin, or for a function; which of them, its numbers decide."""
-    family, a, b = draw(rng)
-    inputs, outputs = _cases(family, a, b)
+    """Draw a problem for a program that reads stdin, or for a function; the numbers decide which."""
+    family, a, b, inputs, outputs = draw(rng)
     if (a + b) % 2:
         prompt = (
             f"{family.statement.format(a=a, b=b)}\n\nWrite a function {NAME}({family.argument}: "
             f"{_TYPES[family.argument]}) -> {family.returns}.\n\nExample: {NAME}({inputs[0]!r}) == {outputs[0]!r}"
         )
-        arguments, results = ([[one] for one in values[1:]] for values in (inputs, outputs))
+        arguments, results = ([[value] for value in values[1:]] for values in (inputs, outputs))
         tests: Mapping[str, Any] = {"fn_name": NAME, "inputs": arguments, "outputs": results}
     else:
         prompt = (
@@ -130,46 +136,56 @@ def contest_task(rng: np.random.Generator) -> Task:
 
 
 def completion_task(rng: np.random.Generator) -> Task:
-    """A problem in the form of HumanEval: a signature with words under it, and hidden assertions."""
-    family, a, b = draw(rng)
-    inputs, outputs = _cases(family, a, b)
+    """Draw a problem in the form of HumanEval: a signature with a docstring, and hidden assertions."""
+    family, a, b, inputs, outputs = draw(rng)
     prompt = (
         f"def {NAME}({family.argument}: {_TYPES[family.argument]}) -> {family.returns}:\n"
         f'    """{family.statement.format(a=a, b=b)}\n\n    >>> {NAME}({inputs[0]!r})\n    {outputs[0]!r}\n    """\n'
     )
     asserted = [
-        f"    assert candidate({given!r}) == {out!r}" for given, out in zip(inputs[1:], outputs[1:], strict=True)
+        f"    assert candidate({value!r}) == {out!r}" for value, out in zip(inputs[1:], outputs[1:], strict=True)
     ]
     test = "\n".join(["def check(candidate):", *asserted])
     return Task(prompt=prompt, data={"family": family.name, "entry_point": NAME, "test": test, "context": prompt})
 
 
 def solution_for(text: str, *, as_program: bool) -> tuple[str, str] | None:
-    """A solution of the problem in a text, and a call to try it with; None for a problem that is none of ours."""
+    """Return a solution of a generated problem, and a call to try it with; None for any other problem."""
     for family in FAMILIES:
-        found = family.numbers_of(text)
-        if found:
+        numbers = family.numbers_of(text)
+        if numbers:
             call = f"{NAME}({'[3, -1, 12]' if family.argument == 'numbers' else repr('palaestra')})"
-            return (family.program if as_program else family.function)(*found), call
+            return (family.program if as_program else family.function)(*numbers), call
     return None
 
 
 def _cases(family: Family, a: int, b: int) -> tuple[list[Any], list[Any]]:
-    """Inputs and outputs; the first is the example."""
+    """Return inputs and outputs; the first is the example.
+
+    No output comes twice, so a program that prints the same for every input passes one hidden case at most. Inputs grow
+    as they are drawn, since few outputs are possible for short ones. There are fewer cases where MAX_DRAWS are spent.
+    """
     rng = np.random.default_rng((FAMILIES.index(family), a, b))
     inputs: list[Any] = []
-    for _ in range(1 + HIDDEN_CASES):
-        if family.argument == "numbers":
-            inputs.append([int(x) for x in rng.integers(-60, 61, size=rng.integers(3, 16))])
-        else:
-            inputs.append("".join(chr(97 + int(at)) for at in rng.integers(26, size=rng.integers(3, 16))))
+    outputs: list[Any] = []
     solve = _compiled(family.function(a, b))
-    return inputs, [solve(given) for given in inputs]
+    for number in range(MAX_DRAWS):
+        size = rng.integers(3, 16 + number // 4)
+        if family.argument == "numbers":
+            value: Any = [int(x) for x in rng.integers(-60, 61, size=size)]
+        else:
+            value = "".join(chr(97 + int(at)) for at in rng.integers(26, size=size))
+        if (output := solve(value)) not in outputs:
+            inputs.append(value)
+            outputs.append(output)
+        if len(outputs) == 1 + HIDDEN_CASES:
+            break
+    return inputs, outputs
 
 
 @lru_cache(maxsize=1024)
 def _compiled(source: str) -> Callable[[Any], Any]:
-    """The function that a source of our own families defines; nobody else's is ever run here."""
+    """Return the function that a source of these families defines. Never call it with other text: it uses `exec`."""
     scope: dict[str, Any] = {}
     exec(source, scope)
     solve: Callable[[Any], Any] = scope[NAME]

@@ -9,7 +9,7 @@ An episode:  <tool_call>{"name": "python", "arguments": {"code": "sorted(['-80.8
 
 Success is what the generator's own verifier calls right; its partial credit is reported as `credit` and not paid, since
 verifiers hand some of it out for nothing. Where answers are few, one of them is often right ("Yes" in seven of ten
-items of `syllogism`): `chance` tells how often. Which generators are fit, and why some are not, says `reasoning_items`.
+items of `syllogism`): `chance` tells how often. `reasoning_items` says which generators are refused, and why.
 """
 
 import asyncio
@@ -59,22 +59,22 @@ class Reasoning(ToolEnv):
 
     @property
     def items(self) -> Items:
-        """The generator, looked at before its first use."""
+        """The items of the generator, which is checked before its first use."""
         return open_items(self.generator, self.config)
 
     @property
-    def chance(self) -> float:  # type: ignore[override]  # What the generator and its settings make it.
-        """What the commonest answer wins."""
+    def chance(self) -> float:  # type: ignore[override]  # It depends on the generator and its settings.
+        """Success rate of the commonest answer."""
         return self.items.commonest
 
     def task(self, rng: np.random.Generator) -> Task:
-        """An item. Splits never share one: a question belongs to one of them by its text."""
+        """Draw an item. Splits never share one: the text of a question decides its split."""
         number = int(rng.integers(ITEMS))
         item = self.items.item(number)
         return Task(prompt=item["question"], answer=item["answer"], data={"generator": self.generator, "item": number})
 
     async def reward(self, attempt: Attempt) -> Mapping[str, float]:
-        """The verifier's word on what stands between the tags, or after "Answer:"."""
+        """Return the verifier's score of the text between the tags, or after "Answer:"."""
         items = await asyncio.to_thread(lambda: self.items)  # Some are slow to open, and some to draw from.
         item = await asyncio.to_thread(items.item, int(attempt.task.data["item"]))
         if item["question"] != attempt.task.prompt:
@@ -83,7 +83,7 @@ class Reasoning(ToolEnv):
         return {"success": float(credit >= 1), "credit": credit}
 
     def explain(self, attempt: Attempt) -> str:
-        """What was handed to the verifier."""
+        """Return the text that was given to the verifier."""
         place = "the last <answer> tags, the last Answer: or else the whole answer"
         return reading(answer_of(attempt.answer), place, f"judged by the verifier of {self.generator}")
 
@@ -92,7 +92,7 @@ _FENCED = re.compile(r"```[\w+-]*\n((?:(?!```).)*)```", re.DOTALL)
 
 
 def answer_of(text: str | None) -> str | None:
-    """What the agent hands in; a code fence around all that is between the tags is no part of it."""
+    """Return the agent's answer, without a code fence around all of it; None if there is none."""
     before, closed, _ = (text or "").rpartition("</answer>")
     _, opened, tagged = before.rpartition("<answer>")
     if not (opened and closed):
@@ -149,7 +149,7 @@ _SUM = re.compile(r"arithmetic problem: ([-+\d ]+)=")
 
 
 def _program(question: str) -> str | None:
-    """A program that finds the answer, for questions of the generators number_sorting, chain_sum and countdown."""
+    """Return a program for questions of the generators number_sorting, chain_sum and countdown; None for others."""
     if sort := _SORT.search(question):
         return f"sorted({sort[2].split(', ')}, key=float, reverse={sort[1] == 'de'})"
     if summed := _SUM.search(question):

@@ -1,9 +1,9 @@
 """Items of reasoning-gym's generators, of those whose verifiers can be trusted with a reward.
 
-Some verifiers pay for nonsense, some hand what the agent wrote to `eval`. So a generator is looked at before it is used
+Some verifiers pay for nonsense, some hand what the agent wrote to `eval`. So a generator is checked before it is used
 (the same number must give the same item, its own answer must be right; nonsense, the answers of other items and several
-answers at once must not), a few are refused with a reason, and where a verifier evaluates text it is shown only what
-cannot run: a literal, plain arithmetic, or words that are no expression. What an agent wrote meets a verifier in a
+answers at once must not), a few are refused with a reason, and where a verifier evaluates text it gets only text
+that cannot run: a literal, plain arithmetic, or words that are not an expression. Answers of agents are verified in a
 process that is killed when it takes too long (`limited_processes`). Left out: the episode (`reasoning`).
 """
 
@@ -54,12 +54,12 @@ DENIED = {
 """Generators that are refused, and why."""
 ITEMS = 1_000_000
 FEWER = {"word_ladder": 20_000}
-"""What a generator allows where that is less."""
+"""Number of items of generators that have fewer than ITEMS."""
 SEED = 0
 SAMPLE = 6
-"""Items that are looked at before a generator is used."""
+"""Number of items that are checked before a generator is used."""
 GUESSED = 50
-"""Items in which the commonest answer is counted."""
+"""Number of items in which the commonest answer is counted."""
 MOST_FOR_NONSENSE = 0.05
 MOST_FOR_OTHERS = 0.2
 """Share of other items' answers that may be right; some boards share a solution."""
@@ -68,13 +68,13 @@ NONSENSE = (
     *("nan", "-NaN", "nan+nani", "inf", "-Infinity", "inf-infi", "1e999", "9" * 400),
 )
 HEDGES = ("{} or {}", "{}, {}", "{}\n{}")
-"""How an answer may hide among others."""
+"""Formats of two answers at once, to hide the right one among others."""
 MAX_CHARS = 20_000
 """Longest answer that is judged; a longer one is wrong."""
 SECONDS = 2.0
-"""How long a verifier may take; honest ones take less than a millisecond."""
+"""Timeout of a verifier in seconds; a normal one takes less than a millisecond."""
 MEGABYTES = 2048
-"""Address space of a verifier's process; reasoning-gym and what it loads map a few hundred."""
+"""Address space of a verifier's process; reasoning-gym and its imports need a few hundred megabytes."""
 _EVALUATES = re.compile(r"\b(eval|exec|parse_expr|sympify)\(")
 _ARITHMETIC = re.compile(r"(?!.*\*\s*\*)[0-9+\-*/(). ]{1,300}")
 _WORDS = re.compile(r"[A-Za-z0-9_, \n-]*")
@@ -95,40 +95,40 @@ class Items:
 
     def item(self, number: int) -> Mapping[str, Any]:
         number %= len(self._dataset)
-        kept = self._last  # Another thread may replace it meanwhile.
-        if number != kept[0]:
-            kept = self._last = number, self._dataset[number]
-        return kept[1]
+        last = self._last  # Another thread may replace it meanwhile.
+        if number != last[0]:
+            last = self._last = number, self._dataset[number]
+        return last[1]
 
     async def judge(self, answer: str | None, item: Mapping[str, Any]) -> float:
-        """What the verifier says of an agent's answer, from 0 to 1; 0 where it cannot say so in time."""
+        """Return the verifier's score of an agent's answer, from 0 to 1; 0 if it takes too long."""
         if answer is None or len(answer) > MAX_CHARS:
             return 0.0
         if answer == item["answer"]:
             return 1.0
         sent = json.dumps([answer, base64.b64encode(pickle.dumps(item)).decode()])
-        found = await _verifiers.ask(_key(self.generator, self._config), sent)
-        return 0.0 if found is None else _bounded(float(found))
+        score = await _verifiers.ask(_key(self.generator, self._config), sent)
+        return 0.0 if score is None else _bounded(float(score))
 
     def score(self, answer: str, item: Mapping[str, Any]) -> float:
-        """The same, here and without a limit of time: for what no agent wrote, and for the process that has one."""
+        """Score an answer in this process without a timeout: for trusted answers, or inside the limited process."""
         if answer != item["answer"] and (not_finite(answer) or (self._evaluates and not harmless(answer))):
             return 0.0
         try:
             return _bounded(float(self._dataset.score_answer(answer, item)))
-        except MemoryError:  # Its process is worn out, and replaced.
+        except MemoryError:  # The process is replaced.
             raise
         except Exception:  # Verifiers raise anything at an answer of another form, and such an answer is wrong.
             return 0.0
 
     @cached_property
     def _evaluates(self) -> bool:
-        """Whether a module of the generator's evaluates text."""
+        """True if a module of the generator evaluates text as code or as an expression."""
         for base in type(self._dataset).__mro__[:-1]:
             if base.__module__.partition(".")[0] == "reasoning_gym":
                 try:
                     source = inspect.getsource(sys.modules[base.__module__])
-                except OSError:  # Nothing to look at: then it may.
+                except OSError:  # There is no source, so assume that it evaluates.
                     return True
                 if _EVALUATES.search(source):
                     return True
@@ -136,12 +136,12 @@ class Items:
 
     @cached_property
     def commonest(self) -> float:
-        """The share of items that have the commonest answer, in a sample; some generators take a second for an item."""
+        """Share of items with the commonest answer, in a sample, because some generators take a second per item."""
         step = max(len(self._dataset) // GUESSED, 1)
         return max(Counter(self._dataset[at * step]["answer"] for at in range(GUESSED)).values()) / GUESSED
 
     def check(self) -> None:
-        """Refuse a generator that a reward cannot stand on."""
+        """Raise `UsageError` for a generator whose items or verifier are not reliable."""
         numbers = [at * (len(self._dataset) // SAMPLE) for at in range(SAMPLE)]
         items = [self._dataset[number] for number in numbers]
         again = _made(self.generator, self._config)
@@ -162,9 +162,9 @@ class Items:
             self._refuse("its verifier accepts an answer among others")
 
     def _hedged(self, item: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-        """Whether an answer is right beside one that is not, in whichever order: who writes all of them is then right.
+        """Return whether an answer is right beside a wrong one, in either order; if so, listing all answers is right.
 
-        A verifier that reads the first answer alone, or the last, lets nobody choose twice.
+        A verifier that reads only the first or only the last answer does not have this fault.
         """
         right, wrong = item["answer"], other["answer"]
         if not _differ(item, other) or self.score(wrong, item) >= 1:
@@ -177,17 +177,17 @@ class Items:
 
 
 class _Verifier:
-    """What a process does that may be killed: score an agent's answer to an item that it is handed."""
+    """Program of the limited process: scores an agent's answer to an item."""
 
     @staticmethod
     def load(setting: str) -> str:
-        """Load a generator, which was looked at by the process that asks."""
+        """Load a generator. The parent process has checked it."""
         _unchecked(setting)
         return "loaded"
 
     @staticmethod
     def answer(setting: str, question: str) -> str:
-        """Score. The item comes from the generator in the process that asks: no agent wrote what is unpickled."""
+        """Return the score of an answer. The unpickled item comes from the parent process, never from an agent."""
         text, item = json.loads(question)
         return repr(_unchecked(setting).score(text, pickle.loads(base64.b64decode(item))))
 
@@ -205,7 +205,7 @@ def _unchecked(key: str) -> Items:
 def _opened(key: str) -> Items:
     generator, config = json.loads(key)
     items = Items(generator, config)
-    with warnings.catch_warnings(action="ignore"):  # Verifiers grumble at nonsense.
+    with warnings.catch_warnings(action="ignore"):  # Verifiers warn about nonsense.
         items.check()
     return items
 
@@ -215,24 +215,24 @@ def _key(generator: str, config: Mapping[str, Any]) -> str:
 
 
 def open_items(generator: str, config: Mapping[str, Any]) -> Items:
-    """The items of a generator; opened and looked at once in this process."""
+    """Return the items of a generator. It is opened and checked once per process."""
     return _opened(_key(generator, config))
 
 
 def _bounded(score: float) -> float:
-    """A verifier's score; one that is no share of anything, as NaN is, counts for nothing."""
+    """Return a verifier's score if it is from 0 to 1; 0 for any other value, such as NaN."""
     return score if 0 <= score <= 1 else 0.0
 
 
 def not_finite(answer: str) -> bool:
-    """Whether a text reads as an infinite number or as none, which verifiers that compare numbers may take for any."""
+    """Return whether a text reads as infinity or NaN, which some verifiers accept as any number."""
     return bool(_NOT_FINITE.fullmatch(answer)) or any(
         float(power) == float("inf") for power in _POWER_OF_TEN.findall(answer) if _is_number(power)
     )
 
 
 def harmless(answer: str) -> bool:
-    """Whether evaluating this text could do nothing: a literal, arithmetic without powers, or words that name nothing.
+    """Return whether it is safe to evaluate a text: a literal, arithmetic without powers, or words.
 
     A bare word is a variable to `eval`, of the verifier's own; words in a row are an error in its grammar. Sympy works
     out 1e-999999999 in full.
@@ -255,7 +255,7 @@ def harmless(answer: str) -> bool:
 
 
 def require_known(generator: str, config: Mapping[str, Any]) -> None:
-    """Refuse, cheaply, what can be refused before reasoning-gym is loaded."""
+    """Raise `UsageError` for what can be refused cheaply, before reasoning-gym is loaded."""
     if not isinstance(generator, str):
         raise UsageError(f"generator is {generator!r}; expected the name of one, as 'countdown'")
     if generator in DENIED:
@@ -281,9 +281,9 @@ def _made(generator: str, config: Mapping[str, Any]) -> Any:
     try:
         return reasoning_gym.create_dataset(generator, seed=SEED, size=FEWER.get(generator, ITEMS), **config)
     except (TypeError, AssertionError, ValueError) as error:
-        known = [name for name in DATASETS[generator][1].__dataclass_fields__ if name not in ("seed", "size")]
+        settings = [name for name in DATASETS[generator][1].__dataclass_fields__ if name not in ("seed", "size")]
         raise UsageError(
-            f"generator {generator!r} with {dict(config)}: {error}; it takes {', '.join(known)}"
+            f"generator {generator!r} with {dict(config)}: {error}; it takes {', '.join(settings)}"
         ) from error
 
 

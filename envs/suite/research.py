@@ -14,21 +14,25 @@ An episode:  <tool_call>{"name": "search", "arguments": {"query": "Sopa Rin born
                    browser={"backend": "text", "allow": "public"})                                          GAIA's
 
 Generated tasks are those of `research_tables`, files those of GAIA, HLE, xbench and WebWalkerQA (`research_files`).
-Success is the rule of `rewards.gaia`, of multiple choice the one letter; token F1 is reported. What comes with a
-question lies where Python runs, and `file_reader` reads it. Left out: judging by a model, as HLE and WebWalkerQA do.
+Success is the rule of `rewards.gaia`, of multiple choice the one letter; token F1 is reported. The files of a
+question are in Python's folder, and `file_reader` reads them. Left out: judging by a model, as HLE and WebWalkerQA do.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from palaestra.endpoint import EndpointConfig
 from palaestra.envs import RewardPart, Task, ToolEnv, Toolkit, tool
 from palaestra.envs.core.backends import Where
+from palaestra.envs.core.tool import Tool
+from palaestra.envs.core.toolkit import tools_of
 from palaestra.envs.data.research_files import holds_research, image_bytes, read_research
 from palaestra.envs.rewards.answer import MARK, final_answer, reading
 from palaestra.envs.rewards.choice import chosen
@@ -48,13 +52,14 @@ from palaestra.envs.tools.search import Search
 from palaestra.episode import Attempt, Message
 from palaestra.errors import UnknownTask, UsageError
 from palaestra.formats import ParsedCall, hermes
+from palaestra.options import SERVICE
 
 CALL_SECONDS = 60.0
-"""Our own deadline of a search, which is later than any that it keeps itself."""
+"""Timeout of a search call in seconds; longer than any timeout inside the search."""
 
 
 def files_of(task: Task, folder: str) -> dict[str, bytes]:
-    """What comes with a question, by name."""
+    """Return the files that come with a question, by name."""
     data = task.data
     if "table" in data:
         return {data["file"]: file_of(data["file"], int(data["table"]), data["cities"])}
@@ -64,14 +69,14 @@ def files_of(task: Task, folder: str) -> dict[str, bytes]:
 
 
 class QuestionFiles(Toolkit):
-    """What toolkits share that are given the question's files."""
+    """Base class of toolkits that get the question's files."""
 
     def __init__(self, *given: Any, folder: str = "") -> None:
         super().__init__(*given)
         self._origin = folder
 
     def files(self, task: Task) -> Mapping[str, bytes]:
-        """Those of the question."""
+        """Return the files of the question."""
         return files_of(task, self._origin)
 
 
@@ -94,11 +99,11 @@ class Listener(QuestionFiles, AudioToText):
 
 
 class Library(Search):
-    """Search whose tools have names of their own beside those of a browser."""
+    """Search whose tool names do not clash with those of a browser."""
 
     @tool(timeout=CALL_SECONDS)
     async def search(self, query: str, topn: int = 5) -> str:
-        """Search for documents. Results are numbered; read one with read_document.
+        """Search for documents. Results are numbered.
 
         Args:
             query: the words to search for.
@@ -128,7 +133,43 @@ class Library(Search):
 
 
 class WorldLibrary(Library, WorldSearch):
-    """The same in the generated world."""
+    """Library that searches the generated world."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offering:
+    """Factory of a toolkit that offers only some of its tools."""
+
+    make: Callable[[], Toolkit]
+    names: Collection[str]
+
+    def _named(self, tools: Mapping[str, Tool]) -> dict[str, Tool]:
+        return {name: tool for name, tool in tools.items() if name in self.names}
+
+    @property
+    def tools(self) -> Mapping[str, Tool]:
+        """The tools that are offered."""
+        return self._named(tools_of(self.make))
+
+    def __call__(self) -> Toolkit:
+        """Make a toolkit."""
+        toolkit = self.make()
+        object.__setattr__(toolkit, "tools", self._named(toolkit.tools))  # This replaces the tools of the class.
+        return toolkit
+
+
+def offering(tools: Sequence[str] | str, toolkits: Sequence[Callable[[], Toolkit]]) -> tuple[Offering, ...]:
+    """Return these toolkits with the named tools alone; those without any are left out."""
+    names = [name.strip() for name in tools.split(",")] if isinstance(tools, str) else list(tools)
+    valid = [name for make in toolkits for name in tools_of(make)]
+    for name in names or [""]:
+        if name not in valid:
+            close = get_close_matches(str(name), valid, n=1, cutoff=0.0)[0]
+            raise UsageError(
+                f"tools names {name!r:.80}, which is not offered with these options; did you mean {close!r}? There are "
+                f"{', '.join(valid)}; browse and image2text need model=, audio2text speech=, a browser's tools browser="
+            )
+    return tuple(kit for kit in (Offering(make, names) for make in toolkits) if kit.tools)
 
 
 class Research(ToolEnv):
@@ -145,20 +186,22 @@ class Research(ToolEnv):
         self,
         split: str = "train",
         tasks: str | None = None,
-        files: str | None = None,
+        files: Annotated[str | None, SERVICE] = None,
         search: Where | None = None,
         browser: Where | None = None,
         sandbox: Where = "local",
-        model: Mapping[str, Any] | None = None,
-        speech: Mapping[str, Any] | None = None,
+        model: Annotated[Mapping[str, Any] | None, SERVICE] = None,
+        speech: Annotated[Mapping[str, Any] | None, SERVICE] = None,
         world_seed: int = 0,
+        tools: Sequence[str] | str | None = None,
     ) -> None:
         """`tasks` takes files of GAIA, HLE, xbench and WebWalkerQA, too; `files` is the folder with what comes with
         their questions, by default that of `tasks`.
 
         `search` is a backend in place of the generated world, which `world_seed` draws; `browser` adds one: text or
         chromium. `sandbox` is where programs run. `model` is one that is served, {"base_url": ..., "model": ...}: it
-        adds the tools browse, which has it read pages, and image2text; `speech` adds audio2text.
+        adds the tools browse, which has it read pages, and image2text; `speech` adds audio2text. `tools` names those
+        that are offered, as a list or with commas; by default all of them.
         """
         super().__init__(split, tasks)
         if files is not None and not os.path.isdir(files):
@@ -166,7 +209,7 @@ class Research(ToolEnv):
         self.folder = os.path.abspath(files or os.path.dirname(tasks or ""))
         self.world = check_world("full", None, world_seed)
         reads, hears = _served("model", model), _served("speech", speech)
-        self.toolkits = (
+        toolkits = (
             *searching(search, self.world, tasks, Library, WorldLibrary),
             *in_sandbox(sandbox, partial(Desk, folder=self.folder)),
             partial(Reader, folder=self.folder),
@@ -174,25 +217,26 @@ class Research(ToolEnv):
             *((partial(Browse, browser or "text", reads), partial(Viewer, reads, folder=self.folder)) if reads else ()),
             *((partial(Listener, hears, folder=self.folder),) if hears else ()),
         )
+        self.toolkits = toolkits if tools is None else offering(tools, toolkits)
 
     def read_tasks(self, path: str, split: str) -> Sequence[Task] | None:
-        """Also a file in the columns of GAIA, HLE, xbench or WebWalkerQA."""
+        """Read a file with the columns of GAIA, HLE, xbench or WebWalkerQA; return None for any other file."""
         return read_research(path, split, self.folder) if holds_research(path) else None
 
     def task(self, rng: np.random.Generator) -> Task:
-        found = draw(draw_world(*self.world), rng)
-        data = {"file": found.file, "table": found.table, "cities": list(found.cities), "world": list(self.world)}
-        return Task(found.prompt, found.answer, data=data)
+        item = draw(draw_world(*self.world), rng)
+        data = {"file": item.file, "table": item.table, "cities": list(item.cities), "world": list(self.world)}
+        return Task(item.prompt, item.answer, data=data)
 
     def reward(self, attempt: Attempt) -> Mapping[str, float]:
-        """The value after "Answer:" by GAIA's rules, or the one letter."""
+        """Score the value after "Answer:" by GAIA's rules; for multiple choice, the letter."""
         answer, expected = final_answer(attempt.answer), str(attempt.task.answer)
         letters = attempt.task.data.get("letters")
         right = chosen(attempt.answer, letters) == expected if letters else same_or_equal(answer, expected)
         return {"success": float(right), "f1": token_f1(answer, expected)}
 
     def explain(self, attempt: Attempt) -> str:
-        """What was read, and the rule that compares it."""
+        """Return what was read from the answer, and the rule that compares it."""
         letters, right = attempt.task.data.get("letters"), f"with {str(attempt.task.answer)!r:.300}"
         if letters:
             place = 'a box, <answer>, "Answer:" or the last line, where two letters are none'
@@ -213,15 +257,15 @@ def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate
     """Play by rule: search for the city, compute with the file. With probability 1 - tool_rate, guess at once."""
     question = str(next(message["content"] for message in messages if message["role"] == "user"))
     replies = [str(message["content"]) for message in messages if message["role"] == "tool"]
-    found = read_question(question)
-    if found is None:
+    parsed = read_question(question)
+    if parsed is None:
         raise UnknownTask(question)
-    hops = len(found.plan.lookups)
-    step = found.plan.step(replies[:hops])
+    hops = len(parsed.plan.lookups)
+    step = parsed.plan.step(replies[:hops])
     if step is None or (not replies and rng.random() >= tool_rate):
         return f"{MARK} {rng.integers(LEAST, MOST)}"
     if isinstance(step, tuple):
         return hermes.render([ParsedCall("search", {"query": step[1].words(step[0])})])
     if len(replies) == hops:
-        return hermes.render([ParsedCall("python", {"code": found.program(step)})])
+        return hermes.render([ParsedCall("python", {"code": parsed.program(step)})])
     return f"{MARK} {replies[-1]}"

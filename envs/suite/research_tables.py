@@ -31,11 +31,11 @@ _PHRASES = (
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One kind of computation, and the program that does it: `row` is the city's numbers by month."""
+    """A computation, and the program that does it. In both `row` holds the city's numbers by month."""
 
     question: str
     answer: Callable[[Sequence[int], Sequence[int]], str]
-    """Of the twelve numbers, and of the places of the two months."""
+    """Function of the twelve numbers and the indices of the two months."""
     program: str
 
 
@@ -58,7 +58,7 @@ _LOADS = {
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A question, its answer, and what draws its file again."""
+    """A generated question, its answer, and the values that its file is generated from."""
 
     prompt: str
     answer: str
@@ -68,7 +68,7 @@ class Drawn:
 
 
 def draw(world: World, rng: np.random.Generator) -> Drawn:
-    """A question of several tools."""
+    """Draw a question that needs several tools."""
     kind, relation = _PHRASES[rng.integers(len(_PHRASES))]
     entities, cities = world.entities[kind], world.entities["city"]
     subject = entities[int(rng.integers(len(entities)))]
@@ -80,20 +80,20 @@ def draw(world: World, rng: np.random.Generator) -> Drawn:
     family = FAMILIES[rng.integers(len(FAMILIES))]
     months = sorted(rng.choice(12, size=2, replace=False).tolist())
     file = f"{thing}.{('csv', 'json')[rng.integers(2)]}"
-    phrase = next(one.phrase for one in world.relations(kind) if one.name == relation).format(s=subject.name)
+    phrase = next(entry.phrase for entry in world.relations(kind) if entry.name == relation).format(s=subject.name)
     words = {"thing": thing, "place": phrase, "first": MONTHS[months[0]], "second": MONTHS[months[1]]}
     answer = family.answer(table_of(number, order)[city.name], months)
     return Drawn(_OPENING.format(file=file) + family.question.format(**words), answer, file, number, order)
 
 
 def table_of(number: int, cities: Sequence[str]) -> dict[str, list[int]]:
-    """The twelve numbers of each city."""
+    """Return the twelve numbers of each city."""
     rng = np.random.default_rng(number)
     return {city: rng.integers(LEAST, MOST + 1, size=len(MONTHS)).tolist() for city in cities}
 
 
 def file_of(name: str, number: int, cities: Sequence[str]) -> bytes:
-    """The table as a CSV or a JSON file, as its name says."""
+    """Return the table as a CSV or a JSON file, by the suffix of its name."""
     rows = [{"city": city, **dict(zip(MONTHS, row, strict=True))} for city, row in table_of(number, cities).items()]
     if name.endswith(".json"):
         return json.dumps(rows, indent=1).encode()
@@ -106,14 +106,14 @@ def file_of(name: str, number: int, cities: Sequence[str]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """How a question of ours is answered: a lookup that ends in a city, then a program."""
+    """The solution of a generated question: a lookup that ends in a city, then a program."""
 
     plan: Plan
     file: str
     expression: str
 
     def program(self, city: str) -> str:
-        """What computes the answer once the city is known."""
+        """Return the program that computes the answer for a city."""
         load = _LOADS[self.file.rpartition(".")[2]].format(file=self.file)
         return (
             f"{load}\nmonths = {list(MONTHS)!r}\nrow = next(one for one in rows if one['city'] == {city!r})\n"
@@ -129,10 +129,10 @@ _READERS: Mapping[re.Pattern[str], Family] = {_reader(_OPENING + family.question
 
 
 def read_question(text: str) -> Found | None:
-    """A question of ours, understood; None for any other."""
+    """Parse a generated question; return None for any other question."""
     for pattern, family in _READERS.items():
-        if found := pattern.fullmatch(text):
-            words = found.groupdict()
+        if match := pattern.fullmatch(text):
+            words = match.groupdict()
             plan = chain_for(words["place"])
             if plan is not None:
                 expression = family.program

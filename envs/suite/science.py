@@ -51,7 +51,7 @@ PROMPTS = {
 
 
 class Interpreter(CodeInterpreter):
-    """With everybody's limits: nothing that is asked here takes long."""
+    """Code interpreter with the default limits: no computation here takes long."""
 
     limits = Limits()
 
@@ -84,7 +84,7 @@ class Science(ToolEnv):
         self.toolkits = in_sandbox(sandbox, Interpreter) if prompt == "agentic" else ()
 
     def read_tasks(self, path: str, split: str) -> Sequence[Task] | None:
-        """Also a file with the columns of GPQA or MegaScience."""
+        """Read a file with the columns of GPQA or MegaScience; return None for any other file."""
         return read_questions(path, split, _asked) if holds_questions(path) else None
 
     def task(self, rng: np.random.Generator) -> Task:
@@ -93,30 +93,30 @@ class Science(ToolEnv):
         return lettered(question, options, subject=family.subject)
 
     def task_set(self, split: str) -> Sequence[Task]:
-        """Generated questions, or those of the file."""
+        """Return the generated questions, or those of the file."""
         return super().task_set(split) if self.questions is None else read_questions(self.questions, split, _asked)
 
     def reward(self, attempt: Attempt) -> float | Awaitable[float]:
-        """The right letter and no other; a short answer in other words or another form counts too."""
+        """Score the letter, or a short answer, which may have another wording or form."""
         task = attempt.task
         if task.data.get("kind") == "short":
             return _same(attempt.answer, str(task.answer))
         return float(chosen(attempt.answer, task.data.get("letters", LETTERS)) == task.answer)
 
     def explain(self, attempt: Attempt) -> str:
-        """The letter that was read, or the short answer and the rule that compares it."""
+        """Return the letter that was read, or the short answer, and the rule that compares it."""
         task = attempt.task
         if task.data.get("kind") != "short":
             place = r'\boxed{}, <answer>, "Answer:" or the last line, where two letters are none'
             letter = chosen(attempt.answer, task.data.get("letters", LETTERS))
             return reading(letter, place, "compared with the right letter")
-        found, expected = boxed(attempt.answer), str(task.answer)
-        how = rule(found or "", expected) if holds_mathematics(expected) else "compared as words"
-        return reading(found, r"the last \boxed{}", how)
+        value, expected = boxed(attempt.answer), str(task.answer)
+        how = rule(value or "", expected) if holds_mathematics(expected) else "compared as words"
+        return reading(value, r"the last \boxed{}", how)
 
 
 def lettered(question: str, options: Sequence[str], **data: Any) -> Task:
-    """A task of a question whose first option is right; they stand in the same order whenever it is asked."""
+    """Return a task of a question whose first option is right. The order of options depends only on the question."""
     order = [int(at) for at in keyed(question).permutation(len(options))]
     lines = [f"{letter}) {options[at]}" for letter, at in zip(LETTERS, order, strict=True)]
     text = "\n".join((question, "", *lines))
@@ -125,35 +125,35 @@ def lettered(question: str, options: Sequence[str], **data: Any) -> Task:
 
 _OPTION_LINE = re.compile(r"^[ \t]*\(?([A-J])[).:][ \t]+\S", re.MULTILINE)
 _LETTER = re.compile(r"\(?([A-Z])(?:\)?[.:]?|[).:]\s.*)", re.DOTALL)
-"""An answer that is an option's letter, perhaps with its words behind it."""
+"""Pattern of an answer that is an option's letter, with or without the text of the option."""
 
 
 def _asked(task: Task) -> Task:
-    """A question from a file as it is asked. A short answer that is the letter of one of its lines is a choice, too."""
+    """Return the task of a question from a file. If its answer is the letter of a listed option, it is a choice."""
     wrong, data, right = task.data["wrong"], {"kind": "short", "subject": task.data["subject"]}, str(task.answer)
     if wrong:
         return replace(lettered(task.prompt, (right, *wrong), subject=data["subject"]), id=task.id)
-    letters, named = "".join(_OPTION_LINE.findall(task.prompt)), _LETTER.fullmatch(right)
-    if named and len(letters) > 1 and "ABCDEFGHIJ".startswith(letters):
-        if named[1] not in letters:
+    letters, match = "".join(_OPTION_LINE.findall(task.prompt)), _LETTER.fullmatch(right)
+    if match and len(letters) > 1 and "ABCDEFGHIJ".startswith(letters):
+        if match[1] not in letters:
             raise ValueError(f"has the answer {right!r:.50}, but options {letters[0]} to {letters[-1]}")
         data |= {"kind": "choice", "letters": letters}
-        right = named[1]
+        right = match[1]
     return replace(task, answer=right, data=data)
 
 
 _QUANTITY = re.compile(rf"(.*\d\}}?)\$?\s+{UNIT}(?:\^?-?\d)?(?:[ /·*]{UNIT}(?:\^?-?\d)?)*\$?")
-"""A number, a blank, and its unit."""
+"""Pattern of a number, a blank, and its unit."""
 
 
 async def _same(answer: str | None, expected: str) -> float:
-    """Words are compared as words; what holds a digit or an operator as mathematics alone, for there marks count.
+    """Compare words as words, and text with a digit or an operator only as mathematics, where marks count.
 
-    Of a quantity the number alone is enough.
+    For a quantity the number without its unit is enough.
     """
     if holds_mathematics(expected):
-        quantity, found = _QUANTITY.fullmatch(expected), boxed(answer)
-        if quantity and found and settled(found, quantity[1].replace("$", "")):
+        quantity, value = _QUANTITY.fullmatch(expected), boxed(answer)
+        if quantity and value and settled(value, quantity[1].replace("$", "")):
             return 1.0
         return float(await matches(answer, expected))
     words = unwrapped(boxed(answer) or "")
@@ -171,7 +171,7 @@ def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate
         options = {letter: float(text) for letter, text in _OPTION.findall(prompt)}
         return rf"\boxed{{{min(options, key=lambda letter: abs(options[letter] - value))}}}"
     question = prompt.partition("\n\n")[0]
-    expression = next((one for family in FAMILIES if (one := family.expression(question))), None)
+    expression = next((candidate for family in FAMILIES if (candidate := family.expression(question))), None)
     if expression is None:
         raise UnknownTask(question)
     if replies or rng.random() >= tool_rate:
@@ -180,7 +180,7 @@ def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate
 
 
 def _number(text: str) -> float | None:
-    """A reply as a number; None where the tool refused, or is not there."""
+    """Return a reply as a number; None if the tool refused or does not exist."""
     try:
         return float(text)
     except ValueError:

@@ -1,7 +1,7 @@
-"""Families of science questions with numbers drawn anew: what is asked, what is right, and what common mistakes give.
+"""Families of science questions with random numbers: the question, the right value, and the values of common mistakes.
 
-A family is data: `right` and `wrong` are expressions over the drawn numbers and the functions of `math`. Options say
-nothing of which is right. Were they the right value and its mistakes, their order of size would say it nine times in
+A family is data: `right` and `wrong` are expressions over the drawn numbers and the functions of `math`. Options do
+not reveal the right one. Were they the right value and its mistakes, their order of size would say it nine times in
 ten; so they are 1, a, b and ab times something, where a and b are what mistakes multiply the right value by, and which
 of the four is the right value is drawn. A question always has the same options, so that no split has it twice. Left
 out: the episode around a question (`science`), and questions from files (`science_files`).
@@ -18,11 +18,11 @@ import numpy as np
 
 OPTIONS = 4
 LEAST_APART = 0.04
-"""Options differ by at least this share, so that the one nearest to a computed value is the one meant."""
+"""Smallest relative difference of two options, so that the nearest one to a computed value is unique."""
 MOST_APART = 4.0
-"""A mistake that is off by more than this factor is left out: who knows the usual size would see it at a glance."""
+"""Mistakes that are off by more than this factor are left out: their size would give them away."""
 _SPARE = (0.5, 2.0, 1.5, 0.75, 3.0, 0.4)
-"""What the right value is multiplied by where the mistakes are too few."""
+"""Factors of the right value that make further options if there are too few mistakes."""
 
 
 @dataclass(frozen=True)
@@ -35,43 +35,43 @@ class Family:
     unit: str = ""
 
     def draw(self, rng: np.random.Generator) -> tuple[str, list[str]]:
-        """A question and its options, the right one first."""
+        """Draw a question and its options, the right one first."""
         chosen = {name: values[int(rng.integers(len(values)))] for name, values in self.numbers.items()}
         question = self.question.format(**chosen)
         values = self._options(chosen, keyed(f"options: {question}"))
         return question, [f"{shown(value)} {self.unit}".rstrip() for value in values]
 
     def _options(self, chosen: Mapping[str, float], rng: np.random.Generator) -> list[float]:
-        """The right value first. Where it stands among the four is drawn, whatever they are."""
+        """Return the values of the options, the right one first. Its rank by size among the four is random."""
         right = value_of(self.right, chosen)
-        mistakes = [value_of(one, chosen) / right for one in self.wrong]
-        factors = [one for one in mistakes if 1 / MOST_APART < one < MOST_APART]
+        mistakes = [value_of(candidate, chosen) / right for candidate in self.wrong]
+        factors = [candidate for candidate in mistakes if 1 / MOST_APART < candidate < MOST_APART]
         factors = [*rng.permutation(factors).tolist(), *rng.permutation(_SPARE).tolist()]
         fours = ((1.0, a, b, a * b) for a, b in combinations(factors, 2))
-        four = next(one for one in fours if all(_apart(*pair) for pair in combinations(one, 2)))
+        four = next(candidate for candidate in fours if all(_apart(*pair) for pair in combinations(candidate, 2)))
         at = int(rng.integers(OPTIONS))
         return [right, *(right * factor / four[at] for factor in four[:at] + four[at + 1 :])]
 
     def expression(self, question: str) -> str | None:
-        """What a question of this family asks for, with its numbers put in; None for any other question."""
+        """Return the right expression for a question of this family, with its numbers; None for any other question."""
         pattern = re.sub(r"\\{(\w+)\\}", r"(?P<\1>[\\d.]+)", re.escape(self.question))
         match = re.fullmatch(pattern, question)
         return None if match is None else _put_in(self.right, match.groupdict())
 
 
 def keyed(text: str) -> np.random.Generator:
-    """A generator of the text's own: what it decides about a question is the same whenever the question is met."""
+    """Return a generator seeded by a text, so that the same question always gets the same draws."""
     digest = blake2b(text.encode("utf-8", "replace"), digest_size=8).digest()
     return np.random.default_rng(int.from_bytes(digest, "big"))
 
 
 def value_of(expression: str, numbers: Mapping[str, float]) -> float:
-    """What an expression of our own families comes to; nobody else's is ever evaluated here."""
+    """Return the value of an expression of these families. Never call it with other text: it uses `eval`."""
     return float(eval(_put_in(expression, numbers), {"__builtins__": {}, **vars(math)}))
 
 
 def shown(value: float) -> str:
-    """Three digits, without an exponent where that is short."""
+    """Return a number with three significant digits, without an exponent where that is short."""
     return f"{float(f'{value:.3g}'):.10g}"
 
 
@@ -84,7 +84,7 @@ def _apart(one: float, other: float) -> bool:
 
 
 def _steps(first: float, last: float, step: float) -> tuple[float, ...]:
-    """Decimals that print shortly."""
+    """Return decimals from `first` to `last`, rounded so that they print without noise digits."""
     return tuple(round(first + step * at, 6) for at in range(round((last - first) / step) + 1))
 
 

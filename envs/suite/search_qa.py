@@ -44,7 +44,7 @@ log = logging.getLogger("palaestra.envs")
 _warned: list[bool] = []
 METRICS = ("em", "f1", "rule")
 WorldName = tuple[str, int, int]
-"""Its kind, size and seed."""
+"""Kind, size and seed of a world."""
 
 
 class SearchQA(ToolEnv):
@@ -84,45 +84,45 @@ class SearchQA(ToolEnv):
         self.toolkits = searching(search, self.world, tasks)
 
     @property
-    def chance(self) -> float:  # type: ignore[override]  # What the kinds of questions make it.
-        """Yes or no, this one or that one: half of all comparisons."""
+    def chance(self) -> float:  # type: ignore[override]  # It depends on the kinds of questions.
+        """Success rate of guessing: about half of the comparisons (yes or no, one or the other)."""
         return 0.55 * ("comparison" in self.kinds) / len(self.kinds) + 0.02
 
     def read_tasks(self, path: str, split: str) -> Sequence[Task] | None:
-        """Also a file in the columns of NQ, HotpotQA, 2WikiMultihopQA, MuSiQue, Bamboogle, TriviaQA or PopQA."""
+        """Read files of NQ, HotpotQA, 2WikiMultihopQA, MuSiQue, Bamboogle, TriviaQA or PopQA; None for others."""
         return read_questions(path, split) if holds_questions(path) else None
 
     def task(self, rng: np.random.Generator) -> Task:
         kind = self.kinds[rng.integers(len(self.kinds))]
-        found = draw_question(draw_world(*self.world), kind, self.hops, rng)
-        data = {"kind": kind, "hops": found.hops, "aliases": list(found.answers[1:]), "world": list(self.world)}
-        return Task(found.prompt, found.answers[0], data=data)
+        question = draw_question(draw_world(*self.world), kind, self.hops, rng)
+        data = {"kind": kind, "hops": question.hops, "aliases": list(question.answers[1:]), "world": list(self.world)}
+        return Task(question.prompt, question.answers[0], data=data)
 
     def reward(self, attempt: Attempt) -> Mapping[str, float] | Awaitable[Mapping[str, float]]:
-        """What stands after "Answer:", compared with the answer and its other names."""
+        """Compare the text after "Answer:" with the answer and its aliases."""
         answer, expected = final_answer(attempt.answer), expected_answers(attempt.task)
-        found = {"em": float(exact_match(answer, expected)), "f1": token_f1(answer, expected)}
-        found["quality"] = length_aware_bleu(answer, expected)
+        scores = {"em": float(exact_match(answer, expected)), "f1": token_f1(answer, expected)}
+        scores["quality"] = length_aware_bleu(answer, expected)
         if self.metric != "rule":
-            return {"success": found[self.metric], **found}
-        return self._by_rule(answer, attempt.task, found)  # Awaited: mathematics may take a process of its own.
+            return {"success": scores[self.metric], **scores}
+        return self._by_rule(answer, attempt.task, scores)  # Awaited: mathematics may take a process of its own.
 
     async def _by_rule(self, answer: str | None, task: Task, found: Mapping[str, float]) -> Mapping[str, float]:
         rule = await rule_reward(answer, expected_answers(task), str(task.data.get("source", "")))
         return {"success": rule, **found}
 
     def explain(self, attempt: Attempt) -> str:
-        """What was read, and what is right."""
+        """Return what was read from the answer, how it is compared, and the right answers."""
         right = " or ".join(map(repr, expected_answers(attempt.task)[:5]))
-        how = "as words, without case, punctuation and articles"
+        how = "as words and numbers, without case, punctuation and articles"
         place = "the last Answer: or else the whole answer"
         return reading(final_answer(attempt.answer), place, f"compared {how} with {right}")
 
 
 class WorldSearch(Search):
-    """Search in a generated world, for the questions that were made from it."""
+    """Search in the generated world that the questions come from."""
 
-    snippet_chars = 600  # All of a passage.
+    snippet_chars = 600  # Enough for a whole passage.
 
     def __init__(self, world: WorldName) -> None:
         super().__init__(index_of(world))
@@ -147,10 +147,10 @@ def searching(
     kit: type[Search] = Search,
     world_kit: type[WorldSearch] = WorldSearch,
 ) -> tuple[Callable[[], Toolkit], ...]:
-    """The toolkits of search: on that backend, or in that world, whose questions find their answers nowhere else."""
+    """Return the search toolkits: on the backend `search`, or in the generated world if it is None."""
     if search is None:
         return (partial(world_kit, world),)
-    found = with_search(search, kit)
+    toolkits = with_search(search, kit)
     if not tasks and not _warned:
         _warned.append(True)
         log.warning(
@@ -158,29 +158,29 @@ def searching(
             "its passages are draw_world(...).documents() of search_qa_world; tasks=FILE asks other questions",
             search,
         )
-    return found
+    return toolkits
 
 
 @lru_cache(maxsize=8)
 def index_of(world: WorldName) -> Index:
-    """The index of a world's passages, one a process."""
+    """Return the index of a world's passages. It is built once per process."""
     from palaestra.envs.search.embedded import EmbeddedIndex
 
     return Remembered(EmbeddedIndex.of(list(draw_world(*world).documents())))
 
 
 def expected_answers(task: Task) -> list[str]:
-    """The answer and its other names."""
+    """Return the answer of a task and its aliases."""
     answers = task.answer if isinstance(task.answer, list | tuple) else [task.answer]
-    return [str(one) for one in (*answers, *task.data.get("aliases", ()))]
+    return [str(answer) for answer in (*answers, *task.data.get("aliases", ()))]
 
 
 def _kinds(kinds: str | Sequence[str]) -> tuple[str, ...]:
-    given = kinds.replace(",", " ").split() if isinstance(kinds, str) else kinds
-    found = tuple(given) if isinstance(given, list | tuple) else ()
-    if not found or any(one not in KINDS for one in found):
+    entries = kinds.replace(",", " ").split() if isinstance(kinds, str) else kinds
+    names = tuple(entries) if isinstance(entries, list | tuple) else ()
+    if not names or any(name not in KINDS for name in names):
         raise UsageError(f"kinds is {kinds!r}; expected some of {', '.join(KINDS)}, such as kinds=single,bridge")
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(names))
 
 
 def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate: float = 1.0) -> str:

@@ -1,11 +1,11 @@
-"""Questions about the world of `search_qa_world`: drawn with their answer, and read again by whoever plays by rule.
+"""Questions about the world of `search_qa_world`: drawn with their answer, and parsed again by the demonstrator.
 
     single       In which city was Sopa Rin born?                          one fact (NQ, TriviaQA, PopQA)
     bridge       Who is the mayor of the city where Sopa Rin was born?     each hop asks about the one before (HotpotQA,
                                                                            2Wiki, MuSiQue)
     comparison   Who was born earlier, ...? Were ... born in the same city?          two facts (2Wiki, HotpotQA)
 
-One problem is asked in one form, so no split has it in other words. Left out: searching, and the reward.
+Each problem has only one wording, so no other split has it in other words. Left out: searching, and the reward.
 """
 
 import re
@@ -26,7 +26,7 @@ SAME = {
     "seat": "Do {a} and {b} have their seat in the same city?",
     "place": "Did {a} and {b} take place in the same city?",
 }
-"""Relations that two entities may have in common, and how that is asked."""
+"""Relations that two entities may have in common, and the question about each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +35,13 @@ class Question:
 
     prompt: str
     answers: tuple[str, ...]
-    """The answer, and its other names."""
+    """The answer and its aliases."""
     kind: str
     hops: int
 
 
 def draw_question(world: World, kind: str, hops: int, rng: np.random.Generator) -> Question:
-    """A question of a kind; a bridge has two hops, or as many as `hops`."""
+    """Draw a question of a kind. A bridge question has from two to `hops` hops."""
     if kind == "comparison":
         return _comparison(world, rng)
     length = 1 if kind == "single" else int(rng.integers(2, hops + 1))
@@ -56,7 +56,7 @@ def draw_question(world: World, kind: str, hops: int, rng: np.random.Generator) 
 
 
 def _chain(world: World, length: int, rng: np.random.Generator) -> tuple[Entity, list[Relation], Entity] | None:
-    """Somebody, so many relations, and where they lead; None where it ends early or comes back."""
+    """Draw an entity and `length` relations; return them and the last entity. None if the chain breaks or repeats."""
     subject = last = _any(world.everything, rng)
     met, path = {subject.name}, []
     for _ in range(length):
@@ -72,77 +72,77 @@ def _chain(world: World, length: int, rng: np.random.Generator) -> tuple[Entity,
 
 
 def _comparison(world: World, rng: np.random.Generator) -> Question:
-    """Which of two is the older one, or whether two have something in common, as often as not."""
+    """Draw a question which of two is older, or whether two have something in common (yes or no equally often)."""
     if world.kind == "full" and rng.random() < 0.5:
         kind = _any(sorted(YEARS), rng)
         while True:
             pair = [_any(world.entities[kind], rng) for _ in range(2)]
             if pair[0].year != pair[1].year:
                 break
-        first, second = sorted(pair, key=lambda entity: entity.name)  # The order says nothing.
+        first, second = sorted(pair, key=lambda entity: entity.name)  # The order must not reveal the answer.
         older = min(pair, key=lambda entity: entity.year)
         return Question(YEARS[kind][1].format(a=first.name, b=second.name), older.names, "comparison", 2)
-    asked = [one for one in RELATIONS if one.name in SAME and one.of in world.entities]
-    relation, wanted = _any(asked, rng), bool(rng.integers(2))
+    relations = [item for item in RELATIONS if item.name in SAME and item.of in world.entities]
+    relation, same = _any(relations, rng), bool(rng.integers(2))
     while True:
-        one, other = (_any(world.entities[relation.of], rng) for _ in range(2))
-        shared = one.facts[relation.name]
-        if wanted:
+        item, other = (_any(world.entities[relation.of], rng) for _ in range(2))
+        shared = item.facts[relation.name]
+        if same:
             mates = [each for each in world.entities[relation.of] if each.facts[relation.name] is shared]
             other = _any(mates, rng)
-        if one is not other and (other.facts[relation.name] is shared) == wanted:
+        if item is not other and (other.facts[relation.name] is shared) == same:
             break
-    first, second = sorted((one, other), key=lambda entity: entity.name)
+    first, second = sorted((item, other), key=lambda entity: entity.name)
     text = SAME[relation.name].format(a=first.name, b=second.name)
-    return Question(text, ("yes" if wanted else "no",), "comparison", 2)
+    return Question(text, ("yes" if same else "no",), "comparison", 2)
 
 
 def _any(items: Sequence[T], rng: np.random.Generator) -> T:
     return items[int(rng.integers(len(items)))]
 
 
-# Reading a question again
+# Parse a question
 
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """One fact to be found: its sentence, and what to search for."""
+    """A fact to look up: its sentence, and the words to search for."""
 
     sentence: str
     query: str
 
     def words(self, subject: str) -> str:
-        """The query for this fact of a subject."""
+        """Return the query for this fact of a subject."""
         return f"{subject} {self.query}"
 
     def found(self, subject: str, text: str) -> str | None:
-        """The object that a text names; what stands in quotation marks is what the text contradicts."""
+        """Return the object that a text states, or None. Quoted text is ignored, because the passage contradicts it."""
         text = re.sub(r'"[^"]*"', "", " ".join(text.split()))
         head, _, tail = said(self.sentence, subject, "{o}").partition("{o}")
-        named = re.search(rf"{re.escape(head)}([^.]+?){re.escape(tail)}", text)
-        return named[1] if named else None
+        match = re.search(rf"{re.escape(head)}([^.]+?){re.escape(tail)}", text)
+        return match[1] if match else None
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a question is answered: a chain of lookups about one subject, or the same lookup about two."""
+    """The lookups that answer a question: a chain about one subject, or the same lookup about two."""
 
     subjects: tuple[str, ...]
     lookups: tuple[Lookup, ...]
     compare: str = ""
-    """For two subjects: `earlier` or `same`."""
+    """Comparison of two subjects: `earlier` or `same`; empty for a chain."""
 
     def step(self, texts: Sequence[str]) -> tuple[str, Lookup] | str | None:
-        """After these replies: the next subject and lookup, or the answer; None where a reply lacks the fact."""
+        """Return the next subject and lookup after these replies, or the answer; None if a reply lacks the fact."""
         if self.compare:
-            found = [self.lookups[0].found(s, text) for s, text in zip(self.subjects, texts, strict=False)]
-            if None in found:
+            facts = [self.lookups[0].found(s, text) for s, text in zip(self.subjects, texts, strict=False)]
+            if None in facts:
                 return None
-            if len(found) < 2:
-                return self.subjects[len(found)], self.lookups[0]
+            if len(facts) < 2:
+                return self.subjects[len(facts)], self.lookups[0]
             if self.compare == "same":
-                return "yes" if found[0] == found[1] else "no"
-            return self.subjects[0] if str(found[0]) < str(found[1]) else self.subjects[1]
+                return "yes" if facts[0] == facts[1] else "no"
+            return self.subjects[0] if str(facts[0]) < str(facts[1]) else self.subjects[1]
         subject = self.subjects[0]
         for lookup, text in zip(self.lookups, texts, strict=False):
             fact = lookup.found(subject, text)
@@ -165,7 +165,7 @@ _PAIRS = [
 
 
 def plan_for(question: str) -> Plan | None:
-    """The plan of a question of ours; None for any other."""
+    """Return the plan for a generated question; None for any other question."""
     for pattern, lookup, compare in _PAIRS:
         if pair := pattern.fullmatch(question):
             return Plan((pair["a"], pair["b"]), (lookup,), compare)
@@ -173,10 +173,10 @@ def plan_for(question: str) -> Plan | None:
 
 
 def chain_for(text: str, outermost: Iterable[tuple[re.Pattern[str], Relation]] = _PHRASES) -> Plan | None:
-    """The lookups that a question, or a phrase such as "the mayor of Sopa", stands for."""
+    """Return the lookups for a question, or for a phrase such as "the mayor of Sopa"; None for any other text."""
     path: list[Relation] = []
     patterns = outermost
-    while match := next(((found, one) for pattern, one in patterns if (found := pattern.fullmatch(text))), None):
+    while match := next(((hit, relation) for pattern, relation in patterns if (hit := pattern.fullmatch(text))), None):
         text, patterns = match[0]["s"], _PHRASES
         path.insert(0, match[1])
-    return Plan((text,), tuple(Lookup(one.sentence, one.query) for one in path)) if path else None
+    return Plan((text,), tuple(Lookup(relation.sentence, relation.query) for relation in path)) if path else None

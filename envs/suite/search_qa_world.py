@@ -1,6 +1,6 @@
 """The fictional world that questions of `search_qa` are about: people, cities, works, organisations and events.
 
-A world is drawn from its kind, its size and a seed, so every process that names the same has the same passages and one
+A world is drawn from its kind, its size and a seed, so every process with the same three has the same passages, and one
 index serves all episodes of a process. `full` has a passage of several sentences for each of them, namesakes, works of
 one title, and passages that quote errors; `plain` has people and cities only, and one sentence a passage, so that a
 model of two layers can learn to look things up. Left out: the questions (`search_qa_questions`), and searching.
@@ -18,17 +18,17 @@ from palaestra.errors import UsageError
 
 
 class Relation(NamedTuple):
-    """One thing that is said of every entity of a kind: `{s}` is the entity, `{o}` what is said."""
+    """A kind of fact that every entity of one kind has. In its texts `{s}` is the entity and `{o}` the object."""
 
     name: str
     of: str
     to: str
     sentence: str
     phrase: str
-    """What stands for the object in a longer question."""
+    """Phrase that replaces the object in a longer question."""
     question: str
     query: str
-    """What to search for beside the entity's name."""
+    """Search words to add to the entity's name."""
 
 
 RELATIONS = (
@@ -61,7 +61,7 @@ YEARS = {
     "person": ("The birth year of {s} is {o}.", "Who was born earlier, {a} or {b}?", "birth year"),
     "work": ("The year that saw {s} finished is {o}.", "Which was finished earlier, {a} or {b}?", "year finished"),
 }
-"""The kinds that have a year: how it is said, how two are compared, and what to search for."""
+"""Kinds with a year: the sentence, the question that compares two, and the search words."""
 SHARES: Mapping[str, Mapping[str, float]] = {
     "full": {"person": 0.42, "city": 0.16, "work": 0.22, "organisation": 0.1, "event": 0.1},
     "plain": {"person": 0.8, "city": 0.2},
@@ -105,42 +105,46 @@ _FILLERS = (
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """Somebody or something that has a passage, or a river, which has none."""
+    """A person, place or thing with a passage of its own; or a river, which has no passage."""
 
     name: str
     kind: str
     aliases: tuple[str, ...] = ()
     facts: dict[str, "Entity"] = field(default_factory=dict, repr=False, compare=False)
-    """By the relation's name."""
+    """Object of each relation, by the name of the relation."""
     year: int = 0
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What an answer may call it."""
+        """All names that count as right in an answer."""
         return (self.name, *self.aliases)
 
 
 @dataclass(frozen=True)
 class World:
-    """All entities, and what is said of them."""
+    """All entities with their facts."""
 
     kind: str
     entities: Mapping[str, Sequence[Entity]]
-    """By kind."""
+    """Entities by kind."""
     errors: Mapping[str, tuple[str, str]]
-    """Of some entities, by name, a relation and the wrong object that a passage quotes."""
+    """Relation and wrong object that a passage quotes as an error, by the name of the entity. Few entities have one."""
 
     @cached_property
     def everything(self) -> tuple[Entity, ...]:
-        """All entities."""
+        """All entities of all kinds."""
         return tuple(_all(self.entities))
 
     def relations(self, kind: str) -> list[Relation]:
-        """What is said of a kind here."""
-        return [one for one in RELATIONS if one.of == kind and (self.kind == "full" or one.name in PLAIN)]
+        """Return the relations that entities of this kind have in this world."""
+        return [
+            relation
+            for relation in RELATIONS
+            if relation.of == kind and (self.kind == "full" or relation.name in PLAIN)
+        ]
 
     def documents(self) -> Iterator[Document]:
-        """The passages, in an order of their own."""
+        """Yield the passages, always in the same order."""
         for number, (title, text) in enumerate(self._plain() if self.kind == "plain" else self._full()):
             yield Document(f"p{number}", title, text)
 
@@ -152,12 +156,15 @@ class World:
     def _full(self) -> Iterator[tuple[str, str]]:
         for number, entity in enumerate(self.everything):
             name = entity.name
-            lines = [said(one.sentence, name, entity.facts[one.name].name) for one in self.relations(entity.kind)]
+            lines = [
+                said(relation.sentence, name, entity.facts[relation.name].name)
+                for relation in self.relations(entity.kind)
+            ]
             if entity.kind in YEARS:
                 lines.append(said(YEARS[entity.kind][0], name, str(entity.year)))
             if entity.aliases:
                 lines.append(said("{s} is also known as {o}.", name, entity.aliases[0]))
-            turn = number % len(lines)  # What comes first differs from passage to passage.
+            turn = number % len(lines)  # The first sentence differs between passages.
             lines = lines[turn:] + lines[:turn]
             lines.insert(number % 3 + 1, _FILLERS[number % len(_FILLERS)])
             sort = _SORTS.get(entity.kind) or f"a {_FORMS[number % len(_FORMS)]} in three parts"
@@ -172,45 +179,45 @@ _NAMED = {relation.name: relation for relation in RELATIONS}
 
 
 def said(sentence: str, subject: str, thing: str) -> str:
-    """A sentence with its first letter a capital."""
+    """Fill in a sentence, and begin it with a capital letter."""
     text = sentence.format(s=subject, o=thing)
     return text[0].upper() + text[1:]
 
 
 def titled(name: str) -> str:
-    """A name as a title."""
+    """Return a name as a title: without its article."""
     return name.removeprefix("the ")
 
 
 @lru_cache(maxsize=8)
 def draw_world(kind: str = "full", size: int = SIZES["full"], seed: int = 0) -> World:
-    """The world of this kind, size and seed."""
+    """Draw the world of this kind, size and seed."""
     rng = np.random.default_rng([seed, size, len(kind)])
     words = _words(rng, plain=kind == "plain")
-    named: dict[str, list[Entity]] = {}
+    entities: dict[str, list[Entity]] = {}
     for sort, share in SHARES[kind].items():
-        named[sort] = _named(sort, int(size * share), words, rng, kind == "full")
-    world = World(kind, named, {})
-    rivers = [Entity(name, "river") for name in _places(max(4, len(named["city"]) // 2), words, rng, kind == "full")]
-    for entity in _all(named):
+        entities[sort] = _named(sort, int(size * share), words, rng, kind == "full")
+    world = World(kind, entities, {})
+    rivers = [Entity(name, "river") for name in _places(max(4, len(entities["city"]) // 2), words, rng, kind == "full")]
+    for entity in _all(entities):
         for relation in world.relations(entity.kind):
-            others = rivers if relation.to == "river" else named[relation.to]
+            others = rivers if relation.to == "river" else entities[relation.to]
             chosen = others[int(rng.integers(len(others)))]
             entity.facts[relation.name] = others[others.index(chosen) - 1] if chosen is entity else chosen
     errors = {}
     if kind == "full":
-        for entity in _all(named):
+        for entity in _all(entities):
             if rng.random() < ERROR_SHARE:
                 relations = world.relations(entity.kind)
                 relation = relations[int(rng.integers(len(relations)))]
-                wrong = named.get(relation.to, rivers)[int(rng.integers(len(named.get(relation.to, rivers))))]
+                wrong = entities.get(relation.to, rivers)[int(rng.integers(len(entities.get(relation.to, rivers))))]
                 if wrong is not entity.facts[relation.name]:
                     errors[entity.name] = (relation.name, wrong.name)
-    return World(kind, named, errors)
+    return World(kind, entities, errors)
 
 
 def check_world(kind: str, size: int | None, seed: int) -> tuple[str, int, int]:
-    """What names a world, or a UsageError."""
+    """Return the kind, size and seed of a world with defaults filled in. Raise `UsageError` if one is not valid."""
     if kind not in tuple(SHARES):
         raise UsageError(f"world is {kind!r}; expected {' or '.join(map(repr, SHARES))}")
     size = SIZES[kind] if size is None else size
@@ -226,8 +233,8 @@ def _all(entities: Mapping[str, Sequence[Entity]]) -> Iterator[Entity]:
 
 
 def _words(rng: np.random.Generator, plain: bool) -> Iterator[str]:
-    """Made-up words, none twice: of two open syllables in a plain world, of two or three in a full one."""
-    seen = set()
+    """Yield made-up words, none twice: of two open syllables in a plain world, of two or three in a full one."""
+    used_words = set()
     while True:
         count = 2 if plain else int(rng.integers(2, 4))
         word = ""
@@ -235,43 +242,43 @@ def _words(rng: np.random.Generator, plain: bool) -> Iterator[str]:
             word += _ONSETS[rng.integers(15 if plain else len(_ONSETS))]
             word += _VOWELS[rng.integers(5 if plain else len(_VOWELS))]
         word = (word if plain else word + _ENDINGS[rng.integers(len(_ENDINGS))]).capitalize()
-        if word not in seen:
-            seen.add(word)
+        if word not in used_words:
+            used_words.add(word)
             yield word
 
 
 def made_up(rng: np.random.Generator) -> str:
-    """A name such as somebody might have."""
+    """Make up the name of a person."""
     words = _words(rng, plain=True)
     return f"{next(words)} {next(words)}"
 
 
 def _named(kind: str, count: int, words: Iterator[str], rng: np.random.Generator, full: bool) -> list[Entity]:
-    """So many entities of a kind, with names of their own."""
+    """Make `count` entities of a kind (at least 4), each with its own name."""
     count = max(count, 4)
     if kind == "city":
         return [Entity(name, kind) for name in _places(count, words, rng, full)]
     if kind == "person":
-        found = _people(count, words, rng, full)
+        names = _people(count, words, rng, full)
     else:
         seconds = {"work": _NOUNS, "event": _EVENTS}.get(kind, _SOCIETIES)
         firsts = [next(words) for _ in range(count)] if kind == "organisation" else list(_ADJECTIVES)
-        found = _paired(firsts, seconds, count, rng)
+        names = _paired(firsts, seconds, count, rng)
         if kind == "work":
-            found = [f"The {name}" for name in found]
+            names = [f"The {name}" for name in names]
             spare = int(count * NAMESAKE_SHARE)
-            found[count - spare :] = [f"{name} (second version)" for name in found[:spare]]
+            names[count - spare :] = [f"{name} (second version)" for name in names[:spare]]
         else:
-            found = [f"the {name}" for name in found]
+            names = [f"the {name}" for name in names]
     entities = []
-    for name in found:
+    for name in names:
         alias = (next(words),) if full and kind == "person" and rng.random() < ALIAS_SHARE else ()
         entities.append(Entity(name, kind, alias, {}, int(rng.integers(FIRST_YEAR, LAST_YEAR))))
     return entities
 
 
 def _people(count: int, words: Iterator[str], rng: np.random.Generator, full: bool) -> list[str]:
-    """Names of people: surnames are shared, and some are those of somebody older."""
+    """Make up names of people. Surnames are shared, and some people are named after an older one."""
     names = _from_few(count, 1.5 if full else 1.1, words, rng)
     spare = int(count * NAMESAKE_SHARE) if full else 0
     names[count - spare :] = [f"{name} the Younger" for name in names[:spare]]
@@ -279,22 +286,22 @@ def _people(count: int, words: Iterator[str], rng: np.random.Generator, full: bo
 
 
 def _places(count: int, words: Iterator[str], rng: np.random.Generator, full: bool) -> list[str]:
-    """Names of cities or rivers: words of their own, or pairs of few words, of which a small model knows each."""
+    """Make up names of cities or rivers: new words, or (for small models) pairs from a small vocabulary."""
     return [next(words) for _ in range(count)] if full else _from_few(count, 1.1, words, rng)
 
 
 def _from_few(count: int, spread: float, words: Iterator[str], rng: np.random.Generator) -> list[str]:
-    """So many pairs of words, of which there are few."""
+    """Make `count` names as pairs of words from a small vocabulary; a larger `spread` means more words."""
     few = max(4, int(count**0.5 * spread) + 1)
     return _paired([next(words) for _ in range(few)], [next(words) for _ in range(few)], count, rng)
 
 
 def _paired(firsts: Sequence[str], seconds: Sequence[str], count: int, rng: np.random.Generator) -> list[str]:
-    """So many pairs of words, none twice; with a number behind it where there are too few."""
+    """Make `count` different pairs of words. If there are too few pairs, a Roman number follows the repeated ones."""
     total = len(firsts) * len(seconds)
     order = rng.permutation(total).tolist()
-    found = [f"{firsts[at % len(firsts)]} {seconds[at // len(firsts)]}" for at in order[:count]]
-    return found + [f"{found[at % total]} {_ROMAN[at // total]}" for at in range(total, count)]
+    pairs = [f"{firsts[at % len(firsts)]} {seconds[at // len(firsts)]}" for at in order[:count]]
+    return pairs + [f"{pairs[at % total]} {_ROMAN[at // total]}" for at in range(total, count)]
 
 
 _ROMAN = ("I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX", "X", "XI", "XII")

@@ -1,4 +1,4 @@
-"""A clerk's desk: a shop with a policy, a customer who wants something, and tools that change the shop's database.
+"""A clerk serves a customer of a shop: there is a policy, and tools change the shop's database.
 
 A task:      Hello, I am Ada Frost. Please cancel order 4711 with the red lamp.
 An episode:  <tool_call>{"name": "ask_customer", "arguments": {"message": "What are your e-mail and your postcode?"}}
@@ -11,10 +11,10 @@ An episode:  <tool_call>{"name": "ask_customer", "arguments": {"message": "What 
              noted
              It has been shipped already, so I cannot cancel it.
 
-Judged is what the database holds at the end, against what the right actions make of it. Tools do what is forbidden,
-too. About half of the wishes are: a refusal is noted with its rule, so whoever does nothing is never right.
-`level="small"` has one wish of a known customer, short enough for the tiny agent. Left out: the world
-(`service_world`), what is wanted (`service_requests`), who wants it (`service_customers`), who plays it
+The reward compares the final database with the result of the right actions. Tools perform forbidden actions, too.
+About half of the wishes are forbidden: a refusal is noted with its rule, so doing nothing is never right.
+`level="small"` has one wish of a verified customer, short enough for the tiny agent. Left out: the world
+(`service_world`), the wishes (`service_requests`), the customer (`service_customers`), the demonstrator
 (`service_clerk`).
 """
 
@@ -58,7 +58,7 @@ SYSTEMS = {
 
 
 class Desk(Toolkit):
-    """The tools over the shop's database."""
+    """The clerk's tools: operations on the shop's database."""
 
     def __init__(self, trusting: bool = False) -> None:
         """`trusting` needs nobody to be verified."""
@@ -73,28 +73,28 @@ class Desk(Toolkit):
     @tool
     def find_customer(self, email: str, postcode: str) -> str:
         """Verify a customer, and see the record and the numbers of all orders."""
-        number, one = self.shop.customer(email, postcode)
+        number, row = self.shop.customer(email, postcode)
         self.verified.append(number)
-        mine = [key for key, order in self.shop.database["orders"].items() if order["customer"] == number]
-        return f"customer {number}, {one['name']}, {one['tier']}, voucher {one['voucher']}, orders {', '.join(mine)}"
+        keys = [key for key, order in self.shop.database["orders"].items() if order["customer"] == number]
+        return f"customer {number}, {row['name']}, {row['tier']}, voucher {row['voucher']}, orders {', '.join(keys)}"
 
     @tool
     def get_order(self, order: int) -> str:
         """See an order: whose it is, its state, how it was paid, where it goes, its items and their prices."""
-        found = self.shop.order(order)
-        since = f"for {found['days']} days" if found["state"] == "pending" else f"{found['days']} days ago"
-        items = ", ".join(f"{item} {price}" for item, price in found["items"].items()) or "nothing"
-        extra = f"; vouchers given for it: {found['compensated']}" if found["compensated"] else ""
+        entry = self.shop.order(order)
+        since = f"for {entry['days']} days" if entry["state"] == "pending" else f"{entry['days']} days ago"
+        items = ", ".join(f"{item} {price}" for item, price in entry["items"].items()) or "nothing"
+        extra = f"; vouchers given for it: {entry['compensated']}" if entry["compensated"] else ""
         return (
-            f"order {order} of customer {found['customer']}: {found['state']} {since}, paid by {found['paid_by']}, "
-            f"to {found['street']}: {items}{extra}"
+            f"order {order} of customer {entry['customer']}: {entry['state']} {since}, paid by {entry['paid_by']}, "
+            f"to {entry['street']}: {items}{extra}"
         )
 
     @tool
     def get_product(self, product: str) -> str:
         """See which colours of a product there are, with prices and how many are in stock."""
-        found = self.shop.product(product).items()
-        return "; ".join(f"{item}: price {one['price']}, {one['stock']} in stock" for item, one in found)
+        colours = self.shop.product(product).items()
+        return "; ".join(f"{item}: price {entry['price']}, {entry['stock']} in stock" for item, entry in colours)
 
     @tool
     def cancel_order(self, order: int) -> str:
@@ -144,10 +144,10 @@ class Desk(Toolkit):
 
     def _change(self, name: str, **arguments: Any) -> str:
         rule = forbids(self.shop, name, arguments, self.verified)
-        told = perform(self.shop, name, arguments)
+        result = perform(self.shop, name, arguments)
         if rule is not None:
             self.broken.append(rule)
-        return told
+        return result
 
     def final(self) -> dict[str, Any]:
         return {"changes": changes(self.world, self.shop.database), "broken": self.broken}
@@ -186,15 +186,15 @@ class Service(ToolEnv):
 
     @property
     def chance(self) -> float:  # type: ignore[override]
-        """Of a clerk who does every wish, or refuses every one by its rule, without a look (docs/benchmarks.md)."""
+        """Success rate of granting every wish, or refusing every wish, without a lookup (docs/benchmarks.md)."""
         return 0.55 if self.level == "small" else 0.25
 
     def task(self, rng: np.random.Generator) -> Task:
-        """A world, a customer and her wishes; half of them are against a rule."""
+        """Draw a world, a customer and her wishes. About half of the wishes break a rule."""
         return draw_task(rng, self.level)
 
     def read_tasks(self, path: str, split: str) -> Sequence[Task]:
-        """Tasks of this shop: with the columns of our own, or with tau-bench's."""
+        """Read tasks of this shop, with the suite's own columns or with those of tau-bench."""
         if not holds_instructions(next(read_rows(path)[1], None)):
             return load_problems(path, split, (), require_wishes)
         if self.scripted:
@@ -205,19 +205,19 @@ class Service(ToolEnv):
         return published(path, split, task_of_row, lambda task: task)
 
     def reward(self, attempt: Attempt) -> dict[str, float]:
-        """Whether the database is what the right actions make of it; beside it, whether a change was forbidden."""
+        """Compare the final database with that of the right actions; also report whether a change broke a rule."""
         right = expected(attempt.task) == attempt.final["changes"]
         return {"success": float(right), "rules_broken": float(bool(attempt.final["broken"]))}
 
     def explain(self, attempt: Attempt) -> str:
-        """What is different from what it should be."""
-        wanted, found = expected(attempt.task), attempt.final["changes"]
+        """List the differences from the expected database, the right actions and the rules that were broken."""
+        target, actual = expected(attempt.task), attempt.final["changes"]
         lines = [
-            f"{key} {_became(found, key)}; expected: it {_became(wanted, key)}"
-            for key in sorted(wanted.keys() | found.keys())
-            if wanted.get(key, found) != found.get(key, wanted)
+            f"{key} {_became(actual, key)}; expected: it {_became(target, key)}"
+            for key in sorted(target.keys() | actual.keys())
+            if target.get(key, actual) != actual.get(key, target)
         ]
-        calls = ", ".join(f"{name}({', '.join(map(str, given.values()))})" for name, given in _actions(attempt.task))
+        calls = ", ".join(f"{name}({', '.join(map(str, args.values()))})" for name, args in _actions(attempt.task))
         lines = lines or ["the database is as it should be"]
         rules = sorted(set(attempt.final["broken"]))
         return "\n".join(
@@ -230,7 +230,7 @@ def _actions(task: Task) -> list[tuple[str, dict[str, Any]]]:
 
 
 def expected(task: Task) -> dict[str, Any]:
-    """What the right actions change."""
+    """Return the changes that the right actions make."""
     return outcome(task.data["world"], _actions(task))
 
 

@@ -1,6 +1,6 @@
-"""The demonstrator of `service`: a clerk who goes by the policy, from what an agent sees alone.
+"""The demonstrator of `service`: a clerk that follows the policy, and sees only what an agent sees.
 
-The clerk is a generator that yields calls and is sent their results; each turn it is told the dialogue again from its
+The clerk is a generator that yields calls and receives their results. For each turn the dialogue is replayed from the
 beginning. Left out: questions that are not the suite's own.
 """
 
@@ -40,16 +40,16 @@ _LAST = "Done."
 def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate: float = 1.0) -> str:
     """Serve the customer by the policy. With probability 1 - tool_rate, claim at once that it is done."""
     prompt = str(next(message["content"] for message in messages if message["role"] == "user"))
-    told = [str(message["content"]) for message in messages if message["role"] == "tool"]
+    replies = [str(message["content"]) for message in messages if message["role"] == "tool"]
     wish = _wish(prompt)
     if wish is None:
         raise UnknownTask(prompt)
-    if not told and rng.random() >= tool_rate:
+    if not replies and rng.random() >= tool_rate:
         return _LAST
     steps = _full(*wish) if prompt.startswith("Hello") else _small(wish[0], wish[1]["item"])
     try:
         call = next(steps)
-        for text in told:
+        for text in replies:
             call = steps.send(text)
     except StopIteration:
         return _LAST
@@ -57,9 +57,9 @@ def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate
 
 
 def _wish(text: str) -> tuple[str, dict[str, str]] | None:
-    """Its kind, the order's number where it is told, and the item."""
-    found = ((kind, pattern.search(text)) for kind, pattern in _WISHES.items())
-    return next(((kind, match.groupdict("")) for kind, match in found if match), None)
+    """Return the kind of the wish in a text, with its order number ("" if not said) and item; None without a wish."""
+    matches = ((kind, pattern.search(text)) for kind, pattern in _WISHES.items())
+    return next(((kind, match.groupdict("")) for kind, match in matches if match), None)
 
 
 def _call(name: str, **arguments: Any) -> ParsedCall:
@@ -71,56 +71,56 @@ def _ask(message: str) -> ParsedCall:
 
 
 def _small(kind: str, item: str) -> Steps:
-    """One wish of a customer who is known."""
+    """Handle the one wish of a verified customer (the small level)."""
     number = _number((yield _ask("Order number?")))
-    found = _ORDER.match((yield _call("get_order", order=int(number)))) if number else None
-    if found is None:
+    match = _ORDER.match((yield _call("get_order", order=int(number)))) if number else None
+    if match is None:
         return
     order = int(number)
-    if kind == "cancel_order" and found[3] == "pending":
+    if kind == "cancel_order" and match[3] == "pending":
         yield _call(kind, order=order)
-    elif kind == "return_item" and found[3] == "delivered":
+    elif kind == "return_item" and match[3] == "delivered":
         yield _call(kind, order=order, item=item, refund_to="card")
     else:
         yield _call("refuse", order=order, rule=_RULES[kind])
 
 
 def _number(text: str) -> str:
-    found = re.search(r"\d{4}", text)
-    return found[0] if found else ""
+    match = re.search(r"\d{4}", text)
+    return match[0] if match else ""
 
 
 def _full(kind: str, asked: dict[str, str]) -> Steps:
-    """Who it is, then wish after wish."""
-    told = yield _ask("What are your e-mail and your postcode?")
-    identity = re.search(r"e-mail is (\S+)\. My postcode is (\w+)", told)
+    """Verify the customer, then handle one wish after the other (the full level)."""
+    reply = yield _ask("What are your e-mail and your postcode?")
+    identity = re.search(r"e-mail is (\S+)\. My postcode is (\w+)", reply)
     if identity is None:
         return
     record = yield _call("find_customer", email=identity[1], postcode=identity[2])
-    known = re.match(r"customer (\d+), [^,]+, (\w+), voucher \d+, orders (.+)", record)
+    customer = re.match(r"customer (\d+), [^,]+, (\w+), voucher \d+, orders (.+)", record)
     wish: tuple[str, dict[str, str]] | None = (kind, asked)
     while wish is not None:
-        if known is None:
+        if customer is None:
             order = wish[1]["order"] or _number((yield _ask("What is the order number?")))
             if not order:
                 return
             yield _call("refuse", order=int(order), rule=1)
         else:
-            yield from _wished(*wish, known[2], known[3].split(", "))
+            yield from _wished(*wish, customer[2], customer[3].split(", "))
         wish = _wish((yield _ask("Is there anything else?")))
 
 
 def _wished(kind: str, asked: dict[str, str], tier: str, orders: Sequence[str]) -> Steps:
-    """One wish, or what the customer wants instead."""
-    found = None
+    """Handle one wish, and the wish that the customer may replace it with."""
+    record = None
     for number in [asked["order"]] if asked["order"] else orders:
-        found = _ORDER.match((yield _call("get_order", order=int(number))))
-        if found and asked["item"] in found[6]:
+        record = _ORDER.match((yield _call("get_order", order=int(number))))
+        if record and asked["item"] in record[6]:
             break
-    if found is None:
+    if record is None:
         return
-    order, state, days = int(found[1]), found[3], int(found[4])
-    late = state == "pending" and days > LATE_DAYS and not found[7]
+    order, state, days = int(record[1]), record[3], int(record[4])
+    late = state == "pending" and days > LATE_DAYS and not record[7]
     while True:
         arguments: dict[str, Any] = {"order": order}
         allowed = late if kind == "give_voucher" else state == "pending"
@@ -129,8 +129,8 @@ def _wished(kind: str, asked: dict[str, str], tier: str, orders: Sequence[str]) 
         detail = ""
         if allowed and kind in _DETAILS:
             question, pattern = _DETAILS[kind]
-            given = re.search(pattern, (yield _ask(question)))
-            detail = given[1] if given else ""
+            match = re.search(pattern, (yield _ask(question)))
+            detail = match[1] if match else ""
         if kind == "exchange_item":
             arguments |= {"old_item": asked["item"], "new_item": detail}
             stock = (yield _call("get_product", product=detail)) if allowed else ""
@@ -144,8 +144,8 @@ def _wished(kind: str, asked: dict[str, str], tier: str, orders: Sequence[str]) 
         if not allowed:
             yield _call("refuse", order=order, rule=_RULES[kind])
             return
-        said = yield _ask(f"Shall I do this: {kind.replace('_', ' ')} {', '.join(map(str, arguments.values()))}?")
-        other = _wish(said)
+        reply = yield _ask(f"Shall I do this: {kind.replace('_', ' ')} {', '.join(map(str, arguments.values()))}?")
+        other = _wish(reply)
         if other is None:
             yield _call(kind, **arguments)
             return

@@ -1,7 +1,7 @@
 """The customer of `service`, asked with the tool `ask_customer`: she answers by rule, or a served model plays her.
 
 Talking is a tool, and not a turn without a call, so that an episode stays what it is everywhere else: one row of
-tokens for any chat template, a deadline and a budget for each question, a record that is replayed without a customer.
+tokens for any chat template, a timeout and a budget for each question, a record that is replayed without a customer.
 Neither customer knows the right actions; both know their own wishes. Left out: the shop.
 """
 
@@ -23,15 +23,15 @@ from palaestra.episode import Message, Task
 from palaestra.errors import Broken, ToolError, UsageError
 
 MAX_QUESTIONS = 24
-"""Then the customer hangs up."""
+"""Number of questions after which the customer hangs up."""
 MAX_CHARS = 2_000
-"""Of a question, and of what a served model says; more is cut."""
+"""Longest question, and longest reply of a served model, in characters; the rest is cut."""
 _WAIT_SECONDS = 120.0
-"""For an answer of a served model with all its tries."""
+"""Seconds that an answer of a served model may take, including retries."""
 
 
 class Customer(BudgetedToolkit):
-    """What both customers share: the task, and a state that is plain data."""
+    """Base class of both customers: holds the task and a state of plain data."""
 
     max_calls = MAX_QUESTIONS
 
@@ -46,7 +46,7 @@ class Customer(BudgetedToolkit):
         self.data, self.state, self.spent = state["data"], state["state"], Spent(*state["spent"])
 
     def heard(self, message: str) -> str:
-        """What the agent said; refused where the customer has hung up."""
+        """Check and count the agent's message; return it cut to MAX_CHARS. Raise `ToolError` after MAX_QUESTIONS."""
         if self.max_calls is not None and self.spent.calls >= self.max_calls:
             raise ToolError(f"the customer has hung up, after {self.max_calls} questions")
         self.admit()
@@ -56,7 +56,7 @@ class Customer(BudgetedToolkit):
 
 
 class ScriptedCustomer(Customer):
-    """Answers what she is asked for by rule."""
+    """Customer that answers questions by rule."""
 
     @tool
     def ask_customer(self, message: str) -> str:
@@ -87,11 +87,11 @@ _SORRY = _asks("sorry|cannot|can't|unable|not (?:possible|allowed)|unfortunately
 
 
 def answer(data: Mapping[str, Any], state: dict[str, Any], message: str) -> str:
-    """What she says to a message. Who she is comes first, then numbers, confirmations, details, further wishes."""
+    """Return the customer's reply to a message. Questions about identity are answered before all others."""
     text = message.lower()
-    told = [form.format(data["customer"][what]) for what, (asks, form) in _IDENTITY.items() if asks.search(text)]
-    if told:
-        return " ".join(told)
+    identity = [form.format(data["customer"][what]) for what, (asks, form) in _IDENTITY.items() if asks.search(text)]
+    if identity:
+        return " ".join(identity)
     wish = data["wishes"][state["at"]]
     if state["changed"]:
         wish = wish["instead"]
@@ -99,8 +99,8 @@ def answer(data: Mapping[str, Any], state: dict[str, Any], message: str) -> str:
     if _NUMBER.search(text) and not numbers:
         return f"Order {wish['order']}." if wish["knows_number"] else f"I do not know. It has the {wish['item']}."
     form = _DETAILS.get(wish["kind"])
-    named = wish["detail"].lower() in text and not {"card", "voucher"} <= set(re.findall(r"[a-z]+", text))
-    if form and not named and (form[0].search(text) or _CONFIRM.search(text)) and not _ELSE.search(text):
+    has_detail = wish["detail"].lower() in text and not {"card", "voucher"} <= set(re.findall(r"[a-z]+", text))
+    if form and not has_detail and (form[0].search(text) or _CONFIRM.search(text)) and not _ELSE.search(text):
         return form[1].format(wish["detail"])
     if _ELSE.search(text):
         if state["at"] + 1 < len(data["wishes"]):
@@ -131,7 +131,7 @@ not possible, accept it. When all your wishes are settled, say that this is all 
 
 
 class EndpointCustomer(Customer):
-    """Asks a served model, which plays her. What it says is an observation, and never more."""
+    """Customer that a served model plays. Its text is only an observation for the agent."""
 
     max_seconds = 600.0
 
@@ -142,36 +142,36 @@ class EndpointCustomer(Customer):
         super().start(task, rng)
         self.busy = False
         role = ROLE.format(instruction=instruction_of(task.data))
-        # She has begun: what she said first is the task's prompt.
+        # Her first message is the task's prompt.
         dialogue = [("system", role), ("user", "Hello, how can I help you?"), ("assistant", task.prompt)]
         self.state = {"seed": int(rng.integers(2**31)), "dialogue": dialogue}
 
     @tool(timeout=_WAIT_SECONDS + 10.0)
     async def ask_customer(self, message: str) -> str:
         """Say something to the customer, or ask her something, and read the answer."""
-        if self.busy:  # Questions of one turn would wait for one another, past their deadline.
+        if self.busy:  # Several questions in one turn would wait for each other and time out.
             raise ToolError("the customer is still answering another question; ask one in a turn")
         dialogue = [*self.state["dialogue"], ("user", self.heard(message))]
         messages = [{"role": role, "content": text} for role, text in dialogue]
-        self.busy, begun = True, time.perf_counter()
+        self.busy, started = True, time.perf_counter()
         try:
-            told = await self.line.say(messages, self.state["seed"])
+            reply = await self.line.say(messages, self.state["seed"])
         finally:
             self.busy = False
-            self.count(time.perf_counter() - begun)
-        self.state = {**self.state, "dialogue": [*dialogue, ("assistant", told)]}
-        return told
+            self.count(time.perf_counter() - started)
+        self.state = {**self.state, "dialogue": [*dialogue, ("assistant", reply)]}
+        return reply
 
 
 class Script:
-    """The scripted customer needs no service."""
+    """Backend of the scripted customer, which needs no service."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: there is nothing to close."""
 
 
 class CustomerLine:
-    """A served model that plays customers: one for all episodes of a process."""
+    """A served model that plays customers; all episodes of a process share it."""
 
     def __init__(
         self,
@@ -195,13 +195,13 @@ class CustomerLine:
         self._background = BackgroundLoop("the customer's endpoint")
 
     async def say(self, messages: list[Message], seed: int) -> str:
-        """What she says next; Broken where the server gives no answer, which is not the agent's fault."""
-        asked = self._endpoint.complete(messages, seed=seed, **self._settings)
+        """Return the customer's next message. Raise `Broken` if the server gives no answer."""
+        request = self._endpoint.complete(messages, seed=seed, **self._settings)
         try:
-            found = await self._background.outcome(asked, _WAIT_SECONDS, blocking=False)
-        except UsageError as error:  # A tool's are told to the agent, and this is none of its business.
+            completion = await self._background.outcome(request, _WAIT_SECONDS, blocking=False)
+        except UsageError as error:  # A tool's `UsageError` is shown to the agent, which did not cause this one.
             raise Broken(f"the model that plays the customer: {error}") from None
-        return found.content.strip()[:MAX_CHARS] or "(She says nothing.)"
+        return completion.content.strip()[:MAX_CHARS] or "(She says nothing.)"
 
     def close(self) -> None:
         self._background.close(self._endpoint.aclose())
@@ -215,7 +215,7 @@ CUSTOMERS: Backends[Script | CustomerLine] = Backends(
 
 
 def who_plays(user: Where) -> tuple[str, dict[str, Any]]:
-    """`script`, or `endpoint` with its options; a mapping with a base_url is one."""
+    """Return the backend, `script` or `endpoint`, and its options. A mapping with a base_url means `endpoint`."""
     if isinstance(user, Mapping) and "base_url" in user:
         user = {"backend": "endpoint", **user}
     return CUSTOMERS.read(user)

@@ -1,6 +1,6 @@
-"""What customers of `service` want: wishes, drawn so that about half are against a rule, and tasks made of them.
+"""Wishes of the customers of `service`, of which about half break a rule, and the tasks that are made of them.
 
-A task's data is plain: the number of its world, who asks, her wishes, and the actions that are right. Rows of a file,
+A task's data is plain: the number of its world, the customer, her wishes, and the right actions. Rows of a file,
 with tau-bench's columns, become tasks of the same shop. Left out: how a customer talks (`service_customers`).
 """
 
@@ -34,24 +34,24 @@ WORDS = {
     "return_item": "I want to return the {item} from {order}.",
     "give_voucher": "I want a voucher, since {order} with the {item} is late.",
 }
-"""How a customer says each wish."""
+"""Sentence with which a customer states each kind of wish."""
 LEVELS: Mapping[str, Sequence[str]] = {"full": tuple(WORDS), "small": ("cancel_order", "return_item")}
-"""Wishes by level. In the small one there is one wish, from a customer who is known, and nothing to choose."""
+"""Kinds of wishes by level. The small level has one wish, of a verified customer, without details to ask for."""
 OPENING = "Hello, I need help with an order."
 _TWO_WISHES, _STRANGERS, _CHANGES_OF_MIND, _UNKNOWN_NUMBERS = 0.4, 0.15, 0.3, 0.3
-"""Shares of tasks."""
+"""Shares of tasks, or of wishes, with this property."""
 MAX_WORLDS = 1_000
-"""Drawn for one task; a handful is enough."""
+"""Largest number of worlds that are tried for one task; usually a few are enough."""
 
 
 def said(wish: Wish) -> str:
-    """A wish in the customer's words."""
+    """Return a wish in the customer's words."""
     order = f"order {wish['order']}" if wish["says_number"] else "my order"
     return WORDS[wish["kind"]].format(order=order, item=wish["item"])
 
 
 def action_of(shop: Shop, wish: Wish) -> Action:
-    """What a wish asks for."""
+    """Return the operation that a wish asks for, with its arguments."""
     order, kind = wish["order"], wish["kind"]
     if kind == "change_address":
         return kind, {"order": order, "street": wish["detail"]}
@@ -66,7 +66,7 @@ def action_of(shop: Shop, wish: Wish) -> Action:
 
 
 def right_actions(number: int, wishes: Sequence[Wish], verified: Sequence[str]) -> list[Action]:
-    """What the policy wants done: each wish, or a note of the rule that forbids it."""
+    """Return the actions that follow the policy: each wish, or a refusal with the rule that forbids it."""
     shop, actions = Shop(draw_world(number)), list[Action]()
     for wish in wishes:
         name, arguments = action_of(shop, wish.get("instead") or wish)
@@ -77,55 +77,55 @@ def right_actions(number: int, wishes: Sequence[Wish], verified: Sequence[str]) 
 
 
 def draw_task(rng: np.random.Generator, level: str) -> Task:
-    """A world, a customer in it, and what she wants. Whether a wish is allowed is drawn before the wish."""
+    """Draw a world, a customer and her wishes. Whether a wish is allowed is drawn before the wish."""
     stranger = level == "full" and bool(rng.random() < _STRANGERS)
     count = 2 if level == "full" and not stranger and rng.random() < _TWO_WISHES else 1
-    drawn = [(str(rng.choice(LEVELS[level])), bool(rng.random() < 0.5)) for _ in range(count)]
+    choices = [(str(rng.choice(LEVELS[level])), bool(rng.random() < 0.5)) for _ in range(count)]
     for _ in range(MAX_WORLDS):
         number = int(rng.integers(2**31))
         shop = Shop(draw_world(number))
         owner = str(rng.choice(list(shop.database["customers"])))
         wishes = list[Wish]()
-        for kind, allowed in drawn:
-            found = _fitting(shop, rng, owner, kind, None if stranger else allowed, level, [w["order"] for w in wishes])
-            wishes += [] if found is None else [found]
+        for kind, allowed in choices:
+            wish = _fitting(shop, rng, owner, kind, None if stranger else allowed, level, [w["order"] for w in wishes])
+            wishes += [] if wish is None else [wish]
         if len(wishes) == count:
             return _made(shop, number, owner, stranger, wishes, level)
-    raise EnvironmentDefect(f"no customer of {MAX_WORLDS} worlds can have the wishes {drawn}")
+    raise EnvironmentDefect(f"no customer of {MAX_WORLDS} worlds can have the wishes {choices}")
 
 
 def _fitting(
     shop: Shop, rng: np.random.Generator, owner: str, kind: str, allowed: bool | None, level: str, taken: list[int]
 ) -> Wish | None:
-    """A wish that the rules allow, or do not, for an order that is not taken; None where there is none."""
-    mine = [int(key) for key, one in shop.database["orders"].items() if one["customer"] == owner]
-    for order in rng.permutation(mine).tolist():
+    """Draw a wish that is allowed or forbidden as requested, for an order that is not taken; None if there is none."""
+    orders = [int(key) for key, entry in shop.database["orders"].items() if entry["customer"] == owner]
+    for order in rng.permutation(orders).tolist():
         wish = _wish(shop, rng, order, kind, level)
         permitted = forbids(shop, *action_of(shop, wish), [owner]) is None
         late = level == "small" and kind == "return_item" and shop.order(order)["state"] == "delivered"
         if order in taken or allowed not in (None, permitted) or (late and not permitted):
-            continue  # The small level says nothing of returns that come too late.
+            continue  # The prompt of the small level does not mention late returns.
         knows = level == "small" or allowed is None or rng.random() >= _UNKNOWN_NUMBERS
         wish |= {"knows_number": bool(knows), "says_number": bool(level == "full" and knows and rng.random() < 0.5)}
         if level == "full" and allowed and rng.random() < _CHANGES_OF_MIND:
             others = (_wish(shop, rng, order, str(other), level) for other in rng.permutation(LEVELS[level]))
             wish["instead"] = next(
-                ({**wish, **one} for one in others
-                 if one["kind"] != kind and forbids(shop, *action_of(shop, one), [owner]) is None), None
+                ({**wish, **entry} for entry in others
+                 if entry["kind"] != kind and forbids(shop, *action_of(shop, entry), [owner]) is None), None
             )  # fmt: skip
         return wish
     return None
 
 
 def _wish(shop: Shop, rng: np.random.Generator, order: int, kind: str, level: str) -> Wish:
-    """A wish for an order; `detail` is what has to be asked for."""
+    """Draw a wish for an order. `detail` is what the clerk has to ask for."""
     item = str(rng.choice(list(shop.order(order)["items"])))
     detail = ""
     if kind == "change_address":
         detail = f"{rng.integers(40, 99)} {rng.choice(STREETS)}"
     elif kind == "exchange_item":
         colour, product = item.split()
-        detail = f"{rng.choice([one for one in COLOURS if one != colour])} {product}"
+        detail = f"{rng.choice([other for other in COLOURS if other != colour])} {product}"
     elif kind == "return_item":
         detail = "card" if level == "small" else str(rng.choice(["card", "voucher"]))
     return {"kind": kind, "order": order, "item": item, "detail": detail}
@@ -133,7 +133,9 @@ def _wish(shop: Shop, rng: np.random.Generator, order: int, kind: str, level: st
 
 def _made(shop: Shop, number: int, owner: str, stranger: bool, wishes: list[Wish], level: str) -> Task:
     record = shop.database["customers"][owner]
-    postcode = f"{record['postcode'][:2]}{(int(record['postcode'][2:]) - 9) % 90 + 10}"  # Another one, for strangers.
+    postcode = (
+        f"{record['postcode'][:2]}{(int(record['postcode'][2:]) - 9) % 90 + 10}"  # A wrong postcode, for strangers.
+    )
     data = {
         "world": number,
         "customer": {
@@ -148,7 +150,7 @@ def _made(shop: Shop, number: int, owner: str, stranger: bool, wishes: list[Wish
 
 
 def instruction_of(data: Mapping[str, Any]) -> str:
-    """Who a customer is and what she wants, for one that is played by a model."""
+    """Return the identity and wishes of a customer as an instruction for the model that plays her."""
     if "instruction" in data:
         return str(data["instruction"])
     who = data["customer"]
@@ -169,12 +171,12 @@ def _detail(wish: Wish) -> str:
 
 
 def holds_instructions(row: Row | None) -> bool:
-    """Whether a file has tau-bench's columns, by its first row."""
+    """Return whether a file has tau-bench's columns, judged by its first row."""
     return row is not None and {"instruction", "actions"} <= row.columns.keys()
 
 
 def require_wishes(task: Task) -> Task:
-    """A task of a file, with the data of our own; a ValueError says what it lacks."""
+    """Return the task of a file if its data is complete and playable. Raise `ValueError` with the reason if not."""
     data = task.data
     if lacking := [name for name in ("world", "customer", "wishes", "actions") if name not in data]:
         raise ValueError(f"has no {named(lacking)}; expected the data of a task of this shop, or tau-bench's columns")
@@ -190,7 +192,7 @@ def require_wishes(task: Task) -> Task:
 
 
 def task_of_row(row: Row) -> tuple[str, Task]:
-    """Its split, and a row as a task of our shop; a ValueError says what is wrong with it."""
+    """Return the split of a row, and the row as a task of this shop. Raise `ValueError` if it is not valid."""
     cells = row.columns
     instruction, actions, world = cells.get("instruction"), cells.get("actions"), cells.get("world", 0)
     if not isinstance(instruction, str) or not instruction.strip():
@@ -217,8 +219,8 @@ _LOOKS = ("find_customer", "get_order", "get_product", "ask_customer")
 
 
 def _action(cell: Any) -> Action | None:
-    """One of CHANGES with its arguments; None for a tool that changes nothing."""
-    if isinstance(cell, list | tuple) and len(cell) == 2:  # As our own tasks have them.
+    """Return the name of an operation in CHANGES with its arguments; None for a tool that changes nothing."""
+    if isinstance(cell, list | tuple) and len(cell) == 2:  # The form in generated tasks.
         cell = {"name": cell[0], "arguments": cell[1]}
     if not isinstance(cell, dict):
         raise ValueError(f"has {describe(cell)} among its actions; expected an object with name and arguments")

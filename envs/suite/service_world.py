@@ -1,8 +1,8 @@
 """The shop that `service` is about: customers, orders, stock, what can be done with them, and what the policy forbids.
 
-Everything is in one plain dict, drawn from a number, so a task holds that number. Operations do what they are told,
-forbidden or not, as the programs of a real shop do; only what cannot be is refused (an order that does not exist).
-`forbids` is the policy. Left out: who asks for what (`service_requests`).
+Everything is in one plain dict, drawn from a number, so a task holds that number. Operations are performed, forbidden
+or not, as in the programs of a real shop; only the impossible is refused (an order that does not exist).
+`forbids` is the policy. Left out: the wishes (`service_requests`).
 """
 
 import json
@@ -24,9 +24,9 @@ RETURN_DAYS = {"basic": 30, "gold": 60}
 LATE_DAYS = 10
 VOUCHER = {"basic": 10, "gold": 20}
 CHANGES = ("cancel_order", "change_address", "exchange_item", "return_item", "give_voucher", "refuse")
-"""Names of operations that change something, which tools share."""
+"""Names of the operations that change the database. The tools have the same names."""
 IDENTITY, CANCEL, ADDRESS, EXCHANGE, RETURN, LATE = 1, 2, 3, 4, 5, 6
-"""Numbers of the rules."""
+"""Numbers of the rules of the policy."""
 RULES = {
     IDENTITY: "Verify the customer first: ask for e-mail and postcode, and find_customer must know both. Who cannot be "
     "verified is refused by this rule, and so is everybody who wants something done with another's order.",
@@ -42,41 +42,41 @@ Database = dict[str, dict[str, Any]]
 
 
 class Shop:
-    """The operations over a database. What cannot be done is a ToolError, and then nothing is changed."""
+    """The operations on a database. An impossible operation raises `ToolError` and changes nothing."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
 
     def customer(self, email: str, postcode: str) -> tuple[str, dict[str, Any]]:
-        """Number and record of the customer with both."""
-        wanted = (email.strip().lower(), postcode.replace(" ", "").lower())
-        for number, one in self.database["customers"].items():
-            if (one["email"], one["postcode"].lower()) == wanted:
-                return number, one
+        """Return the number and the record of the customer with this e-mail and postcode."""
+        identity = (email.strip().lower(), postcode.replace(" ", "").lower())
+        for number, record in self.database["customers"].items():
+            if (record["email"], record["postcode"].lower()) == identity:
+                return number, record
         raise ToolError("there is no customer with this e-mail and this postcode")
 
     def order(self, number: int) -> dict[str, Any]:
-        found: dict[str, Any] | None = self.database["orders"].get(str(number))
-        if found is None:
+        record: dict[str, Any] | None = self.database["orders"].get(str(number))
+        if record is None:
             raise ToolError(f"there is no order {number}")
-        return found
+        return record
 
     def product(self, name: str) -> dict[str, dict[str, int]]:
-        """Its colours, with price and stock."""
-        wanted = name.strip().lower()
-        found = {item: one for item, one in self.database["stock"].items() if wanted in (item, item.split()[1])}
-        if not found:
+        """Return the items of a product, one for each colour, with price and stock."""
+        query = name.strip().lower()
+        colours = {item: entry for item, entry in self.database["stock"].items() if query in (item, item.split()[1])}
+        if not colours:
             raise ToolError(f"there is no product {name[:40]!r}; there are {', '.join(PRODUCTS)}")
-        return found
+        return colours
 
     def cancel_order(self, order: int) -> str:
-        found = self.order(order)
-        if found["state"] == "cancelled":
+        record = self.order(order)
+        if record["state"] == "cancelled":
             raise ToolError("it is cancelled already")
-        found["state"] = "cancelled"
-        for item in found["items"]:
+        record["state"] = "cancelled"
+        for item in record["items"]:
             self.database["stock"][item]["stock"] += 1
-        return self._pay_back(order, sum(found["items"].values()), found["paid_by"])
+        return self._pay_back(order, sum(record["items"].values()), record["paid_by"])
 
     def change_address(self, order: int, street: str) -> str:
         self.order(order)["street"] = " ".join(street.split()).strip(".,").title()
@@ -97,48 +97,48 @@ class Shop:
         items = self._holding(order, item)
         if refund_to not in ("card", "voucher"):
             raise ToolError(f"refund_to is {refund_to!r:.40}; expected 'card' or 'voucher'")
-        found, name = self.order(order), item.strip().lower()
-        found["returned"] = sorted([*found["returned"], name])
+        record, name = self.order(order), item.strip().lower()
+        record["returned"] = sorted([*record["returned"], name])
         return self._pay_back(order, items.pop(name), refund_to)
 
     def give_voucher(self, order: int, amount: int) -> str:
-        found = self.order(order)
+        record = self.order(order)
         if not 1 <= amount <= 100:
             raise ToolError(f"a voucher of {amount}; expected 1 to 100")
-        found["compensated"] += amount
+        record["compensated"] += amount
         return self._pay_back(order, amount, "voucher")
 
     def refuse(self, order: int, rule: int) -> str:
         if rule not in RULES:
             raise ToolError(f"there is no rule {rule}; expected 1 to {len(RULES)}")
-        found = self.order(order)
-        found["refused"] = sorted({*found["refused"], rule})
+        record = self.order(order)
+        record["refused"] = sorted({*record["refused"], rule})
         return "noted"
 
     def _holding(self, order: int, item: str) -> dict[str, int]:
-        """The items of an order that holds this one."""
+        """Return the items of an order. Raise `ToolError` if `item` is not among them."""
         items: dict[str, int] = self.order(order)["items"]
         if item.strip().lower() not in items:
             raise ToolError(f"order {order} has no {item[:40]!r}; it has {', '.join(items) or 'nothing'}")
         return items
 
     def _pay_back(self, order: int, amount: int, to: str) -> str:
-        found = self.order(order)
+        record = self.order(order)
         if to == "voucher":
-            self.database["customers"][found["customer"]]["voucher"] += amount
+            self.database["customers"][record["customer"]]["voucher"] += amount
         else:
-            found["paid_back"] += amount
+            record["paid_back"] += amount
         return f"done: {amount} to the {to}"
 
 
 def perform(shop: Shop, name: str, arguments: Mapping[str, Any]) -> str:
-    """Do one of CHANGES."""
+    """Perform one of the operations in CHANGES, and return its result text."""
     operation: Callable[..., str] = getattr(shop, name)
     return operation(**arguments)
 
 
 def forbids(shop: Shop, name: str, arguments: Mapping[str, Any], verified: Collection[str]) -> int | None:
-    """The rule that forbids a change, None where it is allowed; `verified` are numbers of customers."""
+    """Return the number of the rule that forbids a change, or None. `verified` holds the numbers of customers."""
     order = shop.order(arguments["order"])
     tier = shop.database["customers"][order["customer"]]["tier"]
     pending = order["state"] == "pending"
@@ -161,7 +161,7 @@ def forbids(shop: Shop, name: str, arguments: Mapping[str, Any], verified: Colle
 
 
 def outcome(number: int, actions: Collection[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
-    """What actions change in a world; a ToolError where one of them cannot be done."""
+    """Return what the actions change in a world. Raise `ToolError` if one of them is impossible."""
     shop = Shop(draw_world(number))
     for name, arguments in actions:
         perform(shop, name, arguments)
@@ -169,24 +169,24 @@ def outcome(number: int, actions: Collection[tuple[str, Mapping[str, Any]]]) -> 
 
 
 def changes(number: int, now: Database) -> dict[str, Any]:
-    """What differs from a world as it was drawn, by table, key and field."""
-    found: dict[str, Any] = {}
+    """Return the values that differ from the initial world, by `table.key.field`."""
+    differences: dict[str, Any] = {}
     for table, rows in draw_world(number).items():
         for key, row in rows.items():
-            found |= {f"{table}.{key}.{field}": now[table][key][field] for field in row
+            differences |= {f"{table}.{key}.{field}": now[table][key][field] for field in row
                       if now[table][key][field] != row[field]}  # fmt: skip
-    return found
+    return differences
 
 
 def draw_world(number: int) -> Database:
-    """A database of the caller's own."""
+    """Draw the database of a world. Each caller gets its own copy."""
     database: Database = json.loads(_drawn(number))
     return database
 
 
 @lru_cache(maxsize=1024)
 def _drawn(number: int) -> str:
-    rng = Random(number)  # A tenth of the time that numpy takes for single draws.
+    rng = Random(number)  # Ten times as fast as numpy for single draws.
     prices = {product: rng.randrange(10, 90) for product in PRODUCTS}
     stock = {
         f"{colour} {product}": {"price": prices[product], "stock": rng.randrange(3)}

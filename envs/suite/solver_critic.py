@@ -26,7 +26,7 @@ from palaestra.formats import ParsedCall, hermes
 
 SOLVER, CRITIC = "solver_0", "critic_0"
 MAX_QUOTE = 1000
-"""Letters of one seat's words that another gets to read."""
+"""Longest part of one seat's text that another seat reads, in characters."""
 
 
 class SolverCritic(Game):
@@ -39,7 +39,7 @@ class SolverCritic(Game):
     parts = {"success": RewardPart(), "first": RewardPart(weight=0.0)}  # noqa: RUF012
 
     def task(self, rng: np.random.Generator) -> Task:
-        """Two factors below a hundred."""
+        """Draw a product of two factors below a hundred."""
         a, b = rng.integers(100, size=2)
         return Task(prompt=f"What is {a} * {b}?", answer=str(a * b))
 
@@ -56,31 +56,31 @@ class SolverCritic(Game):
 
 
 def quoted(text: str | None) -> str:
-    """What a seat said, as another reads it."""
+    """Return the text of a seat as another seat reads it: clipped, with a placeholder if empty."""
     return clip(text, MAX_QUOTE) if text else "(nothing)"
 
 
 def agrees(verdict: str | None) -> bool | None:
-    """Whether a verdict begins with Agree or Disagree; None for anything else."""
-    found = re.match(r"\W*(agree|disagree)\b", verdict or "", re.IGNORECASE)
-    return None if found is None else found[1].lower() == "agree"
+    """Return True for a verdict that begins with Agree, False for Disagree, None for anything else."""
+    match = re.match(r"\W*(agree|disagree)\b", verdict or "", re.IGNORECASE)
+    return None if match is None else match[1].lower() == "agree"
 
 
 def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate: float = 1.0) -> str:
     """Play either seat by rule; the system text says which. With probability 1 - tool_rate, guess instead of a call."""
-    asked = [message["content"] for message in messages if message["role"] == "user"]
+    prompts = [message["content"] for message in messages if message["role"] == "user"]
     since = max(at for at, message in enumerate(messages) if message["role"] == "user")
     replies = [message["content"] for message in messages[since:] if message["role"] == "tool"]
-    product = re.search(r"\d+ \* \d+", asked[0])
+    product = re.search(r"\d+ \* \d+", prompts[0])
     if messages[0]["content"] != SolverCritic.system[CRITIC]:
-        if len(asked) > 1 and agrees(asked[-1]):
+        if len(prompts) > 1 and agrees(prompts[-1]):
             return next(str(m["content"]) for m in reversed(messages) if m["role"] == "assistant")
         if replies:
             return str(replies[-1])
         if product is None or rng.random() >= tool_rate:
             return str(rng.integers(10_000))
     elif replies or product is None or rng.random() >= tool_rate:
-        claim = final_answer(asked[0].partition("\n")[2])
+        claim = final_answer(prompts[0].partition("\n")[2])
         fits = claim == replies[-1] if replies else rng.random() < 0.5
         return "Agree." if fits else "Disagree."
     return hermes.render([ParsedCall("calculator", {"expression": product[0]})])

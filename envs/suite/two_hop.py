@@ -1,4 +1,4 @@
-"""Two searches, the second for what the first one found, in a small world drawn anew for every task.
+"""Two searches, the second about the result of the first, in a small world that is drawn for every task.
 
 A task:      What is the mayor of the city where Bado was born?
 An episode:  <tool_call>{"name": "search", "arguments": {"query": "Bado born"}}</tool_call>
@@ -34,7 +34,7 @@ QUESTIONS = (
     "What is the {relation} of the city where {person} was born?",
     "{person} was born in a city. What is its {relation}?",
 )
-"""Two ways to ask, so that every name is asked about in training, though a fifth of the questions is held out."""
+"""Two forms of the question, so that training covers every name although a fifth of the questions is held out."""
 _ASKED = [re.compile(re.escape(q).replace(r"\{", "(?P<").replace(r"\}", r">\w+)")) for q in QUESTIONS]
 
 
@@ -45,14 +45,14 @@ class TwoHop(ToolEnv):
     max_turns = 4
 
     def task(self, rng: np.random.Generator) -> Task:
-        """People, cities and what the cities have, all names different."""
+        """Draw people, cities and facts of the cities. All names differ."""
         names = [NAMES[at] for at in rng.permutation(len(NAMES))]
-        people, cities, rest = names[:PEOPLE], names[PEOPLE : PEOPLE + CITIES], names[PEOPLE + CITIES :]
+        people, cities, others = names[:PEOPLE], names[PEOPLE : PEOPLE + CITIES], names[PEOPLE + CITIES :]
         born = {person: cities[at] for person, at in zip(people, rng.integers(CITIES, size=PEOPLE), strict=True)}
         facts = {f"{person} born": city for person, city in born.items()}
         for number, city in enumerate(cities):
             for offset, relation in enumerate(RELATIONS):
-                facts[f"{city} {relation}"] = rest[number * len(RELATIONS) + offset]
+                facts[f"{city} {relation}"] = others[number * len(RELATIONS) + offset]
         relation = RELATIONS[rng.integers(len(RELATIONS))]
         return Task(
             prompt=QUESTIONS[rng.integers(len(QUESTIONS))].format(relation=relation, person=people[0]),
@@ -61,7 +61,7 @@ class TwoHop(ToolEnv):
         )
 
     def read_tasks(self, path: str, split: str) -> Sequence[Task]:
-        """Tasks with their facts: without them every search would fail."""
+        """Read tasks. Each needs its facts, because without them every search would fail."""
         tasks = load_tasks(path, split)
         if any("facts" not in task.data for task in tasks):
             raise UsageError(
@@ -73,13 +73,13 @@ class TwoHop(ToolEnv):
     def search(self, query: str) -> str:
         """Look up one fact: "Name relation", where the relation is born, mayor, river or country."""
         facts: dict[str, str] = self.problem.data["facts"]
-        found = facts.get(" ".join(query.split()))
-        if found is None:
+        fact = facts.get(" ".join(query.split()))
+        if fact is None:
             raise ToolError("no result")
-        return found
+        return fact
 
     def reward(self, attempt: Attempt) -> float:
-        """The name, bare or after "Answer:"."""
+        """Score the name, bare or after "Answer:"."""
         return float(final_answer(attempt.answer) == attempt.task.answer)
 
 
@@ -87,13 +87,13 @@ def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate
     """Play by rule: two searches, then the second reply. With probability 1 - tool_rate, guess at once."""
     replies = [message["content"] for message in messages if message["role"] == "tool"]
     question = next(message["content"] for message in messages if message["role"] == "user")
-    found = next((match for asked in _ASKED if (match := asked.fullmatch(question))), None)
-    if found is None:
+    match = next((match for pattern in _ASKED if (match := pattern.fullmatch(question))), None)
+    if match is None:
         raise UnknownTask(question)
     lost = any(reply not in NAMES for reply in replies)
     if lost or (not replies and rng.random() >= tool_rate):
         return f"{MARK} {NAMES[rng.integers(len(NAMES))]}"
     if len(replies) >= 2:
         return f"{MARK} {replies[-1]}"
-    query = f"{replies[0]} {found['relation']}" if replies else f"{found['person']} born"
+    query = f"{replies[0]} {match['relation']}" if replies else f"{match['person']} born"
     return hermes.render([ParsedCall("search", {"query": query})])

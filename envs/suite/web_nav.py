@@ -1,4 +1,4 @@
-"""Questions about a web site that the agent walks with a browser; the answer stands so many clicks from its home page.
+"""Questions about a web site that the agent visits with a browser; the answer is `depth` clicks from the home page.
 
 A task:      What is the head of the department Kemu?
 An episode:  <tool_call>{"name": "find", "arguments": {"text": "Kemu"}}</tool_call>
@@ -45,7 +45,7 @@ WEBWALKER = ("question", "answer", "root_url")
 
 
 class Place(NamedTuple):
-    """Where a fact stands: the links that lead there, and what the fact is called."""
+    """Location of a fact: the links that lead to it, and its relation."""
 
     relation: str
     department: str
@@ -64,14 +64,14 @@ _ASKED = [re.compile(re.escape(one).replace(r"\{\}", _PLACE)) for one in (*QUEST
 
 
 class SiteBrowser(WebBrowser):
-    """A browser on the task's site."""
+    """Browser that shows the site of the task."""
 
     def sites(self, task: Task) -> Mapping[str, Site]:
-        """The generated one; the site of a published question is on the network."""
+        """Return the generated site; nothing for a published question, whose site is on the network."""
         return {HOST: site_of(task)} if "world" in task.data else {}
 
     def home(self, task: Task) -> str:
-        """Where the walk begins."""
+        """Return the address of the home page."""
         return str(task.data.get("root_url", f"http://{HOST}/"))
 
 
@@ -81,7 +81,7 @@ class WebNav(ToolEnv):
     system = "The browser stands on the site's home page. End with Answer: VALUE"
     max_turns = 32
     chance = 0.03
-    """Names are one of 64."""
+    """Success rate of guessing: a name is one of 64."""
     parts = {"success": RewardPart(), "f1": RewardPart(weight=0.0)}  # noqa: RUF012
 
     def __init__(
@@ -106,41 +106,41 @@ class WebNav(ToolEnv):
         self.toolkits = in_browser(browser, SiteBrowser)
 
     def task(self, rng: np.random.Generator) -> Task:
-        """A site, and one or two places in it."""
+        """Draw a site, and one or two facts in it."""
         data = {"world": int(rng.integers(2**31)), "size": self.size}
-        site, found = Institute(data["world"], self.size), list[tuple[Place, str]]()
+        site, facts = Institute(data["world"], self.size), list[tuple[Place, str]]()
         depth = int(rng.integers(self.depths[0], self.depths[1] + 1))
-        while len(found) < self.sources:
-            one = _draw(site, depth, rng, adds=self.sources > 1)
-            if one not in found:
-                found.append(one)
+        while len(facts) < self.sources:
+            fact = _draw(site, depth, rng, adds=self.sources > 1)
+            if fact not in facts:
+                facts.append(fact)
         templates = QUESTIONS if self.sources == 1 else SUMS
-        prompt = templates[rng.integers(len(templates))].format(*(place for place, _ in found))
-        values = [value for _, value in found]
+        prompt = templates[rng.integers(len(templates))].format(*(place for place, _ in facts))
+        values = [value for _, value in facts]
         answer = values[0] if self.sources == 1 else str(sum(map(int, values)))
         return Task(prompt=prompt, answer=answer, data={**data, "depth": depth})
 
     def read_tasks(self, path: str, split: str) -> Sequence[Task] | None:
-        """Also a file with WebWalkerQA's columns."""
+        """Read a file with WebWalkerQA's columns; return None for any other file."""
         first = next(read_rows(path)[1], None)
         if first is None or "root_url" not in map(str.lower, first.columns):
             return None
         return published(path, split, _walked, lambda task: task)
 
     def reward(self, attempt: Attempt) -> Mapping[str, float]:
-        """The value, bare or after "Answer:"."""
+        """Score the value, bare or after "Answer:"."""
         answer, expected = final_answer(attempt.answer), str(attempt.task.answer)
         f1 = token_f1(answer, expected)
         return {"success": f1 if "root_url" in attempt.task.data else float(exact_match(answer, expected)), "f1": f1}
 
     def explain(self, attempt: Attempt) -> str:
-        """What was read, and the rule that compares it."""
+        """Return what was read from the answer, and the rule that compares it."""
         how = "token F1" if "root_url" in attempt.task.data else "compared as words"
         return reading(final_answer(attempt.answer), "the last Answer: or else the whole answer", how)
 
 
 def site_of(task: Task) -> Institute:
-    """The site that a generated task is about."""
+    """Return the site of a generated task."""
     return Institute(int(task.data["world"]), int(task.data["size"]))
 
 
@@ -152,14 +152,14 @@ def _range(depth: int | str) -> tuple[int, int]:
 
 
 def _draw(site: Institute, depth: int, rng: np.random.Generator, adds: bool) -> tuple[Place, str]:
-    """A place so many clicks away, and the fact that stands there; one that can be added up."""
+    """Draw a location `depth` clicks away, and its fact. With `adds` the fact is a number that can be summed."""
     at = int(rng.integers(site.size))
     kind = "" if depth == 1 else list(LISTS)[rng.integers(len(LISTS))]
     relations = list(LISTS[kind] if kind else DEPARTMENT)
     if kind:
         relations = relations[:1] if depth == 2 else relations[1:]
     if adds:
-        relations = [one for one in relations if one in AMOUNTS]
+        relations = [relation for relation in relations if relation in AMOUNTS]
     relation = relations[rng.integers(len(relations))]
     entry = int(rng.integers(site.size)) + (site.size if depth == DEEPEST else 0) if kind else 0
     name = site.entries(at, kind)[entry] if kind else ""
@@ -167,7 +167,7 @@ def _draw(site: Institute, depth: int, rng: np.random.Generator, adds: bool) -> 
 
 
 def _walked(row: Row) -> tuple[str, Task]:
-    """A row of WebWalkerQA: the split where no column says one, and the task. A ValueError says what is wrong."""
+    """Return the default split and the task of a row of WebWalkerQA. Raise `ValueError` if the row is not valid."""
     cells = {name.lower(): value for name, value in row.columns.items()}
     texts = [cells.get(name) for name in WEBWALKER]
     if not all(isinstance(text, str) and text.strip() for text in texts):
@@ -181,7 +181,7 @@ def _walked(row: Row) -> tuple[str, Task]:
 
 
 def _walk(places: Sequence[Place]) -> Walk:
-    """Follow the links that the question names; what is not on a page is on the next one."""
+    """Follow the links that the question names, with "Next page" where an entry is missing, and return the value."""
     values = []
     for at, place in enumerate(places):
         for label in ("Home" if at else "", place.department, place.kind.capitalize()):
@@ -204,12 +204,12 @@ def _walk(places: Sequence[Place]) -> Walk:
 def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate: float = 1.0) -> str:
     """Play by rule: find the links that the question names, then the fact. With probability 1 - tool_rate, guess."""
     question = asked(messages)
-    found = next((found for one in _ASKED if (found := one.fullmatch(question))), None)
-    if found is None:
+    match = next((match for pattern in _ASKED if (match := pattern.fullmatch(question))), None)
+    if match is None:
         raise UnknownTask(question)
     turn = None
     if messages[-1]["role"] == "tool" or rng.random() < tool_rate:
-        cells = [cell or "" for cell in found.groups()]
+        cells = [cell or "" for cell in match.groups()]
         places = [Place(cells[at], cells[at + 3], cells[at + 2], cells[at + 1]) for at in range(0, len(cells), 4)]
         turn = next_turn(_walk(places), messages, f"{MARK} ")
     return turn or f"{MARK} {NAMES[rng.integers(len(NAMES))]}"

@@ -1,4 +1,4 @@
-"""The site that questions of `web_nav` are about: an institute with departments, their lists, and what stands in them.
+"""The site that questions of `web_nav` are about: an institute with departments, their lists, and the entries in them.
 
     /                           menu, departments
     /d/3                        a department: a table of facts, its four lists
@@ -6,8 +6,8 @@
     /d/3/people/11              an entry: a table of its facts
     /about, /news, /news/1      what leads nowhere
 
-Every fact and name is a hash of the world's number and the place where it stands, so a page is made when it is asked
-for, and a task holds that number instead of pages. Two entries in a row of a list have nearly the same name.
+Every fact and name is a hash of the world's number and its place in the site, so a page is made when it is
+requested, and a task holds that number instead of pages. Two entries in a row of a list have nearly the same name.
 Left out: the questions.
 """
 
@@ -23,10 +23,10 @@ from palaestra.envs.browser.site import SiteRequest, SiteResponse
 from palaestra.envs.suite.two_hop import NAMES
 
 LIST_PAGES = 2
-"""Pages of a list."""
+"""Number of pages of a list."""
 _MONTHS = ("January", "March", "April", "May", "July", "August", "October", "December")
 Draw = Callable[[int], str]
-"""A value from a large number."""
+"""Function that turns a hash into a value."""
 
 
 def _amount(number: int) -> str:
@@ -46,17 +46,17 @@ def _day(number: int) -> str:
 
 
 DEPARTMENT: Mapping[str, Draw] = {"head": _name, "building": _name, "town": _name, "budget": _amount}
-"""The facts of a department."""
+"""Facts of a department, by relation."""
 LISTS: Mapping[str, Mapping[str, Draw]] = {
     "people": {"grant": _amount, "room": _room, "mentor": _name, "bonus": _amount},
     "events": {"fee": _amount, "day": _day, "host": _name, "attendance": _amount},
     "products": {"price": _amount, "code": _room, "maker": _name, "stock": _amount},
     "documents": {"length": _amount, "shelf": _room, "author": _name, "circulation": _amount},
 }
-"""The facts of a list's entries. The first stands in the list, too."""
+"""Facts of the entries of each list, by relation. The list itself shows the first one."""
 LISTED = frozenset(next(iter(facts)) for facts in LISTS.values())
 AMOUNTS = frozenset(name for facts in (DEPARTMENT, *LISTS.values()) for name, draw in facts.items() if draw is _amount)
-"""Facts that can be added up."""
+"""Relations whose facts are numbers that can be summed."""
 
 
 def _hash(*place: object) -> int:
@@ -65,17 +65,17 @@ def _hash(*place: object) -> int:
 
 @lru_cache(maxsize=4096)
 def _names(*place: object) -> Sequence[str]:
-    """All names, in an order of this place's own."""
+    """Return all names, in an order that depends on this place."""
     return [NAMES[at] for at in np.random.default_rng(_hash(*place)).permutation(len(NAMES))]
 
 
 @dataclass(frozen=True)
 class Institute:
-    """One site. It has no state: all its pages follow from its number. As a `Site` it answers requests."""
+    """The generated site. It has no state: its number determines all pages. It implements `Site`."""
 
     number: int
     size: int
-    """Departments, and entries on a page of a list."""
+    """Number of departments, and of entries on a page of a list."""
 
     def __deepcopy__(self, memo: object) -> "Institute":
         return self
@@ -88,7 +88,7 @@ class Institute:
         return _names(self.number)[at]
 
     def entries(self, department: int, kind: str) -> list[str]:
-        """The names of a list's entries; each shares its first part with a neighbour."""
+        """Return the names of a list's entries. Each shares its first part with a neighbour."""
         firsts, lasts = _names(self.number, department, kind), _names(self.number, department, kind, "last")
         count = self.size * LIST_PAGES
         if kind == "people":
@@ -98,12 +98,12 @@ class Institute:
         return [f"{firsts[at // 2]} {word} {number + at % 2}" for at, number in enumerate(numbers)]
 
     def fact(self, relation: str, department: int, kind: str = "", entry: int = 0) -> str:
-        """What stands on a department's page, or in an entry of its list."""
+        """Return a fact of a department, or of an entry of one of its lists."""
         draws = LISTS[kind] if kind else DEPARTMENT
         return draws[relation](_hash(self.number, department, kind, entry, relation))
 
     def respond(self, request: SiteRequest) -> SiteResponse:
-        """The page of an address."""
+        """Return the page of an address."""
         steps = request.path.strip("/").split("/")
         try:
             match steps:
@@ -162,7 +162,7 @@ class Institute:
 
 
 def _within(text: str, end: int) -> int:
-    """A number below `end`."""
+    """Return the number in a text. Raise `ValueError` if it is not below `end`."""
     if not (text.isascii() and text.isdigit() and len(text) < 6 and int(text) < end):
         raise ValueError(f"there is no {text!r} here")
     return int(text)

@@ -1,4 +1,4 @@
-"""Buy what is asked for in a web shop: search, choose options, fill forms. What counts is what its orders hold.
+"""Buy what is asked for in a web shop: search, choose options, fill forms. Only the contents of the orders count.
 
 A task:      Buy a kettle: waterproof, foldable; red, large; for at most $45.00. Take 2. Ship to ...
 An episode:  <tool_call>{"name": "type", "arguments": {"number": 3, "text": "kettle waterproof foldable"}}</tool_call>
@@ -42,19 +42,19 @@ _ASKED = re.compile(
 
 
 class ShopBrowser(WebBrowser):
-    """A browser on the task's shop."""
+    """Browser that shows the shop of the task."""
 
     def sites(self, task: Task) -> Mapping[str, Site]:
-        """A shop of this episode's own."""
+        """Return a new shop for this episode."""
         products = task.data.get("products")
         return {HOST: Shop(read_catalogue(products) if products else draw_catalogue(int(task.data["world"])))}
 
     def home(self, task: Task) -> str:
-        """Where the search is."""
+        """Return the address of the home page, with the search form."""
         return f"http://{HOST}/"
 
     def final(self) -> Mapping[str, Any]:
-        """What was ordered, by whatever customer."""
+        """Return the orders of all customers."""
         shop = self.served[HOST]
         assert isinstance(shop, Shop)
         return {"orders": shop.orders}
@@ -66,7 +66,7 @@ class WebShop(ToolEnv):
     system = "Use the browser to buy what is asked for, exactly that and nothing else. Then say Done."
     max_turns = 48
     parts = {"success": RewardPart(weight=0.8), "match": RewardPart(weight=0.2)}  # noqa: RUF012
-    ceiling = 0.2  # For the right thing to a wrong address.
+    ceiling = 0.2  # Reward of the right product with a wrong address.
 
     def __init__(
         self,
@@ -85,27 +85,27 @@ class WebShop(ToolEnv):
         self.toolkits = in_browser(browser, ShopBrowser)
 
     def task(self, rng: np.random.Generator) -> Task:
-        """A shop, and a wish that one of its products fits."""
+        """Draw a shop, and a goal that one of its products fits."""
         world = int(rng.integers(2**31))
         products = [*draw_catalogue(world).products.values()]
         product = products[rng.integers(len(products))]
         attributes = [product.attributes[at] for at in rng.permutation(len(product.attributes))[:2]]
         options = [values[rng.integers(len(values))] for values in product.options.values()]
-        most, quantity = -(-product.price // 500) * 500, int(rng.integers(1, 4))
+        max_price, quantity = -(-product.price // 500) * 500, int(rng.integers(1, 4))
         first, last, street, city = (NAMES[at] for at in rng.integers(len(NAMES), size=4))
         address = dict(zip(ADDRESS, (f"{first} {last}", f"{street} {rng.integers(1, 99)}", city), strict=True))
         prompt = PROMPT.format(
-            kind=product.query, attributes=", ".join(attributes), options=", ".join(options), most=money(most),
+            kind=product.query, attributes=", ".join(attributes), options=", ".join(options), most=money(max_price),
             quantity=quantity, **address,
         )  # fmt: skip
         goal = {
             "title": product.query, "query": product.query, "category": "", "attributes": attributes,
-            "options": options, "most": most, "quantity": quantity, "address": address,
+            "options": options, "most": max_price, "quantity": quantity, "address": address,
         }  # fmt: skip
         return Task(prompt=prompt, data={"world": world, "goal": goal})
 
     def read_tasks(self, path: str, split: str) -> Sequence[Task] | None:
-        """Also WebShop's goals, for the catalogue that `products` names."""
+        """Read WebShop's goals for the catalogue in `products`; None for any other file."""
         if not holds_goals(path):
             return None
         if self.products is None:
@@ -113,7 +113,7 @@ class WebShop(ToolEnv):
         return read_goals(path, split, self.products)
 
     def reward(self, attempt: Attempt) -> Mapping[str, float]:
-        """What the orders are worth."""
+        """Score the orders: exact success, and WebShop's match."""
         goal, orders = attempt.task.data["goal"], attempt.final["orders"]
         lines = [line for order in orders for line in order["lines"]]
         if len(lines) != 1 or lines[0]["quantity"] != goal.get("quantity", 1):
@@ -123,7 +123,7 @@ class WebShop(ToolEnv):
         return {"success": float(match == 1.0 and there), "match": match}
 
     def explain(self, attempt: Attempt) -> str:
-        """What was ordered."""
+        """List the orders."""
         lines = [
             f"{line['quantity']} {line['title']} ({', '.join(line['chosen'].values())}) at {money(line['price'])} to "
             + ", ".join(order["address"].values())
@@ -138,7 +138,7 @@ _LIST = re.compile(r"\[(\d+):select [^\]]*; options: ([^\]]*)\]")
 
 
 def _shopping(wanted: Mapping[str, str]) -> Walk:
-    """Search, look at what is cheap enough, buy the first that fits."""
+    """Search, open the results that are cheap enough, and buy the first that fits."""
     attributes, options = wanted["attributes"].split(", "), wanted["options"].split(", ")
     home = yield "find", {"text": "Search"}
     yield "type", {"number": number_of(home, "field", "Search"), "text": f"{wanted['kind']} {' '.join(attributes)}"}
@@ -150,13 +150,13 @@ def _shopping(wanted: Mapping[str, str]) -> Walk:
                 if set(attributes) <= set(re.findall(r"^- (.+)$", page, re.MULTILINE)):
                     choices = [_choice(page, value) for value in options]
                     if None not in choices:
-                        return (yield from _buy(page, [one for one in choices if one], wanted))
+                        return (yield from _buy(page, [choice for choice in choices if choice], wanted))
                 yield "back", {}
         results = yield from follow("Next page")
 
 
 def _choice(page: str, value: str) -> tuple[str, Mapping[str, object]] | None:
-    """The call that chooses an option on a product's page; None where it is not offered."""
+    """Return the call that chooses an option on a product's page; None if the page does not offer it."""
     if f":radio {value} (" in page:
         return "click", {"number": number_of(page, "radio", value)}
     for number, offered in _LIST.findall(page):
@@ -166,7 +166,7 @@ def _choice(page: str, value: str) -> tuple[str, Mapping[str, object]] | None:
 
 
 def _buy(page: str, choices: Sequence[tuple[str, Mapping[str, object]]], wanted: Mapping[str, str]) -> Walk:
-    """From a product's page to an order."""
+    """Choose the options of the product, add it to the cart and place the order."""
     for name, arguments in choices:
         yield name, arguments
     yield "type", {"number": number_of(page, "field", "Quantity"), "text": wanted["quantity"]}
@@ -181,8 +181,8 @@ def _buy(page: str, choices: Sequence[tuple[str, Mapping[str, object]]], wanted:
 def demonstrate(messages: Sequence[Message], rng: np.random.Generator, tool_rate: float = 1.0) -> str:
     """Play by rule: search, choose, order. With probability 1 - tool_rate, say that it is done."""
     prompt = asked(messages)
-    wanted = _ASKED.fullmatch(prompt)
-    if wanted is None:
+    match = _ASKED.fullmatch(prompt)
+    if match is None:
         raise UnknownTask(prompt)
     goes_on = messages[-1]["role"] == "tool" or rng.random() < tool_rate
-    return (next_turn(_shopping(wanted.groupdict()), messages) if goes_on else None) or "Done."
+    return (next_turn(_shopping(match.groupdict()), messages) if goes_on else None) or "Done."

@@ -29,18 +29,18 @@ _ATTRIBUTES = ("instruction_attributes", "attributes")
 _OPTIONS = ("instruction_options", "goal_options", "options")
 _ANY_PRICE = 10_000
 _NO_BOUND = 1_000_000
-"""The released code's price_upper of a goal without one, in dollars."""
+"""Value of `price_upper`, in dollars, that means no price limit in the released code."""
 
 
 def holds_goals(path: str) -> bool:
-    """Whether a file holds goals, by its first row."""
+    """Return whether a file holds goals, judged by its first row."""
     first = next(read_rows(path)[1], None)
     return first is not None and any(name in first.columns for name in INSTRUCTIONS)
 
 
 @lru_cache(maxsize=4)
 def read_catalogue(path: str) -> Catalogue:
-    """The products of a file. A TaskFileError names the first row that is wrong."""
+    """Read the products of a file. Raise `TaskFileError` for the first invalid row."""
     unit, rows = read_rows(path)
     return Catalogue(_products(path, unit, rows))
 
@@ -69,26 +69,26 @@ def _product(cells: Mapping[str, Any]) -> Product:
         key, title, str(cells.get("query") or "").lower().strip(),
         round(float(prices[-1].replace(",", "")) * 100) if prices else _ANY_PRICE,
         _texts(cells.get("attributes") or []), _texts(cells.get("small_description") or []),
-        {name.lower(): _texts([one["value"] for one in values]) for name, values in choices.items() if values},
+        {name.lower(): _texts([choice["value"] for choice in values]) for name, values in choices.items() if values},
         str(cells.get("product_category") or ""), str(cells.get("full_description") or ""),
     )  # fmt: skip
 
 
 def _are_choices(values: object) -> bool:
     entries = values or []
-    return isinstance(entries, list) and all(isinstance(one, Mapping) and "value" in one for one in entries)
+    return isinstance(entries, list) and all(isinstance(entry, Mapping) and "value" in entry for entry in entries)
 
 
 def _texts(found: object) -> tuple[str, ...]:
-    """Texts from a list, the values of an object, or one text."""
+    """Return the texts of a list, of the values of an object, or of a single text."""
     values = [found] if isinstance(found, str) else list(found.values()) if isinstance(found, Mapping) else found
-    if not isinstance(values, Sequence) or not all(isinstance(one, str) for one in values):
+    if not isinstance(values, Sequence) or not all(isinstance(text, str) for text in values):
         raise ValueError(f"has {describe(found)}; expected a list of texts")
-    return tuple(one.strip() for one in values)
+    return tuple(text.strip() for text in values)
 
 
 def read_goals(path: str, split: str, products: str) -> list[Task]:
-    """The goals of a split, or of `all`, as tasks about the catalogue in the file `products`."""
+    """Read the goals of a split, or of `all`, as tasks about the catalogue in the file `products`."""
     catalogue = read_catalogue(products)
 
     def read(row: Row) -> tuple[str, Task]:

@@ -1,8 +1,8 @@
-"""What the shop of `web_shop` sells, and how well a purchase fits what was asked for.
+"""The products of the shop of `web_shop`, and how well a purchase fits its goal.
 
 `fit` is WebShop's reward (arXiv 2207.01206, section 3.3; `web_agent_site/engine/goal.py` of its code): the share of
 attributes, options and the price bound that fit, times how well the type does. Two parts of it are ours: words of
-titles are compared instead of nouns, and an attribute or option fits where all its words are there, not by fuzzy match.
+titles are compared instead of nouns, and an attribute or option fits if all its words are there, not by fuzzy match.
 
 Left out: WebShop's own goods (`web_shop_files`).
 """
@@ -25,7 +25,7 @@ ATTRIBUTES = (
 COLOURS = ("red", "blue", "green", "black", "white", "yellow")
 SIZES = ("small", "medium", "large", "extra large")
 MAKERS = 7
-"""Products of a kind."""
+"""Number of products of each kind."""
 _WORD = re.compile(r"\w+")
 
 
@@ -39,54 +39,54 @@ def words(text: str) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Product:
-    """One thing that is sold."""
+    """A product of the shop."""
 
     key: str
     title: str
     query: str
-    """What kind of thing it is."""
+    """Kind of the product."""
     price: int
-    """In cents."""
+    """Price in cents."""
     attributes: tuple[str, ...] = ()
     bullets: tuple[str, ...] = ()
-    """What its page says of it, its attributes among it."""
+    """Bullet points of the product's page, including its attributes."""
     options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     category: str = ""
-    """Levels, from wide to narrow, between ›."""
+    """Category levels from wide to narrow, separated by ›."""
     description: str = ""
 
     def plain(self) -> dict[str, Any]:
-        """What a reward reads of it."""
+        """Return the product as plain data for a reward, without its options."""
         return {name: value for name, value in asdict(self).items() if name != "options"}
 
     @cached_property
     def found_by(self) -> frozenset[str]:
-        """The words that a search finds it by."""
+        """Words of the product that a search matches."""
         return words(" ".join((self.title, self.query, *self.attributes, *self.bullets, self.description)))
 
 
 class Catalogue:
-    """All that a shop sells. It has no state."""
+    """All products of a shop. It never changes, so copies share it."""
 
     def __init__(self, products: Iterable[Product], number: int = 0) -> None:
         self.number = number
-        self.products: Mapping[str, Product] = {one.key: one for one in products}
-        self.kinds = sorted({one.query for one in self.products.values()})
+        self.products: Mapping[str, Product] = {product.key: product for product in products}
+        self.kinds = sorted({product.query for product in self.products.values()})
 
     def __deepcopy__(self, memo: object) -> "Catalogue":
         return self
 
     def search(self, query: str) -> list[Product]:
-        """Those that hold a word of the query, most words first; all for an empty one."""
-        wanted = words(query)
-        ranked = [(len(wanted & one.found_by), one) for one in self.products.values()]
-        found = [pair for pair in ranked if pair[0] or not wanted]
-        return [one for _, one in sorted(found, key=lambda pair: -pair[0])]
+        """Return products with a word of the query, most matching words first; all products for an empty query."""
+        query_words = words(query)
+        ranked = [(len(query_words & product.found_by), product) for product in self.products.values()]
+        matches = [pair for pair in ranked if pair[0] or not query_words]
+        return [product for _, product in sorted(matches, key=lambda pair: -pair[0])]
 
 
 @lru_cache(maxsize=256)
 def draw_catalogue(number: int) -> Catalogue:
-    """A generated one. Products of a kind share most of their attributes, so that several nearly fit."""
+    """Draw a catalogue. Products of a kind share most attributes, so several nearly fit a goal."""
     rng = np.random.default_rng(number)
     products = []
     for kind in KINDS:
@@ -108,26 +108,28 @@ def draw_catalogue(number: int) -> Catalogue:
 
 
 def fit(line: Mapping[str, Any], goal: Mapping[str, Any]) -> float:
-    """How well a line of an order fits a goal, from 0 to 1."""
+    """Return how well a line of an order fits a goal, from 0 to 1."""
     text = " ".join((line["title"], *line["bullets"], line["description"])).lower()
-    attributes = sum(_holds(line["attributes"], one) or one.lower() in text for one in goal["attributes"])
+    attributes = sum(_holds(line["attributes"], term) or term.lower() in text for term in goal["attributes"])
     chosen = list(line["chosen"].values())
-    options = sum(_holds(chosen, one) for one in goal["options"])
+    options = sum(_holds(chosen, term) for term in goal["options"])
     cheap = goal["most"] is None or line["price"] <= goal["most"]
-    asked = len(goal["attributes"]) + len(goal["options"]) + 1
-    return type_fit(line, goal) * (attributes + options + cheap) / asked
+    count = len(goal["attributes"]) + len(goal["options"]) + 1
+    return type_fit(line, goal) * (attributes + options + cheap) / count
 
 
 def _holds(texts: Iterable[str], wanted: str) -> bool:
-    """Whether one of the texts has the words of another, and no others."""
+    """Return whether one of the texts has exactly the words of `wanted`."""
     return any(words(text) == words(wanted) for text in texts)
 
 
 def type_fit(line: Mapping[str, Any], goal: Mapping[str, Any]) -> float:
-    """WebShop's factor for the type: 0, 0.1, 0.5 or 1, by the words of the titles, the query and the categories."""
-    wanted = words(goal["title"])
-    title = len(words(line["title"]) & wanted) / len(wanted) if wanted else 0.2
+    """Return WebShop's factor for the type (0, 0.1, 0.5 or 1), by the words of title, query and categories."""
+    title_words = words(goal["title"])
+    title = len(words(line["title"]) & title_words) / len(title_words) if title_words else 0.2
     if title < 0.1:
         return 0.1 if title else 0.0
-    shared = {one.strip() for one in line["category"].split("›")} & {one.strip() for one in goal["category"].split("›")}
+    shared = {level.strip() for level in line["category"].split("›")} & {
+        level.strip() for level in goal["category"].split("›")
+    }
     return 1.0 if line["query"] == goal["query"] or len(shared) >= 2 or title > 0.2 else 0.5

@@ -6,8 +6,8 @@
     /cart, /checkout            the cart of this customer, and the form for the address
     /orders/1003                an order, for the customer who placed it
 
-Prices come from the catalogue: whatever else a form holds is not read. A cart belongs to a cookie. Orders are what a
-reward looks at. Left out: the goods (`web_shop_goods`), accounts, payment, stock.
+Prices come from the catalogue: whatever else a form holds is not read. A cart belongs to a cookie. The reward reads
+the orders. Left out: the goods (`web_shop_goods`), accounts, payment, stock.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,15 +23,15 @@ from palaestra.envs.suite.web_shop_goods import Catalogue, Product, money
 COOKIE = "customer"
 ADDRESS = ("name", "street", "city")
 SHOWN = 8
-"""Results on a page."""
+"""Number of results on a page."""
 MAX_QUANTITY = 9
 MAX_LINES = 20
-"""Of a cart, and orders of an episode."""
+"""Largest number of lines in a cart, and of orders in an episode."""
 MAX_CUSTOMERS = 20
 MAX_TEXT = 80
-"""Characters of a field of the address."""
+"""Longest field of the address, in characters."""
 FIRST_ORDER = 1003
-"""Those before it were other customers'."""
+"""Number of the first order of an episode."""
 
 
 @dataclass
@@ -48,20 +48,20 @@ class Line:
 
 
 class Refused(Exception):
-    """What a customer cannot do; shown on the page."""
+    """Raised if a request cannot be done; the page shows the message."""
 
 
 @dataclass
 class Shop:
-    """One episode's shop: its customers' carts, and the orders that were placed."""
+    """The shop of one episode: the carts of its customers, and the orders."""
 
     catalogue: Catalogue
     carts: dict[str, list[Line]] = field(default_factory=dict)
     orders: list[dict[str, Any]] = field(default_factory=list)
-    """Plain data: the customer's cookie, the lines with their products, the address."""
+    """Orders as plain data: the customer's cookie, the lines with their products, the address."""
 
     def respond(self, request: SiteRequest) -> SiteResponse:
-        """The page of an address, or what became of a form."""
+        """Return the page of an address, or the result of a form."""
         customer = request.cookies.get(COOKIE, "")
         try:
             match request.method, *request.path.strip("/").split("/"):
@@ -87,26 +87,28 @@ class Shop:
             return _page("Not done", f"<p>{escape(str(refusal))}</p>", 400)
         return _page("404 Not Found", "<p>There is no such page.</p>", 404)
 
-    # Looking.
+    # Pages.
 
     def _departments(self) -> str:
-        links = (f"<li><a href='/search?kind={quote(one)}'>{escape(one)}</a></li>" for one in self.catalogue.kinds[:30])
+        links = (
+            f"<li><a href='/search?kind={quote(kind)}'>{escape(kind)}</a></li>" for kind in self.catalogue.kinds[:30]
+        )
         return f"<h2>Departments</h2><ul>{''.join(links)}</ul>"
 
     def _results(self, asked: Mapping[str, str]) -> SiteResponse:
-        query, kind, most = asked.get("q", ""), asked.get("kind", ""), _cents(asked.get("most", ""))
-        found = [
+        query, kind, max_price = asked.get("q", ""), asked.get("kind", ""), _cents(asked.get("most", ""))
+        products = [
             one
             for one in self.catalogue.search(query)
-            if kind in ("", one.query) and (most is None or one.price <= most)
+            if kind in ("", one.query) and (max_price is None or one.price <= max_price)
         ]
         page = _count(asked.get("page", "1")) or 1
         rows = "".join(
             f"<tr><td><a href='/product/{quote(one.key)}'>{escape(one.title)}</a></td><td>{money(one.price)}</td></tr>"
-            for one in found[SHOWN * (page - 1) : SHOWN * page]
+            for one in products[SHOWN * (page - 1) : SHOWN * page]
         )
         more = ""
-        if len(found) > SHOWN * page:
+        if len(products) > SHOWN * page:
             there = urlencode(
                 {**{name: asked[name] for name in ("q", "kind", "most") if name in asked}, "page": page + 1}
             )
@@ -125,7 +127,7 @@ class Shop:
         return _page(f"Results for {query}" if query else kind or "All products", f"{filters}{table}{more}")
 
     def _product(self, product: Product) -> SiteResponse:
-        bullets = "".join(f"<li>{escape(one)}</li>" for one in product.bullets)
+        bullets = "".join(f"<li>{escape(bullet)}</li>" for bullet in product.bullets)
         return _page(
             product.title,
             f"<p>Price: {money(product.price)}</p><ul>{bullets}</ul><p>{escape(product.description)}</p>"
@@ -135,7 +137,7 @@ class Shop:
             + "<p><label>Quantity <input name='quantity' value='1'></label></p><button>Add to cart</button></form>",
         )
 
-    # Buying.
+    # Forms.
 
     def _add(self, customer: str, form: Mapping[str, str]) -> SiteResponse:
         product = self.catalogue.products.get(form.get("product", ""))
@@ -217,12 +219,14 @@ def _page(title: str, body: str, status: int = 200) -> SiteResponse:
 
 
 def _chooser(name: str, values: Sequence[str]) -> str:
-    """Radio buttons for a few values, a list for more."""
+    """Return radio buttons for up to three values, a list for more."""
     field = f"name='option {escape(name)}'"
     if len(values) <= 3:
-        buttons = (f"<label><input type='radio' {field} value='{escape(one)}'> {escape(one)}</label>" for one in values)
+        buttons = (
+            f"<label><input type='radio' {field} value='{escape(value)}'> {escape(value)}</label>" for value in values
+        )
         return f"<p>{escape(name)}: {' '.join(buttons)}</p>"
-    options = "".join(f"<option>{escape(one)}</option>" for one in values)
+    options = "".join(f"<option>{escape(value)}</option>" for value in values)
     return f"<p><label>{escape(name)} <select {field}><option value=''>choose</option>{options}</select></label></p>"
 
 
@@ -232,13 +236,13 @@ def _lines(line: Line) -> str:
 
 
 def _count(text: str) -> int:
-    """A number; 0 for what is none."""
+    """Return the number in a text; 0 if it is not a whole number of at most six digits."""
     text = text.strip()
     return int(text) if text.isascii() and text.isdigit() and len(text) < 7 else 0
 
 
 def _cents(text: str) -> int | None:
-    """What a price filter says; None for nothing, or no price."""
+    """Return the price of a filter in cents; None if it is not a number."""
     try:
         return round(float(text) * 100)
     except (ValueError, OverflowError):

@@ -1,4 +1,4 @@
-"""How demonstrators of web environments play: a plan that yields calls, played from the start on the replies so far.
+"""Helpers for demonstrators of web environments: a plan yields calls, and is replayed on the replies so far.
 
 Left out: the plans (`web_nav`, `web_shop`).
 """
@@ -10,18 +10,18 @@ from palaestra.episode import Message
 from palaestra.formats import ParsedCall, hermes
 
 Calls = tuple[str, Mapping[str, object]]
-"""A tool's name, and its arguments."""
+"""Name of a tool, and its arguments."""
 Walk = Generator[Calls, str, str]
-"""Yields a call, is sent its reply, returns the answer; a ValueError where a page is not what it should be."""
+"""Generator that yields calls, receives replies and returns the answer. An unexpected page raises `ValueError`."""
 
 
 def asked(messages: Sequence[Message]) -> str:
-    """The question."""
+    """Return the question: the first message of the user."""
     return str(next(message["content"] for message in messages if message["role"] == "user"))
 
 
 def next_turn(walk: Walk, messages: Sequence[Message], mark: str = "") -> str | None:
-    """The turn that comes after these messages; None where the plan does not know on."""
+    """Return the turn that follows these messages; None if the plan fails on a page."""
     replies = [str(message["content"]) for message in messages if message["role"] == "tool"]
     try:
         name, arguments = next(walk)
@@ -35,14 +35,14 @@ def next_turn(walk: Walk, messages: Sequence[Message], mark: str = "") -> str | 
 
 
 def number_of(page: str, kind: str, name: str) -> int:
-    """The number of an element of a page, from the page's text."""
-    found = re.search(rf"\[(\d+):{kind} {re.escape(name)}(?=\]| =| \()", page)
-    if found is None:
+    """Return the number of an element in the text of a page. Raise `ValueError` if it is not there."""
+    match = re.search(rf"\[(\d+):{kind} {re.escape(name)}(?=\]| =| \()", page)
+    if match is None:
         raise ValueError(f"there is no {kind} {name!r} in {page[:100]!r}")
-    return int(found[1])
+    return int(match[1])
 
 
 def follow(label: str) -> Generator[Calls, str, str]:
-    """Look for a link on the page and click on it; the page that comes."""
+    """Find a link on the page and click on it. Return the new page."""
     line = yield "find", {"text": label}
     return (yield "click", {"number": number_of(line, "link", label)})

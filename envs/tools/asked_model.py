@@ -1,6 +1,6 @@
-"""A served model that tools ask: one for all episodes of a process, so that its rate limits and connections are shared.
+"""A served model for tools, shared by all episodes of a process, so that they share its rate limits and connections.
 
-Episodes are played on many loops, and an endpoint lives on one, so it has one of its own. Left out: what it is asked.
+Episodes run on many event loops, and an endpoint works on one, so it has a loop of its own. Left out: the questions.
 """
 
 import asyncio
@@ -15,11 +15,11 @@ from palaestra.errors import Broken, UsageError
 
 T = TypeVar("T")
 _BEYOND = 5.0
-"""Seconds after a deadline when the loop itself is taken for dead."""
+"""Seconds after a timeout at which the loop itself is taken for dead."""
 
 
 class AskedModel:
-    """An endpoint and its loop."""
+    """An endpoint and its event loop."""
 
     def __init__(self, config: EndpointConfig) -> None:
         self.config = config
@@ -28,9 +28,9 @@ class AskedModel:
         close_at_exit(self)
 
     async def ask(self, question: Callable[[Endpoint], Coroutine[Any, Any, T]], seconds: float) -> T:
-        """What the endpoint says. TimeoutError after so many seconds; Broken where it cannot answer.
+        """Return the answer of the endpoint. Raise TimeoutError after `seconds`, Broken if it cannot answer.
 
-        Settings that it refuses are Broken as well: `check` was for them, and no agent chose them.
+        Settings that the endpoint refuses raise Broken too: `check` accepted them, and no agent chose them.
         """
         try:
             work = asyncio.wait_for(question(self._endpoint), seconds)
@@ -38,19 +38,24 @@ class AskedModel:
         except UsageError as error:
             raise Broken(str(error)) from error
 
+    @property
+    def trouble(self) -> str:
+        """Return why the last request failed; empty if it succeeded."""
+        return self._endpoint.trouble
+
     async def check(self) -> None:
-        """A UsageError where the server cannot be reached or refuses the key; asked until it went well once."""
+        """Raise UsageError if the server cannot be reached or refuses the key. After one success it does nothing."""
         if not self._checked:
             seconds = self.config.connect_timeout + 2 * _BEYOND
             await self._loop.outcome(self._endpoint.check(), seconds, blocking=False)
             self._checked = True
 
     def close(self) -> None:
-        """End the connections."""
+        """Close the connections."""
         self._loop.close(self._endpoint.aclose())
 
     def forget(self) -> None:
-        """In a forked child: the loop is the parent's."""
+        """Make a new loop and endpoint in a forked child process: the old loop belongs to the parent."""
         self._begin()
 
     def _begin(self) -> None:
@@ -59,5 +64,5 @@ class AskedModel:
 
 @cache
 def model_at(config: EndpointConfig) -> AskedModel:
-    """The process's one model of this configuration."""
+    """Return the model of this configuration, one for each process."""
     return AskedModel(config)

@@ -1,4 +1,4 @@
-"""The browser as tools: a window on the page's numbered text, and acting on it by number.
+"""The browser as tools: a window on the page's numbered text, and actions on its numbered elements.
 
 `ReadingBrowser` opens, follows links, searches and scrolls; `WebBrowser` also fills in and sends forms. Both run on
 every backend of `envs.browser`, text or Chromium. A subclass says which sites an episode has in this process, where it
@@ -17,6 +17,7 @@ import numpy as np
 
 from palaestra.envs.browser.browser import Browser, BrowserSession, Page
 from palaestra.envs.browser.format import escaped
+from palaestra.envs.browser.network import Unreached, place_of
 from palaestra.envs.browser.opening import BROWSERS
 from palaestra.envs.browser.site import Site
 from palaestra.envs.core.backends import Where
@@ -25,17 +26,17 @@ from palaestra.envs.core.toolkit import Toolkit
 from palaestra.envs.core.window import find, view, window_begin, window_end
 from palaestra.envs.tools.budgets import BudgetedToolkit, Spent
 from palaestra.episode import Task
-from palaestra.errors import ToolError
+from palaestra.errors import Broken, ToolError
 
 START_SECONDS = 60.0
-"""What our own deadline leaves beyond a call's time: so a page is never what passes it."""
+"""Seconds that the outer timeout leaves beyond the time of a call, so that no page exceeds it."""
 MAX_URL = 300
-"""Characters of an address that are shown."""
+"""Most characters of an address that are shown."""
 Action = Callable[[BrowserSession, float], Awaitable[Page]]
 
 
 def in_browser(where: Where, *toolkits: Callable[..., Toolkit]) -> tuple[Callable[[], Toolkit], ...]:
-    """These toolkits on that backend, for an environment's `self.toolkits`."""
+    """Return these toolkits on a backend, for an environment's `self.toolkits`."""
     BROWSERS.read(where)
     return tuple(partial(kit, where) for kit in toolkits)
 
@@ -47,31 +48,33 @@ class ReadingBrowser(BudgetedToolkit):
     """About how much of a page is shown at a time."""
 
     served: Mapping[str, Site]
-    """The sites of the running episode, by host: what `final` reads."""
+    """The sites of the running episode, by host; `final` reads them."""
 
     def __init__(self, browser: Where = "text") -> None:
         self.backend, self._options = BROWSERS.read(browser)
         self._session: BrowserSession | None = None
         self.served = {}
-        least = 2 * self.call_seconds + START_SECONDS
+        least_seconds = 2 * self.call_seconds + START_SECONDS
         timed = {
-            name: replace(found, conditions=replace(found.conditions, seconds=max(found.timeout, least)))
-            for name, found in self.tools.items()
+            name: replace(
+                each_tool, conditions=replace(each_tool.conditions, seconds=max(each_tool.timeout, least_seconds))
+            )
+            for name, each_tool in self.tools.items()
         }
         object.__setattr__(self, "tools", timed)  # in place of the class's
         if self.backend == "text" and not self._opened().waits:
             self.never_waits()
 
     def sites(self, task: Task) -> Mapping[str, Site]:
-        """Sites of an episode in this process, by host. One with a state is made anew for each episode."""
+        """Return the sites of an episode in this process, by host. Make a new site with state for each episode."""
         return {}
 
     def home(self, task: Task) -> str:
-        """The address that is open when the episode begins, or "" for none."""
+        """Return the address that is open when the episode begins, or "" for none."""
         return ""
 
     def start(self, task: Task, rng: np.random.Generator) -> None:
-        """A new tab. Its first page is asked for by the first call."""
+        """Open a new tab. The first call loads its first page."""
         self._stop()
         self.served, self._home, self.spent = self.sites(task), self.home(task), Spent()
         self._begin(self._opened().session(self.served), None, 1)
@@ -81,12 +84,12 @@ class ReadingBrowser(BudgetedToolkit):
         self._stop()
 
     def snapshot(self) -> Any:
-        """Sites, tab and window."""
+        """Return sites, budgets, tab and window."""
         assert self._session is not None
         return self.served, self._home, self.spent, self._session.snapshot(), self._page, self._first
 
     def restore(self, state: Any) -> None:
-        """Go on from there."""
+        """Continue from a snapshot."""
         self._stop()
         self.served, self._home, self.spent, tab, page, first = state
         self._begin(self._opened().restore(tab), page, first)
@@ -112,8 +115,8 @@ class ReadingBrowser(BudgetedToolkit):
 
         async def follow(tab: BrowserSession, seconds: float) -> Page:
             page = await tab.look(seconds)
-            shown = re.compile(rf"\[{number}:(\w+)")
-            kind = next((found[1] for line in page.lines if (found := shown.search(line))), None)
+            link_pattern = re.compile(rf"\[{number}:(\w+)")
+            kind = next((match[1] for line in page.lines if (match := link_pattern.search(line))), None)
             if kind not in ("link", None):
                 raise ToolError(f"[{number}] is a {kind}; only links can be clicked here")
             return await tab.click(number, seconds)
@@ -170,10 +173,10 @@ class ReadingBrowser(BudgetedToolkit):
 
         return await self._in_turn(move)
 
-    # What tools of subclasses use as well.
+    # Methods that tools of subclasses use too.
 
     async def _act(self, action: Action, on_page: bool = True) -> str:
-        """Act, and show the page. Calls follow one another, since each finds the page that the last one left."""
+        """Act, and show the page. Calls run one after another: each acts on the page that the last one left."""
 
         async def work(seconds: float) -> str:
             if on_page:
@@ -186,8 +189,8 @@ class ReadingBrowser(BudgetedToolkit):
         return await self._in_turn(work)
 
     async def _in_turn(self, work: Callable[[float], Awaitable[str]]) -> str:
-        """Do the work of a call when those before it are done. Waiting for them has its limit too."""
-        if self._turn.locked():  # Never where nothing waits, and no loop runs.
+        """Do the work of a call after the calls before it, for which it waits at most `call_seconds`."""
+        if self._turn.locked():  # Never true if no tool waits and no loop runs.
             try:
                 async with asyncio.timeout(self.call_seconds):
                     await self._turn.acquire()
@@ -197,21 +200,30 @@ class ReadingBrowser(BudgetedToolkit):
             await self._turn.acquire()
         try:
             return await self.within_budget(work)
+        except Unreached as lost:  # The author chose the page where the episode begins.
+            if lost.place == place_of(self._home):
+                raise Broken(str(lost)) from lost
+            raise ToolError(escaped(str(lost))) from lost
         except ToolError as error:  # It may name an address or an option that the page chose.
             raise ToolError(escaped(str(error))) from error
         finally:
             self._turn.release()
 
     async def _shown(self, seconds: float) -> Page:
-        """The open page, which is the home at first."""
+        """Return the open page; open the home page first if none is open."""
         if self._page is None:
             if not self._home:
                 raise ToolError("no page is open; open an address first")
-            self._page = await self._tab.open(self._home, seconds)
+            try:
+                self._page = await self._tab.open(self._home, seconds)
+            except ToolError as error:
+                if seconds < self.call_seconds:  # The agent has used up its budget.
+                    raise
+                raise Broken(f"the page where the episode begins is gone: {error}") from error
         return self._page
 
     def _told(self, page: Page) -> str:
-        """What the agent reads: title, address, note, and a window of the page."""
+        """Return the text for the agent: title, address, note, and a window of the page."""
         title = f"{page.title}\n" if page.title else ""
         note = f"\n({page.note})" if page.note else ""
         above = escaped(f"{title}{page.url[:MAX_URL]}{note}")
@@ -237,7 +249,7 @@ class ReadingBrowser(BudgetedToolkit):
     _home: str = ""
     _page: Page | None = None
     _first: int = 1
-    """The line that the window begins with."""
+    """First line of the window."""
     _turn: asyncio.Lock
 
 

@@ -1,7 +1,8 @@
 """BrowserGym's action strings as a toolkit: one tool, `act`, which takes click('12') and the like.
 
-The strings are read as Python's syntax and never run. They do what the tools of `WebBrowser` do, on every browser; an
-element's id is its number. Left out: the mouse by coordinates, several tabs, files; they are told to the agent as such.
+The strings are parsed as Python and never run. They do what the tools of `WebBrowser` do, on every browser; an
+element's id is its number. Left out: the mouse by coordinates, several tabs, files; the agent is told that these
+actions are not possible.
 """
 
 import ast
@@ -18,21 +19,21 @@ from palaestra.errors import ToolError
 
 MAX_CHARS = 20_000
 MAX_CALLS = 10
-"""Of one string."""
+"""Most calls in one string."""
 UNSUPPORTED = re.compile(
     r"dblclick|hover|drag_and_drop|upload_file|mouse_\w+|keyboard_(?:down|up|type|insert_text)|go_forward|new_tab|tab_\w+"
 )
-"""BrowserGym's other actions."""
+"""Actions of BrowserGym that are not possible here."""
 
 
 class _OneTool:
-    """Before a toolkit among the bases of a class: of its tools `act` alone is offered."""
+    """A mixin before a toolkit: it offers only the tool `act`."""
 
     tools: Any
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        cls.tools = {name: found for name, found in cls.tools.items() if name == "act"}
+        cls.tools = {name: each_tool for name, each_tool in cls.tools.items() if name == "act"}
 
 
 class BrowserActions(_OneTool, WebBrowser):
@@ -49,21 +50,23 @@ class BrowserActions(_OneTool, WebBrowser):
         Args:
             action: one or several of these calls, one a line; '3' is the number of [3:button Buy]
         """
-        shown = ""
-        for name, given, named in parsed(action):
-            shown = await self._called(name, given, named)
-            if isinstance(shown, Done):
+        page_text = ""
+        for name, arguments, keywords in parsed(action):
+            page_text = await self._called(name, arguments, keywords)
+            if isinstance(page_text, Done):
                 break
-        return shown
+        return page_text
 
     async def _called(self, name: str, given: Sequence[Any], named: dict[str, Any]) -> str:
         actions = self._actions()
         if name not in actions:
-            known = f"the actions are {', '.join(actions)}"
+            known_actions = f"the actions are {', '.join(actions)}"
             if UNSUPPORTED.fullmatch(name):
-                raise ToolError(f"{name} is not possible in this browser; {known}")
+                raise ToolError(f"{name} is not possible in this browser; {known_actions}")
             close = get_close_matches(name, actions, n=1)
-            raise ToolError(f"there is no action {name[:40]!r}; {f'is {close[0]} meant? ' if close else ''}{known}")
+            raise ToolError(
+                f"there is no action {name[:40]!r}; {f'is {close[0]} meant? ' if close else ''}{known_actions}"
+            )
         takes = inspect.signature(actions[name])
         try:
             bound = takes.bind(*given, **named)
@@ -72,7 +75,7 @@ class BrowserActions(_OneTool, WebBrowser):
         return await actions[name](*bound.args, **bound.kwargs)
 
     def _actions(self) -> dict[str, Callable[..., Awaitable[str]]]:
-        """By BrowserGym's names, with its parameters."""
+        """Return the actions by BrowserGym's names, with its parameters."""
 
         async def click(bid: Any, button: str = "left", modifiers: Any = ()) -> str:
             if button != "left" or modifiers:
@@ -83,15 +86,15 @@ class BrowserActions(_OneTool, WebBrowser):
             return await self.type(number(bid), str(value))
 
         async def select_option(bid: Any, options: Any) -> str:
-            wanted = options if isinstance(options, list | tuple) else [options]
-            if not wanted:
+            option_list = options if isinstance(options, list | tuple) else [options]
+            if not option_list:
                 raise ToolError("no option is named")
-            return [await self.select(number(bid), str(option)) for option in wanted][-1]
+            return [await self.select(number(bid), str(option)) for option in option_list][-1]
 
         async def press(bid: Any, key_comb: str) -> str:
             pressed = key_comb == "Enter" and self._kind(bid) in ("link", "button")
-            shown = await self.click(number(bid))  # It has the focus then.
-            return shown if pressed else await self.press(key_comb)
+            page_text = await self.click(number(bid))  # The click gives it the focus.
+            return page_text if pressed else await self.press(key_comb)
 
         async def tick(bid: Any, wanted: bool) -> str:
             await self.open()
@@ -126,18 +129,18 @@ class BrowserActions(_OneTool, WebBrowser):
         }
 
     def _bracket(self, bid: Any) -> str:
-        """How an element stands on the page."""
-        shown = re.compile(rf"\[{number(bid)}:[^\[]*")
+        """Return the bracket text of an element on the page; "" if it is not there."""
+        pattern = re.compile(rf"\[{number(bid)}:[^\[]*")
         lines = " ".join(self._page.lines) if self._page is not None else ""
-        found = shown.search(lines)
-        return found[0] if found else ""
+        match = pattern.search(lines)
+        return match[0] if match else ""
 
     def _kind(self, bid: Any) -> str:
         return self._bracket(bid).partition(":")[2].split(" ")[0].rstrip("]")
 
 
 def number(bid: Any) -> int:
-    """An element's number; BrowserGym writes it as a text."""
+    """Return an element's number; BrowserGym writes it as a string."""
     try:
         return int(bid)
     except (TypeError, ValueError):
@@ -145,26 +148,26 @@ def number(bid: Any) -> int:
 
 
 def parsed(action: str) -> list[tuple[str, list[Any], dict[str, Any]]]:
-    """Names and arguments of the calls in a text. Nothing of it is run."""
+    """Return names and arguments of the calls in a text, without running any of it."""
     if len(action) > MAX_CHARS:
         raise ToolError(f"the action has {len(action)} characters; at most {MAX_CHARS} are read")
     try:
-        found = [_call(statement) for statement in ast.parse(action.strip()).body]
+        calls = [_call(statement) for statement in ast.parse(action.strip()).body]
     except ToolError:
         raise
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
-        said = getattr(error, "msg", None) or str(error) or type(error).__name__
-        raise ToolError(f"not a call with plain arguments: {said}; expected such as click('3')") from None
-    if not 1 <= len(found) <= MAX_CALLS:
-        raise ToolError(f"{len(found)} calls; expected 1 to {MAX_CALLS}, such as click('3')")
-    return found
+        reason = getattr(error, "msg", None) or str(error) or type(error).__name__
+        raise ToolError(f"not a call with plain arguments: {reason}; expected such as click('3')") from None
+    if not 1 <= len(calls) <= MAX_CALLS:
+        raise ToolError(f"{len(calls)} calls; expected 1 to {MAX_CALLS}, such as click('3')")
+    return calls
 
 
 def _call(statement: ast.stmt) -> tuple[str, list[Any], dict[str, Any]]:
     call = statement.value if isinstance(statement, ast.Expr) else None
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
         raise ToolError("only calls are read, such as click('3')")
-    named = {word.arg: ast.literal_eval(word.value) for word in call.keywords if word.arg is not None}
-    if len(named) < len(call.keywords):
+    keywords = {word.arg: ast.literal_eval(word.value) for word in call.keywords if word.arg is not None}
+    if len(keywords) < len(call.keywords):
         raise ToolError("arguments are written out, without **")
-    return call.func.id, [ast.literal_eval(one) for one in call.args], named
+    return call.func.id, [ast.literal_eval(argument) for argument in call.args], keywords

@@ -1,6 +1,6 @@
-"""What toolkits share that use a service (a sandbox, an index, a browser): budgets of an episode, and where it runs.
+"""The base of toolkits that use a service (a sandbox, an index, a browser): the budgets of an episode.
 
-A call is admitted, takes its time, and is counted; a budget that is spent is told to the agent. Left out: opening
+A call is admitted, timed and counted; the agent is told if a budget is used up. Left out: opening
 services (`envs.core.backends`), and what a call does.
 """
 
@@ -11,13 +11,13 @@ from typing import Any, NamedTuple, TypeVar
 from palaestra.envs.core.tool import in_place
 from palaestra.envs.core.toolkit import Toolkit
 from palaestra.envs.tools.settings import check_budgets
-from palaestra.errors import ToolError
+from palaestra.errors import Broken, ToolError
 
 T = TypeVar("T")
 
 
 class Spent(NamedTuple):
-    """What an episode has used of its budgets."""
+    """Usage of the budgets of an episode so far."""
 
     calls: int = 0
     seconds: float = 0.0
@@ -43,32 +43,39 @@ class BudgetedToolkit(Toolkit):
     spent: Spent = Spent()
 
     def never_waits(self) -> None:
-        """Run this instance's tools in place: their service computes here, so that none of their awaits waits.
+        """Run this instance's tools in place: their service computes in this process, so none of their awaits waits.
 
-        An `async def` is then run to its end by its caller, which takes microseconds in place of a trip to a loop.
+        The caller then runs an `async def` to its end, which takes microseconds, without an event loop.
         """
         object.__setattr__(self, "tools", in_place(self.tools))  # in place of the class's
 
     async def within_budget(self, work: Callable[[float], Awaitable[T]]) -> T:
-        """Do the work of a call, which is told the seconds that it may take and keeps to them itself."""
+        """Do the work of a call; it gets the seconds that it may take, and keeps to them itself."""
         seconds = self.admit()
-        begun = time.perf_counter()
+        began = time.perf_counter()
         try:
             return await work(seconds)
         finally:
-            self.count(time.perf_counter() - begun)
+            self.count(time.perf_counter() - began)
 
     def admit(self) -> float:
-        """Count a call; the seconds that it may take. A ToolError where no budget is left."""
-        spent = self.spent
-        if self.max_calls is not None and spent.calls >= self.max_calls:
+        """Count a call and return the seconds that it may take; raise ToolError if no budget is left."""
+        usage = self.spent
+        if self.max_calls is not None and usage.calls >= self.max_calls:
             raise ToolError(f"no call is left: max_calls is {self.max_calls} for an episode; answer with what you have")
-        left = self.call_seconds if self.max_seconds is None else self.max_seconds - spent.seconds
-        if left <= 0:
+        remaining_seconds = self.call_seconds if self.max_seconds is None else self.max_seconds - usage.seconds
+        if remaining_seconds <= 0:
             raise ToolError(f"no time is left: max_seconds is {self.max_seconds:g} for an episode; answer now")
-        self.spent = spent._replace(calls=spent.calls + 1)
-        return min(left, self.call_seconds)
+        self.spent = usage._replace(calls=usage.calls + 1)
+        return min(remaining_seconds, self.call_seconds)
+
+    def late(self, seconds: float, service: str, trouble: str) -> ToolError | Broken:
+        """Return what it is that a service gave no answer in time: a spent budget, or with `trouble` a lost service."""
+        if seconds < self.call_seconds and not trouble:
+            return ToolError(f"no time is left: max_seconds is {self.max_seconds:g} for an episode; answer now")
+        message = f"{service} gave no answer within {seconds:g} s (call_seconds={self.call_seconds:g})"
+        return Broken(f"{message}: {trouble}" if trouble else message)
 
     def count(self, seconds: float) -> None:
-        """Count the time that a call has taken."""
+        """Add the seconds that a call has taken."""
         self.spent = self.spent._replace(seconds=self.spent.seconds + seconds)

@@ -1,6 +1,6 @@
-"""The `file_reader` tool: documents, tables and archives as text, shown through a window of so many tokens.
+"""The `file_reader` tool: documents, tables and archives as text, shown through a window of limited tokens.
 
-PDF, docx, pptx, xlsx, csv, json, jsonl, xml, html, programs and any other text, by what a file holds, not by its name;
+PDF, docx, pptx, xlsx, csv, json, jsonl, xml, html, programs and any other text; the content decides, not the name;
 members of zips by paths such as data.zip/table.csv. Left out: pictures and sound (`media`), and writing.
 """
 
@@ -20,7 +20,7 @@ from palaestra.episode import Task
 from palaestra.errors import ToolError
 
 WAIT_SECONDS = 300.0
-"""What a call may take when other episodes read as well."""
+"""Timeout of a call in seconds, with time for waiting while other episodes read."""
 
 
 class FileReader(TaskFiles):
@@ -31,7 +31,7 @@ class FileReader(TaskFiles):
     """Tokens of a file that are shown at once."""
 
     def start(self, task: Task, rng: np.random.Generator) -> None:
-        """Ask which files the episode has, and look for the libraries that read them."""
+        """Set the files of the episode; raise MissingExtra if a library that reads them is missing."""
         require_readers()
         super().start(task, rng)
 
@@ -62,9 +62,9 @@ class FileReader(TaskFiles):
     async def _lines(self, path: str) -> Sequence[str]:
         async def read(seconds: float) -> Sequence[str]:
             try:
-                found = await asyncio.to_thread(self._place.read, path, self.read_limits.file_bytes)
-            except OSError as error:  # Of the folder itself, for what agents name is a ToolError.
+                file_read = await asyncio.to_thread(self._place.read, path, self.read_limits.file_bytes)
+            except OSError as error:  # An error of the folder itself; a wrong path of an agent raises ToolError.
                 raise ToolError(f"{path[:200]} cannot be read: {error.strerror}") from None
-            return await lines_of(found, self.read_limits, seconds)
+            return await lines_of(file_read, self.read_limits, seconds)
 
         return await self.within_budget(read)

@@ -1,11 +1,13 @@
-"""One connection with an MCP server: a program that we start and talk to over its pipes, or an address.
+"""One connection with an MCP server: a child process with pipes, or an address.
 
-The SDK (2.x) wants a connection opened and closed by one task, so each has a task of its own on a loop of its own, for
-episodes are played from many threads and loops. It opens with the first question. A server's program runs behind
+The SDK (2.x) requires that one task opens and closes a connection, so each has its own task, all on one loop, because
+episodes are played from many threads and loops. It opens with the first request. A server's program runs behind
 `envs.running.leash` and ends with us, however we end. Left out: what tools are to an agent (`mcp`).
 """
 
 import asyncio
+import logging
+import math
 import os
 import sys
 import tempfile
@@ -21,33 +23,37 @@ from palaestra.envs.running import leash
 from palaestra.envs.running.lifetime import close_at_exit
 from palaestra.errors import Broken, ToolError, UsageError
 
-START_SECONDS = 60.0
-"""In which a server must start and tell its tools."""
+START_SECONDS = 30.0
+"""Timeout of a server's start, and of the list of its tools."""
 CLOSE_SECONDS = 8.0
 GRACE_SECONDS = 5.0
-"""After the deadline of a call that the SDK keeps, ours."""
+"""Seconds of our timeout beyond that of the SDK."""
 MAX_PAGES = 50
 _CLOSED = "Connection closed"
-"""What the SDK says of a connection that ended."""
-_LISTENS = 20
+"""Error message of the SDK for a connection that has ended."""
+_READS = 20
 _SHOWN = 500
 
 
 @dataclass(frozen=True, slots=True)
 class McpServer:
-    """Where a server is."""
+    """The address of a server, or the command that starts it."""
 
     command: tuple[str, ...] = ()
-    """The program and its arguments; or none, and an address."""
+    """The program and its arguments; empty if there is an address."""
     url: str = ""
     variables: tuple[tuple[str, str], ...] = ()
-    """Of the program's environment, beside PATH, HOME and the like."""
+    """Environment variables of the program, in addition to PATH, HOME and the like."""
     folder: str | None = None
-    """Where the program runs."""
+    """Working folder of the program; None means that of this process."""
     token_env: str = ""
     """Environment variable whose value is sent to the address as a bearer token."""
+    start_seconds: float = START_SECONDS
+    """Timeout of the start, and of the list of the tools."""
 
     def __post_init__(self) -> None:
+        if not 0 < self.start_seconds < float("inf"):
+            raise UsageError(f"start_seconds is {self.start_seconds}; expected a number of seconds above 0")
         if bool(self.command) == bool(self.url):
             raise UsageError("an MCP server is a command or a url; expected one of them: tools_from_mcp(['npx', ...])")
         if self.url:
@@ -66,16 +72,21 @@ class McpSession:
         self._task: asyncio.Task[None] | None = None
         self._client: Any = None
         self._stop: asyncio.Event | None = None
-        self._said: IO[bytes] | None = None
+        self._stderr: IO[bytes] | None = None
+        self._last_words = ""
+        """Last output of the program on standard error, set when its connection has ended."""
 
     async def call(self, name: str, arguments: Mapping[str, Any], seconds: float) -> Any:
-        """The result of a tool: a ToolError where the server refuses the call, Broken where it is gone."""
+        """Call a tool and return its result; raise ToolError if the server refuses the call, Broken if it is gone."""
         work = self._call(name, arguments, seconds)
-        return await _loop.current.outcome(work, START_SECONDS + seconds + 2 * GRACE_SECONDS, blocking=False)
+        max_seconds = self.server.start_seconds + CLOSE_SECONDS + seconds + 2 * GRACE_SECONDS
+        return await _loop.current.outcome(work, max_seconds, blocking=False)
 
     def tools(self) -> list[Any]:
-        """The server's tools, as the SDK gives them. It is a UsageError that there are none to be had."""
-        return _loop.current.submit(self._tools()).result(2 * START_SECONDS)
+        """Return the server's tools as objects of the SDK; raise UsageError if they cannot be listed."""
+        return _loop.current.submit(self._tools()).result(
+            2 * (self.server.start_seconds + CLOSE_SECONDS + GRACE_SECONDS)
+        )
 
     def close(self) -> None:
         """End the connection, and the program with it."""
@@ -83,7 +94,7 @@ class McpSession:
             with suppress(Broken, TimeoutError):  # The loop has ended, and all of its connections with it.
                 _loop.current.submit(self._close()).result(CLOSE_SECONDS + GRACE_SECONDS)
 
-    # On the loop.
+    # Methods that run on the loop.
 
     async def _call(self, name: str, arguments: Mapping[str, Any], seconds: float) -> Any:
         from mcp.shared.exceptions import MCPError
@@ -93,10 +104,10 @@ class McpSession:
             async with asyncio.timeout(seconds + GRACE_SECONDS):
                 return await client.call_tool(name, dict(arguments), read_timeout_seconds=seconds)
         except MCPError as error:
-            if error.message != _CLOSED:  # Its number alone is that of other errors, too.
+            if error.message != _CLOSED:  # Other errors have the same number.
                 raise ToolError(error.message[:_SHOWN]) from None
             why = await self._why(error)
-            await self._close()  # Whoever shares it has another one next time.
+            await self._close()  # The next call opens another connection.
             raise Broken(f"{self.server} is gone: {why}") from None
         except Broken:
             raise
@@ -110,60 +121,64 @@ class McpSession:
     async def _tools(self) -> list[Any]:
         try:
             client = await self._connected()
-            async with asyncio.timeout(START_SECONDS):
-                found, cursor = [], None
+            async with asyncio.timeout(self.server.start_seconds):
+                listed_tools, cursor = [], None
                 for _ in range(MAX_PAGES):
                     page = await client.list_tools(cursor=cursor)
-                    found += page.tools
+                    listed_tools += page.tools
                     if not (cursor := page.next_cursor):
                         break
-                return found
+                return listed_tools
         except Broken as error:
             raise UsageError(str(error)) from None
         except Exception as error:
-            raise UsageError(f"{self.server} does not tell its tools: {await self._why(error)}") from error
+            await self._close()  # What its program wrote to standard error is known when it has ended.
+            raise UsageError(f"{self.server} does not list its tools: {await self._why(error)}") from error
 
     async def _connected(self) -> Any:
-        """The SDK's client; whoever comes first opens it, and the others wait."""
+        """Return the SDK's client; the first caller opens it, and the others wait."""
         loop = asyncio.get_running_loop()
         if self._task is None or self._task.done() or self._task.get_loop() is not loop:  # That of before a fork.
             self._stop = asyncio.Event()
             self._client = loop.create_future()
             self._task = loop.create_task(self._live(self._client, self._stop))
-        try:
-            async with asyncio.timeout(START_SECONDS):
-                return await asyncio.shield(self._client)
-        except TimeoutError:
-            self._task.cancel()
-            raise Broken(f"{self.server} did not start within {START_SECONDS:g} s") from None
+        return await asyncio.shield(self._client)
 
     async def _live(self, client: "asyncio.Future[Any]", stop: asyncio.Event) -> None:
-        """The task of a connection, from its first message to its last."""
+        """Open the connection, wait for `stop`, and close it."""
         try:
             async with AsyncExitStack() as stack:
                 opened = await self._open(stack)
                 if not client.done():
                     client.set_result(opened)
                 await stop.wait()
+            if not client.done():
+                raise TimeoutError
         except BaseException as error:
             if not client.done():
                 client.set_exception(Broken(f"{self.server} does not start: {await self._why(error)}"))
-                client.exception()  # Looked at, should nobody wait any more.
+                client.exception()  # Marks the exception as retrieved if no caller waits.
             if isinstance(error, asyncio.CancelledError):
                 raise
         finally:
-            if self._said is not None:
-                self._said.close()
+            if self._stderr is not None:
+                self._last_words, stderr, self._stderr = self._written(), self._stderr, None
+                stderr.close()
 
     async def _open(self, stack: AsyncExitStack) -> Any:
+        from anyio import move_on_after
         from mcp.client.client import Client
         from mcp.client.stdio import StdioServerParameters, stdio_client
         from mcp.client.streamable_http import streamable_http_client
         from mcp.shared._httpx_utils import create_mcp_http_client
 
+        # It would print a traceback for each line of a program's output that is no message.
+        logging.getLogger("mcp.client.stdio").setLevel(logging.CRITICAL)
         server, transport = self.server, None
+        # The imports above take seconds of their own. With asyncio's timeout the SDK would leave the program running.
+        start = stack.enter_context(move_on_after(server.start_seconds))
         if server.command:
-            self._said = tempfile.TemporaryFile()  # noqa: SIM115  (closed when all is told)
+            self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (closed where the connection ends)
             program = str(Path(leash.__file__).resolve())
             started = StdioServerParameters(
                 command=sys.executable,
@@ -171,13 +186,17 @@ class McpSession:
                 env=dict(server.variables),
                 cwd=server.folder,
             )
-            transport = stdio_client(started, errlog=self._said)  # type: ignore[arg-type]  # a file with a descriptor
+            transport = stdio_client(started, errlog=self._stderr)  # type: ignore[arg-type]  # a file with a descriptor
         else:
             secret = Secret(server.token_env)
             http = await stack.enter_async_context(create_mcp_http_client(headers=secret.header()))
             transport = streamable_http_client(server.url, http_client=http)
         mode = "legacy" if self.stateful and server.url else "auto"
-        return await stack.enter_async_context(Client(transport, mode=mode, cache=None))
+        client = await stack.enter_async_context(Client(transport, mode=mode, cache=None))
+        start.deadline = math.inf
+        # The SDK would check each result by a schema of the server's, in this process and without a timeout.
+        client.session.validate_tool_result = _not_checked  # type: ignore[method-assign]
+        return client
 
     async def _close(self) -> None:
         if self._task is None or self._stop is None:
@@ -189,18 +208,28 @@ class McpSession:
         self._task = None
 
     async def _why(self, error: BaseException) -> str:
-        """The innermost words, and what the program said last."""
+        """Return the innermost cause, and the last output of the program on standard error."""
         while isinstance(error, BaseExceptionGroup) and error.exceptions:
             error = error.exceptions[0]
-        words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        for _ in range(_LISTENS if self._said is not None else 0):  # Its leash writes as it ends.
-            assert self._said is not None
-            self._said.seek(0)
-            if said := self._said.read(4 * _SHOWN).decode(errors="replace").strip():
-                words += f"; {said}"
+        reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        if isinstance(error, TimeoutError):
+            reason = f"no answer within {self.server.start_seconds:g} s; raise start_seconds for a slow one"
+        for _ in range(_READS if self._stderr is not None else 1):  # Its leash writes as it ends.
+            if written := self._written():
+                reason = written if _CLOSED in reason else f"{reason}; {written}"
                 break
             await asyncio.sleep(0.05)
-        return words[: 3 * _SHOWN]
+        return " ".join(reason.split())[: 3 * _SHOWN]
+
+    def _written(self) -> str:
+        """Return the end of standard error."""
+        if self._stderr is None:
+            return self._last_words
+        return os.pread(self._stderr.fileno(), 4 * _SHOWN, 0).decode(errors="replace").strip()
+
+
+async def _not_checked(name: str, result: Any) -> None:
+    """Take a result as it is: agents read it as text."""
 
 
 class _Loop:
@@ -215,7 +244,7 @@ class _Loop:
         self.current.close(asyncio.sleep(0))
 
     def forget(self) -> None:
-        """The connections are the parent's."""
+        """Make a new loop in a forked child: the connections belong to the parent."""
         self.current = BackgroundLoop("palaestra-mcp")
 
 

@@ -1,8 +1,8 @@
-"""The tools `image2text` and `audio2text`: models that are served see and hear for an agent that reads.
+"""The tools `image2text` and `audio2text`: served models read images and recordings for an agent that reads text.
 
 An image goes to `/chat/completions` as a part of the question, a recording to `/audio/transcriptions`, which most
-speech servers have; `api = "chat"` sends it as a part of a question, for models that hear and chat. What a file is, its
-bytes decide. Left out: models in this process (any of them can be served: vLLM, llama.cpp, speaches), and video.
+speech servers have; `api = "chat"` sends it as a part of a question, for chat models with audio. A file's bytes decide
+its kind. Left out: models in this process (any of them can be served: vLLM, llama.cpp, speaches), and video.
 """
 
 import asyncio
@@ -23,12 +23,12 @@ from palaestra.envs.tools.asked_model import model_at
 from palaestra.envs.tools.budgets import Spent
 from palaestra.envs.tools.task_files import TaskFiles
 from palaestra.episode import Task
-from palaestra.errors import Broken, ToolError, UsageError
+from palaestra.errors import ToolError, UsageError
 
 DEADLINE = 600.0
-"""Ours, for a call; `call_seconds` is the model's."""
+"""Outer timeout of a call, in seconds; `call_seconds` is that of the model."""
 _LONGEST = 4000
-"""Characters of a question."""
+"""Most characters of a question; the rest is cut off."""
 _DESCRIBE = "Describe this image, with every text in it."
 _TRANSCRIBE = "Write down what is said in this recording, word by word, and nothing else."
 
@@ -58,36 +58,34 @@ class MediaToolkit(TaskFiles):
         self._asked = model_at(self.model)
 
     async def start(self, task: Task, rng: np.random.Generator) -> None:  # type: ignore[override]
-        """Ask which files the episode has, and the server whether it is there."""
+        """Set the files of the episode, and check the server."""
         await asyncio.to_thread(super().start, task, rng)
         await self._asked.check()
 
     async def read(self, path: str, kinds: Sequence[str], what: str) -> tuple[bytes, str]:
-        """A file of one of these kinds, and which."""
+        """Return the bytes of a file of one of these kinds, and its kind."""
         try:
-            found = await asyncio.to_thread(self._place.read, path, self.max_bytes)
+            file_read = await asyncio.to_thread(self._place.read, path, self.max_bytes)
         except OSError as error:
             raise ToolError(f"{path[:200]} cannot be read: {error.strerror}") from None
-        kind = kind_of(found.data)
-        if found.inner:
-            raise ToolError(f"{found.name} is a file, so there is nothing below it")
+        kind = kind_of(file_read.data)
+        if file_read.inner:
+            raise ToolError(f"{file_read.name} is a file, so there is nothing below it")
         if kind not in kinds:
             raise ToolError(f"{path[:200]} is no {what} but {kind or 'something else'}; expected {', '.join(kinds)}")
-        if not is_whole(found.data, kind):
+        if not is_whole(file_read.data, kind):
             raise ToolError(f"{path[:200]} is a broken {kind}: it is cut off")
-        return found.data, kind
+        return file_read.data, kind
 
     async def ask(self, question: Callable[[Endpoint], Any]) -> str:
-        """What the model says, within the budgets."""
+        """Return the model's answer, within the budgets."""
 
         async def asked(seconds: float) -> Answer | str:
             try:
-                found: Answer | str = await self._asked.ask(question, seconds)
-                return found
+                answer_or_text: Answer | str = await self._asked.ask(question, seconds)
+                return answer_or_text
             except TimeoutError:
-                if seconds < self.call_seconds:
-                    raise ToolError(f"no time is left: max_seconds is {self.max_seconds:g} for an episode") from None
-                raise Broken(f"the model gave no answer within call_seconds={self.call_seconds:g}") from None
+                raise self.late(seconds, "the model", self._asked.trouble) from None
 
         answer = await self.within_budget(asked)
         text = answer if isinstance(answer, str) else answer.content
@@ -96,7 +94,7 @@ class MediaToolkit(TaskFiles):
         return text
 
     async def chat(self, words: str, part: dict[str, Any]) -> str:
-        """What the model says to a question with a file."""
+        """Return the model's answer to a question with a file."""
         content = [{"type": "text", "text": words}, part]
         messages = [{"role": "user", "content": content}]
         return await self.ask(lambda one: one.complete(messages, max_tokens=self.max_tokens, temperature=0.0))
@@ -134,10 +132,10 @@ class AudioToText(MediaToolkit):
             raise UsageError(f"{type(self).__name__}.api is {self.api!r}; expected 'transcriptions' or 'chat'")
 
     _transcripts: dict[str, str]
-    """By the digest of a recording, in this episode."""
+    """Transcripts of this episode, by the digest of the recording."""
 
     def restore(self, state: tuple[Place, Spent]) -> None:
-        """Nothing is heard yet."""
+        """Continue from a snapshot, without cached transcripts."""
         super().restore(state)
         self._transcripts = {}
 
@@ -153,7 +151,7 @@ class AudioToText(MediaToolkit):
         return window.view(window.wrapped(await self._transcript(data, kind)), first_line, self.window_tokens)
 
     async def _transcript(self, data: bytes, kind: str) -> str:
-        """Kept by its bytes, since it is read in parts."""
+        """Return the transcript, cached by the bytes of the recording, because agents read it in parts."""
         digest = hashlib.sha256(data).hexdigest()
         if digest not in self._transcripts:
             if self.api == "chat":

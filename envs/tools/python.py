@@ -20,7 +20,7 @@ _WORDS = {
     (False, True): "Run a Python program and read what it prints and what its last line comes to.",
     (False, False): "Run a Python program and read what it prints.",
 }
-"""The tool's description by `stateful` and `show_last`, where not both hold: an agent is told the truth."""
+"""The tool's description by `stateful` and `show_last`, unless both are true."""
 
 
 class Python(SandboxedToolkit):
@@ -35,8 +35,8 @@ class Python(SandboxedToolkit):
         words = _WORDS.get((cls.stateful, cls.show_last))
         if words is not None:
             cls.tools = {
-                name: _described(found, words) if found.function is Python.python else found
-                for name, found in cls.tools.items()
+                name: _described(each_tool, words) if each_tool.function is Python.python else each_tool
+                for name, each_tool in cls.tools.items()
             }
 
     @tool
@@ -45,7 +45,7 @@ class Python(SandboxedToolkit):
         return await self.run_code(code)
 
     async def run_code(self, code: str) -> str:
-        """What the tool does; for a subclass whose tool has another name or other words."""
+        """Run code as the tool does; for a subclass whose tool has another name or description."""
         code = without_fence(code)
         try:
             size = len(code.encode())
@@ -69,11 +69,11 @@ class CodeInterpreter(Python):
 
 
 def without_fence(code: str) -> str:
-    """The content of the first Markdown fence; the code itself where it has none but in a string of its own."""
-    found = _FENCE.search(code)
-    if found is None or any(code.count(quotes, 0, found.start()) % 2 for quotes in ('"""', "'''")):
+    """Return the content of the first Markdown fence; the code itself if it has none outside of its own strings."""
+    match = _FENCE.search(code)
+    if match is None or any(code.count(quotes, 0, match.start()) % 2 for quotes in ('"""', "'''")):
         return code
-    return found[1]
+    return match[1]
 
 
 def _described(found: Tool, words: str) -> Tool:

@@ -1,4 +1,4 @@
-"""What an agent reads of a run: its output, or first how it ended. Short, and always text.
+"""The text of a run for the agent: its output, after the reason if it failed. Short, and always text.
 
 Left out: cutting a tool's reply to `max_result_chars`, which the environment does.
 """
@@ -12,9 +12,9 @@ NOTHING = "(no output)"
 
 
 def reply(result: Result, limits: Limits, seconds: float, *, variables: bool) -> str:
-    """Stdout, the last expression's value, stderr; a ToolError where it did not end well.
+    """Return stdout, the last expression's value and stderr; raise ToolError if the run failed.
 
-    `seconds` is what the run was given, `variables` says whether a later run would have found its variables.
+    `seconds` is the timeout of the run, `variables` says whether later runs see its variables.
     """
     texts = (result.stdout, result.value or "", result.stderr)
     output = "\n".join(text.strip("\n") for text in texts if text.strip("\n"))
@@ -30,7 +30,7 @@ def reply(result: Result, limits: Limits, seconds: float, *, variables: bool) ->
 
 
 def how_it_ended(result: Result, limits: Limits, seconds: float) -> str:
-    """In a few words; "" where the output says it: an exception's traceback, a SystemExit's text."""
+    """Return the reason in a few words; "" if the output shows it: a traceback, or the text of a SystemExit."""
     if result.timed_out or result.limit_hit == "seconds":
         return f"timed out after {seconds:.3g} s"
     if result.oom or result.limit_hit == "memory":

@@ -1,4 +1,4 @@
-"""What toolkits that run an agent's programs share: a sandbox, a session that starts late, budgets, branches.
+"""The base of toolkits that run an agent's programs: a sandbox, a session that starts late, budgets, branches.
 
 The sandbox opens when an episode begins, one for all environments of this process; a session starts at the first call,
 so an episode without a call costs nothing. Whatever a program does is told to the agent: `Broken` comes from the
@@ -30,11 +30,11 @@ from palaestra.episode import Task
 from palaestra.errors import Broken, UsageError
 
 START_SECONDS = 60.0
-"""What a call may take beyond its program's time; the first one of an episode starts a session."""
+"""Seconds of a call beyond its program's time; the first call of an episode starts a session."""
 
 
 def in_sandbox(where: Where, *toolkits: Callable[..., Toolkit]) -> tuple[Callable[[], Toolkit], ...]:
-    """These toolkits on that backend, for an environment's `self.toolkits`."""
+    """Return these toolkits on a backend, for an environment's `self.toolkits`."""
     SANDBOXES.read(where)
     return tuple(partial(kit, where) for kit in toolkits)
 
@@ -58,13 +58,13 @@ class SandboxedToolkit(BudgetedToolkit):
 
     @property
     def call_seconds(self) -> float:  # type: ignore[override]
-        """That of the limits."""
+        """Return `limits.seconds`."""
         return self.limits.seconds
 
     _files: Mapping[str, bytes]
     _turn: asyncio.Lock
     _episode: object
-    """Another one for each episode: a session that starts too late belongs to none."""
+    """A new object for each episode, by which a session that starts too late is recognized."""
 
     def __init__(self, sandbox: Where = "local") -> None:
         """`limits` among the options of a place stand in place of the toolkit's; a mapping changes those it names."""
@@ -77,7 +77,7 @@ class SandboxedToolkit(BudgetedToolkit):
         self._guard = threading.Lock()
 
     def files(self, task: Task) -> Mapping[str, bytes]:
-        """What lies in the working folder when a session starts, by path. Asked for as an episode begins."""
+        """Return the files of the working folder of a new session, by path. It is called when an episode begins."""
         return {}
 
     def start(self, task: Task, rng: np.random.Generator) -> None:
@@ -96,7 +96,7 @@ class SandboxedToolkit(BudgetedToolkit):
             session.close()
 
     def snapshot(self) -> "tuple[Mapping[str, bytes], Spent, _Branch | None]":
-        """Where the episode stands, and a fork of its session, if it has one."""
+        """Return files, budgets and, if there is a session, a branch of it."""
         if self._session is None:
             return self._files, self.spent, None
         if not self._opened().capabilities().forks:
@@ -107,12 +107,12 @@ class SandboxedToolkit(BudgetedToolkit):
         return self._files, self.spent, _Branch(self._session)
 
     def restore(self, state: "tuple[Mapping[str, bytes], Spent, _Branch | None]") -> None:
-        """Go on from there, in the fork."""
+        """Continue from a snapshot, in the fork of its session."""
         files, spent, branch = state
         self._begin(files, spent, None if branch is None else branch.take())
 
     async def run(self, program: Program, *, show_last: bool = False) -> str:
-        """Run it within the budgets; what the agent is told. Runs of a session follow one another, as they were called.
+        """Run a program within the budgets; return the text for the agent. Runs of a session follow the order of calls.
 
         Without a session the calls of one turn run at once, each within what was left when it began.
         """
@@ -126,7 +126,7 @@ class SandboxedToolkit(BudgetedToolkit):
         self.count(result.duration_s)
         return reply(result, self.limits, seconds, variables=self.stateful and self.keeps_variables)
 
-    # Inside.
+    # Private methods.
 
     def _begin(self, files: Mapping[str, bytes], spent: Spent, session: Session | None) -> None:
         self.close()
@@ -136,7 +136,7 @@ class SandboxedToolkit(BudgetedToolkit):
         self._opened()
 
     def _opened(self) -> Sandbox:
-        """The sandbox; one of its own where these limits are wider than what the others share."""
+        """Return the sandbox: the shared one, or another if these limits are wider than the usual ones."""
         if self._sandbox is None:
             options = dict(self._options)
             usual = Limits()
@@ -171,11 +171,13 @@ class SandboxedToolkit(BudgetedToolkit):
 
 
 def _with_time_for(limits: Limits, tools: Mapping[str, Tool]) -> dict[str, Tool]:
-    """These tools, with a deadline of ours that is never what ends a program."""
-    least = limits.seconds + START_SECONDS
+    """Return these tools with an outer timeout that is longer than the time of a program."""
+    least_seconds = limits.seconds + START_SECONDS
     return {
-        name: replace(found, conditions=replace(found.conditions, seconds=max(found.timeout, least)))
-        for name, found in tools.items()
+        name: replace(
+            each_tool, conditions=replace(each_tool.conditions, seconds=max(each_tool.timeout, least_seconds))
+        )
+        for name, each_tool in tools.items()
     }
 
 
@@ -188,13 +190,13 @@ class _Branch:
     def __deepcopy__(self, memo: object) -> "_Branch":
         copied = _Branch(self._session.fork())
         copied._drop = weakref.finalize(copied, copied._session.close)
-        copied._drop.atexit = False  # Whatever is left then ends with its sandbox.
+        copied._drop.atexit = False  # At exit, remaining sessions end with their sandbox.
         return copied
 
     _drop: Any = None
 
     def take(self) -> Session:
-        """The session, for good."""
+        """Return the session; the caller then owns it."""
         if self._drop is not None:
             self._drop.detach()
         return self._session

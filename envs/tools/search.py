@@ -27,12 +27,12 @@ from palaestra.errors import Broken, ToolError, UsageError
 
 T = TypeVar("T")
 _LATER_SECONDS = 60.0
-"""Our own deadline of a call, which is later than any that a call keeps itself."""
+"""Outer timeout of a call in seconds, longer than any inner one."""
 _TITLE_CHARS = 120
 
 
 def with_search(search: Where | Index, *toolkits: Callable[..., Toolkit]) -> tuple[Callable[[], Toolkit], ...]:
-    """These toolkits on that index, for an environment's `self.toolkits`. They share what it has answered."""
+    """Return these toolkits on an index, for an environment's `self.toolkits`. They share its cached answers."""
     if isinstance(search, str | Mapping):
         INDEXES.read(search)
     elif not isinstance(search, Remembered):
@@ -73,7 +73,7 @@ class Search(BudgetedToolkit):
     _page: _Page | None
 
     def __init__(self, search: Where | Index) -> None:
-        """A backend of `palaestra.envs.search.opening`, or an index of your own."""
+        """`search` is a backend of `palaestra.envs.search.opening`, or an index of your own."""
         if isinstance(search, str | Mapping):
             search = INDEXES.remembered(search)
         self.index = search if isinstance(search, Remembered) else Remembered(search)
@@ -81,22 +81,22 @@ class Search(BudgetedToolkit):
             self.never_waits()
 
     def start(self, task: Task, rng: np.random.Generator) -> None:
-        """Nothing is found yet. The first episode of all asks a server whether it is there."""
+        """Begin without results. The first episode of the process checks the server."""
         self.index.check()
         self._begin({}, [], None, Spent())
 
     def final(self) -> Mapping[str, Any]:
-        """The ids of the documents that were found, by their numbers, and of those that were opened."""
+        """Return the ids of the documents found, in the order of their numbers, and of those opened."""
         return {"search": {"found": list(self._found), "opened": list(self._opened)}}
 
     def snapshot(self) -> Any:
-        """What was found and opened, and the budgets."""
+        """Return the results, the opened documents, and the budgets."""
         return tuple(self._found.items()), tuple(self._opened), self._page, self.spent
 
     def restore(self, state: Any) -> None:
-        """Go on from there."""
-        found, opened, page, spent = state
-        self._begin(dict(found), list(opened), page, spent)
+        """Continue from a snapshot."""
+        hits, opened, page, spent = state
+        self._begin(dict(hits), list(opened), page, spent)
 
     @tool(timeout=_LATER_SECONDS)
     async def search(self, query: str, topn: int = 5) -> str:
@@ -128,51 +128,51 @@ class Search(BudgetedToolkit):
         """
         return await self.run_find(pattern)
 
-    # What the tools do; for a subclass whose tools have other names or words.
+    # The work of the tools, for a subclass whose tools have other names or descriptions.
 
     async def run_search(self, query: str, topn: int = 5) -> str:
-        """The results as they are shown."""
-        asked = " ".join(query.split())
-        if not asked:
+        """Search, and return the results as text."""
+        clean_query = " ".join(query.split())
+        if not clean_query:
             raise ToolError("the query is empty; expected some words")
-        if len(asked) > self.query_chars:
-            raise ToolError(f"the query has {len(asked)} characters; at most {self.query_chars} are searched for")
+        if len(clean_query) > self.query_chars:
+            raise ToolError(f"the query has {len(clean_query)} characters; at most {self.query_chars} are searched for")
         number = max(1, min(topn, self.most_results))
-        hits = (await self._within(lambda: self.index.search_many([asked], number)))[0]
+        hits = (await self._within(lambda: self.index.search_many([clean_query], number)))[0]
         if not hits:
-            return f"nothing was found for {asked[:80]!r}; try other words"
-        words = content_words(asked)
+            return f"nothing was found for {clean_query[:80]!r}; try other words"
+        words = content_words(clean_query)
         return "\n\n".join(self._shown(hit, words) for hit in hits)
 
     async def run_open(self, id: str, line: int = 1, lines: int | None = None) -> str:
-        """The window on a document."""
+        """Open a document, and return a window of it."""
         id = self._id(id)
         page = self._page
         if page is None or page.id != id:
             page = await self._within(lambda: self._read(id))
         else:
             self.admit()
-        shown = view(page.lines, line, self.window_tokens, None if lines is None else line + lines - 1)
+        window_text = view(page.lines, line, self.window_tokens, None if lines is None else line + lines - 1)
         self._page = page
         if id not in self._opened:
             self._opened.append(id)
-        return f"{page.heading}\n{shown}"
+        return f"{page.heading}\n{window_text}"
 
     async def run_find(self, pattern: str) -> str:
-        """The lines with that text, numbered."""
+        """Return the lines of the open document with a text, numbered."""
         if self._page is None:
             raise ToolError("no document is open; open one of the results first")
         self.admit()
         return f"{self._page.heading}\n{find(self._page.lines, pattern)}"
 
-    # Inside.
+    # Private methods.
 
     def _begin(self, found: dict[str, Hit], opened: list[str], page: _Page | None, spent: Spent) -> None:
         self._found, self._opened, self._page, self.spent = found, opened, page, spent
         self._numbers = {id: number for number, id in enumerate(found, 1)}
 
     async def _within(self, work: Callable[[], Awaitable[T]]) -> T:
-        """A question to the index, within the budgets."""
+        """Ask the index within the budgets."""
         return await self.within_budget(partial(self._ask, work))
 
     async def _ask(self, work: Callable[[], Awaitable[T]], seconds: float) -> T:
@@ -184,28 +184,26 @@ class Search(BudgetedToolkit):
         except UsageError as error:  # It speaks of settings, which no agent can choose.
             raise Broken(f"the search of {type(self).__name__} cannot be used: {error}") from error
         except TimeoutError:
-            if seconds < self.call_seconds:
-                raise ToolError(f"no answer came within the {seconds:.1f} s that were left; answer now") from None
-            raise Broken(f"the search gave no answer within {seconds:g} s") from None
+            raise self.late(seconds, "the search", self.index.trouble) from None
 
     async def _read(self, id: str) -> _Page:
-        """A document as lines; as much of it as the search has shown, where the engine cannot give it."""
+        """Return a document as lines, or the passage that the search has shown if the index cannot return it."""
         hit = self._found.get(id)
         try:
-            found: Any = await self.index.get(id)
+            document: Any = await self.index.get(id)
         except ToolError:
             if hit is None:
                 raise
-            found = hit
+            document = hit
         number = f"[{self._numbers[id]}] " if hit else ""
-        heading = f"{number}{_line(found.title, _TITLE_CHARS)}{f' ({found.url})' if found.url else ''}"
-        lines = wrapped(found.text[: self.document_chars])
-        if len(found.text) > self.document_chars:
-            lines.append(f"(the document goes on: {len(found.text)} characters in all)")
+        heading = f"{number}{_line(document.title, _TITLE_CHARS)}{f' ({document.url})' if document.url else ''}"
+        lines = wrapped(document.text[: self.document_chars])
+        if len(document.text) > self.document_chars:
+            lines.append(f"(the document goes on: {len(document.text)} characters in all)")
         return _Page(id, heading, tuple(lines))
 
     def _id(self, given: str) -> str:
-        """The id that a number of the results stands for, or the id itself."""
+        """Return the id of a result's number, or the id itself."""
         given = given.strip()
         number = given.strip("[]#")
         if number.isdecimal() and 0 < int(number[:9]) <= len(self._found):
@@ -224,7 +222,7 @@ class Search(BudgetedToolkit):
 
 
 def _line(text: str, chars: int = 10_000) -> str:
-    """On one line."""
-    if "  " in text or not text.isprintable():  # Seeing that it is on one takes a tenth of the time.
+    """Return the text on one line, cut to `chars` characters."""
+    if "  " in text or not text.isprintable():  # This check takes a tenth of the time of a split.
         text = " ".join(text.split())
     return text if len(text) <= chars else f"{text[: chars - 4]} ..."

@@ -1,7 +1,7 @@
-"""What an author sets: settings, checked as a toolkit's class is made, and files, checked as an episode begins.
+"""Checks of what an author sets: settings when a toolkit's class is made, and files when an episode begins.
 
-A mistake in them is the author's and must not reach the agent, who could do nothing about it. Left out: limits given
-with a place.
+A mistake in them must not reach the agent, which could do nothing about it. Left out: limits among the options of a
+backend.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ _ALIKE = 0.8
 
 
 def check_budgets(kit: Any) -> None:
-    """Refuse budgets that no call could keep, and attributes that nobody would read."""
+    """Raise EnvironmentDefect for budgets that no call could keep, and for misspelt settings."""
     calls = kit.max_calls
     counted = isinstance(calls, int) and not isinstance(calls, bool) and calls > 0
     _expect(kit, "max_calls", calls is None or counted, "a whole number above 0, or None for any number of calls")
@@ -56,14 +56,14 @@ def _expect(kit: Any, name: str, fits: bool, expected: str) -> None:
 
 
 def _refuse_misspelt(kit: Any) -> None:
-    """An attribute of the class's own that is all but named like a setting."""
+    """Raise EnvironmentDefect if an attribute of the class is named almost like a setting."""
     bases = [base for base in kit.__mro__[1:] if base.__module__.startswith("palaestra.")]
-    known = sorted({name for base in bases for name in vars(base).get("__annotations__", ()) if name[0] != "_"})
+    setting_names = sorted({name for base in bases for name in vars(base).get("__annotations__", ()) if name[0] != "_"})
     for name, value in vars(kit).items():
         plain = isinstance(value, bool | int | float | str | tuple | list | dict | Limits | None)
         if name[0] == "_" or not plain or any(hasattr(base, name) for base in kit.__mro__[1:]):
             continue
-        if close := get_close_matches(name, known, n=1, cutoff=_ALIKE):
+        if close := get_close_matches(name, setting_names, n=1, cutoff=_ALIKE):
             raise EnvironmentDefect(
                 f"{kit.__name__}.{name} is no setting; is {close[0]} meant? An attribute of your own needs a name that "
                 "is less alike"
@@ -71,7 +71,7 @@ def _refuse_misspelt(kit: Any) -> None:
 
 
 def check_files(files: Any, owner: str, limits: Limits) -> dict[str, bytes]:
-    """The files by path, or an EnvironmentDefect of the class `owner` that says what is wrong with them."""
+    """Return the files by path; raise EnvironmentDefect, which names the class `owner`, if one is invalid."""
     if not isinstance(files, Mapping):
         raise EnvironmentDefect(f"{owner}.files gave a {type(files).__name__}; expected a dict of paths to bytes")
     for path, data in files.items():

@@ -1,4 +1,4 @@
-"""What toolkits share that read a task's files (`file_reader`, `media`): which files, budgets, branches.
+"""The base of toolkits that read a task's files (`file_reader`, `media`): files, budgets, branches.
 
 Files of a task are in memory (`files`) or below a real folder (`folder`); a subclass says which. Left out: what is
 read in them.
@@ -29,7 +29,7 @@ class TaskFiles(BudgetedToolkit):
         return {}
 
     def start(self, task: Task, rng: np.random.Generator) -> None:
-        """Ask which files the episode has."""
+        """Set the files of the episode."""
         files, folder = self.files(task), self.folder(task)
         if wrong := [name for name, data in files.items() if not isinstance(data, bytes)]:
             raise EnvironmentDefect(f"{type(self).__name__}.files: {wrong[0]!r} holds no bytes; encode a text")
@@ -38,9 +38,9 @@ class TaskFiles(BudgetedToolkit):
         self.restore((Place(dict(files), None if folder is None else Path(folder).resolve()), Spent()))
 
     def snapshot(self) -> tuple[Place, Spent]:
-        """Nothing here changes but the budgets."""
+        """Return files and budgets."""
         return self._place, self.spent
 
     def restore(self, state: tuple[Place, Spent]) -> None:
-        """Go on from there."""
+        """Continue from a snapshot."""
         self._place, self.spent = state

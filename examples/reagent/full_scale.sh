@@ -14,10 +14,13 @@ DATA=${DATA:-data}
 RUN=${RUN:-runs/reagent}
 MODEL=Qwen/Qwen3-8B # Of the agent and of the judge.
 mkdir -p "$RUN/sft" "$RUN/rl"
+SANDBOX='sandbox={"backend":"docker","limits":{"seconds":30}}' # The authors' 30 s for a program.
+LENGTHS="--max-turn-tokens 11000 --max-episode-tokens 13560"
 
-# The six tools: search, browse, python, file_reader, image2text and audio2text. Mathematics has python alone.
+# The six tools of the paper. Mathematics has python alone.
 tools() {
-    printf "$1%s " sandbox=docker "files=$DATA/files" "search={\"backend\":\"retrieve\",\"url\":\"$SEARCH_URL\"}" \
+    printf "$1%s " tools=search,browse,python,file_reader,image2text,audio2text "$SANDBOX" "files=$DATA/files" \
+        "search={\"backend\":\"retrieve\",\"url\":\"$SEARCH_URL\"}" \
         'browser={"backend":"text","allow":"public"}' "model={\"base_url\":\"$TEACHER_URL\",\"model\":\"gpt-4.1\"}" \
         "speech={\"base_url\":\"$TEACHER_URL\",\"model\":\"whisper-large-v3\"}"
 }
@@ -28,14 +31,15 @@ data)
     TESTS="$DATA/aime24.jsonl $DATA/aime25.jsonl $DATA/math500.jsonl $DATA/gsm8k.jsonl $DATA/gaia.jsonl $DATA/hle.jsonl
         $DATA/webwalkerqa.jsonl $DATA/xbench.jsonl $DATA/hotpotqa.jsonl $DATA/2wiki.jsonl $DATA/musique.jsonl
         $DATA/bamboogle.jsonl"
-    # 1. The pool without ambiguous answers, repeats, and questions of the tests: 5,000 tasks, and 20,000.
+    # 1. The pool without ambiguous answers, repeats, and questions of the tests: of 5,000 tasks, and of 20,000. A fifth of
+    #    each file is held out for measuring, here and below.
     palaestra pool "$DATA/deepscaler.jsonl" --against $TESTS --out "$RUN/math.jsonl"
     palaestra pool "$DATA/hiersearch.jsonl" "$DATA/heysquad.jsonl" "$DATA/ocr_vqa.jsonl" --against $TESTS \
         --out "$RUN/research.jsonl"
 
     # 2. Right episodes of DeepSeek-V3.1, for the agent's imitation.
     palaestra collect code-math --model DeepSeek-V3.1 $ASKED --tasks 4000 --out "$RUN/teacher-math.jsonl" \
-        --env-options tasks="$RUN/math.jsonl" sandbox=docker
+        --env-options tasks="$RUN/math.jsonl" "$SANDBOX"
     palaestra collect research --model DeepSeek-V3.1 $ASKED --tasks 16000 --out "$RUN/teacher-research.jsonl" \
         --env-options tasks="$RUN/research.jsonl" $(tools "")
 
@@ -50,7 +54,7 @@ data)
         for SHARE in "sft 700 2800" "rl 2250 9000"; do
             set -- $SHARE
             palaestra collect code-math --model "$AGENT" $ASKED --tasks "$2" --out "$RUN/$1/$AGENT-math.jsonl" \
-                --env-options tasks="$RUN/$1-math.jsonl" sandbox=docker
+                --env-options tasks="$RUN/$1-math.jsonl" "$SANDBOX"
             palaestra collect research --model "$AGENT" $ASKED --tasks "$3" --out "$RUN/$1/$AGENT-research.jsonl" \
                 --env-options tasks="$RUN/$1-research.jsonl" $(tools "")
         done
@@ -85,19 +89,20 @@ agent)
         --optimizer.learning-rate 1e-5 --run "$RUN/agent-sft"
 
     # 7. Tasks that this model solves now and then, with labels that its attempts do not dispute.
-    palaestra curate code-math --model "$RUN/agent-sft/model" -k 8 --env-options tasks="$RUN/math.jsonl" \
-        sandbox=docker --tasks 4000 --out "$RUN/fit-math.json"
-    palaestra curate research --model "$RUN/agent-sft/model" -k 8 --env-options tasks="$RUN/research.jsonl" $(tools "") \
-        --tasks 16000 --out "$RUN/fit-research.json"
+    palaestra curate code-math --model "$RUN/agent-sft/model" -k 8 $LENGTHS --env-options tasks="$RUN/math.jsonl" \
+        "$SANDBOX" --tasks 4000 --out "$RUN/fit-math.json"
+    palaestra curate research --model "$RUN/agent-sft/model" -k 8 $LENGTHS --tasks 16000 \
+        --env-options tasks="$RUN/research.jsonl" $(tools "") --out "$RUN/fit-research.json"
     for KIND in math research; do
         palaestra pool "$RUN/$KIND.jsonl" --attempts "$RUN/fit-$KIND.played.jsonl" --curated "$RUN/fit-$KIND.json" \
             --out "$RUN/fitting-$KIND.jsonl"
     done
 
     # 8. RL: 64 tasks, 8 attempts and in reagent-u 8 second ones, 5e-7, temperature .7, 4 mini-batches of 16 tasks, 300
-    #    steps; lambda .3, responses of 11,000 tokens after prompts of 16,384 and a clip of .2/.34 are the recipe's.
+    #    steps. Of the recipe are lambda .3; in reagent-u responses of 11,000 tokens after prompts of 16,384 and a clip of
+    #    .2/.34, in reagent-r responses of 10,000 after 2,560 and .2/.28.
     palaestra train code-math=1 research=4 --model "$RUN/agent-sft/model" --recipe "$RECIPE" \
-        --env-options code-math.tasks="$RUN/fitting-math.jsonl" code-math.sandbox=docker \
+        --env-options code-math.tasks="$RUN/fitting-math.jsonl" "code-math.$SANDBOX" \
         research.tasks="$RUN/fitting-research.jsonl" $(tools research.) \
         --recipe.judge.url $JUDGE_URL --play.num-prompts 64 --play.num-generations 8 --play.temperature 0.7 \
         --play.max-turn-tokens 11000 \
@@ -120,7 +125,7 @@ agent)
     done
     for SET in aime24 aime25 math500 gsm8k; do
         palaestra eval code-math --model "$RUN/$RECIPE/model" --against "$RUN/agent-sft/model" $MEASURED --tasks 1319 \
-            --env-options tasks="$DATA/$SET.jsonl" sandbox=docker --json "$RUN/$RECIPE-$SET.json"
+            --env-options tasks="$DATA/$SET.jsonl" "$SANDBOX" --json "$RUN/$RECIPE-$SET.json"
     done
     ;;
 *) echo "$PART is no part: data, judge, serve or agent" >&2; exit 2 ;;

@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from io import TextIOWrapper
@@ -27,7 +27,7 @@ COMMANDS = {
     "eval": "measure an agent on held-out tasks, or two agents against each other",
     "view": "look at a run: curves, groups, episodes, tokens",
     "analyse": "runs and files of episodes in figures, side by side, with intervals over seeds",
-    "sweep": "train a grid of settings over seeds, and hold the arms against each other",
+    "sweep": "train a grid of settings over several seeds and compare the results",
     "audit": "check the records of a run: masks, groups, advantages, rewards",
     "replay": "run recorded episodes again without their tools, and prove them identical",
     "rescore": "compute another reward over recorded episodes",
@@ -38,10 +38,11 @@ COMMANDS = {
     "data": "look at a file of tasks, or find the row that is wrong",
     "pool": "make one file of training tasks of several, without duplicates, tests and ambiguity",
     "index": "make an index of a corpus that agents search, or ask one by hand",
-    "serve": "for other machines: run agents' programs (sandbox), search an index (search), serve a model (vllm, rrm)",
+    "serve": "serve a sandbox, an index, an environment, a model or a judge to other machines",
     "doctor": "what is installed, what a model's template does, what memory it needs",
-    "demo": "raise the tiny agent, train it, and hold the result against controls",
+    "demo": "cold-start the tiny agent, train it, and compare it with control runs",
 }
+HELP = ("--help", "-h", "help")
 _MODULES = {"list": "palaestra.cli.listing"}  # A module called list would hide Python's own from this package.
 _EXTRAS = {
     "torch": "train",
@@ -61,7 +62,7 @@ _EXTRAS = {
     "trackio": "trackio",
     "tensorboard": "tensorboard",
 }
-"""Which extra brings a library that may be missing."""
+"""Name of the extra that installs each optional library."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -72,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         try:
             status = _run(arguments)
-        finally:  # Here, while an error can still be reported; `--help` ends in a SystemExit.
+        finally:  # Flush while an error can still be reported; `--help` ends in a SystemExit.
             sys.stdout.flush()
     except BrokenPipeError:  # The reader of our output has ended, as `head` does.
         _discard_output()
@@ -90,9 +91,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    name, rest = (arguments[0], arguments[1:]) if arguments else ("--help", [])
-    if name in ("-h", "--help", "help"):
-        print(_usage(shutil.get_terminal_size().columns))
+    name, remaining = (arguments[0], arguments[1:]) if arguments else ("--help", [])
+    if name in HELP:
+        print(usage("palaestra COMMAND", COMMANDS, "'palaestra --version' shows the version."))
         return 0
     if name in ("-V", "--version"):
         from palaestra import __version__
@@ -110,7 +111,7 @@ def _run(arguments: list[str]) -> int:
     try:
         with blaming():
             try:
-                status: int = import_module(_MODULES.get(name, f"palaestra.cli.{name}")).run(rest)
+                status: int = import_module(_MODULES.get(name, f"palaestra.cli.{name}")).run(remaining)
             except ModuleNotFoundError as error:
                 extra = _EXTRAS.get((error.name or "").partition(".")[0])
                 if extra is None:
@@ -123,22 +124,20 @@ def _run(arguments: list[str]) -> int:
     return status
 
 
-def _usage(columns: int) -> str:
-    """Every command with what it does, in a terminal of so many columns."""
-    widest = max(map(len, COMMANDS))
+def usage(command: str, entries: Mapping[str, str], more: str = "") -> str:
+    """Return the help of a command that is followed by one of these entries, as wide as the terminal."""
+    columns, widest = shutil.get_terminal_size().columns, max(map(len, entries))
     indent = " " * (widest + 4)
     lines = [
         textwrap.fill(f"  {name:<{widest}}  {text}", max(columns, len(indent) + 20), subsequent_indent=indent)
-        for name, text in COMMANDS.items()
+        for name, text in entries.items()
     ]
-    closing = (
-        "'palaestra COMMAND --help' shows a command's options with their defaults, 'palaestra --version' the version."
-    )
-    return "\n".join(["usage: palaestra COMMAND [options]", "", *lines, "", textwrap.fill(closing, max(columns, 20))])
+    closing = f"'{command} --help' shows its options with their defaults. {more}".rstrip()
+    return "\n".join([f"usage: {command} [options]", "", *lines, "", textwrap.fill(closing, max(columns, 20))])
 
 
 def _replace_unknown_letters() -> None:
-    """Write letters that the terminal's encoding lacks as escapes; what is closed takes everything or is empty."""
+    """Write characters that the terminal's encoding lacks as escapes; replace a closed stream by the null device."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:
@@ -148,7 +147,7 @@ def _replace_unknown_letters() -> None:
 
 
 def _discard_output() -> None:
-    """Drop what is still buffered, or Python would try to write it again as it exits, and fail again."""
+    """Discard buffered output, since Python would try to write it again at exit, and fail again."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ValueError):  # An output that is no file, as under a test.

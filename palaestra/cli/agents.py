@@ -68,7 +68,7 @@ class AgentOptions:
 
     def __post_init__(self) -> None:
         served = {field.name: field.default for field in fields(self)}
-        kept = {name: served.pop(name) for name in ("model", "base_url", "device")}
+        loading_defaults = {name: served.pop(name) for name in ("model", "base_url", "device")}
         if self.base_url is None:
             idle = [name for name, default in served.items() if getattr(self, name) != default]
             if idle:
@@ -76,7 +76,7 @@ class AgentOptions:
                 raise UsageError(f"{flag} is for a server; name one with --base-url, or leave it out")
         elif self.model in (DEMONSTRATOR, HUMAN):
             raise UsageError(f"--base-url names a server; name one of its models with --model, found {self.model!r}")
-        elif self.device != kept["device"]:
+        elif self.device != loading_defaults["device"]:
             raise UsageError("--device is for a model that is loaded here; leave it out beside --base-url")
 
 
@@ -84,9 +84,9 @@ class AgentOptions:
 def open_agent(
     options: AgentOptions, env_id: str, *, slots: int, seed: int, environment: Mapping[str, Any] | None = None
 ) -> Iterator["Agent"]:
-    """The agent that the options name, closed at the end. `spent` still knows afterwards what it has cost.
+    """Open the agent that the options name, and close it at the end. `spent` returns its cost afterwards too.
 
-    `environment` is what the environment is made with: who has no chat of its own writes the format that it reads.
+    `environment` holds the environment's options: an agent without a chat template writes the format that it reads.
     """
     format = formats.DEFAULT if loads_here(options) else format_read(env_id, environment or {})
     agent = _opened(options, format, env_id, slots, seed)
@@ -97,23 +97,23 @@ def open_agent(
 
 
 def read_as(env_id: str, environment: Mapping[str, Any], model: str, tokenizer: Any) -> dict[str, Any]:
-    """What an environment is made with for a model that is loaded here: its calls are read as it writes them."""
+    """Return an environment's options for a model that is loaded here: its calls are read in the model's format."""
     from palaestra.agents.dialect import pinned
     from palaestra.trainers.resume import trained_format
 
-    made, said = pinned(env_id, environment, tokenizer, trained_format(model))
-    if said:
-        note(said)
-    return made
+    pinned_options, message = pinned(env_id, environment, tokenizer, trained_format(model))
+    if message:
+        note(message)
+    return pinned_options
 
 
 def loads_here(options: AgentOptions) -> bool:
-    """Whether the agent is a model that is loaded into this process, with a chat template of its own."""
+    """Return whether the agent is a model that is loaded into this process, with its own chat template."""
     return options.base_url is None and options.model not in (DEMONSTRATOR, HUMAN)
 
 
 def token_limits(model: str, turn: int | None, episode: int | None) -> tuple[int, int]:
-    """Most tokens a turn and a row: what is given, else what the run trained with whose model this is, else plenty."""
+    """Return the maximum tokens of a turn and a row: given, else as in the run that trained the model, else large."""
     from palaestra.trainers.config import GRPOConfig
     from palaestra.trainers.resume import read_config
 
@@ -130,7 +130,7 @@ def token_limits(model: str, turn: int | None, episode: int | None) -> tuple[int
 
 
 def spent(agent: "Agent") -> dict[str, Any] | None:
-    """Requests, tokens and money of an agent behind an endpoint; None for any other."""
+    """Return requests, tokens and cost of an agent behind an endpoint; None for any other."""
     from dataclasses import asdict
 
     from palaestra.agents import EndpointPolicy
@@ -139,7 +139,7 @@ def spent(agent: "Agent") -> dict[str, Any] | None:
 
 
 def spending(cost: dict[str, Any]) -> str:
-    """What `spent` says, in a line."""
+    """Return the result of `spent` as one line of text."""
     text = f"{cost['answers']} answers, {cost['prompt_tokens']:,} tokens read, {cost['completion_tokens']:,} written"
     if cost["cost"]:
         text += f", {cost['cost']:,.4f} paid"
@@ -151,7 +151,7 @@ def spending(cost: dict[str, Any]) -> str:
 
 
 def open_guard(url: str | None, below: float, model: str) -> "Guard | None":
-    """The guard that options name; a UsageError where it cannot be reached."""
+    """Open the guard that the options name; None without a URL. Raise a UsageError if it cannot be reached."""
     from palaestra.judging.guard import Guard
 
     if url is None:
@@ -195,7 +195,7 @@ def _opened(options: AgentOptions, format: str, env_id: str, slots: int, seed: i
 
 
 def _script(env_id: str) -> "Demonstrator | dict[str, Demonstrator]":
-    """The environment's own script, which plays where nobody is named."""
+    """Return the environment's own script, which plays by default."""
     try:
         return demonstrators(env_id)
     except UnknownId:

@@ -43,17 +43,17 @@ _ROWS = {
     "broken": "episodes/broken",
     "loss": "loss",
 }
-"""What the table shows, by the names of metrics.jsonl; JSON has all figures."""
+"""Rows of the table: label and name in metrics.jsonl. JSON has all figures."""
 _BESIDE = {"held-out, after": "  less 1st", "success": "  less 1st ", "  all steps": "  less 1st  "}
-"""Rows below which the difference to the first group stands. Labels are keys: those that read alike end in blanks."""
+"""Rows followed by a row of differences to the first group. Labels are keys: equal ones differ in trailing blanks."""
 _MEANING = (
     "means of the last tenth of the steps, at least 5, with 95 % over seeds (±) or, of a single run, over tasks ([,]); "
     "less 1st: beside the first column, paired by seed"
 )
 _LISTED, _LETTERS = 5, 60
-"""Episodes that are named of those which a judge's score contradicts, and letters of their questions."""
+"""Maximum number of listed episodes with a contradicting judge, and of characters of their questions."""
 _NARROWEST, _ABSENT = 13, "-"
-"""Letters of a column with figures."""
+"""Minimum characters of a column, and the text of a missing figure."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Options(Reported):
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Print the tables, and draw."""
+    """Print the tables and draw the plot."""
     options = tyro.cli(Options, args=list(arguments), prog="palaestra analyse")
     if not options.paths:
         raise UsageError("name runs' folders, or files of episodes: palaestra analyse RUN")
@@ -83,16 +83,16 @@ def run(arguments: Sequence[str]) -> int:
     if options.plot is not None:
         check_plot(options.plot)
     with reporting(options.json) as figures:
-        found = analyse(options.paths, note)
-        show(found, Console(), options.plot)
-        figures |= found.as_dict()
+        result = analyse(options.paths, note)
+        show(result, Console(), options.plot)
+        figures |= result.as_dict()
     return 0
 
 
 def show(found: "Analysis", console: Console, image: Path | None = None) -> None:
-    """Print an analysis, and draw its curves."""
-    for drawn in tables(found, console.width):
-        console.print(drawn)
+    """Print an analysis and draw its curves."""
+    for printed in tables(found, console.width):
+        console.print(printed)
     if any(source.steps for group in found.groups for source in group.sources):
         show_line(console, _MEANING)
     for group in found.groups:
@@ -105,20 +105,23 @@ def show(found: "Analysis", console: Console, image: Path | None = None) -> None
 
 
 def _show_disagreements(group: "Group", console: Console) -> None:
-    """Where a judge gave scores: how often they contradict the outcome; of the first, score, outcome and place."""
+    """Print how often a judge's scores contradict the outcome, and list the first such cases."""
     from palaestra.trainers.scoring.agreement import disagreements
 
     if not group.judged:
         return
     apart = disagreements(group.judged)
     show_line(console, f"{group.name}: {len(apart)} of {len(group.judged)} scores contradict the outcome")
-    for one in apart[:_LISTED]:
-        question = visible(one.question[:_LETTERS])
-        show_line(console, f"  {one.contradiction}: {one.score:.2f}, {one.outcome:.2f}; {one.place}: {question}")
+    for case in apart[:_LISTED]:
+        question = visible(case.question[:_LETTERS])
+        show_line(
+            console,
+            f"  {case.contradiction}: {case.score:.2f}, {case.outcome:.2f}; {case.place}: {question}",
+        )
 
 
 def tables(found: "Analysis", width: int) -> Iterator[Table]:
-    """So many groups a table as fit beside each other."""
+    """Yield tables, each with as many groups as fit beside each other."""
     groups, rows = found.groups, {"runs": [str(len(group.sources)) for group in found.groups]}
     for label, name in _ROWS.items():
         if any(name in group.figures for group in groups):
@@ -145,6 +148,6 @@ def _cell(spread: "Spread | None", sign: str) -> str:
 
 
 def _share(value: float) -> str:
-    """A bound in [0, 1] in three letters, so that three columns fit."""
+    """Return a bound in [0, 1] in three characters, so that three columns fit."""
     text = f"{value:.2f}"
     return text[1:] if text.startswith("0") else text[:3]

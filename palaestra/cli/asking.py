@@ -1,6 +1,6 @@
-"""The parts of `palaestra play`'s questions that know no episode: a file, a number, tools, tokens.
+"""The parts of `palaestra play`'s commands that need no episode: a file, a number, tools, tokens.
 
-Left out: what a question does (`desk`).
+Left out: the commands themselves (`desk`).
 """
 
 import re
@@ -16,11 +16,11 @@ from palaestra.episode import Message
 from palaestra.errors import UsageError
 
 Tools = Mapping[str, Mapping[str, Any]]
-"""What agents are told of tools, by name."""
+"""Function schemas of tools, by name."""
 
 
 def turn_of_file(name: str) -> str:
-    """A file's text; a program of Python's as an agent hands it in, in a fence that is longer than any within it."""
+    """Return a file's text as a turn; a Python program is put into a fence that is longer than any inside it."""
     if not name:
         raise UsageError("expected /file PATH: its text is the turn, a .py file's as a fenced program")
     try:
@@ -28,27 +28,27 @@ def turn_of_file(name: str) -> str:
         if not path.is_file():
             raise UsageError(f"/file {name}: there is no such file")
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError, RuntimeError) as error:  # The last for the home of nobody.
+    except (OSError, UnicodeDecodeError, RuntimeError) as error:  # RuntimeError: a home directory of an unknown user.
         raise UsageError(f"/file {name} cannot be read as text: {error}") from error
     if path.suffix != ".py":
         return text
-    fence = "`" * max(3, *(len(found) + 1 for found in re.findall("`+", text)), 0)
+    fence = "`" * max(3, *(len(backticks) + 1 for backticks in re.findall("`+", text)), 0)
     return f"{fence}python\n{text.rstrip()}\n{fence}"
 
 
 def described(tools: Tools) -> Iterator[tuple[str, str]]:
-    """Each tool with its arguments, and what it does."""
+    """Yield each tool's name with its arguments, and its description."""
     for name, tool in tools.items():
         parameters = tool.get("parameters", {})
-        shown = [
+        arguments = [
             f"{key}: {_kind(what)}" + ("" if key in parameters.get("required", []) else " (optional)")
             for key, what in parameters.get("properties", {}).items()
         ]
-        yield f"{name}({', '.join(shown)})", tool.get("description", "")
+        yield f"{name}({', '.join(arguments)})", tool.get("description", "")
 
 
 def number_in(text: str, command: str) -> int | None:
-    """The number after a command, or None where there is none."""
+    """Return the number after a command, or None without one."""
     if not text:
         return None
     if not text.isdecimal():
@@ -60,14 +60,14 @@ def _kind(schema: Mapping[str, Any]) -> str:
     if "enum" in schema:
         return " | ".join(repr(value) for value in schema["enum"])
     if "anyOf" in schema:
-        return " | ".join(_kind(one) for one in schema["anyOf"])
+        return " | ".join(_kind(choice) for choice in schema["anyOf"])
     return str(schema.get("type", "any"))
 
 
 def show_tokens(console: Console, model: str, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> None:
     """Print a dialogue as a model would see it, token by token.
 
-    What the agent says, and would be trained on, stands out and lies between ‹ and ›.
+    The agent's own tokens, which training would use, are highlighted between ‹ and ›.
     """
     from palaestra.agents import Chat
     from palaestra.agents.conversation import written_rows

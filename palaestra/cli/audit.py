@@ -14,7 +14,7 @@ from palaestra.cli.ids import resolve
 from palaestra.cli.output import Reported, reporting
 from palaestra.errors import PalaestraError
 from palaestra.record import Record
-from palaestra.registry import is_game
+from palaestra.registry import is_game, require_loaded
 
 if TYPE_CHECKING:
     from palaestra.envs.records.rescore import Scorer
@@ -66,14 +66,14 @@ def _audit(options: Options, figures: dict[str, Any]) -> int:
 
 
 def _said(ledger: "Ledger") -> str:
-    """The figures in a line."""
+    """Return the figures in one line of text."""
     return ", ".join(
         f"{name} {value:.3g}" if value % 1 else f"{name} {value:,.0f}" for name, value in ledger.figures.items()
     )
 
 
 def _reward_anew(record: Record) -> float | None:
-    """What the record's own environment gives for its attempt; None for games, and where it cannot be opened alone."""
+    """Return the reward that the record's environment computes again; None for games, and if it cannot be opened."""
     from palaestra.envs.records.rescore import rescore
 
     scorer = _scorer(record.env_id)
@@ -90,6 +90,7 @@ def _scorer(env_id: str) -> "Scorer | None":
     from palaestra.envs.records.rescore import find_scorer
 
     try:
+        require_loaded(env_id, "a record")
         name = resolve(env_id)
         return None if is_game(name) else find_scorer(name)
     except PalaestraError:

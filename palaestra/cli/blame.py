@@ -31,9 +31,9 @@ def blaming(place: str = "") -> Iterator[None]:
         line = authors_line(error)
         if line is None:
             raise
-        said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        description = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         where = place or _task(error)
-        raise EnvironmentDefect(f"{where}: {line}: {said}" if where else f"{line}: {said}") from error
+        raise EnvironmentDefect(f"{where}: {line}: {description}" if where else f"{line}: {description}") from error
 
 
 def _task(error: Exception) -> str:
@@ -42,6 +42,6 @@ def _task(error: Exception) -> str:
         attempt = frame.f_locals.get("attempt")
         if isinstance(attempt, Attempt):
             prompt = " ".join(str(attempt.task.prompt).split())
-            shown = prompt if len(prompt) <= _SHOWN else f"{prompt[:_SHOWN]}..."
-            return f"task {attempt.task.id} ({shown!r})"
+            short_prompt = prompt if len(prompt) <= _SHOWN else f"{prompt[:_SHOWN]}..."
+            return f"task {attempt.task.id} ({short_prompt!r})"
     return ""

@@ -46,25 +46,26 @@ def _check(options: Options, figures: dict[str, Any]) -> int:
 
     console, failed, absent = Console(), 0, []
     environments: dict[str, list[dict[str, str]]] = {}
-    named = [resolve(text).rpartition(":")[2] for text in options.ids]
+    named_ids = [resolve(text).rpartition(":")[2] for text in options.ids]
     chosen = from_pairs(options.env_options, "env_options")
-    if chosen and not named:
+    if chosen and not named_ids:
         raise UsageError("--env-options are for environments that are named, and none is")
-    for env_id in dict.fromkeys([*named, *([*registered(), *games()] if options.all or not named else ())]):
+    for env_id in dict.fromkeys([*named_ids, *([*registered(), *games()] if options.all or not named_ids else ())]):
         show_line(console, env_id, "bold")
         try:
-            found = check(env_id, chosen if env_id in named else {})
+            findings = check(env_id, chosen if env_id in named_ids else {})
         except MissingExtra as lacking:
-            if env_id in named:
+            if env_id in named_ids:
                 raise
             absent.append(env_id)
             _show("skip", f"not installed  {lacking}", console)
             continue
-        for finding in sorted(found, key=lambda one: not one.passed):  # What failed stands last: nobody scrolls for it.
+        # What failed stands last: nobody scrolls for it.
+        for finding in sorted(findings, key=lambda one: not one.passed):
             failed += not finding.passed
             outcome = "FAIL" if not finding.passed else "skip" if finding.skipped else "ok"
-            said = {"check": finding.name, "outcome": outcome.lower(), "message": finding.message}
-            environments.setdefault(env_id, []).append(said)
+            row = {"check": finding.name, "outcome": outcome.lower(), "message": finding.message}
+            environments.setdefault(env_id, []).append(row)
             _show(outcome, f"{finding.name}  {finding.message}" if finding.message else finding.name, console)
     figures |= {"failed": failed, "environments": environments, "not_installed": absent}
     console.print(f"{failed} failed" if failed else "all passed")

@@ -65,11 +65,11 @@ def _chosen(options: Options, score: Score, fits: Callable[[Record], bool], roll
     records, console = rollouts.records(), rollouts.console
     chosen = select(records, least_success=options.least_success, top_k=options.top_k, score=score, fits=fits)
     _show(chosen, rollouts.env_id, console)
-    counts = {source: asdict(found) for source, found in chosen.by_source.items()}
+    counts = {source: asdict(source_counts) for source, source_counts in chosen.by_source.items()}
     rules = {"least_success": options.least_success, "top_k": options.top_k, "score": options.score}
-    found = {**rules, "counts": asdict(chosen.counts), "by_source": counts, "spent_last": rollouts.cost}
-    rollouts.played.summarise(found)
-    rollouts.figures.update({"env_id": rollouts.env_id, "out": str(options.out), **found})
+    source_counts = {**rules, "counts": asdict(chosen.counts), "by_source": counts, "spent_last": rollouts.cost}
+    rollouts.played.summarise(source_counts)
+    rollouts.figures.update({"env_id": rollouts.env_id, "out": str(options.out), **source_counts})
     if not chosen.records:
         show_line(console, f"nothing was kept, so {options.out} was not written")
         return 1
@@ -80,17 +80,17 @@ def _chosen(options: Options, score: Score, fits: Callable[[Record], bool], roll
 
 
 def _score(name: str) -> Score:
-    """The score of that name, or a function of an Episode that somebody has written."""
+    """Return the score of that name, or the user's function of an Episode."""
     if name in SCORES:
         return SCORES[name]
     if ":" not in name:
         raise UsageError(f"--score is {name!r}; expected {', '.join(SCORES)}, or a function as module:name")
     if "" not in sys.path:
         sys.path.insert(0, "")  # One's own lies in the current folder.
-    found = load_author(name, "--score: the function")
+    scorer = load_author(name, "--score: the function")
 
     def score(record: Record) -> float:
-        value = found(record.episode)
+        value = scorer(record.episode)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise EnvironmentDefect(f"--score {name} returned {value!r} for an episode; expected a number")
         return float(value)
@@ -103,8 +103,8 @@ def _show(chosen: Selection, env_id: str, console: Console) -> None:
     if len(rows) > 1:
         rows["all"] = chosen.counts
     # The title names the environment already, and a row has little room for words.
-    shown = {
+    table_rows = {
         "episodes" if source == env_id else source: tuple(str(value) for value in asdict(counts).values())
         for source, counts in rows.items()
     }
-    console.print(table(f"Episodes of {env_id.rpartition(':')[2]}", shown, _COLUMNS))
+    console.print(table(f"Episodes of {env_id.rpartition(':')[2]}", table_rows, _COLUMNS))

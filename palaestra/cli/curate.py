@@ -50,9 +50,9 @@ class Options(RolloutOptions):
             return histogram(other.tasks)
         if not self.target:
             return None
-        found: dict[str, Any] = from_pairs(self.target, "target")
-        shares(found)  # Refuses what is none.
-        return found
+        weights: dict[str, Any] = from_pairs(self.target, "target")
+        shares(weights)  # Refuses what is none.
+        return weights
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -66,14 +66,14 @@ def _kept(options: Options, target: Mapping[str, float] | None, rollouts: Rollou
     tokens: list[int] = []
 
     def episodes() -> Iterator[Episode]:
-        """One by one: of a large set not all fit into memory."""
+        """Yield the episodes one by one, since a large set does not fit into memory."""
         for record in rollouts.played.every(rollouts.starts):
             tokens.append(record.episode.sampled_tokens)
             yield record.episode
 
     rule: dict[str, Any] = {"samples": options.samples, "least_success": options.least_success, "seed": options.seed}
-    found = curate(episodes(), target=target, **rule)
-    told = {
+    curated = curate(episodes(), target=target, **rule)
+    summary = {
         "model": options.agent.model,
         "weights": rollouts.played.weights,
         "options": dict(rollouts.environment),
@@ -84,24 +84,24 @@ def _kept(options: Options, target: Mapping[str, float] | None, rollouts: Rollou
         "generated_tokens": sum(tokens),
         "spent_last": rollouts.cost,
         "target": target,
-        "found": dict(found.found),
-        "kept": found.histogram,
+        "found": dict(curated.found),
+        "kept": curated.histogram,
     }
-    rollouts.figures.update({"env_id": rollouts.env_id, "split": options.split, "out": str(options.out), **told})
-    kept = {**dict.fromkeys(OUTCOMES, 0), **found.histogram}
-    rows = {"tasks": found.found, "kept": kept}
-    shown = {name: tuple(str(row[one]) for one in OUTCOMES) for name, row in rows.items()}
-    rollouts.console.print(table(f"Tasks of {rollouts.env_id.rpartition(':')[2]}", shown, OUTCOMES))
-    if found.found["incomplete"]:
-        note(f"{found.found['incomplete']} tasks have BROKEN episodes and are left out; the same command plays them")
-    if not found.kept:
+    rollouts.figures.update({"env_id": rollouts.env_id, "split": options.split, "out": str(options.out), **summary})
+    kept_counts = {**dict.fromkeys(OUTCOMES, 0), **curated.histogram}
+    rows = {"tasks": curated.found, "kept": kept_counts}
+    cells = {name: tuple(str(row[outcome]) for outcome in OUTCOMES) for name, row in rows.items()}
+    rollouts.console.print(table(f"Tasks of {rollouts.env_id.rpartition(':')[2]}", cells, OUTCOMES))
+    if curated.found["incomplete"]:
+        note(f"{curated.found['incomplete']} tasks have BROKEN episodes and are left out; the same command plays them")
+    if not curated.kept:
         show_line(
             rollouts.console,
             f"no task is solved now and then, so {options.out} was not written; more -k, other tasks or another model "
             "may find some",
         )
         return 1
-    Curated(rollouts.env_id, options.split, found.kept, told).write(options.out)
-    show_line(rollouts.console, f"{len(found.kept)} tasks: {options.out}; {sum(tokens):,} tokens were generated")
+    Curated(rollouts.env_id, options.split, curated.kept, summary).write(options.out)
+    show_line(rollouts.console, f"{len(curated.kept)} tasks: {options.out}; {sum(tokens):,} tokens were generated")
     rollouts.tell_defects()
     return 0

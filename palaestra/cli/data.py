@@ -89,12 +89,12 @@ def _look(options: Options, figures: dict[str, Any]) -> int:
 
 def _read_by(env_id: str, path: str, others: Mapping[str, Any]) -> TaskFile:
     """The file with the tasks that the environment makes of it; a TaskFileError names the rows that it refuses."""
-    found: dict[str, Sequence[Task]] = {}
+    tasks_by_split: dict[str, Sequence[Task]] = {}
     refused: dict[str, TaskFileError] = {}
     empty: list[UsageError] = []
     for split in ("train", "eval"):
         try:
-            found[split] = _open(env_id, path, split, others).spec.tasks
+            tasks_by_split[split] = _open(env_id, path, split, others).spec.tasks
         except TaskFileError as error:
             refused[split] = error
         except UsageError as error:  # The file has nothing for this split.
@@ -102,16 +102,16 @@ def _read_by(env_id: str, path: str, others: Mapping[str, Any]) -> TaskFile:
     if refused:
         faults = tuple(dict.fromkeys(fault for error in refused.values() for fault in error.faults))
         summaries = {error.summary for error in refused.values()}
-        said = (
+        messages = (
             summaries if len(summaries) == 1 else (f"for {split!r} {error.summary}" for split, error in refused.items())
         )
         # A row that is no task is refused for both splits; a task that cannot be judged, for its own.
         all_named = all(error.count == len(error.faults) for error in refused.values())
         count = len(faults) if all_named else max(error.count for error in refused.values())
-        raise TaskFileError(path, "; ".join(said), faults, count)
-    if not found:
+        raise TaskFileError(path, "; ".join(messages), faults, count)
+    if not tasks_by_split:
         raise empty[0]
-    tasks = [(task, split) for split, tasks in found.items() for task in tasks]
+    tasks = [(task, split) for split, tasks in tasks_by_split.items() for task in tasks]
     try:
         plain = read_tasks(path)
     except TaskFileError:  # Columns of its makers, which the environment alone knows.
@@ -153,14 +153,14 @@ def _line(name: str, text: str) -> None:
 def _source(file: TaskFile, part: str, source: str, count: int) -> str:
     """Where a part comes from, in words; the count only where it differs from row to row."""
     if part == "split" and not file.labelled:
-        said = "all rows say train: " if source else "no column: "
-        said += "about one prompt in five is held out, by its hash"
+        description = "all rows say train: " if source else "no column: "
+        description += "about one prompt in five is held out, by its hash"
     elif part == "prompt":
-        said = "column 'prompt'" + (", a list of messages" if source == "messages" else "")
+        description = "column 'prompt'" + (", a list of messages" if source == "messages" else "")
     else:
         without = "the file's name and the row" if part == "id" else "none"
-        said = f"column {source!r}" if source else without
-    return said if count == len(file.tasks) else f"{said} ({count:,})"
+        description = f"column {source!r}" if source else without
+    return description if count == len(file.tasks) else f"{description} ({count:,})"
 
 
 def _data_columns(file: TaskFile) -> list[str]:
@@ -218,18 +218,18 @@ def _missed(file: TaskFile, env_id: str, others: Mapping[str, Any]) -> Iterator[
     tasks = [task for task, where in zip(file.tasks, file.splits, strict=True) if where == split][:PROBED]
     machine = _open(env_id, file.path, split, others)
     missing: set[str] = set()
-    found: dict[str, str] = {}
+    first_tasks: dict[str, str] = {}
     with _quiet():
         try:
             for index, task in enumerate(tasks):
                 for fault in _probe(machine, index, replace(task, data=_Watched(task.data, missing))):
-                    found.setdefault(fault, task.id)
+                    first_tasks.setdefault(fault, task.id)
         finally:
             release(machine)
     columns = ", ".join(map(repr, file.columns))
     for name in sorted(missing):
         yield f"the environment reads Task.data[{name!r}], and no such column is there; the file has {columns}"
-    yield from (f"task {task_id}: {fault}" for fault, task_id in found.items())
+    yield from (f"task {task_id}: {fault}" for fault, task_id in first_tasks.items())
 
 
 def _open(env_id: str, path: str, split: str, others: Mapping[str, Any]) -> Machine:

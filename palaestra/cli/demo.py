@@ -4,31 +4,30 @@ It is raised on demonstrations of a bad habit (the tool is used in three episode
 tool calls, and held against two controls that start from the same weights.
 """
 
+from collections import deque
 from collections.abc import Sequence
 
 from rich.console import Console
 
-from palaestra.agents.local_model import LocalModel
 from palaestra.cli.blame import blaming
-from palaestra.cli.display import watch
+from palaestra.cli.display import display
 from palaestra.cli.output import reporting
 from palaestra.cli.results import result_table
 from palaestra.cli.train import parse
 from palaestra.episode import Episode, Status
 from palaestra.errors import PalaestraError, UsageError
+from palaestra.record import read
 from palaestra.trainers.cold_start import Pupil, raise_tiny
 from palaestra.trainers.config import GRPOConfig
 from palaestra.trainers.controls import CONTROLS, Background, Control
 from palaestra.trainers.evaluate import Both
-from palaestra.trainers.going_on import keep_model
-from palaestra.trainers.learner import Learner
-from palaestra.trainers.measuring import measure, measure_after, told_best
-from palaestra.trainers.opening import as_opened, check
-from palaestra.trainers.reinforce import keep_start, practise
+from palaestra.trainers.grpo import train
+from palaestra.trainers.measuring import measure, recalled, told_best
+from palaestra.trainers.open_learner import keep_start, new_learner
+from palaestra.trainers.opening import check
 from palaestra.trainers.report import need_matplotlib, save_curve, transcript
 from palaestra.trainers.run import Run, fresh_folder
 from palaestra.trainers.trackers import require_trackers
-from palaestra.trainers.tracking import tracked
 
 _ABOUT = "Raise the tiny agent on a bad habit, train it with GRPO, and hold the result against two controls."
 _EXPLANATION = (
@@ -45,13 +44,15 @@ def run(arguments: Sequence[str]) -> int:
     options = parse(arguments or ["two-hop"], "palaestra demo", _ABOUT)
     config = options.config
     if options.resume is not None:
-        raise UsageError("a demo is shown whole; to train on where one stopped: palaestra train --resume FOLDER")
+        raise UsageError("a demo cannot be resumed; to continue training use: palaestra train --resume FOLDER")
     if config.model != "tiny":
         raise UsageError(
             "the demo raises its own tiny agent; train a model of yours with 'palaestra train ID --model ...'"
         )
     if not config.eval_tasks:
         raise UsageError("the demo shows what it measured before and after; eval_tasks must be at least 1")
+    if not config.save.recorded_groups:
+        raise UsageError("the demo shows an episode of before and after; save.recorded_groups must be at least 1")
     need_matplotlib()
     check(config)
     require_trackers(config.track)
@@ -70,7 +71,8 @@ def run(arguments: Sequence[str]) -> int:
 def _play(record: Run, config: GRPOConfig) -> None:
     env_id, console = config.env.env_id, Console(stderr=True)
     console.print(f"[bold]1. A demonstrator with a bad habit is imitated[/bold] ({env_id}, seed {config.seed})")
-    pupil = watch(raise_tiny(config))
+    with display() as on_progress:
+        pupil = raise_tiny(config, on_progress)
     keep_start(record, pupil.local)
     before = measure(record, config, pupil.local.agent, "before")
     assert before is not None, "the demo has held-out tasks"
@@ -81,20 +83,11 @@ def _play(record: Run, config: GRPOConfig) -> None:
     with Background() as background:
         waiting = [background.submit(name, record.folder / "start", config) for name in CONTROLS]
         console.print("[bold]2. GRPO, with real tool calls[/bold] (the controls train beside it)")
-        after = _learn(record, config, pupil.local)
+        with display() as on_progress:
+            deque(train(record, learner=new_learner(pupil.local, config), on_progress=on_progress), 0)
         console.print("[bold]3. The controls, from the same start[/bold]")
         controls = [future.result() for future in waiting]
-    _show(record, config, pupil, before, after, controls)
-
-
-def _learn(record: Run, config: GRPOConfig, local: LocalModel) -> Both:
-    local = as_opened(local, config, config.play.slots)
-    learner = Learner(local.agent, local.model, config)
-    watch(tracked(record, practise(record, learner)))
-    keep_model(record, learner)
-    after = measure_after(record, learner)
-    assert after is not None, "the demo has held-out tasks"
-    return after
+    _show(record, config, pupil, before, controls)
 
 
 def _show(
@@ -102,17 +95,19 @@ def _show(
     config: GRPOConfig,
     pupil: Pupil,
     before: Both,
-    after: Both,
     controls: Sequence[Control],
 ) -> None:
     console = Console()
     guess = _guessed(before.sampled_episodes)
-    use = _same_task(after.sampled_episodes, guess)
+    after = [line.episode for line in read(record.folder / "episodes" / "eval-after.jsonl")]
+    use = _same_task(after, guess)
     text = f"before\n{transcript(guess)}\n\nafter, the same task\n{transcript(use)}\n"
     (record.folder / "transcripts.txt").write_text(text, encoding="utf-8")
     console.print("[bold]4. One task, before and after[/bold]")
     console.print(text, markup=False, highlight=False)
-    measured = {"before": before, "after GRPO": after} | {c.name: c.measured for c in controls}
+    measured = {"before": before, "after GRPO": recalled(record.summary["after"])} | {
+        c.name: c.measured for c in controls
+    }
     console.print(result_table(f"Success on {before.sampled.tasks} held-out tasks of {config.env.env_id}", measured))
     curves = {"GRPO": record.curve} | {control.name: control.curve for control in controls}
     save_curve(record.folder / "curve.png", f"{config.env.env_id}, seed {config.seed}", curves)

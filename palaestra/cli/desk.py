@@ -1,6 +1,6 @@
-"""What `palaestra play` answers: turns of whoever is asked, one seat or several, and questions that start with a slash.
+"""The console of `palaestra play`: turns of one seat or several, and commands that start with a slash.
 
-Left out: reading lines (`play`), and the parts of a question that know no episode (`asking`).
+Left out: reading lines (`play`), and the parts of a command that need no episode (`asking`).
 """
 
 import inspect
@@ -49,13 +49,13 @@ _HINT = "/reward says why, /undo takes it back, /reset begins another"
 
 
 class Desk:
-    """One episode on the table, and a console to speak through; a method `_do_NAME` for each question /NAME."""
+    """One episode played by hand on a console; a method `_do_NAME` runs each command /NAME."""
 
     def __init__(
         self, hand: ByHand, console: Console, model: str | None, typed: bool, guard: Guard | None = None
     ) -> None:
-        """`typed` turns stand on the terminal already; others are shown. `model` is whose tokens /tokens shows. A
-        `guard` reads each turn first, and asks whether one with too low a score is meant."""
+        """`typed` turns are on the terminal already; others are printed. /tokens shows the tokens of `model`. A
+        `guard` reads each turn first, and holds back one with too low a score until /send."""
         self.hand, self.console, self.model, self.typed = hand, console, model, typed
         self.broken = False
         self._guard, self._held = guard, ""
@@ -72,31 +72,31 @@ class Desk:
             self._say(f"tools: {', '.join(self._tools())}", style="dim")
 
     def load(self, path: Path, number: int) -> None:
-        """Stand at the end of a recorded episode; of a game, with the other seats that the file has of it."""
-        gathering, wanted, env_id = Gathering(), f"episode {number} of {path}", self.hand.env_id
+        """Load the end of a recorded episode; for a game, with the other seats from the file."""
+        gathering, description, env_id = Gathering(), f"episode {number} of {path}", self.hand.env_id
         for place, record in enumerate(read(path), start=1):
             if place == number and record.env_id.rpartition(":")[2] != env_id.rpartition(":")[2]:
-                raise UsageError(f"{wanted} is of {record.env_id}, not of {env_id}")
+                raise UsageError(f"{description} is of {record.env_id}, not of {env_id}")
             whole = gathering.add("", str(place), record)
             if whole is not None and any(where == str(number) for where, _ in whole):
-                self.hand.load([one for _, one in whole])
+                self.hand.load([other for _, other in whole])
                 for seat in self.hand.playable.seats:
                     self._do_show(seat or "")
                 self._ended()
                 return
-        raise UsageError(f"{wanted} does not exist, or the file lacks other seats of its game")
+        raise UsageError(f"{description} does not exist, or the file lacks other seats of its game")
 
     def take(self, text: str) -> bool:
-        """Answer one input; False when it was the last."""
+        """Process one line of input. Return False if it was the last."""
         if not text.startswith("/"):
             self._turn(text, echo=not self.typed)
             return True
-        name, _, rest = text[1:].partition(" ")
+        name, _, argument = text[1:].partition(" ")
         if name in ("quit", "exit", "q"):
             return False
         if name not in self._commands:
             raise UsageError(f"there is no /{name}; /help lists what there is, and /raw sends a text as it stands")
-        self._commands[name](rest.strip())
+        self._commands[name](argument.strip())
         return True
 
     # The questions.
@@ -208,7 +208,7 @@ class Desk:
         self._now()
 
     def _now(self) -> None:
-        """Who is asked, and what is new to it; or how it ended."""
+        """Print the new messages of the seats whose turn it is, or the ending."""
         for seat, event in (self.hand.ended or {self.hand.seat: self.hand.event}).items():
             if event.messages or not self.hand.ended:
                 self._name(seat)
@@ -221,15 +221,15 @@ class Desk:
             return
         self.broken = any(event.ending is Ending.BROKEN for event in ended.values())
         for seat, event in ended.items():
-            judged = event.fault if event.reward is None else f"reward {event.reward:g}"
+            result = event.fault if event.reward is None else f"reward {event.reward:g}"
             self._say(
-                f"[{event.ending}: {judged}]  {_HINT}" if seat is None else f"[{seat} {event.ending}: {judged}]", "bold"
+                f"[{event.ending}: {result}]  {_HINT}" if seat is None else f"[{seat} {event.ending}: {result}]", "bold"
             )
         if None not in ended:
             self._say(_HINT, style="dim")
 
     def _reward(self, seat: Seat, event: Event) -> None:
-        """A seat's reward, part by part, and what it was computed from."""
+        """Print a seat's reward, part by part, and the values that it was computed from."""
         if event.reward is None or event.attempt is None:
             raise UsageError(f"a BROKEN episode has no reward: {event.fault}")
         cut = "" if self.hand.ended else f", if {self.hand.seat or 'the episode'} were cut off now"
@@ -254,16 +254,16 @@ class Desk:
             self._explain(machine, attempt)
 
     def _explain(self, machine: Machine, attempt: Attempt) -> None:
-        if machine.state is None:  # A restore that failed has left no world to ask.
+        if machine.state is None:  # After a failed restore there is no state.
             return
         deadline = {**DEADLINES, **machine.spec.author.deadlines}["reward"]
-        if told := complete(machine.state.play.explain(attempt), deadline):
-            self._say(f"because\n{indent(visible(told), '  ')}")
+        if explanation := complete(machine.state.play.explain(attempt), deadline):
+            self._say(f"because\n{indent(visible(explanation), '  ')}")
 
     def _source(self, kind: type, name: str) -> None:
-        """The lines that computed the reward."""
+        """Print the source lines that computed the reward."""
         method = getattr(kind, name)
-        if not inspect.isfunction(method):  # A declared object, which says itself what it is.
+        if not inspect.isfunction(method):  # A declared object describes itself.
             self._say(f"by {method!r}", style="dim")
             return
         try:

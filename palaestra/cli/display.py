@@ -1,19 +1,19 @@
 """Showing a long stage on standard error, as a live panel on a terminal and as plain lines elsewhere; and tables."""
 
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
 if TYPE_CHECKING:  # Every command prints; those that train alone need the settings of a run.
-    from palaestra.trainers.progress import Progress
+    from palaestra.trainers.progress import OnProgress, Progress
 
-Result = TypeVar("Result")
 _PLAIN_LINES = 10
 """How many lines a stage prints where there is no terminal."""
 _LIVE_ALONE = ("held-out",)
@@ -39,46 +39,47 @@ class _Pace:
     shown: int = 0
 
     def left(self, progress: "Progress") -> float | None:
-        """Seconds to the stage's end, as fast as it went so far."""
+        """Return the estimated seconds to the end of the stage."""
         steps = progress.step - self.first
         return (time.perf_counter() - self.began) / steps * (progress.total - progress.step) if steps > 0 else None
 
 
-def watch(stage: "Generator[Progress, None, Result]") -> Result:
-    """Run a stage to its end, showing each step; returns what the stage returns."""
-    console, paces, said = Console(stderr=True), dict[str, _Pace](), ""
+@contextmanager
+def display() -> "Iterator[OnProgress]":
+    """Show the progress that is reported within the block."""
+    console, paces, last_note = Console(stderr=True), dict[str, _Pace](), ""
+
+    def show(progress: "Progress") -> None:
+        nonlocal last_note
+        if progress.note and progress.note != last_note:  # A note that stays true of the next steps is shown once.
+            note(progress.note)
+        last_note = progress.note
+        if not progress.metrics:
+            return
+        pace = _pace(paces, progress)
+        line = _line(progress, pace.left(progress))
+        if console.is_terminal:
+            live.update(line, refresh=True)
+        every = max(1, progress.total // _PLAIN_LINES)
+        if progress.stage in _LIVE_ALONE:
+            return
+        due = progress.step // every != pace.shown // every or progress.step == progress.total
+        first = not pace.shown and "step_time" in progress.metrics  # Its line shows how long the whole stage takes.
+        if (due or first or "success_with_tool" in progress.metrics) and pace.shown != progress.step:
+            pace.shown = progress.step
+            console.print(line, highlight=False, soft_wrap=True)
+
     with Live(console=console, auto_refresh=False, transient=True) as live:
-        while True:
-            try:
-                progress = next(stage)
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]
-            if progress.note and progress.note != said:  # What holds of one step after the other is said once.
-                note(progress.note)
-            said = progress.note
-            if not progress.metrics:
-                continue
-            pace = _pace(paces, progress)
-            line = _line(progress, pace.left(progress))
-            if console.is_terminal:
-                live.update(line, refresh=True)
-            every = max(1, progress.total // _PLAIN_LINES)
-            if progress.stage in _LIVE_ALONE:
-                continue
-            due = progress.step // every != pace.shown // every or progress.step == progress.total
-            first = not pace.shown and "step_time" in progress.metrics  # It says how long all will take.
-            if (due or first or "success_with_tool" in progress.metrics) and pace.shown != progress.step:
-                pace.shown = progress.step
-                console.print(line, highlight=False, soft_wrap=True)
+        yield show
 
 
 def _pace(paces: dict[str, _Pace], progress: "Progress") -> _Pace:
     """The pace of a stage, counted from what was seen: a run that goes on did steps in another process."""
     pace = paces.get(progress.stage)
     if pace is None or progress.step <= pace.first:  # A stage that comes again begins anew.
-        taken = progress.metrics.get("step_time")
+        step_seconds = progress.metrics.get("step_time")
         now = time.perf_counter()
-        pace = _Pace(progress.step, now) if taken is None else _Pace(progress.step - 1, now - taken)
+        pace = _Pace(progress.step, now) if step_seconds is None else _Pace(progress.step - 1, now - step_seconds)
         paces[progress.stage] = pace
     return pace
 
@@ -93,7 +94,7 @@ def _line(progress: "Progress", left: float | None) -> str:
 
 
 def _until(seconds: float) -> str:
-    """How long it still takes, and when that is."""
+    """Return the remaining time and the time of the end, as text."""
     if seconds < 100:
         text = f"{seconds:.0f} s"
     else:
@@ -104,12 +105,12 @@ def _until(seconds: float) -> str:
 
 
 def note(text: str) -> None:
-    """Something worth knowing that is no result, on standard error."""
+    """Print a note to standard error."""
     show_line(Console(stderr=True), text, "yellow")
 
 
 def show_line(console: Console, text: str, style: str = "") -> None:
-    """Print text as it is: no markup, no colours of its own, and not folded where nobody watches."""
+    """Print text unchanged: without markup and highlighting, and not folded outside a terminal."""
     console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -119,11 +120,11 @@ def table(
     columns: tuple[str, ...],
     justify: Literal["left", "right"] = "right",
 ) -> Table:
-    """A small table: a name and its figures a row; words are better off on the left."""
-    drawn = Table(title=title or None, title_justify="left")
-    drawn.add_column("", overflow="fold")
+    """Return a small table with a name and its figures in each row; texts should be justified left."""
+    result = Table(title=title or None, title_justify="left")
+    result.add_column("", overflow="fold")
     for column in columns:
-        drawn.add_column(column, justify=justify)
+        result.add_column(column, justify=justify)
     for name, values in rows.items():
-        drawn.add_row(name, *values)
-    return drawn
+        result.add_row(name, *values)
+    return result

@@ -88,8 +88,8 @@ class Options(Reported):
 
 def run(arguments: Sequence[str]) -> int:
     """Print what was found; 1 when the basic path, or training this model, does not work."""
-    options, rest = tyro.cli(Options, args=list(arguments), prog="palaestra doctor", return_unknown_args=True)
-    config = described_run(options, rest)
+    options, remaining = tyro.cli(Options, args=list(arguments), prog="palaestra doctor", return_unknown_args=True)
+    config = described_run(options, remaining)
     with reporting(options.json) as figures:
         return _examine(options, config, figures)
 
@@ -97,8 +97,8 @@ def run(arguments: Sequence[str]) -> int:
 def _examine(options: Options, config: GRPOConfig | None, figures: dict[str, Any]) -> int:
     if options.model is None:
         good, bad = "the basic path works: palaestra demo, palaestra train", "the basic path does not work"
-        found = [probe(about, look, seconds, vital=vital) for about, look, seconds, vital in CHECKS]
-        findings = [finding for one in found for finding in one]
+        findings_by_check = [probe(about, look, seconds, vital=vital) for about, look, seconds, vital in CHECKS]
+        findings = [finding for check_findings in findings_by_check for finding in check_findings]
     else:
         from palaestra.agents.local_model import find_device
         from palaestra.cli.model_check import model_findings
@@ -110,10 +110,10 @@ def _examine(options: Options, config: GRPOConfig | None, figures: dict[str, Any
         good, bad = (f"{words} with --model {name}" for words in ("can be trained", "not ready to train"))
         findings = probe("model", lambda: model_findings(name, config, room), _MODEL_SECONDS, vital=True)
     fatal = any(finding.fatal for finding in findings)
-    said = verdict(findings, good, bad)
-    figures |= {"ok": not fatal, "verdict": said, "findings": list(map(asdict, findings))}
+    verdict_text = verdict(findings, good, bad)
+    figures |= {"ok": not fatal, "verdict": verdict_text, "findings": list(map(asdict, findings))}
     show(findings)
-    say(said)
+    say(verdict_text)
     return 1 if fatal else 0
 
 
@@ -129,7 +129,7 @@ def described_run(options: Options, arguments: Sequence[str]) -> GRPOConfig | No
 
 
 def verdict(findings: Sequence[Finding], good: str, bad: str) -> str:
-    """All of it in one sentence."""
+    """Return the verdict on all findings in one sentence."""
     if fatal := [finding for finding in findings if finding.fatal]:
         more = f" (and {len(fatal) - 1} more)" if len(fatal) > 1 else ""
         remedy = f"; {fatal[0].remedy}" if fatal[0].remedy else ""

@@ -10,6 +10,7 @@ from rich.console import Console
 from palaestra import reading
 from palaestra.cli.display import show_line
 from palaestra.cli.ids import resolve
+from palaestra.registry import require_loaded
 
 if TYPE_CHECKING:
     from palaestra.envs.records.gathering import Placed
@@ -26,11 +27,13 @@ class Reading(reading.Reading):
         """Each episode, and the episodes of all seats of a game together; `alone` counts those that lack others."""
         from palaestra.envs.records.gathering import Gathering
 
-        gathering, known = Gathering(), set[str]()
+        gathering, loaded_ids = Gathering(), set[str]()
         for place, record in self:
-            if record.env_id not in known:  # One of one's own is registered by the module that its id names.
-                known.add(resolve(record.env_id))
-            found = gathering.add(str(self.path), place, record)
-            if found is not None:
-                yield found
+            if record.env_id not in loaded_ids:
+                require_loaded(record.env_id, place)
+                resolve(record.env_id)
+                loaded_ids.add(record.env_id)
+            episodes = gathering.add(str(self.path), place, record)
+            if episodes is not None:
+                yield episodes
         self.alone = len(gathering.incomplete)

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from palaestra.cli import agents as seats
 from palaestra.cli.agents import DEMONSTRATOR, AgentOptions, spending, spent, token_limits
-from palaestra.cli.display import watch
+from palaestra.cli.display import display
 from palaestra.cli.ids import resolve_all
 from palaestra.cli.output import Reported, reporting, require_writable
 from palaestra.cli.tables import Table, open_table
@@ -53,7 +53,7 @@ class Options(Reported):
     samples: int = 1
     """Episodes a task: the k of avg@k, pass@k and maj@k."""
     temperature: float = 1.0
-    """Of sampling; 0 is greedy."""
+    """Sampling temperature. 0 means greedy decoding."""
     critic: tuple[str, ...] = ()
     """Servers of a reward model, up to and without `/chat/completions`. It writes a critique of each attempt, the agent
     reads it and tries again, and both attempts are measured (Reagent-C)."""
@@ -98,32 +98,32 @@ class Options(Reported):
 
     @property
     def environment(self) -> dict[str, Any]:
-        """What was asked for of the environment."""
+        """Options of the environment, from the command line."""
         return {"split": self.split, **from_pairs(self.env_options, "env_options")}
 
 
 @dataclass(slots=True)
 class Measured:
-    """An agent's reports and episodes, by how it played and, beside that, by environment of a mixture; in a game by the
+    """An agent's reports and episodes, by decoding (sampled or greedy) and environment of a mixture; in a game by the
     seat that it played."""
 
     model: str
     environment: Mapping[str, Any] = field(default_factory=dict)
-    """What its environment was made with."""
+    """Options of its environment."""
     seats: tuple[str, ...] = ()
     reports: "dict[str, Report]" = field(default_factory=dict)
     episodes: dict[str, list[Episode]] = field(default_factory=dict)
     gains: dict[str, Any] = field(default_factory=dict)
-    """How much better second attempts were than first ones, with how many of them had no critique to read."""
+    """Gain of second attempts over first ones, the number of them without a critique, and the judge's last fault."""
     all: list[Episode] = field(default_factory=list)
-    """Every episode, however it was played; of a game, the other seats' too."""
+    """All episodes, sampled and greedy; in a game those of the other seats too."""
 
     def player(self, seat: str | None, others: str) -> str:
-        """Who played a seat."""
+        """Return the name of the agent that played a seat."""
         return others if self.seats and seat not in self.seats else self.model
 
     def figures(self, way: str) -> dict[str, Any]:
-        """A report for JSON, with what happened in each task."""
+        """Return a report for JSON, with the results of each task."""
         from palaestra.cli.results import report_figures
 
         return report_figures(self.reports[way]) | {"per_task": _per_task(self.episodes[way])}
@@ -176,7 +176,7 @@ def _evaluate(options: Options, figures: dict[str, Any]) -> int:
 
 @contextmanager
 def open_agent(name: str, options: Options, env_id: str) -> "Iterator[Agent]":
-    """The agent of that name, closed at the end."""
+    """Open the agent of that name, and close it at the end."""
     chosen = options.agent
     if name != chosen.model:
         here = name == DEMONSTRATOR or Path(name).is_dir()
@@ -188,25 +188,25 @@ def open_agent(name: str, options: Options, env_id: str) -> "Iterator[Agent]":
 
 @contextmanager
 def open_critic(options: Options, env_id: str) -> "Iterator[Scoring]":
-    """What asks for critiques, closed at the end. Refused before anything is played where nobody answers there."""
+    """Open the client of the critic, and close it at the end. Raise a UsageError if the critic is not reachable."""
     from palaestra.trainers.scoring.reasoning import ReasoningReward, scoring
 
     if is_game(env_id):
         raise UsageError("--critic: a game has no second attempts, which are one agent's; measure it without")
     with closing(ReasoningReward(options.critic, options.critic_model).opened()) as judge:
         judge.check()
-        with closing(scoring(lambda episode: {}, judge)) as asked:
-            yield asked
+        with closing(scoring(lambda episode: {}, judge)) as scorer:
+            yield scorer
 
 
 def measure(
     name: str, table: Table, options: Options, limits: "TokenLimits", critic: "Scoring | None" = None
 ) -> Measured:
-    """Let an agent play, showing how far it is."""
-    from palaestra.trainers.evaluate import Report, by_seat, evaluation
+    """Let an agent play its tasks, with a progress display, and return its reports and episodes."""
+    from palaestra.trainers.evaluate import Report, by_seat, evaluate
     from palaestra.trainers.second_attempts import attempts
 
-    found = Measured(name, table.environment, table.seats)
+    measured = Measured(name, table.environment, table.seats)
     ways = {SAMPLED if options.temperature else GREEDY: (options.samples, options.temperature)}
     if options.greedy:
         ways[GREEDY] = (1, 0.0)
@@ -221,22 +221,22 @@ def measure(
             "ended": _require_writable if options.save else None,
         }
         if critic is not None:
-            with closing(attempts(table.agent, table.arena, critic, **how)) as both:
-                _add_both(found, way if len(ways) > 1 else "", watch(both))
+            with display() as show:
+                both = attempts(table.agent, table.arena, critic, on_progress=show, **how)
+            _add_both(measured, way if len(ways) > 1 else "", both)
             continue
-        stage = evaluation(table.agent, table.arena, seats=table.seats, **how)
-        with closing(stage):
-            report, played = watch(stage)
-        found.all += played
+        with display() as show:
+            report, episodes_played = evaluate(table.agent, table.arena, seats=table.seats, on_progress=show, **how)
+        measured.all += episodes_played
         if not table.seats:
-            found.reports[way], found.episodes[way] = report, played
-        parts = by_seat(report, played, table.seats)
+            measured.reports[way], measured.episodes[way] = report, episodes_played
+        parts = by_seat(report, episodes_played, table.seats)
         for env, figures in report.environments.items():
-            parts[env] = Report(**figures), [episode for episode in played if episode.start.env == env]
-        for name, (own, episodes) in parts.items():
+            parts[env] = Report(**figures), [episode for episode in episodes_played if episode.start.env == env]
+        for name, (report_of_column, episodes) in parts.items():
             column = f"{name} {way}" if len(ways) > 1 else name
-            found.reports[column], found.episodes[column] = own, episodes
-    return found
+            measured.reports[column], measured.episodes[column] = report_of_column, episodes
+    return measured
 
 
 def _add_both(found: Measured, way: str, both: "Attempts") -> None:
@@ -248,12 +248,12 @@ def _add_both(found: Measured, way: str, both: "Attempts") -> None:
 
 
 def _require_writable(episode: Episode) -> None:
-    """A task whose data cannot be written is found out with its first episode, not after the last one."""
+    """Raise an error with the first episode whose task data cannot be written, not after the last one."""
     to_line(Record("", replace(episode, rows=())))
 
 
 def _compared(measured: Sequence[Measured]) -> dict[str, Any]:
-    """The first agent compared with the second, by how they played; nothing where there is one."""
+    """Return the comparison of the first agent with the second, by decoding; empty for a single agent."""
     if len(measured) < 2:
         return {}
     from palaestra.trainers.evaluate import compare
@@ -268,15 +268,15 @@ def _show(measured: Sequence[Measured], compared: Mapping[str, Any], env_id: str
     shown_id = env_id.replace(SUITE, "") if read_mixture(env_id) else env_id.rpartition(":")[2]
     for agent in measured:
         names, title = list(agent.reports), f"{agent.model} in {shown_id}"
-        # Seats of a game and environments of a mixture side by side; how they played is below each other.
+        # Seats of a game and environments of a mixture are side by side; sampled and greedy are below each other.
         apart = len(agent.reports[names[0]].environments)
         together = len(agent.seats) or (1 + apart if apart else len(names))
         for at in range(0, len(names), together):
-            shown = {name.removeprefix(SUITE): agent.reports[name] for name in names[at : at + together]}
-            console.print(report_table(title, shown))
-        most = max(report.samples for report in agent.reports.values())
+            columns = {name.removeprefix(SUITE): agent.reports[name] for name in names[at : at + together]}
+            console.print(report_table(title, columns))
+        max_samples = max(report.samples for report in agent.reports.values())
         for column, report in agent.reports.items():
-            if report.samples == most > 1:
+            if report.samples == max_samples > 1:
                 console.print(k_table(report, column if agent.seats or apart else ""))
         if faults := [episode.fault for episode in agent.all if episode.reward is None]:
             text = f"{len(faults)} of {len(agent.all)} episodes broke and count in no figure; the last: {faults[-1]}"
@@ -285,54 +285,56 @@ def _show(measured: Sequence[Measured], compared: Mapping[str, Any], env_id: str
             gains = {way: gain for way, (gain, *_) in agent.gains.items()}
             console.print(comparison_table(f"{agent.model}: second attempts less first", gains))
             if missed := sum(count for _, count, _ in agent.gains.values()):
-                said = f"{missed} second attempts had no critique to read"
+                message = f"{missed} second attempts had no critique to read"
                 faults = [fault for *_, fault in agent.gains.values() if fault]
-                said += f"; the last time that the judge gave up: {faults[-1]}" if faults else ""
-                console.print(said, markup=False, highlight=False, soft_wrap=True)
+                message += f"; the last time that the judge gave up: {faults[-1]}" if faults else ""
+                console.print(message, markup=False, highlight=False, soft_wrap=True)
     if compared:
         first, second = measured
         console.print(comparison_table(f"{first.model} less {second.model}", compared))
 
 
 def _scored(agent: Measured) -> bool:
-    return all(any(episode.reward is not None for episode in played) for played in agent.episodes.values())
+    return all(
+        any(episode.reward is not None for episode in column_episodes) for column_episodes in agent.episodes.values()
+    )
 
 
 def _per_task(episodes: Sequence[Episode]) -> list[dict[str, Any]]:
-    found: dict[tuple[str, int], dict[str, Any]] = {}
+    rows: dict[tuple[str, int], dict[str, Any]] = {}
     for episode in episodes:
         env, task = episode.start.key[:2]
-        asked = ({"env": env} if env else {}) | {"task": task, "id": episode.attempt.task.id}
-        row = found.setdefault((env, task), {**asked, "success": [], "answers": [], "broken": 0})
+        identity = ({"env": env} if env else {}) | {"task": task, "id": episode.attempt.task.id}
+        row = rows.setdefault((env, task), {**identity, "success": [], "answers": [], "broken": 0})
         if episode.reward is None:
             row["broken"] += 1
         else:
             row["success"].append(episode.parts["success"])
             row["answers"].append(episode.attempt.answer)
-    return list(found.values())
+    return list(rows.values())
 
 
 def _figures(
     measured: Sequence[Measured], compared: Mapping[str, Any], options: Options, env_id: str
 ) -> dict[str, Any]:
-    """The figures of the agent, and below them those of greedy play, of the other agent and of the comparison."""
+    """Return the figures of the agent, of greedy play, of the other agent and of the comparison."""
     from palaestra.cli.results import comparison_figures
 
     figures: dict[str, Any] = {"env_id": env_id, "split": options.split, "seed": options.seed}
     figures |= ({"others": options.others} if options.seats else {}) | _agent(measured[0])
     if compared:
         figures["against"] = _agent(measured[1])
-        figures["comparison"] = {way: comparison_figures(found) for way, found in compared.items()}
+        figures["comparison"] = {way: comparison_figures(comparison) for way, comparison in compared.items()}
     return figures
 
 
 def _agent(agent: Measured) -> dict[str, Any]:
-    known: dict[str, Any] = {"model": agent.model, "environment": dict(agent.environment)}
+    entry: dict[str, Any] = {"model": agent.model, "environment": dict(agent.environment)}
     if agent.seats:
-        return known | {"seats": {name: agent.figures(name) for name in agent.reports}}
+        return entry | {"seats": {name: agent.figures(name) for name in agent.reports}}
     from palaestra.cli.results import comparison_figures
 
     for way, (gain, missed, _) in agent.gains.items():
-        known |= {f"gain of {way}": comparison_figures(gain) | {"without_critique": missed}}
+        entry |= {f"gain of {way}": comparison_figures(gain) | {"without_critique": missed}}
     first, *others = agent.reports
-    return known | agent.figures(first) | {way: agent.figures(way) for way in others}
+    return entry | agent.figures(first) | {way: agent.figures(way) for way in others}

@@ -30,7 +30,7 @@ class Finding:
 
     @property
     def fatal(self) -> bool:
-        """Whether this alone stops what was asked about."""
+        """True if this finding alone prevents training or the basic path."""
         return self.vital and self.state in ("missing", "broken")
 
 
@@ -41,21 +41,21 @@ def probe(
 
     It runs on a thread of its own, left behind when it does not end: a network drive that hangs cannot be interrupted.
     """
-    found: list[Finding] = []
+    findings: list[Finding] = []
     state: State = "broken" if vital else "warning"
     finished = threading.Event()
 
     def work() -> None:
         try:
-            found.extend(check())
+            findings.extend(check())
         except BaseException as error:  # Whatever a strange machine does to one check must not silence the rest.
-            found.append(Finding(about, f"could not be looked at: {reason(error)}", state, vital=vital))
+            findings.append(Finding(about, f"could not be looked at: {reason(error)}", state, vital=vital))
         finished.set()
 
     threading.Thread(target=work, name=f"doctor {about}", daemon=True).start()
     if not finished.wait(seconds):
-        return [*found, Finding(about, f"did not answer within {seconds:g} s", state, vital=vital)]
-    return found
+        return [*findings, Finding(about, f"did not answer within {seconds:g} s", state, vital=vital)]
+    return findings
 
 
 def reason(error: BaseException) -> str:

@@ -1,32 +1,55 @@
-"""Environment ids as people type them: an id, a short name of the suite, or `module:id` for one of their own."""
+"""Environment ids as people type them: an id, a short name of the suite, or `module:id` for one of their own.
+
+What a file names is not what somebody types: its module is imported where `--allow-code` names it, and nowhere else.
+"""
 
 import os
 import re
 import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import gymnasium
 
+from palaestra.cli.output import Reported
 from palaestra.errors import UnknownId, UsageError
 from palaestra.mixture import read_mixture
 from palaestra.registry import games, import_author, registered
 
 
+@dataclass(frozen=True, kw_only=True)
+class AllowsCode(Reported):
+    """The option of every command that reads which environment a file was played in."""
+
+    allow_code: tuple[str, ...] = ()
+    """Modules to import first, which register environments of your own; no module that a file names is imported
+    unless it is named here."""
+
+
+def import_allowed(modules: Iterable[str]) -> None:
+    """Import the modules that a command line names, looked for in the current folder first."""
+    if modules and "" not in sys.path:
+        sys.path.insert(0, "")
+    for module in modules:
+        import_author(module)
+
+
 def short_names() -> dict[str, str]:
     """What the suite's environments may be called on the command line: `two-hop` for `palaestra/TwoHop-v0`."""
-    suite = [known for known in (*registered(), *games()) if known.startswith("palaestra/")]
-    names = {known: known.split("/")[-1].rpartition("-v")[0].replace("_", "-") for known in suite}
-    return {re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower(): known for known, name in names.items()}
+    suite = [env_id for env_id in (*registered(), *games()) if env_id.startswith("palaestra/")]
+    names = {env_id: env_id.split("/")[-1].rpartition("-v")[0].replace("_", "-") for env_id in suite}
+    return {re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower(): env_id for env_id, name in names.items()}
 
 
 def resolve_all(text: str) -> str:
-    """As `resolve`, where `text` may be a mixture."""
+    """Return the id as `resolve` does, where `text` may be a mixture."""
     if not text:
         raise UsageError("name an environment, such as two-hop, or several by weight: two-hop=3 calculator=1")
     if (mixture := read_mixture(text)) is None:
         return resolve(text)
-    named = {name: name.partition("#") for name in mixture.weights}
+    parts = {name: name.partition("#") for name in mixture.weights}
     return ",".join(
-        f"{resolve(env_id)}{mark}{label}={mixture.weights[name]}" for name, (env_id, mark, label) in named.items()
+        f"{resolve(env_id)}{mark}{label}={mixture.weights[name]}" for name, (env_id, mark, label) in parts.items()
     )
 
 
@@ -44,15 +67,13 @@ def resolve(text: str) -> str:
         )
     module, _, env_id = text.rpartition(":")
     if module:
-        if "" not in sys.path:
-            sys.path.insert(0, "")
         if module.endswith(".py") or "/" in module:
             name = module.rpartition("/")[2].removesuffix(".py")
             raise UsageError(f"{text!r}: {module!r} is a file; go to its folder and write {name}:{env_id}")
-        import_author(module)
+        import_allowed([module])
     short = short_names()
-    short |= {known.removeprefix("palaestra/"): known for known in short.values()}  # As README's table has them.
-    plain = {re.sub("[-_]", "", name).lower(): known for name, known in short.items()}
+    short |= {full_id.removeprefix("palaestra/"): full_id for full_id in short.values()}  # As README's table has them.
+    plain = {re.sub("[-_]", "", name).lower(): full_id for name, full_id in short.items()}
     if env_id not in gymnasium.registry:
         env_id = plain.get(re.sub("[-_]", "", env_id).lower(), env_id)
     env_id = re.sub(r"_v(?=\d+$)", "-v", env_id) if env_id not in gymnasium.registry else env_id

@@ -131,7 +131,7 @@ def _search(options: Search) -> None:
         if not hits:
             raise UsageError("nothing was found; try other words")
         for hit in hits:
-            shown = " ".join(passage(hit.text, words, 300).split())
-            print(f"{hit.id}  {hit.title}  ({hit.score:.2f})\n    {shown}")
+            snippet = " ".join(passage(hit.text, words, 300).split())
+            print(f"{hit.id}  {hit.title}  ({hit.score:.2f})\n    {snippet}")
     finally:
         index.close()

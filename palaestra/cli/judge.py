@@ -8,7 +8,6 @@ games, whose episodes are judged seat by seat.
 """
 
 import json
-import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -30,6 +29,7 @@ from palaestra.judging.rule import by_rule
 from palaestra.judging.verdict import Verdict, written
 from palaestra.record import Record, write
 from palaestra.registry import arena
+from palaestra.trainers.durable import write_text
 
 JUDGE = "palaestra/Judge-v0"
 _HELD_OUT = 5
@@ -73,9 +73,7 @@ def run(arguments: Sequence[str]) -> int:
     with reporting(options.json) as figures:
         found, counts = _labelled(options)
         _with_peers(found)
-        part = options.out.with_name(f"{options.out.name}.part")
-        part.write_text("".join(f"{json.dumps(label)}\n" for label in found), encoding="utf-8")
-        os.replace(part, options.out)
+        write_text(options.out, "".join(f"{json.dumps(label)}\n" for label in found))
         counts["taught"] = _teach(options.out, found)
         counts["solved"] = sum(label["outcome"] >= 1 for label in found)
         if found and counts["solved"] in (0, len(found)):

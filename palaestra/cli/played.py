@@ -110,6 +110,8 @@ class Played:
 
     def _claim(self) -> None:
         """Two processes at work here would play everything twice."""
+        if self.path.is_symlink():  # It is added to and mended, and would be so elsewhere.
+            raise UsageError(f"{self.path} is a link; put what it leads to in its place, or name another --out")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._lock = self.path.open("ab")
@@ -128,9 +130,12 @@ class Played:
         try:
             before = json.loads(self.about.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise UsageError(f"{self.about} cannot be read ({error}); remove it to go on without its word") from error
+            raise UsageError(
+                f"{self.about} cannot be read ({error}). Delete it to continue; the settings of the collection are "
+                "then not checked"
+            ) from error
         if not isinstance(before, dict):
-            raise UsageError(f"{self.about} holds no settings of a collection; remove it to go on without its word")
+            raise UsageError(f"{self.about} holds no settings of a collection. Delete it to continue")
         now = json.loads(json.dumps(self._settings))
         self._refuse({name: before.get(name) for name in now}, now)
 

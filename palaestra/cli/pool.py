@@ -18,6 +18,7 @@ from palaestra.cli.output import Reported, reporting, require_writable
 from palaestra.envs.core.tasks import split_of
 from palaestra.envs.data.pool import RULES, Pool, disputed_by, pooled
 from palaestra.envs.data.pool_files import PoolRow, read_pool_file, read_test_prompts
+from palaestra.episode import Episode
 from palaestra.errors import UsageError
 from palaestra.reading import Reading
 from palaestra.trainers.curation import prompt_digest
@@ -50,7 +51,8 @@ class Options(Reported):
     def __post_init__(self) -> None:
         if self.out.suffix != ".jsonl":
             raise UsageError(f"--out is {self.out}; expected a name that ends in .jsonl")
-        if self.out.resolve() in (path.resolve() for path in (*self.files, *self.against)):
+        read = (*self.files, *self.against, *self.attempts, *self.curated)
+        if self.out.resolve() in [path.resolve() for path in read]:
             raise UsageError(f"--out is {self.out}, which is read too and would be lost; name another file")
         require_writable("--out", self.out)
         if not self.files:
@@ -63,7 +65,6 @@ def run(arguments: Sequence[str]) -> int:
     with reporting(options.json) as figures:
         rows, unreadable = _read(options.files)
         tests = [prompt for path in options.against for prompt in read_test_prompts(path)]
-        episodes = (record.episode for _, record in Reading(options.attempts, note)) if options.attempts else ()
         named = {task.prompt for path in options.curated for task in Curated.read(path).tasks}
         if named and named.isdisjoint(prompt_digest(row.task.prompt) for row in rows):
             raise UsageError("no task of --curated is in these files; expected a file that was curated on their tasks")
@@ -72,7 +73,7 @@ def run(arguments: Sequence[str]) -> int:
             """The held-out fifth, which is never curated, stays: it is for measuring."""
             return not named or prompt_digest(prompt) in named or split_of(prompt) == "eval"
 
-        pool = pooled(rows, tests, disputed=disputed_by(episodes), fits=fits)
+        pool = pooled(rows, tests, disputed=disputed_by(_episodes(options.attempts)), fits=fits)
         figures |= {"out": str(options.out), "rows": len(rows) + sum(unreadable.values()), "kept": len(pool.kept)}
         figures |= {_UNREADABLE: unreadable, "by_source": {name: dict(own) for name, own in pool.counts.items()}}
         console = Console()
@@ -96,6 +97,20 @@ def _read(paths: Sequence[Path]) -> tuple[list[PoolRow], dict[str, int]]:
             unreadable[str(path)] = fault.count
             note("; ".join([f"{path}: {fault.summary} and left out", *fault.faults[:_SHOWN]]))
     return rows, unreadable
+
+
+def _episodes(paths: Sequence[Path]) -> Iterator[Episode]:
+    """Yield the episodes of all files; a file without any is refused."""
+    for path in paths:
+        empty = True
+        for _, record in Reading([path], note):
+            empty = False
+            yield record.episode
+        if empty:
+            raise UsageError(
+                f"--attempts: {path} holds no episode; expected a file of episodes, such as the .played.jsonl that "
+                "palaestra curate writes"
+            )
 
 
 def _shown(pool: Pool) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:

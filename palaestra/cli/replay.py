@@ -11,13 +11,15 @@ from rich.console import Console
 
 from palaestra.cli.display import show_line
 from palaestra.cli.episodes import Reading
-from palaestra.cli.output import Reported, reporting
+from palaestra.cli.ids import AllowsCode, import_allowed
+from palaestra.cli.output import reporting
+from palaestra.plain import from_pairs
 
 _SHOWN = 10
 
 
 @dataclass(frozen=True)
-class Options(Reported):
+class Options(AllowsCode):
     """Run recorded episodes again without their tools, and compare observations and rewards with the record.
 
     A game is run with all of its seats, which must be in one file.
@@ -25,6 +27,9 @@ class Options(Reported):
 
     files: Annotated[tuple[Path, ...], tyro.conf.Positional]
     """Episode files, or folders of them (a run's folder too)."""
+    env_options: tuple[str, ...] = ()
+    """KEY=VALUE for their environment, in place of what a record says: the sandbox, judge, index or browser that its
+    reward needs. A record does not decide where programs run or who is asked."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -38,7 +43,8 @@ def _replay(options: Options, figures: dict[str, Any]) -> int:
     from palaestra.envs.records.gathering import Stage
 
     console, counts = Console(), Counter[str]()
-    reading, stage = Reading(options.files, console), Stage()
+    import_allowed(options.allow_code)
+    reading, stage = Reading(options.files, console), Stage(from_pairs(options.env_options, "env_options"))
     for whole in reading.whole():
         place, record = whole[0]
         difference = stage.replay([one for _, one in whole])

@@ -3,7 +3,7 @@
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,8 +15,10 @@ from rich.table import Table
 from palaestra.cli.blame import blaming
 from palaestra.cli.display import show_line, table
 from palaestra.cli.episodes import Reading
-from palaestra.cli.ids import resolve
-from palaestra.cli.output import Reported, reporting
+from palaestra.cli.ids import AllowsCode, import_allowed, resolve
+from palaestra.cli.output import reporting
+from palaestra.errors import UsageError
+from palaestra.plain import from_pairs
 from palaestra.record import Record, write
 from palaestra.registry import is_game
 
@@ -26,7 +28,7 @@ _MEASURABLE = 20
 
 
 @dataclass(frozen=True)
-class Options(Reported):
+class Options(AllowsCode):
     """Compute another reward over recorded episodes."""
 
     files: Annotated[tuple[Path, ...], tyro.conf.Positional]
@@ -34,6 +36,8 @@ class Options(Reported):
     reward: str
     """The new reward: an environment's id, or a function `module:name` of an Attempt. A game's id rewards whole games,
     whose seats must be in one file."""
+    env_options: tuple[str, ...] = ()
+    """KEY=VALUE for the environment whose reward it is, such as the sandbox that it runs programs in."""
     out: Path | None = None
     """Write the episodes with their new reward here."""
 
@@ -92,14 +96,17 @@ def run(arguments: Sequence[str]) -> int:
 def _rescore(options: Options, figures: dict[str, Any]) -> int:
     if "" not in sys.path:
         sys.path.insert(0, "")  # A reward of one's own lies in the current folder.
+    import_allowed(options.allow_code)
     # An id has a slash or is a short name; a function has a colon and no slash.
     is_function = options.reward.find(":") > 0 and "/" not in options.reward
     name = options.reward if is_function else resolve(options.reward)
     console, tally = Console(), _Tally()
-    reading = Reading(options.files, console)
+    reading, given = Reading(options.files, console), from_pairs(options.env_options, "env_options")
+    if is_function and given:
+        raise UsageError(f"--reward {name} is a function, which takes no --env-options; leave them out")
 
     def judged() -> Iterator[Record]:
-        for place, old, new in _rescored(reading, name, is_function):
+        for place, old, new in _rescored(reading, name, is_function, given):
             tally.add(place, old, new)
             yield new
 
@@ -118,14 +125,16 @@ def _rescore(options: Options, figures: dict[str, Any]) -> int:
     return 1 if reading.defects or reading.alone else 0
 
 
-def _rescored(reading: Reading, name: str, is_function: bool) -> Iterator[tuple[str, Record, Record]]:
+def _rescored(
+    reading: Reading, name: str, is_function: bool, given: Mapping[str, Any]
+) -> Iterator[tuple[str, Record, Record]]:
     """Each episode, and the same with its new reward. Rounds of a game reward all its seats at once."""
     from palaestra.envs.records.gathering import Stage
     from palaestra.envs.records.rescore import find_scorer, rescore, rescore_game
 
-    stage = Stage()
+    stage = Stage(given)
     by_rounds = not is_function and is_game(name) and not stage.machine(name, {}).spec.judged
-    scorer = None if by_rounds else find_scorer(name)
+    scorer = None if by_rounds else find_scorer(name, given)
     for whole in reading.whole() if by_rounds else ([one] for one in reading):
         with blaming(whole[0][0]):
             new = rescore_game(whole, name, stage) if scorer is None else [rescore(whole[0][1], scorer)]

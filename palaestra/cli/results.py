@@ -36,25 +36,30 @@ def result_table(title: str, measured: Mapping[str, Both]) -> Table:
 
 def shares_table(shares: Mapping[str, Mapping[str, float]]) -> Table:
     """With which shares the environments of a mixture were played, and learned from."""
-    rows = {env.removeprefix(SUITE): tuple(f"{share:.1%}" for share in own.values()) for env, own in shares.items()}
+    rows = {
+        env.removeprefix(SUITE): tuple(f"{share:.1%}" for share in env_shares.values())
+        for env, env_shares in shares.items()
+    }
     return table("Shares of the mixture", rows, tuple(next(iter(shares.values()))))
 
 
 def report_table(title: str, reports: Mapping[str, Report]) -> Table:
     """Everything about one agent but what depends on k: a column for each way it played, such as sampled and greedy."""
-    shown = list(reports.values())
+    report_list = list(reports.values())
     rows = {
-        "tasks": [str(report.tasks) for report in shown],
-        "samples": [str(report.samples) for report in shown],
-        "temperature": [f"{report.temperature:g}" for report in shown],
+        "tasks": [str(report.tasks) for report in report_list],
+        "samples": [str(report.samples) for report in report_list],
+        "temperature": [f"{report.temperature:g}" for report in report_list],
     }
     for name, form in _FORMS.items():
-        rows[name] = [_of_scored(report, form) for report in shown]
-    for name in shown[0].parts:
-        own = [report.parts.get(name) for report in shown]
-        rows[name] = [f"{one['value']:.3f} {_range(one['low'], one['high'])}" if one else _ABSENT for one in own]
-    for ending in shown[0].endings:
-        rows[ending.replace("_", " ")] = [str(report.endings[ending]) for report in shown]
+        rows[name] = [_of_scored(report, form) for report in report_list]
+    for name in report_list[0].parts:
+        estimates = [report.parts.get(name) for report in report_list]
+        rows[name] = [
+            f"{part['value']:.3f} {_range(part['low'], part['high'])}" if part else _ABSENT for part in estimates
+        ]
+    for ending in report_list[0].endings:
+        rows[ending.replace("_", " ")] = [str(report.endings[ending]) for report in report_list]
     return table(title, {name: tuple(values) for name, values in rows.items()}, tuple(reports))
 
 
@@ -70,16 +75,16 @@ def k_table(report: Report, title: str = "") -> Table:
 
 def comparison_table(title: str, compared: Mapping[str, Comparison]) -> Table:
     """How much better the first of two agents is: a column for each way they played."""
-    shown = list(compared.values())
+    comparisons = list(compared.values())
     rows = {
-        "difference": [f"{found.difference:+.3f}" if found.tasks else _ABSENT for found in shown],
-        "  95 % low": [f"{found.low:+.3f}" if found.tasks else _ABSENT for found in shown],
-        "  95 % high": [f"{found.high:+.3f}" if found.tasks else _ABSENT for found in shown],
-        "p": [_chance(found.p_value) if found.tasks else _ABSENT for found in shown],
-        "tasks won": [str(found.wins) for found in shown],
-        "  tied": [str(found.ties) for found in shown],
-        "  lost": [str(found.losses) for found in shown],
-        "  unscored": [str(found.unscored) for found in shown],
+        "difference": [f"{comparison.difference:+.3f}" if comparison.tasks else _ABSENT for comparison in comparisons],
+        "  95 % low": [f"{comparison.low:+.3f}" if comparison.tasks else _ABSENT for comparison in comparisons],
+        "  95 % high": [f"{comparison.high:+.3f}" if comparison.tasks else _ABSENT for comparison in comparisons],
+        "p": [_chance(comparison.p_value) if comparison.tasks else _ABSENT for comparison in comparisons],
+        "tasks won": [str(comparison.wins) for comparison in comparisons],
+        "  tied": [str(comparison.ties) for comparison in comparisons],
+        "  lost": [str(comparison.losses) for comparison in comparisons],
+        "  unscored": [str(comparison.unscored) for comparison in comparisons],
     }
     return table(title, {name: tuple(values) for name, values in rows.items()}, tuple(compared))
 
@@ -89,7 +94,7 @@ def report_figures(report: Report) -> dict[str, Any]:
     figures = report.as_dict()
     if not _has_scored(report):
         figures |= dict.fromkeys(_OF_SCORED)
-    of_k = {name: _known(found, ("value", "low", "high")) for name, found in report.at_k.items()}
+    of_k = {name: _known(estimate, ("value", "low", "high")) for name, estimate in report.at_k.items()}
     return figures | {"at_k": of_k}
 
 

@@ -1,14 +1,14 @@
-"""So many episodes of each task, played into a file that survives: what `collect` and `curate` begin with.
+"""Play episodes of each task into a file that survives interruptions: the first part of `collect` and `curate`.
 
     play  ->  FILE.played.jsonl, an episode a line as it ends  ->  whatever the command makes of them
 
-The same command again goes on where the last one stopped. Left out: what is on disk while it plays (`played`), and what
-is made of the episodes.
+The same command again resumes where the last one stopped. Left out: the files on disk while it plays (`played`), and
+the further use of the episodes.
 """
 
 import shlex
 import sys
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from rich.console import Console
 
 from palaestra.cli.agents import HUMAN, AgentOptions, loads_here, open_agent, read_as, spending, spent, token_limits
 from palaestra.cli.blame import blaming
-from palaestra.cli.display import note, show_line, watch
+from palaestra.cli.display import display, note, show_line
 from palaestra.cli.ids import resolve
 from palaestra.cli.output import Reported, reporting
 from palaestra.cli.played import MOST_SAMPLES, Played, start_of
@@ -32,7 +32,7 @@ from palaestra.record import Record
 from palaestra.registry import arena
 from palaestra.trainers.env_config import EnvId
 from palaestra.trainers.interrupts import Interrupted, Interrupts
-from palaestra.trainers.progress import Progress
+from palaestra.trainers.progress import OnProgress, Progress
 from palaestra.trainers.provenance import weights_of
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from palaestra.protocols import Arena
 
 _HOPELESS = 16
-"""When so many episodes in a row, and all that play at once, are BROKEN, going on would only cost."""
+"""Number of BROKEN episodes in a row (at least one for each slot) after which the run stops."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class RolloutOptions(Reported):
     """What is played, and by whom."""
 
     SUFFIX: ClassVar[str] = ".jsonl"
-    """Of the file that is made."""
+    """Suffix of the output file."""
 
     env_id: EnvId
     """Environment, by id."""
@@ -59,10 +59,10 @@ class RolloutOptions(Reported):
     """Tasks, the first of the split."""
     samples: int = 1
     """Episodes a task."""
-    split: Literal["train", "eval"] = "train"
-    """Which tasks."""
+    split: Literal["train", "eval", "all"] = "train"
+    """Which tasks; `all` is the whole of a file."""
     temperature: float = 1.0
-    """Of sampling; 0 is greedy."""
+    """Sampling temperature. 0 means greedy decoding."""
     max_turn_tokens: int | None = None
     """A turn that is cut here ends its episode; what the model was trained with where it is a run's, else 4096."""
     max_episode_tokens: int | None = None
@@ -90,16 +90,16 @@ class RolloutOptions(Reported):
 
     @property
     def environment(self) -> dict[str, Any]:
-        """What the environment is made with."""
+        """Options of the environment."""
         return {"split": self.split, **from_pairs(self.env_options, "env_options")}
 
     @property
     def limits(self) -> tuple[int, int]:
-        """Most tokens a turn, and a row."""
+        """Maximum tokens of a turn, and of a row."""
         return token_limits(self.agent.model, self.max_turn_tokens, self.max_episode_tokens)
 
     def settings(self, environment: Mapping[str, Any]) -> dict[str, Any]:
-        """What decides an episode beside environment, agent and seed."""
+        """Return the settings that decide an episode, besides environment, agent and seed."""
         settings: dict[str, Any] = {"options": environment}
         if self.agent.base_url is not None or loads_here(self.agent):
             names = ("temperature", "max_turn_tokens", "max_episode_tokens")
@@ -111,29 +111,29 @@ class RolloutOptions(Reported):
 
 @dataclass(frozen=True, slots=True)
 class Rollouts:
-    """What was played, for the command that asked for it."""
+    """The episodes that were played, for the command that requested them."""
 
     options: RolloutOptions
     env_id: str
     environment: Mapping[str, Any]
     played: Played
     starts: Sequence[Start]
-    """All that were asked for, whenever they were played."""
+    """All requested starts, played in this call or before."""
     cost: dict[str, Any] | None
-    """Of this call's episodes, where an endpoint played them."""
+    """Cost of this call's episodes; None if no endpoint played them."""
     console: Console
     figures: dict[str, Any]
-    """What is reported."""
+    """Figures that are reported as JSON."""
 
     def records(self) -> list[Record]:
-        """The episodes that were asked for; what is BROKEN is told."""
-        found = self.played.records(self.starts)
-        if faults := [record.episode.fault for record in found if record.episode.reward is None]:
+        """Return the requested episodes. A note tells how many are BROKEN."""
+        requested = self.played.records(self.starts)
+        if faults := [record.episode.fault for record in requested if record.episode.reward is None]:
             note(f"the same command tries the {len(faults)} BROKEN again; the last broke on: {faults[-1]}")
-        return found
+        return requested
 
     def tell_defects(self) -> None:
-        """Say of lines that are no episodes."""
+        """Print how many lines of the file are not episodes."""
         if self.played.defects:
             show_line(self.console, f"{self.played.defects} lines of {self.played.path} are no episodes")
 
@@ -141,9 +141,9 @@ class Rollouts:
 def run_rollouts(
     options: RolloutOptions, name: str, finish: Callable[[Rollouts], int], stitching: Stitching | None = None
 ) -> int:
-    """Play what is missing, then `finish`; 2 after an error on the way, with words on how to go on.
+    """Play the missing episodes, then call `finish`. Return 2 after an error, with a text on how to resume.
 
-    With `stitching` its solutions are played, in place of the agent that the options name.
+    With `stitching` its solutions are played in place of the agent that the options name.
     """
     env_id = resolve(options.env_id)
     with reporting(options.json) as figures, Interrupts() as interrupts, ExitStack() as opened:
@@ -161,8 +161,8 @@ def run_rollouts(
             played = opened.enter_context(
                 Played(options.out, env_id, agent, options.seed, settings, synthetic=stitching is not None)
             )
-            for said in played.notes:
-                note(said)
+            for played_note in played.notes:
+                note(played_note)
             console = Console()
             with blaming():
                 starts, cost = _play_missing(options, env_id, environment, played, interrupts, console, stitching)
@@ -186,10 +186,10 @@ def _play_missing(
     console: Console,
     stitching: Stitching | None,
 ) -> tuple[list[Start], dict[str, Any] | None]:
-    """All Starts that were asked for, and what it has cost to play those that were missing."""
+    """Return all requested Starts, and the cost of playing the missing ones."""
     cost = None
     slots = 1 if options.agent.model == HUMAN and options.agent.base_url is None else options.slots
-    # Opened even where nothing is missing: it knows how many tasks there are.
+    # The arena is opened even if nothing is missing, for its number of tasks.
     with closing(arena(env_id, slots, **environment)) as places:
         if seats := getattr(places, "seats", ()):
             raise UsageError(
@@ -215,9 +215,9 @@ def _play_missing(
                 who = nullcontext(stitching.agent(places, env_id, environment))
             else:
                 who = open_agent(options.agent, env_id, slots=slots, seed=options.seed, environment=environment)
-            with who as agent, closing(_play(options, agent, places, missing, played, interrupts)) as stage:
+            with who as agent, display() as on_progress:
                 try:
-                    watch(stage)
+                    _play(options, agent, places, missing, played, interrupts, on_progress)
                 finally:
                     cost = spent(agent)
                     if cost is not None:
@@ -232,8 +232,9 @@ def _play(
     starts: Sequence[Start],
     played: Played,
     interrupts: Interrupts,
-) -> Generator[Progress, None, None]:
-    """Play these, writing each episode down as it ends."""
+    on_progress: OnProgress,
+) -> None:
+    """Play these starts, and write each episode to the file as it ends."""
     from palaestra.agents import TokenLimits, play
 
     limits, hopeless = TokenLimits(*options.limits), max(_HOPELESS, places.slots)
@@ -248,13 +249,13 @@ def _play(
         else:
             scored, successes, broken = scored + 1, successes + episode.parts.get("success", 0.0), 0
         mean = {"rewards/success/mean": successes / scored} if scored else {}
-        yield Progress("playing", number, len(starts), mean)
+        on_progress(Progress("playing", number, len(starts), mean))
         if broken >= hopeless and number < len(starts):
             raise TrainingHalted(f"the last {broken} episodes are all BROKEN; the last one: {episode.fault}")
 
 
 def _weights(model: str) -> str:
-    """By which the weights are known again: a folder's may change under its name, and so may a hub's."""
+    """Return an identifier of the weights, because the content of a folder or hub name can change."""
     if Path(model).is_dir():
         return weights_of(Path(model))
     from palaestra.agents.local_model import commit_of
@@ -263,8 +264,8 @@ def _weights(model: str) -> str:
 
 
 def _way_on(played: Played | None) -> str:
-    """One line: what is safe, and how to go on."""
+    """Return one line: which episodes are saved, and how to resume."""
     if played is None or not played.done:
         return "no episode is scored yet; the same command plays them"
-    kept = f"{len(played.done)} episodes are in {shlex.quote(str(played.path))}"
-    return f"{kept}; the same command plays the rest"
+    location = f"{len(played.done)} episodes are in {shlex.quote(str(played.path))}"
+    return f"{location}; the same command plays the rest"

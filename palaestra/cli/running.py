@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import tyro
 
 from palaestra.cli.blame import blaming
-from palaestra.cli.display import note, watch
+from palaestra.cli.display import display, note
 from palaestra.cli.output import reporting
 from palaestra.errors import PalaestraError, UsageError
 from palaestra.trainers.checked import flat, plain
@@ -53,11 +53,11 @@ def go_on(
 
             try:
                 with blaming():
-                    stage = train(record, interrupts, local)
                     if not here().first:
-                        deque(stage, 0)
+                        deque(train(record, model=local, interrupts=interrupts), 0)
                         return 0
-                    watch(stage)
+                    with display() as on_progress:
+                        deque(train(record, model=local, interrupts=interrupts, on_progress=on_progress), 0)
                     show(record)
                     figures |= {"run": str(record.folder), **record.summary}
             except Interrupted as stop:
@@ -73,12 +73,17 @@ def go_on(
 
 def option_value(arguments: Sequence[str], *spellings: str) -> str | None:
     """What an option is given on the command line, the last time it is named; other defaults depend on it."""
-    named = [
+    values = [
         argument.partition("=")[2] or following
         for argument, following in zip(arguments, [*arguments[1:], ""], strict=False)
         if argument.partition("=")[0] in spellings
     ]
-    return named[-1] if named else None
+    return values[-1] if values else None
+
+
+def named_options(arguments: Sequence[str]) -> set[str]:
+    """The options that a command line names, without their dashes."""
+    return {word[2:].partition("=")[0].replace("_", "-") for word in arguments if word.startswith("--")}
 
 
 def understood(default: Options, arguments: Sequence[str], **more: Any) -> Options:
@@ -102,9 +107,10 @@ def understood(default: Options, arguments: Sequence[str], **more: Any) -> Optio
 def _way_on(command: str, record: Run) -> str:
     """One line: what is safe, and how to go on."""
     from palaestra.trainers.checkpoint import last_step
+    from palaestra.trainers.resume import repeated
 
     step = last_step(record.checkpoints)
-    way = f"palaestra {command} --resume {shlex.quote(str(record.folder))}"
+    way = shlex.join(["palaestra", command, "--resume", str(record.folder), *repeated(record.config)])
     if step is None:
         return f"no step is saved yet: {way} begins again with the same options; for others name another --run"
     return f"step {step} is saved; go on with: {way}"

@@ -38,7 +38,7 @@ def local_findings() -> Iterator[Finding]:
 
 
 def docker_findings() -> Iterator[Finding]:
-    """Whether a container engine answers, and which of our images it has."""
+    """Yield findings on the container engine: whether it answers, and which of our images it has."""
     from palaestra.envs.sandboxes.docker import images
     from palaestra.envs.sandboxes.docker.connection import Connection
 

@@ -1,111 +1,32 @@
-"""`palaestra serve sandbox`: this machine runs the programs of agents that train elsewhere.
+"""`palaestra serve SERVICE`: what this machine does for others.
 
-Left out: how a client asks (`palaestra.envs.sandboxes.remote`), and the other services (`serve_vllm`,
-`serve_search`, `serve_mcp`, `serve_rrm`).
+A service is a module `serve_NAME` with `run(arguments)`, imported when it is called. Left out: what each of them does.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Annotated, Literal
+from difflib import get_close_matches
+from importlib import import_module
 
-import tyro
-
-from palaestra.envs.sandboxes import Limits, open_sandbox
-from palaestra.envs.sandboxes.remote.admission import ServiceLimits
-from palaestra.envs.sandboxes.remote.connection import TOKEN_ENV
-from palaestra.envs.sandboxes.remote.server import find_token, serve
+from palaestra.cli import HELP, usage
 from palaestra.errors import UsageError
 
-
-@dataclass(frozen=True)
-class Options:
-    """Serve a sandbox over HTTP, for `open_sandbox("remote", url=...)` on another machine.
-
-    What a session may have is at most what is set here, which is enough for the tools and graders of palaestra; a
-    client that asks for nothing gets the usual limits, within these. Other services: `palaestra serve vllm --help`,
-    `palaestra serve search --help`, `palaestra serve mcp --help`, `palaestra serve rrm --help`.
-    """
-
-    what: Annotated[Literal["sandbox"], tyro.conf.Positional]
-    """What is served."""
-    backend: Literal["local", "docker"] = "local"
-    """Where programs run on this machine."""
-    host: str = "127.0.0.1"
-    """Where to listen; 0.0.0.0 for every network of this machine, which needs a token."""
-    port: int = 8765
-    """0 takes a free one."""
-    token_env: str = TOKEN_ENV
-    """Environment variable that holds the token. Without one, this machine alone is answered."""
-    require: tuple[str, ...] = ()
-    """Guards without which it must not start: files, network, memory, syscalls..."""
-    service: tyro.conf.OmitArgPrefixes[ServiceLimits] = field(default_factory=ServiceLimits)
-    cpu_seconds: float = 600.0
-    """CPU time of one process of a session."""
-    memory_mb: int = 2048
-    """Memory of one session."""
-    output_mb: int = 8
-    """Kept of each of a run's two streams: what graders compare."""
-    code_mb: int = 64
-    """Size of one program, and of what it is given on stdin: tests may be large."""
-    certificate: Path | None = None
-    """PEM file, for https."""
-    key: Path | None = None
-    """Its key, where it is in a file of its own."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.port < 65_536:
-            raise UsageError(f"port is {self.port}; it must be from 0 to 65535")
-        if self.key is not None and self.certificate is None:
-            raise UsageError("key belongs to a certificate; add --certificate")
-
-    def limits(self) -> Limits:
-        """The widest that a client may ask for."""
-        return Limits(
-            seconds=self.service.most_seconds,
-            cpu_seconds=self.cpu_seconds,
-            memory_bytes=self.memory_mb * 2**20,
-            output_bytes=self.output_mb * 2**20,
-            code_bytes=self.code_mb * 2**20,
-        )
+SERVICES = {
+    "sandbox": "run the programs of agents that play on other machines",
+    "search": "answer searches of an index, as Search-R1's retriever does",
+    "mcp": "offer an environment to MCP clients",
+    "vllm": "run vLLM servers for the model that a run trains",
+    "rrm": "run a judge (reward model) as an OpenAI-compatible server",
+}
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Answer until interrupted; every session ends with it."""
-    if arguments and arguments[0] == "vllm":
-        from palaestra.cli.serve_vllm import run as serve_vllm
-
-        return serve_vllm(arguments[1:])
-    if arguments and arguments[0] == "search":
-        from palaestra.cli.serve_search import run as serve_search
-
-        return serve_search(arguments[1:])
-    if arguments and arguments[0] == "mcp":
-        from palaestra.cli.serve_mcp import run as serve_mcp
-
-        return serve_mcp(arguments[1:])
-    if arguments and arguments[0] == "rrm":
-        from palaestra.cli.serve_rrm import run as serve_rrm
-
-        return serve_rrm(arguments[1:])
-    options = tyro.cli(Options, args=list(arguments), prog="palaestra serve")
-    token = find_token(options.token_env, options.host)
-    with open_sandbox(options.backend, require=options.require, limits=options.limits()) as sandbox:
-        for note in sandbox.capabilities().notes:
-            print(f"note: {note}", flush=True)
-        if not token:
-            print("no token: every user of this machine may run programs here", flush=True)
-        try:
-            serve(
-                sandbox,
-                host=options.host,
-                port=options.port,
-                token=token,
-                service=options.service,
-                certificate=options.certificate,
-                key=options.key,
-                ready=lambda url: print(f"{url}\nCtrl-C ends it", flush=True),
-            )
-        except KeyboardInterrupt:
-            print("ended")
-    return 0
+    """Run one service until it is interrupted."""
+    name, remaining = (arguments[0], arguments[1:]) if arguments else (HELP[0], ())
+    if name in HELP:
+        print(usage("palaestra serve SERVICE", SERVICES))
+        return 0
+    if name not in SERVICES:
+        close = get_close_matches(name, SERVICES, n=1, cutoff=0.0)[0]
+        raise UsageError(f"there is no service {name!r}; did you mean {close!r}? services: {', '.join(SERVICES)}")
+    status: int = import_module(f"palaestra.cli.serve_{name}").run(remaining)
+    return status

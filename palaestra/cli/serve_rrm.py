@@ -66,7 +66,8 @@ def run(arguments: Sequence[str]) -> int:
         return serve_vllm([options.model, *where, "--vllm", f"--served-model-name {options.served_as}"])
     from palaestra.agents.answering import Answering
     from palaestra.agents.local_model import load
-    from palaestra.envs.sandboxes.remote.server import find_token, listen
+    from palaestra.envs.sandboxes.remote.listening import listen
+    from palaestra.envs.sandboxes.remote.server import find_token
 
     token = find_token(options.token_env, options.host, TOKEN_ENV)
     local = load(options.model, slots=options.slots, device=options.device)
@@ -99,10 +100,10 @@ def application(answering: "Answering", name: str, token: str = "") -> "Starlett
     async def chat(request: "Request") -> "Response":
         if refusal := refused(request, token.encode()):
             return _error(*refusal)
-        asked = await _asked(request, name)
-        if not isinstance(asked, dict):
-            return asked
-        work = asyncio.ensure_future(_answered(answering, name, asked))
+        question = await _asked(request, name)
+        if not isinstance(question, dict):
+            return question
+        work = asyncio.ensure_future(_answered(answering, name, question))
         try:
             while not work.done():
                 await asyncio.wait({work}, timeout=1.0)
@@ -122,7 +123,7 @@ def application(answering: "Answering", name: str, token: str = "") -> "Starlett
 
 
 async def _asked(request: "Request", name: str) -> "dict[str, Any] | Response":
-    """What `complete` is asked, or why it is not."""
+    """Return the arguments for `complete`, or the response that refuses the request."""
     from palaestra.envs.sandboxes.remote.server import READ_SECONDS, read_body
 
     try:
@@ -164,29 +165,29 @@ async def _answered(answering: "Answering", name: str, asked: dict[str, Any]) ->
 def _read(body: bytes, name: str) -> dict[str, Any]:
     """The same of a body; a ValueError says what is wrong with it, a LookupError that it is another model's."""
     try:
-        asked = json.loads(body)
+        document = json.loads(body)
     except (ValueError, RecursionError):
-        asked = None
-    messages = asked.get("messages") if isinstance(asked, dict) else None
+        document = None
+    messages = document.get("messages") if isinstance(document, dict) else None
     if not isinstance(messages, list) or not messages or not all(
-        isinstance(one, dict) and one.get("role") in ("system", "user", "assistant")
-        and isinstance(one.get("content"), str) for one in messages
+        isinstance(message, dict) and message.get("role") in ("system", "user", "assistant")
+        and isinstance(message.get("content"), str) for message in messages
     ):  # fmt: skip
         raise ValueError("expected messages, each with a role (system, user, assistant) and its content as text")
-    if asked.get("model", name) != name:
+    if document.get("model", name) != name:
         raise LookupError
-    if asked.get("stream") or asked.get("tools") or asked.get("n", 1) != 1:
+    if document.get("stream") or document.get("tools") or document.get("n", 1) != 1:
         raise ValueError("stream, tools and n are not to be had here")
-    most = asked.get("max_completion_tokens", asked.get("max_tokens", 1024))
-    temperature, seed = asked.get("temperature", 0.0), asked.get("seed")
-    if not isinstance(most, int) or not 1 <= most <= MOST_TOKENS:
-        raise ValueError(f"max_tokens is {most!r}; expected 1 to {MOST_TOKENS}")
+    max_tokens = document.get("max_completion_tokens", document.get("max_tokens", 1024))
+    temperature, seed = document.get("temperature", 0.0), document.get("seed")
+    if not isinstance(max_tokens, int) or not 1 <= max_tokens <= MOST_TOKENS:
+        raise ValueError(f"max_tokens is {max_tokens!r}; expected 1 to {MOST_TOKENS}")
     if not isinstance(temperature, int | float) or not 0 <= temperature <= 2:
         raise ValueError(f"temperature is {temperature!r}; expected 0 to 2")
     if seed is not None and (not isinstance(seed, int) or seed < 0):
         raise ValueError(f"seed is {seed!r}; expected a whole number")
-    kept = [{"role": one["role"], "content": one["content"]} for one in messages]
-    return {"messages": kept, "max_tokens": most, "temperature": float(temperature), "seed": seed}
+    dialogue = [{"role": message["role"], "content": message["content"]} for message in messages]
+    return {"messages": dialogue, "max_tokens": max_tokens, "temperature": float(temperature), "seed": seed}
 
 
 def _error(status: int, text: str) -> "Response":

@@ -95,9 +95,9 @@ def run(arguments: Sequence[str]) -> int:
         transfer=options.transfer,
         options=tuple(shlex.split(options.vllm)),
     )
-    own = Path(tempfile.mkdtemp(prefix="palaestra-serve-vllm-"))
+    server_root = Path(tempfile.mkdtemp(prefix="palaestra-serve-vllm-"))
     ports = [options.port + number if options.port else 0 for number in range(options.replicas)]
-    servers = [Server(launch, port, own / str(number)) for number, port in enumerate(ports)]
+    servers = [Server(launch, port, server_root / str(number)) for number, port in enumerate(ports)]
     # A service manager ends us by SIGTERM, and everything must end with us.
     signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
     try:
@@ -112,14 +112,14 @@ def run(arguments: Sequence[str]) -> int:
     finally:
         for server in servers:
             server.stop()
-        shutil.rmtree(own, ignore_errors=True)
+        shutil.rmtree(server_root, ignore_errors=True)
     return 0
 
 
 def watch(servers: Sequence["Server"], start_seconds: float) -> None:  # type: ignore[name-defined]  # noqa: F821
     """Start again what dies or hangs, until interrupted; `Broken` where that is of no use."""
     silent, early = dict.fromkeys(servers, 0), dict.fromkeys(servers, 0)
-    begun = dict.fromkeys(servers, time.monotonic())
+    started_at = dict.fromkeys(servers, time.monotonic())
     while True:
         time.sleep(_LOOK_EVERY)
         for server in servers:
@@ -128,13 +128,13 @@ def watch(servers: Sequence["Server"], start_seconds: float) -> None:  # type: i
                 continue
             why = "does not answer" if server.runs else f"ended; its last words:\n{server.tail()}"
             print(f"{server.url} {why}\n{server.url} is started again", file=sys.stderr, flush=True)
-            early[server] = early[server] + 1 if time.monotonic() - begun[server] < _EARLY else 0
+            early[server] = early[server] + 1 if time.monotonic() - started_at[server] < _EARLY else 0
             if early[server] >= _RESTARTS:
                 raise Broken(f"{server.url} died {_RESTARTS} times within {_EARLY:g} s of its start")
             server.stop()
             server.start()
             server.wait(start_seconds)
-            silent[server], begun[server] = 0, time.monotonic()
+            silent[server], started_at[server] = 0, time.monotonic()
             print(f"{server.url} is back: {server.restore()}", file=sys.stderr, flush=True)
 
 

@@ -13,10 +13,10 @@ import tyro
 from rich.console import Console
 
 from palaestra.cli.display import show_line
-from palaestra.cli.output import Reported
-from palaestra.cli.running import go_on, option_value, understood
+from palaestra.cli.ids import AllowsCode, import_allowed
+from palaestra.cli.running import go_on, named_options, option_value, understood
 from palaestra.errors import UsageError
-from palaestra.trainers.resume import read_config
+from palaestra.trainers.resume import read_config, trusted
 from palaestra.trainers.run import Run, fresh_folder
 from palaestra.trainers.scale.ranks import require_alone
 from palaestra.trainers.sft_config import SFTConfig, tiny_sft_config
@@ -24,7 +24,7 @@ from palaestra.trainers.trackers import require_trackers
 
 
 @dataclass(frozen=True)
-class Options(Reported):
+class Options(AllowsCode):
     """Imitate recorded episodes: what the agent said in them, given what it had read.
 
     The defaults shown are the tiny agent's; with --model they are those of GRPO-TCR's authors.
@@ -48,17 +48,19 @@ def parse(arguments: Sequence[str]) -> Options:
         model = option_value(arguments, "--model", "-m") or "tiny"
         config = tiny_sft_config() if model == "tiny" else SFTConfig(model=model)
         return understood(Options(config), arguments, prog=prog)
-    found = read_config(Path(resumed))
-    if not isinstance(found, SFTConfig):
-        raise UsageError(f"{resumed} holds a run of the kind {found.KIND}; go on with it by palaestra train")
-    options = understood(Options(found), arguments, prog=prog)
-    return options if options.config.files else replace(options, config=replace(options.config, files=found.files))
+    saved = read_config(Path(resumed))
+    if not isinstance(saved, SFTConfig):
+        raise UsageError(f"{resumed} holds a run of the kind {saved.KIND}; go on with it by palaestra train")
+    options = understood(Options(replace(saved, track=())), arguments, prog=prog)
+    trusted(Path(resumed), saved, options.config, named_options(arguments))
+    return options if options.config.files else replace(options, config=replace(options.config, files=saved.files))
 
 
 def run(arguments: Sequence[str]) -> int:
     """Imitate, and keep the model."""
     require_alone("palaestra sft")
     options, console = parse(arguments), Console()
+    import_allowed(options.allow_code)
 
     def opened() -> tuple[Run, None]:
         if options.resume is not None:

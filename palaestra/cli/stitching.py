@@ -1,6 +1,6 @@
-"""Where the solutions of `palaestra collect --stitch` come from: the tasks' data, a function, or recorded episodes.
+"""Sources of the solutions of `palaestra collect --stitch`: the tasks' data, a function, or recorded episodes.
 
-Left out: what is made of a solution (`agents.policies.stitched`).
+Left out: the use of a solution (`agents.policies.stitched`).
 """
 
 import sys
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from palaestra.agents.policies.stitched import Solution
 
 NAME = "stitched"
-"""Who has played, in the records."""
+"""Name of the agent in the records."""
 
 
 class Stitching:
@@ -33,7 +33,7 @@ class Stitching:
     def __init__(self, source: str, env_id: str) -> None:
         """`source` is a file of episodes, a function `module:name` of a Task, or else a key of the tasks' data."""
         self.settings: dict[str, Any] = {"stitch": source}
-        """What decides an episode."""
+        """Settings that decide an episode."""
         self._key, self._recorded, self._function = source, dict[int, tuple[str, str]](), None
         self._keys: set[str] = set()
         self._from_file = source.endswith(".jsonl")
@@ -42,11 +42,11 @@ class Stitching:
             self._read(Path(source), env_id)
         elif ":" in source:
             if "" not in sys.path:
-                sys.path.insert(0, "")  # One's own lies in the current folder.
+                sys.path.insert(0, "")  # The user's module may be in the current folder.
             self._function = load_author(source, "--stitch: the function")
 
     def agent(self, places: Arena, env_id: str, environment: Mapping[str, Any]) -> "Agent":
-        """Who plays the solutions there."""
+        """Return the agent that plays the solutions in this arena."""
         from palaestra.agents import Agent
         from palaestra.agents.policies.stitched import Stitched
 
@@ -54,52 +54,52 @@ class Stitching:
         return Agent(Stitched(lambda task: self._solution(task, self._problem(places, task)), format))
 
     def computes(self, places: Arena, task: int) -> bool:
-        """Whether there is a solution of that task which computes something."""
+        """Return whether the solution of that task computes something."""
         return bool(self._solution(task, self._problem(places, task)).steps)
 
     def missing(self) -> str:
-        """What to say where no task computes anything: a key that no task has was perhaps misspelt."""
+        """Return the error text if no task has data of the key, which may be misspelt; else an empty text."""
         if self._from_file or self._function or self._key in self._keys:
             return ""
-        known = ", ".join(sorted(self._keys)) or "nothing"
-        return f"--stitch is {self._key!r}, and no task has data of that name; their data has: {known}"
+        names = ", ".join(sorted(self._keys)) or "nothing"
+        return f"--stitch is {self._key!r}, and no task has data of that name; their data has: {names}"
 
     def fits(self, record: Record) -> bool:
-        """Whether the tools gave what the solution says."""
+        """Return whether the tools returned the values that the solution states."""
         from palaestra.agents.policies.stitched import agrees
 
         attempt = record.episode.attempt
         return agrees(self._solution(record.episode.start.task, attempt.task), attempt.calls)
 
     def _problem(self, places: Arena, task: int) -> Task:
-        found: Task | None = getattr(places, "problem", lambda _: None)(task)
-        if found is None:
+        problem: Task | None = getattr(places, "problem", lambda _: None)(task)
+        if problem is None:
             raise UsageError("this environment shows its problems only as it plays them, so no solution can be found")
-        return found
+        return problem
 
     def _solution(self, number: int, task: Task) -> "Solution":
         return _cut(self._text(number, task))
 
     def _text(self, number: int, task: Task) -> str:
-        """The solution as it was written; "" where there is none."""
+        """Return the solution as it was written; "" if there is none."""
         if self._from_file:
             prompt, text = self._recorded.get(number, ("", ""))
             return text if prompt == task.prompt else ""
         self._keys |= {str(key) for key in task.data}
-        found = self._function(task) if self._function else task.data.get(self._key, "")
-        if not isinstance(found, str):
-            raise EnvironmentDefect(f"--stitch {self._key}: found {found!r:.100} for a task; expected its solution")
-        return found
+        solution = self._function(task) if self._function else task.data.get(self._key, "")
+        if not isinstance(solution, str):
+            raise EnvironmentDefect(f"--stitch {self._key}: found {solution!r:.100} for a task; expected its solution")
+        return solution
 
     def _read(self, path: Path, env_id: str) -> None:
-        """The first episode of each task in which an agent did it all by itself."""
+        """Read the first episode of each task in which the agent called no tool."""
         for place, record in Reading([path], note):
             if record.env_id.rpartition(":")[2] != env_id.rpartition(":")[2]:
                 raise UsageError(f"{place} is of {record.env_id}; expected solutions of {env_id}, which is played")
             attempt = record.episode.attempt
             if not attempt.calls:
-                said = [str(m.get("content") or "") for m in attempt.messages if m["role"] == "assistant"]
-                self._recorded.setdefault(record.episode.start.task, (attempt.task.prompt, "\n\n".join(said)))
+                responses = [str(m.get("content") or "") for m in attempt.messages if m["role"] == "assistant"]
+                self._recorded.setdefault(record.episode.start.task, (attempt.task.prompt, "\n\n".join(responses)))
 
 
 @lru_cache(maxsize=4096)

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from palaestra.cli import train
 from palaestra.cli.analyse import show
-from palaestra.cli.display import note, watch
+from palaestra.cli.display import display, note
 from palaestra.cli.output import reporting, require_writable
 from palaestra.cli.running import option_value
 from palaestra.cli.view import chosen_numbers
@@ -39,7 +39,7 @@ class Options(train.Options):
     plot: Path | None = None
     """Draw the curves here: a .png, .svg or .pdf."""
     run: Path | None = None
-    """Folder for the runs; runs/sweep-NAME by default. One that holds runs of this sweep is gone on with."""
+    """Folder for the runs; runs/sweep-NAME by default. A folder that holds runs of this sweep is resumed."""
     resume: Annotated[Path | None, tyro.conf.Suppress] = None
 
     def __post_init__(self) -> None:
@@ -52,7 +52,7 @@ class Options(train.Options):
 def run(arguments: Sequence[str]) -> int:
     """Run what is missing, then print the table; 1 where a run failed."""
     if option_value(arguments, "--resume") is not None:
-        raise UsageError("a sweep is gone on with by the same command, with the same --run; leave out --resume")
+        raise UsageError("to resume a sweep, run the same command with the same --run, without --resume")
     options = train.parse(arguments, "palaestra sweep", _ABOUT, Options)
     assert isinstance(options, Options)
     arms, seeds = _arms(options, arguments), sorted(chosen_numbers(options.seeds, "seeds") or ())
@@ -68,15 +68,16 @@ def run(arguments: Sequence[str]) -> int:
     console, runs = Console(), planned(arms, seeds, folder)
     with reporting(options.json) as figures, Interrupts() as interrupts:
         try:
-            faults = watch(sweep(runs, options.at_once, interrupts))
+            with display() as on_progress:
+                faults = sweep(runs, options.at_once, interrupts, on_progress)
         except Interrupted as stop:
             Console(stderr=True).print("\ninterrupted; the same command goes on with the sweep", soft_wrap=True)
             return 128 + stop.number
-        done = [one.folder for one in runs if one.finished]
+        done = [arm_run.folder for arm_run in runs if arm_run.finished]
         if done:
-            found = analyse(done, note)
-            show(found, console, options.plot)
-            figures |= {"folder": str(folder), **found.as_dict()}
+            result = analyse(done, note)
+            show(result, console, options.plot)
+            figures |= {"folder": str(folder), **result.as_dict()}
         for name, fault in faults.items():
             console.print(f"{name} failed: {fault}", markup=False, highlight=False, soft_wrap=True)
         figures["failed"] = faults
@@ -88,21 +89,21 @@ def _arms(options: Options, arguments: Sequence[str]) -> dict[str, GRPOConfig]:
     grid: list[list[tuple[str, str]]] = []
     for text in options.over:
         name, _, values = text.partition("=")
-        key, given = name.strip().lstrip("-").replace("_", "-"), [one.strip() for one in values.split(",")]
-        if not key or not all(given):
+        key, choices = name.strip().lstrip("-").replace("_", "-"), [one.strip() for one in values.split(",")]
+        if not key or not all(choices):
             raise UsageError(
                 f"over has {text!r}; expected SETTING=VALUE,VALUE, as in recipe.loss.epsilon-high=0.2,0.28"
             )
         if key in _NOT_SWEPT:
             raise UsageError(f"over has {key!r}, which is no setting of a run; seeds are named with --seeds 0-4")
-        if len(set(given)) < len(given):
+        if len(set(choices)) < len(choices):
             raise UsageError(f"over has {text!r}, in which a value stands twice")
-        grid.append([(key, value) for value in given])
+        grid.append([(key, value) for value in choices])
     if not grid:
         raise UsageError("name what to sweep over: --over recipe.loss.epsilon-high=0.28,0.315,0.35")
     arms = {}
     for chosen in product(*grid):
-        own = [word for key, value in chosen for word in (f"--{key}", value)]
+        words = [word for key, value in chosen for word in (f"--{key}", value)]
         name = ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in chosen)
-        arms[name] = train.parse([*arguments, *own], "palaestra sweep", _ABOUT, Options).config
+        arms[name] = train.parse([*arguments, *words], "palaestra sweep", _ABOUT, Options).config
     return arms

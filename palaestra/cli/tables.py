@@ -44,18 +44,18 @@ def open_table(
     slots: int,
     seed: int,
 ) -> Iterator[Table]:
-    """Seat the agent of that name, and close what was opened for it at the end."""
-    made = _made_for(name, agent, env_id, environment)
+    """Open the arena in which the agent of that name plays, and close everything at the end."""
+    agent_options = _made_for(name, agent, env_id, environment)
     with ExitStack() as opened:
         other = None
         if seats:
-            other = opened.enter_context(open_agent(others, env_id, slots=slots, seed=seed, environment=made))
-            theirs = _made_for(others.model, other, env_id, environment)
-            if other.chat is not None and _format(env_id, theirs) != _format(env_id, made):
-                made["format"] = "auto"
+            other = opened.enter_context(open_agent(others, env_id, slots=slots, seed=seed, environment=agent_options))
+            other_options = _made_for(others.model, other, env_id, environment)
+            if other.chat is not None and _format(env_id, other_options) != _format(env_id, agent_options):
+                agent_options["format"] = "auto"
                 note("the agents at this table write calls in different formats; whichever is met is read")
-        places = opened.enter_context(closing(arena(env_id, slots, **made)))
-        yield _seated(agent, other, seats, places, made)
+        places = opened.enter_context(closing(arena(env_id, slots, **agent_options)))
+        yield _seated(agent, other, seats, places, agent_options)
 
 
 def _seated(
@@ -69,9 +69,9 @@ def _seated(
         raise UsageError(f"--seats names {unknown[0]!r}; the environment has {has}")
     if not there:
         return Table(agent, places, made, ())
-    own = tuple(seat for seat in there if not seats or seat in seats)
-    players = {seat: agent if seat in own or other is None else other for seat in there}
-    return Table(seated_agent(players), places, made, own)
+    own_seats = tuple(seat for seat in there if not seats or seat in seats)
+    players = {seat: agent if seat in own_seats or other is None else other for seat in there}
+    return Table(seated_agent(players), places, made, own_seats)
 
 
 def _made_for(name: str, agent: "Agent", env_id: str, environment: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,31 +11,37 @@ from typing import Annotated, Any
 import tyro
 from rich.console import Console
 
-from palaestra.cli.ids import resolve_all
-from palaestra.cli.output import Reported
-from palaestra.cli.running import go_on, option_value, understood
+from palaestra.cli.ids import AllowsCode, import_allowed, resolve_all
+from palaestra.cli.running import go_on, named_options, option_value, understood
 from palaestra.errors import UsageError
+from palaestra.registry import require_loaded
 from palaestra.trainers.checked import PARTS, part
 from palaestra.trainers.config import GRPOConfig, grpo_config, tiny_config
-from palaestra.trainers.recipes import Recipe, find_recipe
-from palaestra.trainers.resume import read_config
+from palaestra.trainers.recipes import RECIPES, Recipe, find_recipe
+from palaestra.trainers.resume import read_config, trusted
 from palaestra.trainers.run import Run, fresh_folder
 
 
 @dataclass(frozen=True)
-class Options(Reported):
+class Options(AllowsCode):
     """Train an agent with GRPO. Without --model it is the built-in tiny one.
 
     The defaults shown are the tiny agent's; with --model they are those of GRPO-TCR's authors.
     """
 
     config: Annotated[GRPOConfig, tyro.conf.arg(name="")]
-    recipe: str = "grpo-tcr"
-    """Preset of the algorithm: grpo-tcr, grpo-scr or grpo-t. --recipe.PART NAME changes a part of it."""
+    recipe: Annotated[
+        str,
+        tyro.conf.arg(
+            help=f"Preset of the algorithm: {', '.join(RECIPES)}. `palaestra recipes` shows them. --recipe.PART NAME "
+            "changes a part of it."
+        ),
+    ] = "grpo-tcr"
     run: Path | None = None
     """Folder for the results; runs/NAME by default."""
     resume: Path | None = None
-    """Go on with the run in this folder; it knows its environment and options."""
+    """Go on with the run in this folder; it knows its environment and options. Modules and services that its file names
+    (sandboxes, judges, servers, trackers) are named again, as the interrupted run says."""
 
     def __post_init__(self) -> None:
         if self.run is not None and self.resume is not None:
@@ -49,25 +55,32 @@ def parse(arguments: Sequence[str], prog: str, about: str | None = None, kind: t
     Those of a run that is gone on with are the defaults then: what differs from them was asked for.
     """
     resumed, model = option_value(arguments, "--resume"), option_value(arguments, "--model")
-    asked = option_value(arguments, "--recipe")
-    named = asked or "grpo-tcr"
-    if resumed:
-        config = read_config(Path(resumed))
-        if not isinstance(config, GRPOConfig):
-            raise UsageError(
-                f"{resumed} holds a run of the kind {config.KIND}; go on with it by palaestra {config.KIND}"
-            )
-        if asked not in (None, config.recipe.recipe_name):
-            config = replace(config, recipe=find_recipe(named))
-        named = config.recipe.recipe_name
+    requested_recipe = option_value(arguments, "--recipe")
+    preset = requested_recipe or "grpo-tcr"
+    saved = read_config(Path(resumed)) if resumed else None
+    if saved is not None:
+        if not isinstance(saved, GRPOConfig):
+            raise UsageError(f"{resumed} holds a run of the kind {saved.KIND}; go on with it by palaestra {saved.KIND}")
+        config = replace(saved, track=())  # Named again, they are added to those that are there.
+        if requested_recipe not in (None, config.recipe.recipe_name):
+            config = replace(config, recipe=find_recipe(preset))
+        preset = config.recipe.recipe_name
     else:
-        config = (tiny_config if model in (None, "tiny") else grpo_config)(tyro.MISSING, named)
-    recipe, rest = _with_parts(config.recipe, list(arguments))
-    default = kind(replace(config, recipe=recipe), named)
-    kept = (tyro.conf.AvoidSubcommands, tyro.conf.CascadeSubcommandArgs)
-    options = understood(default, rest, prog=prog, description=about, config=kept)
-    env = options.config.env
-    return replace(options, config=replace(options.config, env=replace(env, env_id=resolve_all(env.env_id))))
+        config = (tiny_config if model in (None, "tiny") else grpo_config)(tyro.MISSING, preset)
+    recipe, remaining = _with_parts(config.recipe, list(arguments))
+    default = kind(replace(config, recipe=recipe), preset)
+    markers = (tyro.conf.AvoidSubcommands, tyro.conf.CascadeSubcommandArgs)
+    options = understood(default, remaining, prog=prog, description=about, config=markers)
+    import_allowed(options.allow_code)
+    requested, env = options.config, options.config.env
+    if saved is not None and env.env_id == saved.env.env_id:  # The file named it, and nobody else.
+        require_loaded(env.env_id, f"{resumed}/config.json")
+    requested = replace(requested, env=replace(env, env_id=resolve_all(env.env_id)))
+    if saved is None:
+        return replace(options, config=requested)
+    resolved = trusted(Path(str(resumed)), saved, requested, named_options(arguments))
+    assert isinstance(resolved, GRPOConfig), "it is of the kind that was asked for"
+    return replace(options, config=resolved)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -84,9 +97,9 @@ def run(arguments: Sequence[str]) -> int:
         """The run's folder. What cannot work is refused before one is made."""
         if not ranks.first:
             return Run(ranks.told(Path), options.config, rank=ranks.rank), None
-        made, local = begun(options.config)
-        ranks.told(lambda: made.folder)
-        return made, local
+        new_run, local = begun(options.config)
+        ranks.told(lambda: new_run.folder)
+        return new_run, local
 
     def begun(config: GRPOConfig) -> "tuple[Run, object]":
         if options.resume is not None:

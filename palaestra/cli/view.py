@@ -46,13 +46,13 @@ class Options(Reported):
             raise UsageError(f"port is {self.port}; it must be from 0 to 65535")
         chosen_numbers(self.steps)
         if self.serve and self.json is not None:
-            raise UsageError("--serve goes on until it is ended, so it reports nothing; leave out --json")
+            raise UsageError("--serve runs until you stop it and writes no results; remove --json")
         if self.serve and self.compares:
             raise UsageError("--serve follows one run; leave it out to compare several")
 
     @property
     def compares(self) -> bool:
-        """Whether several runs are asked for."""
+        """True if several runs are to be shown."""
         return len(self.paths) > 1 and all(path.is_dir() for path in self.paths)
 
 
@@ -62,8 +62,8 @@ def chosen_numbers(text: str, what: str = "steps") -> frozenset[int] | None:
         return None
     chosen: set[int] = set()
     for part in text.split(","):
-        found = re.fullmatch(r"\s*(\d{1,9})(?:\s*-\s*(\d{1,9}))?\s*", part)
-        steps = range(int(found[1]), int(found[2] or found[1]) + 1) if found else range(0)
+        match = re.fullmatch(r"\s*(\d{1,9})(?:\s*-\s*(\d{1,9}))?\s*", part)
+        steps = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
         if not steps:
             raise UsageError(f"{what} has {part.strip()!r}; expected numbers and ranges, such as 1,5,10-20")
         if len(steps) > _MOST_STEPS + 1:

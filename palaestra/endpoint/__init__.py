@@ -1,9 +1,9 @@
 """OpenAI-compatible servers: the client that agents and judges share.
 
-`client` asks and judges, `http` sends and tries again, `background` is a thread for that (sandbox servers are asked by
-these two as well), `reply` reads what came back and believes little of it, `pace` keeps rate limits; `balanced` shares
-questions among several, `judge` asks for answers of a form. Left out: what a dialogue looks like
-there (`agents.policies.dialogue`).
+`client` sends questions and classifies failures, `http` sends requests and retries, `background` is a thread for that
+(sandbox servers use these two as well), `reply` parses and checks answers, `pace` keeps rate limits, `balanced` shares
+questions among several servers, `judge` requests answers of a fixed form. Left out: the form of a dialogue there
+(`agents.policies.dialogue`).
 """
 
 from palaestra.endpoint.client import Endpoint

@@ -1,4 +1,4 @@
-"""An event loop on a thread of its own, for what is asked both from plain code and from other event loops.
+"""An event loop on its own thread, for coroutines that both plain code and other event loops start.
 
 Left out: what runs on it.
 """
@@ -14,11 +14,11 @@ from palaestra.errors import Broken
 
 T = TypeVar("T")
 LEAVE_SECONDS = 2.0
-"""In which cancelled work must end when the loop is closed, and then again what is done last."""
+"""Seconds in which cancelled work must end when the loop is closed; the closing coroutine gets as many again."""
 
 
 class BackgroundLoop:
-    """Starts with its first work. Whoever waits for work can be cancelled, and the work with it."""
+    """Runs coroutines on a thread that starts with the first one. Cancelling a waiting caller cancels its work."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -28,7 +28,7 @@ class BackgroundLoop:
         self._thread: threading.Thread | None = None
 
     def submit(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
-        """Start work; its outcome comes later. Cancelling the future cancels the work."""
+        """Start work and return the future of its outcome. Cancelling the future cancels the work."""
         with self._lock:
             if self.closed:
                 work.close()
@@ -40,9 +40,9 @@ class BackgroundLoop:
             return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     async def outcome(self, work: Coroutine[Any, Any, T], seconds: float, blocking: bool) -> T:
-        """Do work, which has deadlines of its own: `seconds` is for a loop that has died.
+        """Run work and return its outcome. Work has its own timeouts: `seconds` detects a loop that has died.
 
-        If `blocking`, it blocks this thread and awaits nothing; if not, it is for any event loop but this one.
+        If `blocking`, it blocks this thread and awaits nothing; if not, any event loop but this one can await it.
         """
         future = self.submit(work)
         try:
@@ -57,14 +57,14 @@ class BackgroundLoop:
                 raise
             raise self._over() from None
         except TimeoutError:
-            if future.done():  # Its own, not ours.
+            if future.done():  # The timeout of the work, not of this wait.
                 raise
             raise Broken(f"{self.name}: no outcome within {seconds:g} s") from None
         finally:
             future.cancel()
 
     def close(self, last: Coroutine[Any, Any, None]) -> None:
-        """Cancel all work, do the `last` and end the thread. May come twice."""
+        """Cancel all work, run the coroutine `last` and end the thread. Closing twice is allowed."""
         with self._lock:
             closed, self.closed = self.closed, True
         if closed or self._loop is None or self._thread is None:

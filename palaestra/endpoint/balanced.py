@@ -1,9 +1,9 @@
-"""Several servers of one model as one: the least loaded is asked, and what one fails to answer is asked of another.
+"""Several servers of one model as one: each question goes to the least loaded, and to another one if that fails.
 
 A server that fails gets no more questions until it has passed a health check, a free question every few seconds, so
-that no question waits for a server that hangs. Where none is well, each is tried again, for as long as the patience
-lasts; once a question was given up so and none answered since, no other waits as long. All of it happens on one event
-loop. Left out: what a server is asked, and its own deadlines (`client`).
+that no question waits for a server that hangs. If all have failed, each is tried again until the patience is over;
+then, until some question is answered, no other waits as long. Everything runs on one event loop. Left out: the content
+of questions, and a server's own timeouts (`client`).
 """
 
 import asyncio
@@ -17,21 +17,21 @@ from palaestra.episode import Message
 from palaestra.errors import Broken, UsageError
 
 _CHECK_SECONDS = 5.0
-"""In which a server that is well answers a health check."""
+"""Seconds in which a healthy server answers a health check."""
 _FIRST_WAIT = 0.5
 """Seconds before all servers are tried again; they double with each further time."""
 
 
 class Served(Protocol):
-    """What answers: an `Endpoint`, or a model of this process with the same methods."""
+    """A source of answers: an `Endpoint`, or a model in this process with the same methods."""
 
     def complete(
         self, messages: Sequence[Message], *, max_tokens: int, temperature: float
     ) -> Coroutine[Any, Any, Answer]:
-        """The next turn; `Broken` or `UsageError` where there is none."""
+        """Return the next turn. Raise `Broken` or `UsageError` if there is none."""
 
     def check(self) -> Coroutine[Any, Any, None]:
-        """A UsageError where it cannot be reached."""
+        """Raise a UsageError if it cannot be reached."""
 
     def aclose(self) -> Coroutine[Any, Any, None]:
         """Close the connections."""
@@ -39,7 +39,7 @@ class Served(Protocol):
 
 @dataclass(slots=True)
 class _Line:
-    """A server, and how busy it is."""
+    """A server with its load and health."""
 
     server: Served
     at_work: int = 0
@@ -48,20 +48,20 @@ class _Line:
 
 
 class Balanced:
-    """A `Served` of several."""
+    """A `Served` that distributes questions among several servers."""
 
     def __init__(self, servers: Sequence[Served], *, rest: float = 10.0, patience: float = 0.0) -> None:
-        """`rest` seconds pass before each health check; `patience` is for a question that no server answers."""
+        """`rest`: seconds before each health check. `patience`: seconds to retry a question that no server answers."""
         self.failed = 0
-        """Times that a server gave no answer."""
+        """Number of times that a server gave no answer."""
         self.reason = ""
-        """Why, the last time."""
+        """Reason of the last failure."""
         self._lines = [_Line(server) for server in servers]
         self._rest, self._patience, self._silent = rest, patience, False
 
     async def complete(self, messages: Sequence[Message], *, max_tokens: int, temperature: float) -> Answer:
-        """The answer of the server with the fewest questions; of another, where it fails."""
-        until, wait = time.monotonic() + self._patience, _FIRST_WAIT
+        """Return the answer of the server with the fewest questions; of another if that server fails."""
+        deadline, wait = time.monotonic() + self._patience, _FIRST_WAIT
         while True:
             left, failures = list(self._lines), list[Exception]()
             while left:
@@ -78,20 +78,20 @@ class Balanced:
                     return answer
                 finally:
                     line.at_work -= 1
-            told = "the judge: " + "; ".join(dict.fromkeys(map(str, failures)))
+            message = "the judge: " + "; ".join(dict.fromkeys(map(str, failures)))
             if all(isinstance(error, UsageError) for error in failures):
-                raise UsageError(told)
-            if self._silent or time.monotonic() + wait > until:
+                raise UsageError(message)
+            if self._silent or time.monotonic() + wait > deadline:
                 self._silent = True
-                raise Broken(told)
+                raise Broken(message)
             await asyncio.sleep(wait)
             wait = min(2 * wait, self._rest)
 
     async def check(self) -> None:
-        """A UsageError where no server can be reached."""
-        found = await asyncio.gather(*(line.server.check() for line in self._lines), return_exceptions=True)
-        if all(found):
-            raise UsageError("; ".join(map(str, found)))
+        """Raise a UsageError if no server can be reached."""
+        failures = await asyncio.gather(*(line.server.check() for line in self._lines), return_exceptions=True)
+        if all(failures):
+            raise UsageError("; ".join(map(str, failures)))
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -101,7 +101,7 @@ class Balanced:
             await line.server.aclose()
 
     def _leave(self, line: _Line, reason: str) -> None:
-        """No more questions for it until it is well."""
+        """Send the server no more questions until it has passed a health check."""
         self.failed, self.reason, line.well = self.failed + 1, reason, False
         if line.check is None or line.check.done():
             line.check = asyncio.create_task(self._watched(line))

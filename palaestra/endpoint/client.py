@@ -1,12 +1,11 @@
-"""One question to `/chat/completions`, or a recording to `/audio/transcriptions`: a whole answer, or a clear reason
-why there is none.
+"""Client of `/chat/completions` and `/audio/transcriptions`: a call returns a whole answer or raises a clear reason.
 
-Nothing a server does may hang a run or fill the memory: every try has a deadline that trickled bytes do not move, every
-body a largest size. A question fails in two ways. `UsageError` where all would fail alike (a wrong key, model or
-address): the run should stop. `Broken` where this one could not be answered, after trying again for `patience` seconds.
-A refusal that may mean either (400, 403, 404) is a `UsageError` until the server has answered something, and `Broken`
-from then on. The key goes to the server and is shown nowhere; what the server says is searched for it, answers too.
-Left out: streaming, since a turn is wanted whole.
+No server can hang a run or fill the memory: every try has a timeout that trickled bytes do not extend, and every body a
+maximum size. A question fails in two ways: with `UsageError` if all would fail alike (a wrong key, model or address),
+so the run should stop, and with `Broken` if this one could not be answered after retries for `patience` seconds. A
+refusal that may mean either (400, 403, 404) is a `UsageError` until the server has answered something, and `Broken`
+from then on. The key is sent to the server and shown nowhere: it is removed from everything that the server returns,
+answers too. Left out: streaming, since a turn is needed whole.
 """
 
 import asyncio
@@ -39,7 +38,7 @@ T = TypeVar("T")
 log = logging.getLogger("palaestra.endpoint")
 
 COSTLY_TRIES = 3
-"""Tries of a question that the server takes and answers wrongly or not at all: each of them may be billed."""
+"""Maximum tries of a question that the server accepts and answers wrongly or not at all: each may be billed."""
 _AGAIN = {408, 409, 425, 429}
 _QUIET = 30.0
 """Seconds between warnings."""
@@ -47,7 +46,7 @@ _EXPECTED = "expected a base URL such as http://localhost:8000/v1"
 
 
 class _Refusal(NamedTuple):
-    """What a server says in place of an answer."""
+    """An error that a server returned in place of an answer."""
 
     status: int
     problem: Problem
@@ -55,7 +54,7 @@ class _Refusal(NamedTuple):
 
 
 class Endpoint:
-    """A served model. All of it happens on the event loop that first asks; close it there."""
+    """A served model. It belongs to the event loop of the first call; close it there."""
 
     def __init__(self, config: EndpointConfig) -> None:
         self.config = config
@@ -76,7 +75,12 @@ class Endpoint:
         self._limit_name = "max_tokens"
         self._last_answer = self._quiet_until = 0.0
         self._silent = False
-        """True once a question was given up and nothing was answered since: others need not wait as long again."""
+        """True if a question was given up and none was answered since: other questions then do not retry as long."""
+
+    @property
+    def trouble(self) -> str:
+        """Reason why the last try failed; empty if it succeeded."""
+        return self._http.trouble
 
     def __repr__(self) -> str:
         return f"Endpoint({self.config.model!r} at {self._address})"
@@ -90,18 +94,18 @@ class Endpoint:
         temperature: float | None = None,
         seed: int | None = None,
     ) -> Answer:
-        """Ask for the next turn of a dialogue. Raises UsageError or Broken; see above."""
-        asked: dict[str, Any] = {"model": self.config.model, "messages": list(messages)}
+        """Return the next turn of a dialogue. Raise UsageError or Broken as the module's docstring says."""
+        request: dict[str, Any] = {"model": self.config.model, "messages": list(messages)}
         if tools:
-            asked["tools"] = list(tools)
+            request["tools"] = list(tools)
         optional = {self._limit_name: max_tokens, "temperature": temperature, "seed": seed}
-        asked |= {name: value for name, value in optional.items() if value is not None}
-        answer = await self._patiently(lambda: self._try(asked, max_tokens))
+        request |= {name: value for name, value in optional.items() if value is not None}
+        answer = await self._patiently(lambda: self._try(request, max_tokens))
         self.totals.add(answer.usage)
         return answer
 
     async def transcribe(self, sound: bytes, kind: str) -> str:
-        """What is said in a recording, by `/audio/transcriptions`. `kind` is its format, such as wav."""
+        """Return the transcript of a recording from `/audio/transcriptions`. `kind` is its format, such as wav."""
         body, content_type = sound_form(self.config.model, sound, kind)
 
         async def attempt() -> str:
@@ -113,18 +117,18 @@ class Endpoint:
         return text
 
     async def check(self) -> None:
-        """One free question: a UsageError where the server cannot be reached, refuses the key, or is another kind."""
+        """Send a free request. Raise a UsageError if the server is unreachable, refuses the key, or is another kind."""
         try:
             async with asyncio.timeout(min(self.config.timeout, self.config.connect_timeout + 5.0)):
-                found = await self._send("/models", None)
-        except TimeoutError:  # Busy, perhaps: it may still answer a question.
+                response = await self._send("/models", None)
+        except TimeoutError:  # The server may be busy, and still answer a question.
             return
         except Again as again:
             raise UsageError(f"{self._address} cannot be reached: {again}; is the server running there?") from None
-        if found.status == 401:
-            raise UsageError(self._refusal(found.status, problem_in_page(found.body)))
-        if found.status == 200 and found.body.lstrip()[:1] == b"<":
-            page = self._shown(found.body[:200].decode("utf-8", "replace"))
+        if response.status == 401:
+            raise UsageError(self._refusal(response.status, problem_in_page(response.body)))
+        if response.status == 200 and response.body.lstrip()[:1] == b"<":
+            page = self._shown(response.body[:200].decode("utf-8", "replace"))
             raise UsageError(f"{self._address}/models answered a page, {page}: no such server is there; {_EXPECTED}")
 
     async def aclose(self) -> None:
@@ -134,15 +138,15 @@ class Endpoint:
     # Inside.
 
     async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Try until there is an answer, a refusal, or no patience left."""
+        """Retry until there is an answer or a refusal, or the patience is over."""
         async with self._at_once:
             try:
-                found = await self._retried(attempt)
+                outcome = await self._retried(attempt)
             except Broken:
                 self.totals.unanswered += 1
                 raise
         self._last_answer, self._silent = time.monotonic(), False
-        return found
+        return outcome
 
     async def _retried(self, attempt: Callable[[], Awaitable[T]]) -> T:
         costly, failed_at = 0, 0.0
@@ -159,7 +163,7 @@ class Endpoint:
         return await self._http.retried(attempt, self.config.patience, self.config.backoff, hopeless=hopeless)
 
     def _warn(self, again: Again) -> None:
-        """Say that something is wrong, once in a while."""
+        """Log a warning about a failed try, at most once every `_QUIET` seconds."""
         if not self._silent and time.monotonic() >= self._quiet_until:
             self._quiet_until = time.monotonic() + _QUIET
             patience = self.config.patience
@@ -167,7 +171,7 @@ class Endpoint:
             log.warning("%s: %s%s", self._address, again, for_long)
 
     async def _try(self, asked: dict[str, Any], max_tokens: int | None) -> Answer:
-        """Send the question once, when the limits allow, and judge what comes back."""
+        """Send the question once, when the rate limits allow, and return the answer or raise the failure."""
         body = json.dumps(asked, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
 
         def read(document: Mapping[str, Any]) -> Answer:
@@ -194,16 +198,16 @@ class Endpoint:
         read: Callable[[Mapping[str, Any]], T],
         headers: Mapping[str, str] | None = None,
     ) -> "T | _Refusal":
-        """One request within the limits, and what `read` finds in its answer."""
+        """Send one request within the rate limits, and return what `read` makes of the response, or the refusal."""
         await self._requests.take(1)
         booked = await self._tokens.take((len(body) / 4 if path == PATH else 0) + tokens)
         self.totals.tries += 1
         try:
             async with asyncio.timeout(self.config.timeout):
-                found = await self._send(path, body, headers)
+                response = await self._send(path, body, headers)
         except TimeoutError:
             raise Again(f"no whole answer within {self.config.timeout:g} s", costly=True) from None
-        status, data, elsewhere = found.status, found.body, found.headers.get("location", "")
+        status, data, elsewhere = response.status, response.body, response.headers.get("location", "")
         if 300 <= status < 400:
             raise self._refused(
                 f"{self._address} redirects to {self._shown(elsewhere)!r}, which is not followed, "
@@ -222,10 +226,10 @@ class Endpoint:
                     f"{self._address}{path} answered {self._shown(str(error))}: no such server is there; {_EXPECTED}"
                 ) from None
             raise Again(f"it answered {self._shown(str(error))}", costly=True) from None
-        return _Refusal(problem.status or status, problem, found.wait)
+        return _Refusal(problem.status or status, problem, response.wait)
 
     def _judge(self, status: int, problem: Problem, wait: float | None) -> NoReturn:
-        """What a refusal means: try again, stop the run, or give up this question."""
+        """Raise the error for a refusal: try again, stop the run, or give up this question."""
         quota = problem.code == "insufficient_quota"
         if not quota and (status in _AGAIN or status >= 500 or status < 400):
             reason = f"it answered {status}: {self._shown(problem.message)}"
@@ -233,7 +237,7 @@ class Endpoint:
         raise self._refused(self._refusal(status, problem), always=quota or status in (401, 402))
 
     def _refused(self, reason: str, *, always: bool = False) -> UsageError | Broken:
-        """Stop the run for what every question would meet; before the first answer nothing else is known."""
+        """Return a UsageError if every question would fail so (assumed until one is answered), else `Broken`."""
         return UsageError(reason) if always or not self.totals.answers else Broken(reason)
 
     def _refusal(self, status: int, problem: Problem) -> str:
@@ -259,9 +263,9 @@ class Endpoint:
         )
 
     async def _send(self, path: str, body: bytes | None, headers: Mapping[str, str] | None = None) -> Response:
-        """A request; its answer is without the key."""
+        """Send a request and return its response without the key."""
         try:
-            found = await self._http.send(path, body, self.config.max_body_bytes, headers)
+            response = await self._http.send(path, body, self.config.max_body_bytes, headers)
         except Again as again:
             if again.tls and not self.totals.answers:
                 raise UsageError(
@@ -269,4 +273,4 @@ class Endpoint:
                     "(SSL_CERT_FILE names further authorities)"
                 ) from None
             raise
-        return found._replace(body=self._secret.hide_bytes(found.body))
+        return response._replace(body=self._secret.hide_bytes(response.body))

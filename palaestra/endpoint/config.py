@@ -1,4 +1,4 @@
-"""What may be asked of an endpoint, where it is, and its key, which is shown nowhere."""
+"""Settings of an endpoint: its address, limits and prices; and its key, which is shown nowhere."""
 
 import os
 import re
@@ -11,18 +11,18 @@ from palaestra.errors import ConfigError, UsageError
 PATH = "/chat/completions"
 DEFAULT_KEY = "OPENAI_API_KEY"
 _SECRET_LETTERS = 8
-"""Shorter keys ("EMPTY", "x") are placeholders; searching answers for them would mutilate text."""
+"""Minimum length of a key that is hidden in texts. Shorter keys ("EMPTY", "x") are placeholders that occur in words."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointConfig:
-    """Where a model is served, and what may be asked of it."""
+    """Address of a served model, and the limits and prices of its use."""
 
     base_url: str
     """Up to and without `/chat/completions`: `http://localhost:8000/v1`, say."""
     model: str
-    """Its name there."""
+    """Name of the model at the server."""
     api_key_env: str = DEFAULT_KEY
     """Environment variable that holds the key; no key is sent where it is empty or unset."""
     timeout: float = 600.0
@@ -30,27 +30,27 @@ class EndpointConfig:
     connect_timeout: float = 10.0
     """Seconds to reach the server."""
     patience: float = 120.0
-    """Seconds after its first failure in which a question is asked again."""
+    """Seconds after its first failure in which a question is sent again."""
     backoff: float = 0.5
     """Seconds before the second try; they double with each further one."""
     max_concurrent: int = 32
-    """Questions asked at once."""
+    """Maximum number of questions sent at once."""
     requests_per_minute: float | None = None
-    """Most requests in any minute; none for no limit."""
+    """Maximum requests in any minute; none for no limit."""
     tokens_per_minute: float | None = None
-    """Prompt and answer together; an answer counts as `max_tokens` until its size is known."""
+    """Maximum tokens of prompts and answers in any minute; an answer counts as `max_tokens` until its size is known."""
     price_in: float = 0.0
-    """Of a million prompt tokens, in any currency."""
+    """Price of a million prompt tokens, in any currency."""
     price_out: float = 0.0
-    """Of a million tokens of answers."""
+    """Price of a million completion tokens."""
     max_body_bytes: int = 8 * 2**20
-    """A larger answer is not read."""
+    """Maximum bytes of an answer; a larger one is not read."""
 
     def __post_init__(self) -> None:
-        for name, least in (("timeout", 0.0), ("connect_timeout", 0.0), ("backoff", 0.0), ("max_concurrent", 1)):
+        for name, minimum in (("timeout", 0.0), ("connect_timeout", 0.0), ("backoff", 0.0), ("max_concurrent", 1)):
             value = getattr(self, name)
-            if not (isfinite(value) and value >= least and value > 0):
-                raise ConfigError(f"{name} is {value}; expected {'at least 1' if least else 'a number above 0'}")
+            if not (isfinite(value) and value >= minimum and value > 0):
+                raise ConfigError(f"{name} is {value}; expected {'at least 1' if minimum else 'a number above 0'}")
         for name in ("patience", "price_in", "price_out"):
             if not (isfinite(getattr(self, name)) and getattr(self, name) >= 0):
                 raise ConfigError(f"{name} is {getattr(self, name)}; expected 0 or more")
@@ -68,14 +68,14 @@ class EndpointConfig:
 
 
 class Secret:
-    """A key: sent in a header, and searched for in whatever is shown or kept."""
+    """A key: sent in a header, and hidden in every text that is shown or stored."""
 
     __slots__ = ("_value",)
 
     def __init__(self, variable: str) -> None:
         value = os.environ.get(variable, "").strip() if variable else ""
         if not value and variable not in ("", DEFAULT_KEY):
-            # What was passed may be the key itself; it is shown only where it looks like a name.
+            # The argument may be the key itself; it is shown only if it looks like a name.
             name = variable if variable.isupper() else "that api_key_env names"
             raise UsageError(
                 f"the environment variable {name} is not set; it should hold the key "
@@ -95,20 +95,20 @@ class Secret:
         return "Secret(***)"
 
     def header(self) -> dict[str, str]:
-        """How a request shows it to the server."""
+        """Return the header that sends the key to the server."""
         return {"Authorization": f"Bearer {self._value}"} if self._value else {}
 
     def hide(self, text: str) -> str:
-        """The text without the key."""
+        """Return the text without the key."""
         return text.replace(self._value, "***") if len(self._value) >= _SECRET_LETTERS else text
 
     def hide_bytes(self, data: bytes) -> bytes:
-        """The same for a body, before any of it is cut off."""
+        """Return a body without the key, before any of it is cut off."""
         return data.replace(self._value.encode(), b"***") if len(self._value) >= _SECRET_LETTERS else data
 
 
 def address_of(base_url: str, name: str = "base_url", example: str = "http://localhost:8000/v1") -> str:
-    """A base URL in one form, without a final slash and without the path that is asked; `name` is what it is called."""
+    """Return a base URL in a normal form, without a final slash or `/chat/completions`; errors call it `name`."""
     try:
         parts = urlsplit(base_url)
         good = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0

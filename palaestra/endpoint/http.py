@@ -1,8 +1,8 @@
-"""One server over HTTP: bounded requests, and trying again. What endpoints and remote sandboxes share.
+"""One server over HTTP: bounded requests with retries, for endpoints and remote sandboxes.
 
-No body is read beyond its largest size, none is taken compressed (it may be a thousand times as large), no redirect is
-followed, no cookie kept, no proxy asked for this machine. Trouble that may pass is `Again`. The key goes into one
-header and is shown nowhere. Left out: what the messages mean, and how long one try may take.
+No body is read beyond its maximum size or accepted compressed (it may be a thousand times as large), no redirect is
+followed, no cookie stored, no proxy used for this machine. A failure that may pass raises `Again`. The key goes into
+one header and is shown nowhere. Left out: the meaning of the messages, and how long one try may take.
 """
 
 import asyncio
@@ -25,29 +25,29 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 RETRY_AFTER_CAP = 60.0
-"""Seconds that a server may ask us to wait before the next try."""
+"""Maximum seconds for which a server's Retry-After can delay the next try."""
 BACKOFF_CAP = 20.0
 _POOL = 1
-"""Requests at once on one pool of connections: the work of httpcore's grows with the square of them."""
+"""Requests at once on one pool of connections: the work of httpcore's pool grows with their square."""
 PAGE_BYTES = 64 * 2**10
-"""Of a refusal's body: its message is read from them."""
+"""Bytes of a refusal's body that are read for its message."""
 
 
 class Again(Exception):
-    """A try that failed, perhaps only for now."""
+    """Raised for a failed try that may succeed if repeated."""
 
     def __init__(self, reason: str, wait: float | None = None, *, costly: bool = False, tls: bool = False) -> None:
         super().__init__(reason)
         self.wait = wait
-        """What the server asked for, in seconds."""
+        """Seconds to wait that the server asked for; None if it asked for none."""
         self.costly = costly
-        """The server took the request, and answered wrongly or not at all."""
+        """True if the server accepted the request, and answered wrongly or not at all."""
         self.tls = tls
-        """No secure connection with this server is possible."""
+        """True if no secure connection with this server is possible."""
 
 
 class Response(NamedTuple):
-    """What came back, whatever its status."""
+    """A response of any status."""
 
     status: int
     headers: Mapping[str, str]
@@ -55,20 +55,20 @@ class Response(NamedTuple):
 
     @property
     def wait(self) -> float | None:
-        """What its Retry-After asks for."""
+        """Seconds that its Retry-After header asks for; None without one."""
         return seconds_of(self.headers.get("retry-after"))
 
 
 @dataclass(slots=True, eq=False)
 class _Pool:
-    """Some connections, and how many requests they carry."""
+    """A pool of connections and the number of its running requests."""
 
     client: "httpx.AsyncClient"
     busy: int = 0
 
 
 class HttpClient:
-    """A server. All of it happens on the event loop that first asks; close it there."""
+    """Client of one server. It belongs to the event loop of the first call; close it there."""
 
     def __init__(
         self,
@@ -82,9 +82,9 @@ class HttpClient:
         size_option: str = "",
         transport: "httpx.AsyncBaseTransport | None" = None,
     ) -> None:
-        """`keep`: connections kept open, None for all. `purpose` is told with a missing library.
+        """`keep`: connections kept open, None for all. `purpose` is part of the error for a missing library.
 
-        `size_option` is what a user sets to have larger answers. `transport` replaces the network.
+        `size_option` names the option that allows larger answers. `transport` replaces the network.
         """
         try:
             import httpx  # noqa: F401  (its absence should be told before the first request)
@@ -97,15 +97,17 @@ class HttpClient:
         self._pools: list[_Pool] = []
         self._tls: ssl.SSLContext | None = None
         self._jitter = random.Random()
+        self.trouble = ""
+        """Reason why the last try of any request failed; empty if it succeeded."""
 
     def shown(self, text: str) -> str:
-        """A server's words without the key, on one line, bounded."""
+        """Return a server's text without the key, on one line and of bounded length."""
         return plain(self.secret.hide(text))
 
     async def send(
         self, path: str, body: bytes | None, most: int, headers: Mapping[str, str] | None = None
     ) -> Response:
-        """One request, a GET without a body; `most` is the largest body of an answer. `Again` where there is none."""
+        """Send one request, a GET if `body` is None. `most`: maximum bytes of the answer. Raise `Again` if it fails."""
         import httpx
 
         method, url = "GET" if body is None else "POST", self.address + path
@@ -132,9 +134,10 @@ class HttpClient:
         seconds: float | None = None,
         hopeless: Callable[[Again, bool], bool] = lambda again, over: again.costly,
     ) -> T:
-        """Try until it goes well, for `patience` seconds after the first failure; then `Broken`.
+        """Repeat `attempt` until it succeeds, for `patience` seconds after the first failure; then raise `Broken`.
 
-        `seconds` more may pass in all. `hopeless(again, over)` is asked after each failure: True ends it at once.
+        All tries together may take `patience` + `seconds`. `hopeless(again, over)` is called after each failure: True
+        ends the tries at once.
         """
         tries, failed_at, limit = 0, 0.0, None if seconds is None else patience + seconds
         try:
@@ -142,8 +145,11 @@ class HttpClient:
                 while True:
                     tries += 1
                     try:
-                        return await attempt()
+                        outcome = await attempt()
+                        self.trouble = ""
+                        return outcome
                     except Again as again:
+                        self.trouble = str(again)
                         now = time.monotonic()
                         failed_at = failed_at or now
                         left = failed_at + patience - now
@@ -155,7 +161,7 @@ class HttpClient:
                         # The last try comes when the patience ends, not before.
                         await asyncio.sleep(min(wait if again.wait is None else again.wait + wait * 0.1, left))
         except TimeoutError:
-            if not deadline.expired():  # It is the attempt's own.
+            if not deadline.expired():  # It is the attempt's own timeout.
                 raise
             raise Broken(f"{self.address} gave no answer within {limit:g} s") from None
 
@@ -166,7 +172,7 @@ class HttpClient:
             await pool.client.aclose()
 
     def _pool(self) -> _Pool:
-        """The first pool with room, so that few connections are kept; made on the loop that uses it."""
+        """Return the first pool with a free place, so that few connections stay open, or else a new pool."""
         free = next((pool for pool in self._pools if pool.busy < _POOL or self._transport is not None), None)
         if free is None:
             free = _Pool(self._made())
@@ -199,7 +205,7 @@ class HttpClient:
             ) from None
 
     async def _read(self, response: "httpx.Response", most: int) -> bytes:
-        """The body as it came, up to the limit; the beginning of a refusal's."""
+        """Return the raw body up to the limit; only the beginning of a refusal's body."""
         refused = response.status_code >= 300
         if response.headers.get("content-encoding", "identity") != "identity":
             if refused:
@@ -216,7 +222,7 @@ class HttpClient:
 
 
 def seconds_of(retry_after: str | None) -> float | None:
-    """What a Retry-After header asks for, in seconds or as a date, within its cap; None where it says nothing."""
+    """Return the seconds that a Retry-After header (a number or date) asks for, at most the cap; None if invalid."""
     if retry_after is None:
         return None
     try:
@@ -230,13 +236,13 @@ def seconds_of(retry_after: str | None) -> float | None:
 
 
 def _reason(error: BaseException) -> tuple[str, bool]:
-    """The innermost words of a failed connection, and whether TLS will not work with this server at all."""
+    """Return the innermost message of a failed connection, and whether TLS is impossible with this server."""
     chain: list[BaseException] = []
     link: BaseException | None = error
     while link is not None and link not in chain:
         chain.append(link)
         link = link.exceptions[0] if isinstance(link, BaseExceptionGroup) else link.__cause__ or link.__context__
     # Its other subclasses say that a connection ended or that more is to come, not that it cannot be.
-    tls = any(type(one) in (ssl.SSLError, ssl.SSLCertVerificationError) for one in chain)
-    words = [f"{type(one).__name__}: {one}" for one in chain if str(one)]
+    tls = any(type(link_error) in (ssl.SSLError, ssl.SSLCertVerificationError) for link_error in chain)
+    words = [f"{type(link_error).__name__}: {link_error}" for link_error in chain if str(link_error)]
     return (words[-1] if words else type(error).__name__), tls

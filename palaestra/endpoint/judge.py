@@ -1,7 +1,7 @@
-"""A judge: a served model whose answer has a form, which is read strictly; asked again where it cannot be, or given up.
+"""A judge: a served model whose answers are parsed strictly. An unreadable answer is requested again, or given up.
 
-Several servers share the questions (`balanced`). A question that nobody answers readably in time is `Broken`, so what
-was to be judged is dropped and counted, never worth 0. Left out: what a judge is asked, and how its answer is read
+Several servers share the questions (`balanced`). A question without a readable answer in time raises `Broken`, so what
+was to be judged is dropped and counted, never scored 0. Left out: the questions, and how an answer is parsed
 (`envs.rewards.judge`, `palaestra.judging`).
 """
 
@@ -18,26 +18,26 @@ from palaestra.errors import Broken, ConfigError
 
 T = TypeVar("T")
 _SHOWN = 2_000
-"""Characters of an unreadable answer that a judge is shown again."""
+"""Characters of an unreadable answer that are sent back to the judge."""
 _GRACE = 5.0
-"""Seconds for a loop that has died, beyond the deadline."""
+"""Seconds beyond the deadline after which the event loop counts as dead."""
 
 
 @dataclass(slots=True)
 class Counts:
-    """What has been asked so far."""
+    """Counts of the questions so far."""
 
     read: int = 0
     unreadable: int = 0
-    """Answers that were not in the form, each of them asked for again."""
+    """Number of answers that were not in the form."""
     failed: int = 0
-    """Times that a server gave no answer."""
+    """Number of times that a server gave no answer."""
     dropped: int = 0
-    """Questions that were given up."""
+    """Number of questions that were given up."""
 
 
 class Judge(Generic[T]):
-    """Asks for verdicts, on a thread of its own. Close it."""
+    """Requests verdicts, on a thread of its own. Close it."""
 
     def __init__(
         self,
@@ -51,11 +51,11 @@ class Judge(Generic[T]):
         patience: float = 0.0,
         thoughts: bool = False,
     ) -> None:
-        """`read` takes an answer and raises ValueError, with the reason, for one that is not in its form.
+        """`read` parses an answer and raises ValueError, with the reason, for one that is not in its form.
 
-        A question has so many `tries` for a readable answer, and `deadline` seconds with all of them (an environment's
-        reward has 60 unless it says otherwise). `rest` and `patience` are `Balanced`'s. With `thoughts` what a server
-        gives apart as a model's thinking stands before its answer, in a <think> block.
+        A question has `tries` tries for a readable answer, and `deadline` seconds for all of them (an environment's
+        reward has 60 by default). `rest` and `patience` are those of `Balanced`. With `thoughts` the thinking that a
+        server reports separately is put before the answer, in a <think> block.
         """
         if not servers or tries < 1 or max_tokens < 1 or not deadline > 0:
             raise ConfigError(
@@ -69,16 +69,16 @@ class Judge(Generic[T]):
         self._background = BackgroundLoop("the judge's endpoint")
 
     async def ask(self, messages: Sequence[Message]) -> T:
-        """The verdict, from any event loop. Broken where there is none; UsageError where there never will be."""
-        asked = self._within(list(messages))
-        return await self._background.outcome(asked, self._deadline + _GRACE, blocking=False)
+        """Return the verdict, from any event loop. Raise Broken if there is none, UsageError if none is possible."""
+        work = self._within(list(messages))
+        return await self._background.outcome(work, self._deadline + _GRACE, blocking=False)
 
     def check(self) -> None:
-        """A UsageError where no server can be reached."""
+        """Raise a UsageError if no server can be reached."""
         self._background.submit(self._served.check()).result(self._deadline + _GRACE)
 
     def close(self) -> None:
-        """Hang up, and end the thread."""
+        """Close the connections and end the thread."""
         self._background.close(self._served.aclose())
 
     async def _within(self, messages: list[Message]) -> T:
@@ -97,9 +97,9 @@ class Judge(Generic[T]):
         return verdict
 
     async def _verdict(self, messages: list[Message]) -> T:
-        asked, reason = messages, ""
+        dialogue, reason = messages, ""
         for _ in range(self._tries):
-            answer = await self._served.complete(asked, max_tokens=self._max_tokens, temperature=0.0)
+            answer = await self._served.complete(dialogue, max_tokens=self._max_tokens, temperature=0.0)
             text = f"<think>{answer.reasoning}</think>\n" * (self._thoughts and bool(answer.reasoning)) + answer.content
             try:
                 if answer.cut and not text:
@@ -114,15 +114,16 @@ class Judge(Generic[T]):
                     f"That could not be read: {error}. Answer again, in the form that was asked for and nothing else."
                 )
                 # At temperature 0 the same question would have the same answer.
-                said = {"role": "assistant", "content": answer.content[:_SHOWN] or "(nothing)"}
-                asked = [*messages, said, {"role": "user", "content": note}]
+                answered = {"role": "assistant", "content": answer.content[:_SHOWN] or "(nothing)"}
+                dialogue = [*messages, answered, {"role": "user", "content": note}]
         raise Broken(f"the judge gave no readable answer in {self._tries} tries: {reason}")
 
 
 def quoted(text: str) -> str:
-    """A stranger's text on one line, as a string of JSON in which no tag, fence or block of ours can be closed."""
+    """Return untrusted text on one line, as a JSON string that cannot close any tag, fence or block of a prompt."""
     return "".join(
-        one if one.isprintable() and one not in "<>`" else _escaped(one) for one in json.dumps(text, ensure_ascii=False)
+        letter if letter.isprintable() and letter not in "<>`" else _escaped(letter)
+        for letter in json.dumps(text, ensure_ascii=False)
     )
 
 

@@ -1,4 +1,4 @@
-"""Rate limits as servers count them: so much in any minute, first come, first served."""
+"""Rate limits as servers count them: a maximum amount in any minute, first come, first served."""
 
 import asyncio
 import time
@@ -6,11 +6,11 @@ from collections import deque
 from collections.abc import Callable
 
 _LOOK = 1.0
-"""Seconds after which a waiting one looks again: what was booked may have turned out smaller."""
+"""Seconds after which a waiting caller checks again, since booked amounts may have been corrected."""
 
 
 class Pace:
-    """At most `limit` in any `window` seconds. None is no limit; one amount above the limit goes alone."""
+    """Allows at most `limit` in any `window` seconds; None means no limit. An amount above the limit goes alone."""
 
     def __init__(self, limit: float | None, window: float = 60.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._limit = limit
@@ -21,7 +21,7 @@ class Pace:
         self._line = asyncio.Lock()
 
     async def take(self, amount: float) -> list[float]:
-        """Wait until `amount` fits, and book it. The second number of the entry may be corrected afterwards."""
+        """Wait until `amount` fits, book it and return the entry. The caller may later correct its second number."""
         entry = [0.0, amount]
         if self._limit is None:
             return entry
@@ -33,11 +33,11 @@ class Pace:
         return entry
 
     def _wait(self, amount: float) -> float:
-        """Seconds until something leaves the window, or 0 when the amount fits now."""
+        """Return the seconds until the oldest entry leaves the window, or 0 if the amount fits now."""
         assert self._limit is not None
         now = self._clock()
         while self._spent and self._spent[0][0] + self._window <= now:
             self._spent.popleft()
-        if sum(spent for _, spent in self._spent) + amount <= self._limit or not self._spent:
+        if sum(entry_amount for _, entry_amount in self._spent) + amount <= self._limit or not self._spent:
             return 0.0
         return max(self._spent[0][0] + self._window - now, 0.001)

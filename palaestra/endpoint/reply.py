@@ -1,8 +1,8 @@
-"""What a server's answer says, and how much of it is believed.
+"""Parse a server's answer and check its figures.
 
-A body is JSON from a stranger: whatever is not of the expected type is `Unreadable`, never a crash. Lengths may lie, so
-each is held against what was asked and what was said; one that cannot be true is estimated and marked. Left out: HTTP,
-deadlines and retries (`client`).
+A body is untrusted JSON: a value of an unexpected type raises `Unreadable`, never crashes. Token counts may be wrong,
+so each is checked against the request and the text; an impossible one is estimated and marked. Left out: HTTP, timeouts
+and retries (`client`).
 """
 
 import json
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 MOST_HIDDEN_TOKENS = 2**18
-"""Tokens that an answer may have cost beyond what was asked for and said: reasoning that a server does not show."""
+"""Tokens that an answer may have cost beyond its limit and its text: reasoning that a server does not show."""
 _TEMPLATE_TOKENS = 4096
 """Tokens that a server's template may add to a prompt."""
 _BYTES_A_TOKEN = 4
 _LONGEST_TOKEN = 128
 _CUT = {"length", "max_tokens", "content_filter", "model_length"}
-"""Finish reasons of an answer that is not whole; what a filter withheld is no answer either."""
+"""Finish reasons of an answer that is not whole, or that a filter withheld."""
 _TOO_LONG = re.compile(
     r"context[ _-](?:length|window|size)|maximum (?:context|prompt|input)|(?:prompt|input) is too long|too many tokens",
     re.I,
@@ -29,12 +29,12 @@ _SHOWN = 300
 
 
 class Unreadable(Exception):
-    """An answer that says nothing that was asked for."""
+    """Raised for a response without the requested content."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call as the server reports it. `arguments` is the model's text: often JSON, not always."""
+    """A call as the server reports it. `arguments` is the model's text: usually JSON, not always."""
 
     name: str
     arguments: str
@@ -42,33 +42,33 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one answer cost."""
+    """Tokens and cost of one answer."""
 
     prompt_tokens: int
     completion_tokens: int
     cost: float = 0.0
-    """By the prices in the configuration."""
+    """Cost by the prices in the configuration."""
     estimated: bool = False
-    """True where the server gave no figures, or figures that cannot be true."""
+    """True if the server gave no figures, or impossible ones."""
 
 
 @dataclass(slots=True)
 class Totals:
-    """What an endpoint has done so far."""
+    """Totals of an endpoint so far."""
 
     answers: int = 0
     tries: int = 0
-    """Requests sent, those that failed among them; what a failed one cost is not known."""
+    """Number of requests sent, failed ones too; the cost of a failed one is not known."""
     unanswered: int = 0
-    """Requests given up after all their tries."""
+    """Number of requests given up after all their tries."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cost: float = 0.0
     estimated: int = 0
-    """Answers whose token figures are ours, not the server's."""
+    """Number of answers whose token figures are our estimates."""
 
     def add(self, usage: Usage) -> None:
-        """Count one answer."""
+        """Add one answer to the totals."""
         self.answers += 1
         self.prompt_tokens += usage.prompt_tokens
         self.completion_tokens += usage.completion_tokens
@@ -82,7 +82,7 @@ class Answer:
 
     content: str
     reasoning: str = ""
-    """Thinking that the server reports apart from the content."""
+    """Thinking that the server reports separately from the content."""
     calls: tuple[ToolCall, ...] = ()
     cut: bool = False
     """True when the answer is not whole: its tokens ran out, a filter stopped it, the context was full."""
@@ -91,7 +91,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What a server says is wrong."""
+    """An error that a server reports."""
 
     message: str
     code: str = ""
@@ -106,7 +106,7 @@ class Problem:
 
 
 def parse(body: bytes) -> Mapping[str, Any]:
-    """The JSON object in a body."""
+    """Return the JSON object in a body."""
     try:
         document = json.loads(body.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -119,7 +119,7 @@ def parse(body: bytes) -> Mapping[str, Any]:
 
 
 def problem_of(document: Mapping[str, Any]) -> Problem | None:
-    """The error in an answer, in any of the forms that servers use; None where there is none."""
+    """Return the error in an answer, in any of the forms that servers use; None if there is none."""
     error = document.get("error")
     if not error and (document.get("object") == "error" or ("choices" not in document and "data" not in document)):
         error = document if "message" in document else document.get("detail")
@@ -138,23 +138,23 @@ def problem_of(document: Mapping[str, Any]) -> Problem | None:
 
 
 def problem_in_page(body: bytes) -> Problem:
-    """What the body of a refusal says, be it JSON, a page or nothing."""
+    """Return the error in the body of a refusal, which may be JSON, a page or nothing."""
     try:
-        found = problem_of(parse(body))
+        problem = problem_of(parse(body))
     except Unreadable:
-        found = None
-    return found or Problem(plain(_TAGS.sub(" ", body[:10_000].decode("utf-8", "replace"))) or "(it gave no reason)")
+        problem = None
+    return problem or Problem(plain(_TAGS.sub(" ", body[:10_000].decode("utf-8", "replace"))) or "(it gave no reason)")
 
 
 def plain(text: str) -> str:
-    """A stranger's words on one line: bounded, and with nothing in them that a terminal would obey."""
+    """Return untrusted text on one line, of bounded length and without control characters."""
     text = " ".join(text.split())
     text = text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def read_answer(document: Mapping[str, Any], *, max_tokens: int | None, sent_bytes: int) -> Answer:
-    """The turn in an answer; its usage is without a price yet."""
+    """Return the turn in an answer; its usage has no cost yet."""
     choices = document.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices else None
     message = choice.get("message") if isinstance(choice, dict) else None
@@ -163,19 +163,19 @@ def read_answer(document: Mapping[str, Any], *, max_tokens: int | None, sent_byt
     content = _text(message.get("content"), "content") or _text(message.get("refusal"), "refusal")
     reasoning = _text(message.get("reasoning_content") or message.get("reasoning"), "reasoning")
     calls = _calls(message.get("tool_calls"))
-    said = sum(len(part.encode()) for part in (content, reasoning, *(c.name + c.arguments for c in calls)))
-    usage, spoken = _usage(document.get("usage"), max_tokens, said, sent_bytes)
+    answer_bytes = sum(len(part.encode()) for part in (content, reasoning, *(c.name + c.arguments for c in calls)))
+    usage, spoken = _usage(document.get("usage"), max_tokens, answer_bytes, sent_bytes)
     finish = choice.get("finish_reason")
     cut = (isinstance(finish, str) and finish in _CUT) or (max_tokens is not None and spoken >= max_tokens)
     return Answer(content, reasoning, calls, cut, usage)
 
 
 def _usage(reported: Any, max_tokens: int | None, said: int, sent_bytes: int) -> tuple[Usage, int]:
-    """The figures where they can be true, ours where not; and the reported tokens of the turn without its thinking."""
+    """Return the figures, impossible ones replaced by estimates, and the reported completion tokens less thinking."""
     figures = reported if isinstance(reported, dict) else {}
     prompt = _count(figures.get("prompt_tokens"), 1, sent_bytes + _TEMPLATE_TOKENS)
-    most = max(max_tokens or 0, said) + MOST_HIDDEN_TOKENS
-    completion = _count(figures.get("completion_tokens"), -(-said // _LONGEST_TOKEN), most)
+    max_completion = max(max_tokens or 0, said) + MOST_HIDDEN_TOKENS
+    completion = _count(figures.get("completion_tokens"), -(-said // _LONGEST_TOKEN), max_completion)
     usage = Usage(
         sent_bytes // _BYTES_A_TOKEN + 1 if prompt is None else prompt,
         -(-said // _BYTES_A_TOKEN) if completion is None else completion,
@@ -209,7 +209,7 @@ def _calls(value: Any) -> tuple[ToolCall, ...]:
 
 
 def _text(value: Any, where: str) -> str:
-    """A string without lone surrogates, which no file takes; parts of a text are joined."""
+    """Return a string without lone surrogates, which cannot be written to files; parts of a text are joined."""
     if value is None:
         return ""
     if isinstance(value, list) and all(isinstance(part, dict) for part in value):

@@ -1,4 +1,4 @@
-"""A recording as a form that `/audio/transcriptions` takes, and the text in its answer."""
+"""The request form of `/audio/transcriptions` for a recording, and the text in its response."""
 
 import secrets
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ SPEECH_PATH = "/audio/transcriptions"
 
 
 def sound_form(model: str, sound: bytes, kind: str) -> tuple[bytes, str]:
-    """The body and its content type; servers tell the format by the name of the file."""
+    """Return the body and its content type; servers recognize the format by the file name."""
     boundary = secrets.token_hex(16)
     fields = {"model": model, "response_format": "json", "temperature": "0"}
     parts = [
@@ -23,7 +23,7 @@ def sound_form(model: str, sound: bytes, kind: str) -> tuple[bytes, str]:
 
 
 def read_transcript(document: Mapping[str, Any]) -> str:
-    """What was said."""
+    """Return the transcript in a response."""
     text = document.get("text")
     if not isinstance(text, str):
         raise Unreadable(f"no 'text' but {', '.join(map(str, document))[:100]!r}")

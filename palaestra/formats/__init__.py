@@ -1,16 +1,16 @@
-"""Call formats: how an agent writes a tool call in text, and how an environment reads it.
+"""Call formats: the text form of a tool call, as an agent writes it and an environment reads it.
 
 A format is a module with two functions: `parse(text, tools=()) -> Parsed`, which never raises whatever the agent wrote,
-and `render(calls, content="") -> str`, its inverse. Most have them of a `dialect`. What holds for all of them:
+and `render(calls, content="") -> str`, its inverse. Most are methods of a `Dialect`. Rules for all formats:
 
 - A fault names what is wrong and where, and shows the right form of its own dialect. A turn without calls and without
-  faults is the answer; content is what is said outside calls and thinking.
+  faults is the answer; content is the text outside calls and thinking.
 - A turn that calls an offered tool as another dialect writes it is a fault too (`stray`), not the answer.
 - Calls come in the order they are written, at most `scanning.MAX_CALLS` a turn. `<think>...</think>` is never read
   for calls, closed or not.
-- A last call without its closing tag counts if it is provably complete, as closed JSON is. What took leniency is
-  marked.
-- Values written as bare text are typed by the tools' schemas. Time grows in step with the length of the turn.
+- A last call without its closing tag counts if it is provably complete, as closed JSON is. A call that was read
+  leniently is marked.
+- Values written as bare text are typed by the tools' schemas. Time is linear in the length of the turn.
 
 Left out on purpose: checking arguments against a tool's schema (`envs.core.tool`) and turning tool results into
 tokens (`agents.chat`).
@@ -29,17 +29,17 @@ from palaestra.formats.parsed import Schemas as Schemas
 __all__ = ["DEFAULT", "FORMATS", "Fault", "Format", "Parsed", "ParsedCall", "detect", "get", "known", "translate"]
 
 DEFAULT = "hermes"
-"""What an environment reads where nobody has chosen, and what demonstrators write."""
+"""Format that environments read by default, and that demonstrators write."""
 
 FORMATS = (
     "hermes", "qwen3_coder", "llama3", "harmony", "mistral", "deepseek", "glm", "tags", "fence", "openai", "auto"
 )  # fmt: skip
-"""Every format, by the name that an environment's `format` gives; each is a module of this package."""
+"""Names of all formats, for an environment's option `format`; each is a module of this package."""
 
 
 @cache
 def get(name: str) -> Format:
-    """The format of that name."""
+    """Return the format of that name. Raise a ConfigError if there is none."""
     if name not in FORMATS:
         close = get_close_matches(name, FORMATS, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"known formats: {', '.join(sorted(FORMATS))}"
@@ -48,35 +48,34 @@ def get(name: str) -> Format:
 
 
 def known(name: str) -> str:
-    """The name, if there is such a format."""
+    """Return the name. Raise a ConfigError if there is no such format."""
     get(name)
     return name
 
 
 def translate(text: str, target: str, tools: Schemas = (), source: str = DEFAULT) -> str:
-    """A turn as `target` writes it: what is said and thought stays, its calls are written anew.
+    """Return a turn in the format `target`: its text and thoughts stay, its calls are rendered again.
 
-    Demonstrators write hermes, and recorded episodes whatever was read when they were played; an agent of another
-    family has other words for a call. A turn that `target` reads as calls already, one without a call, and one with a
-    fault, which is to stay the fault that it was, are left as they are. A UsageError where the target has no way to
-    write these calls.
+    Demonstrators write hermes, and recorded episodes hold the format of their environment; an agent of another family
+    writes calls in another form. A turn that `target` already reads as calls, one without a call, and one with a fault,
+    which must stay that fault, are returned unchanged. Raise a UsageError if the target cannot write these calls.
     """
     if source == target:
         return text
     read, write = get(source), get(target)
-    found = read.parse(text, tools)
-    if not _sound(found) or _sound(write.parse(text, tools)):
+    parsed = read.parse(text, tools)
+    if not _sound(parsed) or _sound(write.parse(text, tools)):
         return text
-    thought, mark, rest = text.rpartition("</think>")
-    said = read.parse(rest, tools)
-    written = write.render([call for call in said.calls if isinstance(call, ParsedCall)], said.content)
+    thought, mark, after_thoughts = text.rpartition("</think>")
+    spoken = read.parse(after_thoughts, tools)
+    written = write.render([call for call in spoken.calls if isinstance(call, ParsedCall)], spoken.content)
     turn = f"{thought}{mark}\n{written}" if mark else written
-    if write.parse(turn, tools).calls != found.calls:
-        # A thought ends inside a call, or a word of the turn means something of its own over there.
+    if write.parse(turn, tools).calls != parsed.calls:
+        # A thought ends inside a call, or some text of the turn has a special meaning in the target format.
         raise UsageError(f"this turn cannot be written in another format: {text[:200]!r}")
     return turn
 
 
 def _sound(parsed: Parsed) -> bool:
-    """Calls, and no fault."""
+    """Return whether a turn has calls and no fault."""
     return bool(parsed.calls) and all(isinstance(call, ParsedCall) for call in parsed.calls)

@@ -1,4 +1,4 @@
-"""The auto call format: whichever dialect the turn's own marks show.
+"""The auto call format: the dialect that the turn's own marks show.
 
 The earliest mark outside thinking decides, and the whole turn is read in that one dialect:
 
@@ -58,8 +58,8 @@ def parse(text: str, tools: Schemas = ()) -> Parsed:
 
 
 def _first_with_calls(readers: list[Any], text: str, tools: Schemas) -> Parsed | None:
-    """The turn in the first of some dialects that finds a call in it, or a fault, or anything at all."""
-    found = [read(text, tools) for read in dict.fromkeys(readers)]
-    readable = [parsed for parsed in found if any(isinstance(call, ParsedCall) for call in parsed.calls)]
-    faulty = [parsed for parsed in found if parsed.calls]
-    return next(iter([*readable, *faulty, *found]), None)
+    """Return the turn as read by the first dialect that finds a call in it, else a fault, else anything."""
+    results = [read(text, tools) for read in dict.fromkeys(readers)]
+    readable = [parsed for parsed in results if any(isinstance(call, ParsedCall) for call in parsed.calls)]
+    faulty = [parsed for parsed in results if parsed.calls]
+    return next(iter([*readable, *faulty, *results]), None)

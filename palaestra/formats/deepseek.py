@@ -27,7 +27,7 @@ _HEAD = re.compile(rf"\s*+({NAME})\s*+{_SEPARATOR}\s*+(?:({NAME})\s*+(?=[`{{]))?
 
 
 def render(calls: Iterable[ParsedCall], content: str = "") -> str:
-    """Write calls in the form of V3.1."""
+    """Return calls in the form of V3.1."""
     written = "".join(map(_written, calls))
     return before_calls(content, written and _ALL + written + _ALL_DONE, between="")
 

@@ -1,7 +1,7 @@
-"""Which call format a chat template writes, from the template's own text.
+"""Detect the call format that a chat template writes, from the template's own text.
 
-A dialect is known by what it writes and no other does, so the order below only matters where one dialect's marks
-contain another's. Left out: running the template, and the dialects that are a matter of the prompt (tags, fence).
+A dialect is recognized by marks that no other dialect writes, so the order below only matters where one dialect's marks
+contain another's. Left out: running the template, and the dialects that the prompt decides (tags, fence).
 """
 
 import re
@@ -21,6 +21,6 @@ _MARKS: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 
 def detect(template: str) -> str | None:
-    """The name of the format that a chat template writes calls in, or None where it writes none that we know."""
+    """Return the name of the format in which a chat template writes calls, or None if it is unknown."""
     text = _COMMENT.sub("", template)  # Comments often speak of other models.
     return next((name for name, marks in _MARKS if all(mark in text for mark in marks)), None)

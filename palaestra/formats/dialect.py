@@ -1,6 +1,6 @@
-"""What the dialects share: a turn is read at their marks, and written as its content with the calls behind it.
+"""Common code of the dialects: a turn is read at their marks, and written as its content followed by the calls.
 
-Left out: what stands at a mark, which is all that a dialect's own module says.
+Left out: how to read a call at a mark, which each dialect's own module defines.
 """
 
 import re
@@ -22,9 +22,9 @@ class Dialect:
     writer: Callable[[ParsedCall], str]
     opener: str = ""
     closer: str = ""
-    """The tags around a call; a closing one at which the reader would take over is a fault."""
+    """Tags around a call; a closing tag where a call is expected is a fault."""
     between: str = "\n"
-    """Stands between calls, and between what is said and the first."""
+    """Separator between calls, and between the content and the first call."""
 
     def parse(self, text: str, tools: Schemas = ()) -> Parsed:
         """Read a turn: its calls and faults in order, and the text around them."""
@@ -44,5 +44,5 @@ class Dialect:
 
 
 def before_calls(content: str, written: str, between: str = "\n") -> str:
-    """What is said, then the calls."""
+    """Return the content followed by the calls."""
     return content + between + written if content and written else content or written

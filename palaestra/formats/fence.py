@@ -17,15 +17,15 @@ from palaestra.formats.values import code_tool
 EXAMPLE = "```python, the code on lines of its own, ``` on a line of its own"
 
 MAX_BACKTICKS = 32
-"""The longest fence that is read."""
+"""Maximum backticks of a fence that is read."""
 MAX_INFO = 80
-"""Characters behind the backticks that open a block."""
+"""Maximum characters after the backticks that open a block."""
 
 _TICKS = rf"`{{3,{MAX_BACKTICKS}}}"
 MARKERS = re.compile(
     rf"(?:^|(?<=</think>))([ \t]*+)({_TICKS})(?i:python3?|py)\b[^`\n]{{0,{MAX_INFO}}}+(?:\n|\Z)|{THINK}", re.MULTILINE
 )
-"""Where a block of Python begins, and thinking."""
+"""Pattern of the beginning of a Python block, and of thinking tags."""
 _CLOSERS = re.compile(rf"^([ \t]*+)({_TICKS})[ \t\r]*+$", re.MULTILINE)
 
 
@@ -33,7 +33,7 @@ def _written(call: ParsedCall) -> str:
     code = call.arguments.get("code")
     if len(call.arguments) != 1 or not isinstance(code, str):
         raise UsageError(f"a call of {call.name!r} cannot be written in the fence format; expected one argument, code")
-    longest = max((len(found[2]) for found in _CLOSERS.finditer(code) if not found[1]), default=0)
+    longest = max((len(line[2]) for line in _CLOSERS.finditer(code) if not line[1]), default=0)
     if longest == MAX_BACKTICKS:
         raise UsageError(f"the code has a line of {longest} backticks; the fence format reads no longer fence")
     ticks = "`" * max(3, longest + 1)
@@ -55,7 +55,7 @@ def _read(turn: Turn, marker: "re.Match[str]") -> int:
 
 
 def _dedented(code: str, indent: int) -> str:
-    """Code without as many blanks as stand before its fence; a line that has fewer loses those it has."""
+    """Return code without the indent of its fence; a line with fewer blanks loses those that it has."""
     lines = code.split("\n")
     return "\n".join(line[min(indent, len(line) - len(line.lstrip(" \t"))) :] for line in lines)
 

@@ -40,8 +40,8 @@ def _read(turn: Turn, marker: "re.Match[str]") -> int:
     if not endless and text.startswith(_CLOSE, position):
         turn.add(ParsedCall(tool[1], arguments), begin)
         return position + len(_CLOSE)
-    wanted = f"{_VALUES.closer} after the value of {endless}" if endless else f"<arg_key> or {_CLOSE}"
-    return turn.skip(turn.instead(wanted, position), position, _CLOSE)
+    expected = f"{_VALUES.closer} after the value of {endless}" if endless else f"<arg_key> or {_CLOSE}"
+    return turn.skip(turn.instead(expected, position), position, _CLOSE)
 
 
 def _written(call: ParsedCall) -> str:

@@ -4,7 +4,7 @@
     <|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{...}<|call|>
 
 Written by gpt-oss. A turn begins behind `<|start|>assistant`. The recipient may stand before or behind the channel;
-what is on `analysis` is thinking, and `final`, where there is one, is all that is said. The built-in `python` tool
+text on `analysis` is thinking, and `final`, if there is one, is the whole content. The built-in `python` tool
 takes bare code. Left out: the other built-in tools' own argument forms.
 """
 
@@ -19,7 +19,7 @@ from palaestra.formats.values import decode, dump, with_arguments
 EXAMPLE = '<|channel|>commentary to=functions.tool <|constrain|>json<|message|>{"argument": "value"}<|call|>'
 
 MAX_HEADER_PART = 200
-"""Characters between two special tokens of a header."""
+"""Maximum characters between two special tokens of a header."""
 
 _NEXT, _MESSAGE = "<|start|>assistant", "<|message|>"
 _RECIPIENT = re.compile(rf"to=({NAME})")
@@ -34,7 +34,7 @@ _NO_HEADERS = ("<|end|>", "<|call|>", "<|return|>")
 
 
 def render(calls: Iterable[ParsedCall], content: str = "") -> str:
-    """Write calls as messages on `commentary`, what is said before them there too; without calls it is `final`."""
+    """Return calls as messages on `commentary`, with the content before them there too; content alone is `final`."""
     written = [_written(call) for call in calls]
     if content:
         channel = "commentary" if written else "final"
@@ -91,7 +91,7 @@ def _call(turn: Turn, recipient: str, position: int) -> int:
 
 
 def _end(text: str, position: int) -> tuple[int, int]:
-    """Where a message ends, and where its closing token does."""
+    """Return the index where a message ends, and the index after its closing token."""
     return next(_ENDS.finditer(text, position)).span()
 
 

@@ -26,11 +26,11 @@ MARKERS = re.compile(
     rf"|{THINK}",
     re.MULTILINE,
 )
-"""Where a call may begin, the ends of turns, and thinking."""
+"""Pattern of the beginning of a call, of the ends of turns, and of thinking tags."""
 
 
 def render(calls: Iterable[ParsedCall], content: str = "") -> str:
-    """Write calls as the chat template does, without the tag."""
+    """Return calls as the chat template writes them, without the tag."""
     return before_calls(content, "; ".join(map(_written, calls)))
 
 
@@ -40,10 +40,10 @@ def _written(call: ParsedCall) -> str:
 
 def _read(turn: Turn, marker: "re.Match[str]") -> int:
     text, tagged = turn.text, marker[0] == _TAG
-    if marker[0].startswith("<") and not tagged:  # The end of the turn or message, which decoding has kept.
+    if marker[0].startswith("<") and not tagged:  # A token that ends the turn or message.
         return marker.end()
     follows = turn.end >= 0 and marker.start() <= skip_blank(text, turn.end)
-    if marker["behind"] is not None and not follows:  # Behind other text: nothing says that it is a call.
+    if marker["behind"] is not None and not follows:  # After other text nothing marks it as a call.
         end = max(marker.end(), marker.start() + 1)  # A marker may be empty.
         turn.content.append(text[marker.start() : end])
         return end
@@ -63,11 +63,11 @@ def _read(turn: Turn, marker: "re.Match[str]") -> int:
 
 
 def _is_call(value: dict[str, Any], tools: Schemas) -> bool:
-    """Nothing marks a call without its tag, so that an answer in JSON is known by its keys, and by the tools."""
+    """Return whether a JSON object without the tag is a call, and not an answer, by its keys and the tools."""
     if "name" not in value or not _KEYS.issuperset(value):
         return False
-    given = not value.keys().isdisjoint(SPELLINGS)
-    return given or value.get("type") == "function" or value["name"] in tool_names(tools)
+    has_arguments = not value.keys().isdisjoint(SPELLINGS)
+    return has_arguments or value.get("type") == "function" or value["name"] in tool_names(tools)
 
 
 parse = Dialect(EXAMPLE, MARKERS, _read, _written).parse

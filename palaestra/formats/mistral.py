@@ -37,11 +37,11 @@ def _read(turn: Turn, marker: "re.Match[str]") -> int:
 
 
 def _add_list(turn: Turn, value: Any, lenient: bool, position: int) -> None:
-    """The calls of the older form; one object without its list counts as well."""
-    found = value if isinstance(value, list) else [value]
-    if not found:
+    """Add the calls of the older form; one object without its list counts as well."""
+    items = value if isinstance(value, list) else [value]
+    if not items:
         turn.fault("the list of calls is empty", position)
-    turn.add_all([as_call(item, lenient or found is not value) for item in found], position)
+    turn.add_all([as_call(item, lenient or items is not value) for item in items], position)
 
 
 _DIALECT = Dialect(

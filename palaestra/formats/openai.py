@@ -2,9 +2,9 @@
 
     {"role": "assistant", "content": ..., "tool_calls": [{"id": ..., "function": {"name": ..., "arguments": "{...}"}}]}
 
-An action is text, so an agent behind such a server says the message as JSON; `parse_message` and `render_message` are
-for those that hold the dict. Text that is no such message is content. Left out: what `id`s say, since results come back
-in the order of the calls, and other kinds of calls than functions.
+An action is text, so an agent behind such a server writes the message as JSON; `parse_message` and `render_message`
+are for callers that have the dict. Text that is not such a message is content. Left out: the `id`s, since results are
+returned in the order of the calls, and other kinds of calls than functions.
 """
 
 import re
@@ -21,7 +21,7 @@ EXAMPLE = (
     '{"name": "tool", "arguments": "{\\"argument\\": \\"value\\"}"}}]}'
 )
 MARK = r'(?:\A|(?<=</think>))\s*+(?=\{\s*+"(?:role|content|tool_calls)"\s*+:)'
-"""Where a message in JSON begins: with the turn or behind its thinking."""
+"""Pattern of the beginning of a message in JSON: at the start of the turn or after its thinking."""
 
 _MARKERS = re.compile(rf"{MARK}|{THINK}")
 
@@ -33,7 +33,7 @@ def parse(text: str, tools: Schemas = ()) -> Parsed:
 
 
 def render(calls: Iterable[ParsedCall], content: str = "") -> str:
-    """The JSON text of a message."""
+    """Return the JSON text of a message."""
     return dump(render_message(calls, content))
 
 
@@ -41,20 +41,20 @@ def parse_message(message: Any, text_format: Format | None = None, tools: Schema
     """Read a message of a server; never raises. Without `tool_calls` its content is read in `text_format`, if given."""
     if not isinstance(message, dict):
         message = {"tool_calls": [message]}
-    found, content = message.get("tool_calls"), _text(message.get("content"))
-    if found is None or found == []:
+    tool_calls, content = message.get("tool_calls"), _text(message.get("content"))
+    if tool_calls is None or tool_calls == []:
         return text_format.parse(content, tools) if text_format else said(content)
     turn = Turn(content, EXAMPLE)
-    _add(turn, found, 0)
+    _add(turn, tool_calls, 0)
     return Parsed(said(content).content, tuple(turn.calls))
 
 
 def render_message(calls: Iterable[ParsedCall], content: str = "") -> dict[str, Any]:
-    """A message as such a server sends it."""
+    """Return a message as such a server sends it."""
     message: dict[str, Any] = {"role": "assistant", "content": content}
     functions = [{"name": call.name, "arguments": dump(call.arguments)} for call in calls]
-    found = [{"id": f"call_{i}", "type": "function", "function": function} for i, function in enumerate(functions)]
-    return message | {"tool_calls": found} if found else message
+    tool_calls = [{"id": f"call_{i}", "type": "function", "function": function} for i, function in enumerate(functions)]
+    return message | {"tool_calls": tool_calls} if tool_calls else message
 
 
 def _read(turn: Turn, marker: "re.Match[str]") -> int:
@@ -66,16 +66,16 @@ def _read(turn: Turn, marker: "re.Match[str]") -> int:
             return len(text)
     elif "tool_calls" in value or value.get("role") == "assistant":
         turn.content.append(said(_text(value.get("content"))).content)
-        found = value.get("tool_calls")
-        if found is not None and found != []:
-            _add(turn, found, begin)
+        tool_calls = value.get("tool_calls")
+        if tool_calls is not None and tool_calls != []:
+            _add(turn, tool_calls, begin)
         return end
     turn.content.append(text[begin:])
     return len(text)
 
 
 def _add(turn: Turn, found: Any, position: int) -> None:
-    """The calls of a message."""
+    """Add the calls of a message to the turn."""
     if isinstance(found, list):
         turn.add_all([_call(item) for item in found], position)
     else:
@@ -83,17 +83,18 @@ def _add(turn: Turn, found: Any, position: int) -> None:
 
 
 def _call(item: Any) -> ParsedCall | str:
-    """The call that an item means, or why it is none."""
+    """Return the call of an item, or the reason why it is not a call."""
     function = item.get("function") if isinstance(item, dict) else None
     if function is None:
         return 'an item of "tool_calls" has no "function"'
-    exact = isinstance(function, dict) and isinstance(function.get("arguments"), str)  # Here JSON in a string is.
+    # In this form JSON in a string is exact.
+    exact = isinstance(function, dict) and isinstance(function.get("arguments"), str)
     call = as_call(function | {"arguments": "{}"} if exact and function["arguments"] == "" else function)
     return ParsedCall(call.name, call.arguments, not exact) if isinstance(call, ParsedCall) else call
 
 
 def _text(content: Any) -> str:
-    """The content of a message: text, parts with text, or nothing."""
+    """Return the content of a message: its text, or the joined text of its parts, or ""."""
     if isinstance(content, list):
         return "".join(_text(part.get("text")) for part in content if isinstance(part, dict))
     return content if isinstance(content, str) else ""

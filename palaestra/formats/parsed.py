@@ -1,6 +1,6 @@
-"""What every call format gives back, and what a format is.
+"""The result types of all call formats, and the interface of a format.
 
-Left out: how any format reads or writes (one module each), and the table of formats (the package itself).
+Left out: how each format reads and writes (one module each), and the table of formats (the package itself).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,13 +15,13 @@ Schemas = Sequence[Mapping[str, Any]]
 
 @statically_frozen
 class ParsedCall:
-    """A well-formed call. Whether the tool exists and takes these arguments is not known yet."""
+    """A well-formed call. It is not yet checked whether the tool exists and takes these arguments."""
 
     name: str
     arguments: dict[str, Any]
     lenient: bool = field(default=False, compare=False)
-    """Read although its form is not exact: a trailing comma, another key for the arguments, no closing tag. A reward
-    that teaches form looks here."""
+    """True for a call whose form is not exact: a trailing comma, another key for the arguments, no closing tag. A
+    reward for correct form can read it."""
 
 
 @statically_frozen
@@ -35,7 +35,7 @@ class Fault:
 
 @statically_frozen
 class Parsed:
-    """What a turn says: `content` is its text without calls and thinking, stripped."""
+    """A parsed turn: `content` is its text without calls and thinking, stripped."""
 
     content: str
     calls: tuple[ParsedCall | Fault, ...] = ()
@@ -43,12 +43,12 @@ class Parsed:
 
     @property
     def is_answer(self) -> bool:
-        """True when the turn asks for nothing: no call and no fault."""
+        """True if the turn has no call and no fault."""
         return not self.calls
 
 
 class Format(Protocol):
-    """What the module of a format offers."""
+    """Interface of a format's module."""
 
     EXAMPLE: str
     """A call in one line; every fault shows it."""

@@ -48,8 +48,8 @@ def _read(turn: Turn, marker: "re.Match[str]") -> int:
     typing = Typing(turn.tools, function[1])
     arguments, position, endless = _VALUES.arguments(text, skip_blank(text, function.end()), typing)
     if endless or not text.startswith(_END, position):
-        wanted = f"{_VALUES.closer} after <parameter={endless}>" if endless else f"a <parameter=...> or {_END}"
-        return turn.skip(turn.instead(wanted, position), position, _CLOSE)
+        expected = f"{_VALUES.closer} after <parameter={endless}>" if endless else f"a <parameter=...> or {_END}"
+        return turn.skip(turn.instead(expected, position), position, _CLOSE)
     position = skip_blank(text, position + len(_END))
     closed = text.startswith(_CLOSE, position)
     if wrapped and not closed and position < len(text) and not text.startswith(_FUNCTION_OPEN, position):

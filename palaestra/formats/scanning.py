@@ -1,7 +1,7 @@
-"""One forward walk over a turn: what is thought, what is said, and where each call begins.
+"""One forward walk over a turn, which separates thinking, content and the beginnings of calls.
 
-`walk` knows thinking, the cap on calls and what counts as said; a format hands it a pattern of its markers and a reader
-that takes over at each of them. Every position only moves forward and every look ahead is bounded or made
+`walk` handles thinking, the limit of calls and the content; a format passes a pattern of its markers and a reader that
+is called at each of them. Every position only moves forward and every look ahead is bounded or done
 at most `MAX_CALLS` times, so the time is linear whatever the agent wrote. Left out: values (`values`).
 """
 
@@ -12,20 +12,20 @@ from palaestra.errors import UsageError
 from palaestra.formats.parsed import Fault, Parsed, ParsedCall, Schemas
 
 MAX_CALLS = 64
-"""Calls read in one turn. A degenerate sample repeats an opening tag thousands of times; the cap also keeps the time
-linear, since one unclosed string can make a decoder look at the rest of the turn."""
+"""Maximum calls read in one turn. A degenerate sample repeats an opening tag thousands of times; the cap also keeps
+the time linear, since one unclosed string can make a decoder look at the rest of the turn."""
 TOO_MANY = f"more than {MAX_CALLS} calls in one turn; the rest was not read"
 MAX_NAME = 128
-"""Characters in the name of a tool or argument, where it is not a JSON string."""
+"""Maximum characters in the name of a tool or argument that is not a JSON string."""
 MAX_QUOTED = 20
-"""Characters of the turn that a fault quotes."""
+"""Maximum characters of the turn that a fault quotes."""
 
 BLANKS = r"[ \t\r\n]*+"
-"""Blanks between the parts of a call, if any."""
+"""Pattern of optional blanks between the parts of a call."""
 THINK = "</?think>"
-"""For the markers of every format: thinking is recognized only where the pattern finds it."""
+"""Part of every format's markers: thinking is recognized only where the pattern finds it."""
 NAME = rf"[^\s<>{{}}\[\]`|｜]{{1,{MAX_NAME}}}"
-"""The name of a tool or argument in a dialect that does not quote it."""
+"""Pattern of a tool's or argument's name in a dialect that does not quote it."""
 
 _NAME = re.compile(NAME)
 _THINKING = {"<think>": "</think>", "[THINK]": "[/THINK]"}
@@ -36,7 +36,7 @@ _BLANKS = re.compile(BLANKS)
 
 
 class Turn:
-    """What has been read of a turn so far. Readers add to it."""
+    """State of reading a turn. Readers add calls, faults and content to it."""
 
     __slots__ = ("calls", "content", "end", "example", "final", "markers", "text", "tools")
 
@@ -44,20 +44,20 @@ class Turn:
         self.text, self.example, self.markers, self.tools = text, example, markers, tools
         self.content: list[str] = []
         self.final: list[str] = []
-        """Where there is any, it is all that the turn says."""
+        """Texts of a final channel; if there are any, they are the whole content."""
         self.calls: list[ParsedCall | Fault] = []
         self.end = -1
-        """Behind the last call or fault; -1 before there was one."""
+        """Index after the last call or fault; -1 before the first."""
 
     def add(self, call: ParsedCall | str, position: int) -> None:
-        """Record a call, or the reason why it is none."""
+        """Record a call, or a fault with the reason why it is not a call."""
         if isinstance(call, str):
             self.fault(call, position)
         else:
             self.calls.append(call)
 
     def add_all(self, found: "list[ParsedCall | str]", position: int) -> None:
-        """Record what a list of calls holds, as far as there is room."""
+        """Record the calls and faults of a list, up to the limit of calls."""
         room = MAX_CALLS - len(self.calls)
         for call in found[:room]:
             self.add(call, position)
@@ -65,20 +65,20 @@ class Turn:
             self.fault(TOO_MANY, position)
 
     def fault(self, reason: str, position: int) -> None:
-        """Record what is wrong, where, and how it is written rightly."""
-        said = f"malformed call at character {position}: {reason}. Write it like {self.example}"
-        self.calls.append(Fault(said, position))
+        """Record a fault: its reason, its position and the right form."""
+        message = f"malformed call at character {position}: {reason}. Write it like {self.example}"
+        self.calls.append(Fault(message, position))
 
     def instead(self, wanted: str, position: int) -> str:
-        """The reason of a fault where something else stands than `wanted`."""
-        found = repr(self.text[position : position + MAX_QUOTED]) if position < len(self.text) else "the end"
-        return f"expected {wanted}, found {found}"
+        """Return the reason of a fault at a position where `wanted` is missing."""
+        actual = repr(self.text[position : position + MAX_QUOTED]) if position < len(self.text) else "the end"
+        return f"expected {wanted}, found {actual}"
 
     def skip(self, reason: str, position: int, closer: str = "", begin: int = -1) -> int:
-        """Record a fault, and give back where reading goes on: behind the closing tag of the faulty block that begins
+        """Record a fault, and return where reading continues: after the closing tag of the faulty block that begins
         there (or at `begin`), or at the next marker if it has none.
 
-        Thinking in between is passed over; a `</think>` that nothing opened is not: the block may have been a thought.
+        Thinking in between is skipped; a `</think>` without an opening tag is not: the block may have been a thought.
         """
         self.fault(reason, position)
         position = position if begin < 0 else begin
@@ -93,24 +93,24 @@ class Turn:
 
 
 Reader = Callable[[Turn, "re.Match[str]"], int]
-"""Reads on from a marker, adds to the turn, and returns where the walk goes on: at the marker's end or behind it."""
+"""Function that reads from a marker, adds to the turn, and returns where to continue: at its end or later."""
 
 
 def walk(turn: Turn, read: Reader) -> Parsed:
-    """Read a turn to its end. Its `markers` find what `read` takes over at, and the thinking tags (`THINK`)."""
+    """Read a turn to its end. `read` is called at its `markers`, which also find the thinking tags (`THINK`)."""
     text, markers, content, calls = turn.text, turn.markers, turn.content, turn.calls
     marker = markers.search(text)
     thought, position = False, 0
     while marker is not None:
         content.append(text[position : marker.start()])
-        found = marker[0]
-        if closer := _THINKING.get(found):
+        mark = marker[0]
+        if closer := _THINKING.get(mark):
             thought = True
             end = text.find(closer, marker.end())
             if end < 0:  # Thinking that never ended: nothing after it was said aloud.
                 break
             position = end + len(closer)
-        elif found in _UNTHINKING:
+        elif mark in _UNTHINKING:
             if not thought:  # Some chat templates write the opening tag themselves, so the turn began as thinking.
                 content.clear()
                 calls.clear()
@@ -131,27 +131,27 @@ def walk(turn: Turn, read: Reader) -> Parsed:
 
 
 def said(text: str) -> Parsed:
-    """A turn that no format needs to look at: its text without thinking."""
+    """Return a turn parsed without any format: its text without thinking."""
     return walk(Turn(text, ""), lambda turn, marker: marker.end())
 
 
 def first_said(text: str, markers: "re.Pattern[str]") -> list["re.Match[str]"]:
-    """The first marker outside thinking; and where a `</think>` that nothing opened follows, the first behind that as
-    well: the tag may have ended thinking, or may stand inside a call."""
-    found: list[re.Match[str]] = []
+    """Return the first marker outside thinking; and if a `</think>` without an opening tag follows, also the first
+    after that: the tag may have ended thinking, or may be part of a call."""
+    matches: list[re.Match[str]] = []
 
     def read(turn: Turn, marker: "re.Match[str]") -> int:
         if not turn.calls:  # None yet, or forgotten behind a `</think>`.
             turn.fault("", 0)
-            found.append(marker)
+            matches.append(marker)
         return max(marker.end(), marker.start() + 1)
 
     walk(Turn(text, "", markers), read)
-    return found
+    return matches
 
 
 def skip_blank(text: str, position: int) -> int:
-    """Behind the blanks at `position`."""
+    """Return the index after the blanks at `position`."""
     if position >= len(text) or text[position] not in _BLANK:
         return position
     blanks = _BLANKS.match(text, position)
@@ -159,7 +159,7 @@ def skip_blank(text: str, position: int) -> int:
 
 
 def plain_name(name: str, dialect: str) -> str:
-    """The name, if a dialect that does not quote names can carry it."""
+    """Return the name. Raise a UsageError if a dialect that does not quote names cannot write it."""
     if _NAME.fullmatch(name) is None:
         raise UsageError(
             f"{name[:MAX_QUOTED]!r} cannot be written in the {dialect} format; "

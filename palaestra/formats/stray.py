@@ -1,7 +1,7 @@
-"""A call in a form that the turn's dialect does not read: a fault, where it would have become the answer unnoticed.
+"""Find a call in a form that the turn's dialect does not read: a fault, which would otherwise count as the answer.
 
-Small models leave the tags around a call out, or write those of another family. So what a turn without calls says is
-looked at once more. It is a fault where a tool that is offered is called in one of these forms:
+Small models omit the tags around a call, or write those of another family. So the content of a turn without calls is
+checked again. It is a fault if it calls an offered tool in one of these forms:
 
 - between the marks of any dialect (`_MARKS`), known or not: a tag or a special token whose own name speaks of a tool, a
   function or a call, then the name, then another such tag; or the name and its arguments in brackets;
@@ -23,12 +23,12 @@ from palaestra.formats.scanning import MAX_CALLS, MAX_QUOTED, Turn
 from palaestra.formats.values import SPELLINGS, decode
 
 MAX_BETWEEN = 60
-"""Characters between a mark and the name, and between the name and its arguments."""
+"""Maximum characters between a mark and the name, and between the name and its arguments."""
 MAX_ENDING = 200
-"""Characters at the end of a turn in which its last closing mark is looked for."""
+"""Characters at the end of a turn that are searched for its last closing mark."""
 
 _LAST = frozenset("}])>`")
-"""What such a call can end with: a plain answer is known by its last character, and by having no tag."""
+"""Last characters that such a call can have: text with another one and without a tag is a plain answer."""
 _NAMES = ("name", "function", "tool_name", "tool", "action")
 _ARGUMENTS = (*SPELLINGS, "action_input")
 _KEYS = frozenset({"type", "id", "tool_call_id", *_NAMES, *_ARGUMENTS})
@@ -50,16 +50,16 @@ _MARKS = {
     r"|✿FUNCTION✿:[ \t]*+"  # Qwen-Agent
     r"|^>>>(?=[\w.-]+\n\{)",  # Functionary
 }
-"""What stands before the name of a tool that is called."""
+"""Patterns of the text before the name of a called tool."""
 _CLOSER = re.compile(rf"{_TAG}|^\**Action Input:", re.MULTILINE)
 _BEHIND = r"(?:[\s;]|<(?!/answer>)[^\s<>]{1,40}>|\[unused\d+\]|`{3})*+\Z"
-"""What may stand behind a call that ends a turn: tags, special tokens and the end of a fence."""
+"""Pattern of the text after a call that ends a turn: tags, special tokens and the end of a fence."""
 _REST = re.compile(_BEHIND)
 _ENDING = re.compile(rf"(?:(?P<tag>{_TAG})|[)}}])[])]*+{_BEHIND}")
 
 
 def check(parsed: Parsed, turn: Turn) -> Parsed:
-    """The turn with a fault, if it has no call but one of these tools in another form; else as it is."""
+    """Return the turn with a fault if it calls an offered tool in another form only; else unchanged."""
     content = parsed.content
     if parsed.calls or not content:
         return parsed
@@ -70,18 +70,18 @@ def check(parsed: Parsed, turn: Turn) -> Parsed:
         elif content[-1] == "}" and ":" not in content and not content.endswith("{}"):  # \\boxed{42}
             return parsed
     names = [name for tool in turn.tools if (name := tool["function"]["name"]) in content]
-    found = (_object(content, names) or _marked(content, names)) if names and "<answer>" not in content else None
-    if found is None:
+    tool_call = (_object(content, names) or _marked(content, names)) if names and "<answer>" not in content else None
+    if tool_call is None:
         return parsed
-    name, begin = found
-    # What is said may lack thinking that the turn has, so the place is found by what stands there.
+    name, begin = tool_call
+    # The content lacks the turn's thinking, so the position is found by the text there.
     position = max(turn.text.rfind(content[begin : begin + MAX_QUOTED]), 0)
     turn.fault(f"a call of {name} in a form that is not read here", position)
     return Parsed(content, tuple(turn.calls))
 
 
 def _object(content: str, names: Sequence[str]) -> tuple[str, int] | None:
-    """The tool that the JSON at the end calls, and where it begins."""
+    """Return the tool that the JSON at the end calls, and where the JSON begins; None if there is none."""
     position = 0
     for _ in range(MAX_CALLS):
         opener = _OBJECT.search(content, position)
@@ -96,25 +96,25 @@ def _object(content: str, names: Sequence[str]) -> tuple[str, int] | None:
 
 
 def _called(value: Any, names: Sequence[str]) -> str:
-    """The first tool that a decoded value calls; "" where it is anything else than calls of these tools."""
+    """Return the first tool that a decoded value calls; "" if it is anything but calls of these tools."""
     if isinstance(value, dict) and isinstance(value.get("tool_calls"), list):
         value = value["tool_calls"]
-    found = [_name(item, names) for item in (value if isinstance(value, list) else [value])]
-    return found[0] if found and all(found) else ""
+    names_called = [_name(item, names) for item in (value if isinstance(value, list) else [value])]
+    return names_called[0] if names_called and all(names_called) else ""
 
 
 def _name(item: Any, names: Sequence[str]) -> str:
-    """The tool that an object calls, if it has its name and arguments and no key that calls do not have."""
+    """Return the tool that an object calls, if it has name, arguments and no key that calls do not have; else ""."""
     if not isinstance(item, dict):
         return ""
     inner = next((item[key] for key in ("function_call", "function") if isinstance(item.get(key), dict)), item)
-    given = any(isinstance(inner.get(key), dict | str) for key in _ARGUMENTS)
+    has_arguments = any(isinstance(inner.get(key), dict | str) for key in _ARGUMENTS)
     name = next((inner[key] for key in _NAMES if key in inner), None)
-    return name if given and _KEYS.issuperset(inner) and isinstance(name, str) and name in names else ""
+    return name if has_arguments and _KEYS.issuperset(inner) and isinstance(name, str) and name in names else ""
 
 
 def _marked(content: str, names: Sequence[str]) -> tuple[str, int] | None:
-    """The first tool that stands between marks, or behind one and before its arguments, and where the mark is."""
+    """Return the first tool between marks, or after one and before its arguments, and the index of the mark."""
     position = 0
     pattern = _pattern(tuple(names))
     for _ in range(MAX_CALLS):
@@ -141,7 +141,7 @@ def _marked(content: str, names: Sequence[str]) -> tuple[str, int] | None:
 
 
 def _apart(content: str, begin: int) -> bool:
-    """True for what begins a line, or stands behind other tags there, outside fences."""
+    """Return whether a position begins a line, or follows other tags there, outside fences."""
     before = content[content.rfind("\n", 0, begin) + 1 : begin].lstrip()
     return before[:1] in ("", "<", "]") and content.count("```", 0, begin) % 2 == 0
 

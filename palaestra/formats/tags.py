@@ -22,7 +22,7 @@ from palaestra.formats.values import Typing, code_tool, decode, dump, tool_names
 EXAMPLE = "<search>what to look for</search>"
 
 _MAIN = {"search": "query", "python": "code"}
-"""Tools that have a tag of their own without a schema, and their argument."""
+"""Main argument of each tool that has a tag even without a schema."""
 _CODE = "code"
 _FENCE = re.compile(r"```\w*+[ \t]*+\n(.*)\n```\Z", re.DOTALL)
 
@@ -34,7 +34,7 @@ def parse(text: str, tools: Schemas = (), found: "re.Pattern[str] | None" = None
 
 
 def render(calls: Iterable[ParsedCall], content: str = "") -> str:
-    """Write calls; content without calls is an answer."""
+    """Return calls after their content; content without calls is an answer."""
     written = [_written(call) for call in calls]
     if content and not written:
         return f"<answer>{content}</answer>"
@@ -42,7 +42,7 @@ def render(calls: Iterable[ParsedCall], content: str = "") -> str:
 
 
 def careful(text: str, tools: Schemas = ()) -> "re.Pattern[str]":
-    """The tags of these tools that hardly stand in prose: closed somewhere, not quoted; code on lines of its own."""
+    """Return a pattern of these tools' tags that are rare in prose: closed, not quoted; code on lines of its own."""
     closed = tuple(name for name in tool_names(tools) or _MAIN if f"</{name}>" in text)
     return _careful(closed, bool(code_tool(tools)))
 
@@ -56,7 +56,7 @@ def _written(call: ParsedCall) -> str:
 
 
 def _survives(text: str, name: str) -> bool:
-    """True when text between tags is read back as it is."""
+    """Return whether text between tags is read back unchanged."""
     tagged = f"<{name}>" in text or f"</{name}>" in text
     return text == _body(text) and not text.startswith("{") and not tagged
 
@@ -70,12 +70,12 @@ def _markers(names: tuple[str, ...], code: bool) -> "re.Pattern[str]":
 @lru_cache(maxsize=256)
 def _careful(names: tuple[str, ...], code: bool) -> "re.Pattern[str]":
     tags = sorted({*names, "answer"} - {"think", _CODE})
-    found = [rf"(?<![`'\"])<(?:{'|'.join(map(re.escape, tags))})>", "</answer>", THINK]
+    patterns = [rf"(?<![`'\"])<(?:{'|'.join(map(re.escape, tags))})>", "</answer>", THINK]
     if code or _CODE in names:
-        found.append(
+        patterns.append(
             rf"(?:^|(?<=</think>))<{_CODE}>(?=[ \t\r]*+$|[^\n]*</{_CODE}>[ \t\r]*+$)|<{_CODE}>(?=[ \t\r\n]*+```)"
         )
-    return re.compile("|".join(found), re.MULTILINE)
+    return re.compile("|".join(patterns), re.MULTILINE)
 
 
 def _read(turn: Turn, marker: "re.Match[str]") -> int:
@@ -116,7 +116,7 @@ def _read(turn: Turn, marker: "re.Match[str]") -> int:
 
 
 def _body(text: str) -> str:
-    """Without blanks around one line; of several, without the empty lines around them, since indents may matter."""
+    """Return the text without blanks around it; of several lines only empty ones are cut, since indents may matter."""
     lines = text.strip("\r\n")
     lines = lines if "\n" in lines else lines.strip()
     fence = _FENCE.match(lines)

@@ -17,9 +17,9 @@ from palaestra.formats.parsed import ParsedCall, Schemas
 from palaestra.formats.scanning import plain_name, skip_blank
 
 MAX_REPAIR = 20_000
-"""Characters in which trailing commas are looked for; longer JSON has to be right."""
+"""Characters in which trailing commas are repaired; longer JSON must be exact."""
 MAX_SCHEMA_DEPTH = 8
-"""How deep a schema is followed to find what types it allows."""
+"""Maximum depth to which a schema is followed to find the types that it allows."""
 
 SPELLINGS = ("arguments", "parameters", "args")
 _HEAD = frozenset({"name", "id", "type", "index"})
@@ -54,7 +54,7 @@ _DECODER = json.JSONDecoder(strict=False, parse_constant=_refuse_constant, parse
 
 
 def decode(text: str, position: int) -> tuple[Any, int, str, bool]:
-    """A JSON value, where it ends, what is wrong with it ("" when nothing is), and whether it took leniency."""
+    """Return a JSON value, its end index, the reason of its fault ("" for none), and whether it was repaired."""
     if position >= len(text):
         return None, position, "the JSON is missing", False
     try:
@@ -71,7 +71,7 @@ def decode(text: str, position: int) -> tuple[Any, int, str, bool]:
 
 
 def _decode_repaired(text: str, position: int, error: json.JSONDecodeError) -> tuple[Any, int, str, bool]:
-    """Once more without trailing commas: blanks replace them, so that positions stay."""
+    """Decode again without trailing commas: blanks replace them, so that positions stay."""
     wrong = None, error.pos, f"not valid JSON: {error.msg}", False
     window = text[position : position + MAX_REPAIR]
     repaired = _COMMA.sub(lambda found: " " if found[0] == "," else found[0], window)
@@ -85,7 +85,7 @@ def _decode_repaired(text: str, position: int, error: json.JSONDecodeError) -> t
 
 
 def as_call(value: Any, lenient: bool = False, spelling: str = "arguments") -> ParsedCall | str:
-    """The call that an object with name and arguments means, or why it is none. `spelling` is the dialect's key."""
+    """Return the call that an object holds, or the reason why it is none. `spelling` is the dialect's key."""
     if not isinstance(value, dict):
         return "the JSON is not an object"
     name = value.get("name")
@@ -98,7 +98,7 @@ def as_call(value: Any, lenient: bool = False, spelling: str = "arguments") -> P
 
 
 def with_arguments(name: str, arguments: Any, lenient: bool = False) -> ParsedCall | str:
-    """A call of `name`. Nothing means no arguments; JSON inside a string is decoded once."""
+    """Return a call of `name`. None means no arguments; JSON inside a string is decoded once."""
     if isinstance(arguments, dict):
         return ParsedCall(name, arguments, lenient)
     if isinstance(arguments, str):
@@ -115,17 +115,17 @@ def with_arguments(name: str, arguments: Any, lenient: bool = False) -> ParsedCa
 
 
 def dump(value: Any) -> str:
-    """JSON as an agent writes it, in one line."""
+    """Return JSON as an agent writes it, in one line."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
 def bare(value: Any) -> str:
-    """A value as bare text: strings as they are, everything else as JSON."""
+    """Return a value as bare text: strings as they are, everything else as JSON."""
     return value if isinstance(value, str) else dump(value)
 
 
 class BareText:
-    """How a dialect without escapes writes a value: as it is, between two tags.
+    """Values in a dialect without escapes: written as they are, between two tags.
 
     A value ends at the first closing tag that another argument, the end of the call or the end of the turn follows. One
     in which another value is opened and not closed has no end: its own closing tag is missing, and it would swallow the
@@ -142,7 +142,7 @@ class BareText:
         self._end = re.compile(rf"{tail and tail + '?'}{closer}(?=[ \t\r\n]*+(?:{ends}|\Z))")
 
     def arguments(self, text: str, position: int, typing: "Typing") -> tuple[dict[str, Any], int, str]:
-        """Keys and values from `position`, where they end, and the key whose value has no end ("" for none)."""
+        """Return keys and values from `position`, where they end, and the key whose value has no end ("" for none)."""
         arguments: dict[str, Any] = {}
         while key := self._key.match(text, position):
             value = self._value(text, key.end())
@@ -153,13 +153,13 @@ class BareText:
         return arguments, position, ""
 
     def _value(self, text: str, position: int) -> tuple[str, int] | None:
-        """The value that begins at `position`, and the place behind its closing tag; None where it has no end."""
-        found = self._end.search(text, position)
-        value = text[position : found.start()] if found else ""
-        return (value, found.end()) if found and value.count(self.opener) <= value.count(self.closer) else None
+        """Return the value that begins at `position`, and the index after its closing tag; None if it has no end."""
+        match = self._end.search(text, position)
+        value = text[position : match.start()] if match else ""
+        return (value, match.end()) if match and value.count(self.opener) <= value.count(self.closer) else None
 
     def written(self, key: str, value: Any) -> str:
-        """An argument; a UsageError where it would not be read back as it is."""
+        """Return an argument as text. Raise a UsageError if it would not be read back unchanged."""
         text = bare(value)
         whole = text + self.tail + self.closer
         if self._value(whole, 0) != (text, len(whole)):
@@ -171,12 +171,12 @@ class BareText:
 
 
 def tool_names(tools: Schemas) -> tuple[str, ...]:
-    """The names in some schemas."""
+    """Return the names in the schemas."""
     return tuple(tool["function"]["name"] for tool in tools)
 
 
 def code_tool(tools: Schemas) -> str:
-    """The tool that bare Python is for: the one named `python`, or the first that takes `code`; "" for none."""
+    """Return the tool that runs bare Python: the one named `python`, or the first that takes `code`; "" for none."""
     names = tool_names(tools)
     if not names or "python" in names:
         return "python"
@@ -184,7 +184,7 @@ def code_tool(tools: Schemas) -> str:
 
 
 def _as_json(literal: "re.Match[str]") -> str:
-    """A string or a word of Python as JSON has it."""
+    """Return a string or constant of Python as JSON."""
     if literal[1] is None:
         return _IN_JSON.get(literal[0], literal[0])
     inner = _QUOTE.sub(lambda found: _IN_JSON.get(found[0], found[0]), literal[1])
@@ -192,7 +192,7 @@ def _as_json(literal: "re.Match[str]") -> str:
 
 
 class Typing:
-    """What the schemas say of one tool's arguments."""
+    """Types of one tool's arguments, from the schemas."""
 
     def __init__(self, tools: Schemas, name: str) -> None:
         self.name = name
@@ -203,16 +203,16 @@ class Typing:
 
     @property
     def main(self) -> str:
-        """The argument that bare text means: the first required one, or the first of all."""
+        """Argument that bare text sets: the first required one, or the first of all; "" for none."""
         required = self.parameters.get("required") or ()
         return next((key for key in self.properties if key in required), next(iter(self.properties), ""))
 
     def read(self, key: str, text: str) -> Any:
-        """Bare text as the value it stands for. What no schema knows, and what does not fit, stays text: the check
+        """Return the value of bare text. An unknown argument, and a value that does not fit, stays text: the check
         of the arguments names the fault better."""
         if key not in self.properties:
             return text
-        kinds = self._kinds(self.properties[key], 0)
+        kinds = self._kinds(self.properties[key], 0, set()) or _ALL
         word = text.strip()
         if "null" in kinds and word in ("null", "None"):
             return None
@@ -230,27 +230,31 @@ class Typing:
         return value if kind in kinds or (kind == "integer" and "number" in kinds) else text
 
     def nested(self, call: ParsedCall) -> ParsedCall:
-        """The call with lists and objects read that it holds as text, where the schema allows no text."""
+        """Return the call with lists and objects decoded that it holds as text, where the schema allows no text."""
         read = {
             key: self.read(key, value)
             for key, value in call.arguments.items()
             if isinstance(value, str)
             and value.lstrip()[:1] in ("[", "{")
-            and "string" not in self._kinds(self.properties.get(key), 0)
+            and "string" not in (self._kinds(self.properties.get(key), 0, set()) or _ALL)
         }
         return ParsedCall(call.name, call.arguments | read, True) if read else call
 
-    def _kinds(self, schema: Any, depth: int) -> frozenset[str]:
-        """The JSON types that a schema allows; all of them where it does not say."""
+    def _kinds(self, schema: Any, depth: int, seen: set[str]) -> frozenset[str]:
+        """Return the JSON types that a schema allows, all if it names none; none for a reference already `seen`:
+        paths through references to references multiply."""
         if not isinstance(schema, Mapping) or depth > MAX_SCHEMA_DEPTH:
             return _ALL
         if "$ref" in schema:
-            definitions = self.parameters.get("$defs") or {}
-            return self._kinds(definitions.get(str(schema["$ref"]).rpartition("/")[2]), depth + 1)
+            definitions, name = self.parameters.get("$defs") or {}, str(schema["$ref"]).rpartition("/")[2]
+            if name in seen:
+                return frozenset()
+            seen.add(name)
+            return self._kinds(definitions.get(name), depth + 1, seen)
         if "type" in schema:
             kinds = schema["type"]
             return frozenset([kinds] if isinstance(kinds, str) else kinds)
         if "enum" in schema or "const" in schema:
             return frozenset(_KINDS.get(type(value), "object") for value in schema.get("enum", [schema.get("const")]))
         choices = [choice for key in ("anyOf", "oneOf", "allOf") for choice in schema.get(key, ())]
-        return frozenset().union(*(self._kinds(choice, depth + 1) for choice in choices)) if choices else _ALL
+        return frozenset().union(*(self._kinds(choice, depth + 1, seen) for choice in choices)) if choices else _ALL

@@ -1,5 +1,5 @@
-"""The reasoning reward model of agents (Agent-RRM, arXiv 2601.22154): what it is asked, and how its verdict is read.
+"""The reasoning reward model of agents (Agent-RRM, arXiv 2601.22154): its prompt and the parser of its verdict.
 
-`prompt` shows it a whole episode and no answer, `verdict` reads three tagged blocks. Left out: asking served models
-(`palaestra.endpoint.judge`), and what a score does to a reward (`trainers.scoring.reasoning`).
+`prompt` shows it a whole episode without the answer, `verdict` reads three tagged blocks. Left out: calls of served
+models (`palaestra.endpoint.judge`), and how a score changes a reward (`trainers.scoring.reasoning`).
 """

@@ -1,11 +1,11 @@
-"""What a reward model is shown: the task, the tools and all that an agent thought, said and was told; never the answer.
+"""The prompt of a reward model: task, tools and all of an agent's thoughts, turns and results; never the answer.
 
-An episode is a stranger's text. Each of its lines is quoted: it begins with a bar, so that none can pass for a line of
-ours, the judge's own tags in it are spelled otherwise, and letters that nobody sees are written out.
+An episode is untrusted text. Each of its lines is quoted: it begins with a bar, so that it cannot be taken for a line
+of ours, the judge's own tags in it are escaped, and invisible characters are written out.
 
 An episode that is too long is cut by one rule. First the longest tool results are shortened, all to one length, then
-thoughts, then what the agent said, then the task; of each text the middle goes. Where short texts are too many, whole
-messages of the middle go. Each gap says how much is left out, on a line that no quoted text can forge.
+thoughts, then the agent's other text, then the task; each text loses its middle. If there are too many short texts,
+whole messages of the middle are left out. Each gap says how much is left out, on a line that no quoted text can forge.
 Left out: images, and how a verdict is read (`verdict`).
 """
 
@@ -40,11 +40,11 @@ Write exactly these three blocks, in this order, and nothing else:
 <critique>a few sentences to the agent: what it should do better. Do not give an answer away.</critique>
 <score>one number from 0 (harmful) to 1 (flawless), such as 0.4</score>"""
 LEAST_CHARS = 2_000
-"""Shortest bound of an episode that leaves room for anything."""
+"""Smallest limit of an episode's characters; a smaller one would leave no text."""
 _FLOOR = 120
-"""Characters to which a text is shortened, where there is more than one kind to shorten."""
+"""Characters below which no text is shortened."""
 _GAP = 50
-"""Characters in which a gap is announced."""
+"""Characters of the line that announces a gap, about."""
 _TAGS = re.compile(r"[<\uff1c\ufe64\u2039](?=[\s/]*(?:think|critique|score)\b)", re.IGNORECASE)
 _THOUGHT = re.compile(r"(?s)\A\s*<think>(.*?)</think>\s*")
 _ENDED = {
@@ -56,7 +56,7 @@ _ENDED = {
 
 
 class _Kind(IntEnum):
-    """What is shortened first."""
+    """Kinds of text, in the order in which they are shortened."""
 
     RESULT = 0
     THOUGHT = 1
@@ -66,20 +66,20 @@ class _Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One text of an episode, visible as it will be shown."""
+    """One text of an episode, with tags and invisible characters escaped."""
 
     heading: str
     text: str
     kind: _Kind
     most: int | None = None
-    """Characters that are kept of it."""
+    """Maximum characters that are shown of it; None for all."""
 
     @property
     def size(self) -> int:
         return min(len(self.text), self.most or len(self.text))
 
     def lines(self) -> str:
-        """Its heading and its quoted lines."""
+        """Return its heading and its quoted lines."""
         if self.size == len(self.text):
             return f"{self.heading}\n{_bars(self.text)}"
         head = self.size // 2
@@ -89,7 +89,7 @@ class _Part:
 
 
 def episode_prompt(episode: Episode, most_chars: int = 48_000) -> list[Message]:
-    """The messages that ask for a verdict on an episode. Of a second attempt (`Start.prefix`) this one alone."""
+    """Return the messages that ask for a verdict on an episode, which is shown without its `Start.prefix`."""
     return dialogue_prompt(episode.attempt.messages, episode.tools, _ENDED[episode.ending], most_chars)
 
 
@@ -99,15 +99,15 @@ def dialogue_prompt(
     ended: str = "The agent is still at work, and says this now.",
     most_chars: int = 48_000,
 ) -> list[Message]:
-    """The same of messages, of which those before the agent speaks set the task."""
+    """Return the messages that ask for a verdict on a dialogue; those before the agent's first turn are the task."""
     opening = 0
     while opening < len(messages) and messages[opening]["role"] in ("system", "user"):
         opening += 1
     parts = [_Part("The task:", _visible(_text(message)), _Kind.TASK) for message in messages[:opening]]
     parts += [_Part("The agent's tools:", _visible("\n".join(map(_tool, tools))), _Kind.TASK)] * bool(tools)
     parts += [part for number, one in enumerate(messages[opening:], 1) for part in _parts(number, one)]
-    shown = _fitted(parts, max(most_chars, LEAST_CHARS))
-    question = f"{shown}\n\n{ended} Judge its work: <think>, <critique>, <score>."
+    text = _fitted(parts, max(most_chars, LEAST_CHARS))
+    question = f"{text}\n\n{ended} Judge its work: <think>, <critique>, <score>."
     return [{"role": "system", "content": RUBRIC}, {"role": "user", "content": question}]
 
 
@@ -118,37 +118,37 @@ def _parts(number: int, message: Message) -> list[_Part]:
     if message["role"] != "assistant":
         return [_Part(f"[{number}] The agent is told:", _visible(text), _Kind.RESULT)]
     thought = _THOUGHT.match(text)
-    said = text[thought.end() :] if thought else text
-    found = [_Part(f"[{number}] The agent thinks:", _visible(thought[1].strip()), _Kind.THOUGHT)] if thought else []
-    return [*found, _Part(f"[{number}] The agent says:", _visible(said), _Kind.SAID)]
+    response = text[thought.end() :] if thought else text
+    parts = [_Part(f"[{number}] The agent thinks:", _visible(thought[1].strip()), _Kind.THOUGHT)] if thought else []
+    return [*parts, _Part(f"[{number}] The agent says:", _visible(response), _Kind.SAID)]
 
 
 def _fitted(parts: Sequence[_Part], most: int) -> str:
-    """The parts as one text of about so many characters at most."""
-    found = list(parts)
+    """Return the parts as one text of at most about `most` characters."""
+    parts_left = list(parts)
     for kind in _Kind:
-        excess = sum(map(_length, found)) - most
+        excess = sum(map(_length, parts_left)) - most
         if excess <= 0:
             break
-        sizes = [part.size for part in found if part.kind is kind]
+        sizes = [part.size for part in parts_left if part.kind is kind]
         level = room = sum(sizes) - excess
         for _ in range(3):  # The shorter they become, the more gaps there are to announce.
             level = level_of(sizes, room - _GAP * sum(size > level for size in sizes))
         level = max(level, _FLOOR)
-        found = [replace(part, most=level) if part.kind is kind else part for part in found]
-    texts, lengths = [part.lines() for part in found], [_length(part) for part in found]
-    first = last = len(found) // 2
-    while sum(lengths[:first] + lengths[last:]) > most and (first > 1 or last < len(found)):
-        if last < len(found) and len(found) - last >= first:
+        parts_left = [replace(part, most=level) if part.kind is kind else part for part in parts_left]
+    texts, lengths = [part.lines() for part in parts_left], [_length(part) for part in parts_left]
+    first = last = len(parts_left) // 2
+    while sum(lengths[:first] + lengths[last:]) > most and (first > 1 or last < len(parts_left)):
+        if last < len(parts_left) and len(parts_left) - last >= first:
             last += 1
         else:
             first -= 1
-    gap = [f"[{last - first} messages are left out here]"] * (last > first)
+    gap = [f"[{last - first} texts are left out here]"] * (last > first)
     return "\n\n".join([*texts[:first], *gap, *texts[last:]])
 
 
 def _length(part: _Part) -> int:
-    """About how many characters its lines take."""
+    """Return about how many characters the lines of a part take."""
     return len(part.heading) + part.size + 2 * part.text.count("\n") + 5 + _GAP * (part.size < len(part.text))
 
 
@@ -159,7 +159,7 @@ def _tool(schema: Mapping[str, Any]) -> str:
 
 
 def _text(message: Message) -> str:
-    """What a message says, the names of parts that are no text among it."""
+    """Return the text of a message, with the types of parts that are not text."""
     content = message.get("content")
     if isinstance(content, list):
         return "\n".join(str(part.get("text") or f"({part.get('type', 'part')})") for part in content)
@@ -167,7 +167,7 @@ def _text(message: Message) -> str:
 
 
 def _visible(text: str) -> str:
-    """All letters to be seen, and none of the judge's tags."""
+    """Return the text with invisible characters written out and the judge's tags escaped."""
     lines = (line if line.isprintable() else "".join(map(_spelled, line)) for line in text.splitlines())
     return _TAGS.sub("&lt;", "\n".join(lines))
 

@@ -4,18 +4,18 @@
     <critique>Open a result before you answer.</critique>
     <score>0.3</score>
 
-The score is the first number of its block. A critique that is missing is empty. Whatever leaves the score in doubt (no
-number, not a number, 7/10, 70%, two scores, a block that is not closed) is a ValueError with the reason: it is asked
-for again, and never a 0. Left out: asking again (`palaestra.endpoint.judge`).
+The score block holds one number and nothing else, apart from marks of Markdown, quotation marks and a full stop. A
+critique that is missing is empty. Whatever leaves the score in doubt (no number, words beside it, two numbers, 7/10,
+70%, two scores, one that may be quoted in the critique or in thoughts, a block that is not closed) is a ValueError with
+the reason: it is asked for again, and never a 0. Left out: asking again (`palaestra.endpoint.judge`).
 """
 
 import math
 import re
 from dataclasses import dataclass
 
-_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
-_NO_SHARE = re.compile(r",\d|\s*[%/]")
-"""What makes another number of one that stands before it: 0,8 and 7/10 and 70%."""
+_SCORE = re.compile(r"[\s*_`\"']*([-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)[\s*_`\"'.]*")
+"""A block that is one number. A word beside it may make another number of it: 8 out of 10, not 1, 80 percent."""
 _TAG = re.compile(r"<(/?)\s*(think|critique|score)\s*>", re.IGNORECASE)
 _WHOLE = ["think", "/think", "critique", "/critique", "score", "/score"]
 
@@ -46,16 +46,19 @@ def read_verdict(text: str, clamp: bool = True) -> Verdict:
     score = _block(spoken, "score")
     if score is None:
         raise ValueError("it has no <score> block")
-    number = _NUMBER.search(score)
-    value = float(number[0]) if number else math.nan
-    if number is None or not math.isfinite(value) or _NO_SHARE.match(score, number.end()):
-        raise ValueError(f"its <score> holds no number from 0 to 1 but {score.strip()[:40]!r}")
+    number = _SCORE.fullmatch(score)
+    value = float(number[1]) if number else math.nan
+    critique = (_block(spoken, "critique") or "").strip()
+    if any(found[2].lower() == "score" for found in _TAG.finditer(critique)):
+        raise ValueError("its <score> stands in its <critique>, where it may be quoted")
+    if not math.isfinite(value):
+        raise ValueError(f"its <score> holds {score.strip()[:40]!r}; expected one number from 0 to 1 and nothing else")
     within = min(max(value, 0.0), 1.0)
     if value != within and not clamp:
         raise ValueError(f"its <score> is {value:g}, which is not from 0 to 1")
     return Verdict(
         within,
-        (_block(spoken, "critique") or "").strip(),
+        critique,
         thought.strip(),
         tags == _WHOLE,
         None if value == within else value,
@@ -74,6 +77,8 @@ def _divided(text: str) -> tuple[str, str]:
         raise ValueError("its <think> block is not closed")
     if not end:
         return "", text
+    if re.search(r"<\s*score\s*>", text[end[0].end() : end[-1].start()], re.IGNORECASE):
+        raise ValueError("it has a <score> between two </think>, which may be its own")
     return text[begin[0].end() if begin else 0 : end[-1].start()], text[end[-1].end() :]
 
 

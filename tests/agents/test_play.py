@@ -1,8 +1,11 @@
 """The one loop: every start is played once, endings are what they should be, and it can be stopped at any point."""
 
+import importlib
 from collections import Counter
 from dataclasses import replace
 from itertools import islice
+from types import SimpleNamespace
+from typing import NamedTuple
 
 import families
 import pytest
@@ -338,3 +341,34 @@ def test_an_ordered_arena_is_waited_for_even_while_the_engine_has_work():
     arena.ordered = True
     assert len(list(play(Agent(Watched(delay=4)), arena, families.starts(12)))) == 12
     assert any(empty_handed)
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("names", [True, False])
+def test_while_tools_are_waited_for_the_log_says_at_intervals_for_which(monkeypatch, caplog, ordered, names):
+    """By a clock on which each look at the arena takes twenty seconds: every second look makes a line."""
+    now, looks = [0.0], []
+
+    class Slow(families.Talk):
+        def recv(self, min_ready=1, timeout=None):
+            now[0] += 20.0
+            looks.append(len(caplog.messages))
+            return super().recv(min_ready, timeout)
+
+    class Stalled(NamedTuple):
+        seconds: int
+
+        def __str__(self):
+            return f"search() has run {self.seconds} s"
+
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda _: None)
+    monkeypatch.setattr(importlib.import_module("palaestra.agents.play"), "time", clock)
+    arena = Slow(2, turns=0, late=6)
+    arena.ordered = ordered
+    if names:
+        arena.stalls = lambda share: [Stalled(at) for at in (1, 5, 3, 4)]
+    assert len(list(play(Agent(families.Echo()), arena, families.starts(2)))) == 2
+    assert len(looks) >= 14 and looks == [at // 2 for at in range(len(looks))]
+    line = "play has waited 40 s for tools and environments of 2 of 2 episodes"
+    slowest = "".join(f"; search() has run {at} s" for at in (5, 4, 3)) + "; and 1 more calls"
+    assert set(caplog.messages) == {line + slowest if names else line}

@@ -167,6 +167,21 @@ def test_new_weights_are_used_at_once_and_old_caches_are_not():
     np.testing.assert_allclose(again.logprobs, expected.logprobs, atol=2e-5)
 
 
+def test_new_weights_in_the_middle_of_a_turn_read_all_of_it_anew():
+    first, second = tiny_model(300, layers=2, seed=1), tiny_model(300, layers=2, seed=2)
+    served, fresh = engine(first, stops=[]), engine(second, stops=[])
+    served.submit(request([5, 6, 7]))
+    for _ in range(3):
+        assert served.poll() == []
+    served.update_weights(second.named_parameters(), version=1)
+    (done,) = finish(served, 1).values()
+    assert done.versions == [0] * 3 + [1] * 5
+    fresh.submit(request([5, 6, 7, *done.ids[:3]], max_tokens=5))
+    (expected,) = finish(fresh, 1).values()
+    assert done.ids[3:] == expected.ids
+    np.testing.assert_allclose(done.logprobs[3:], expected.logprobs, atol=2e-5)
+
+
 @pytest.mark.parametrize("wrong", ["unknown", "missing"])
 def test_weights_that_do_not_fit_are_refused(wrong):
     tensors = dict(MODEL.named_parameters())

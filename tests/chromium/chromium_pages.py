@@ -1,11 +1,16 @@
-"""Pages for the tests of the real browser: plain ones, one that scripts make, hostile ones, and a small shop."""
+"""Pages for the tests of the real browser: plain ones, one that scripts make, hostile ones, a shop; and sessions."""
 
+import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
+from palaestra.envs.browser.browser import Page
+from palaestra.envs.browser.chromium.session import ChromiumSession
 from palaestra.envs.browser.site import Pages, SiteRequest, SiteResponse
 
 HOST = "shop.test"
+HOME = f"http://{HOST}/"
 SIMPLE = """<!DOCTYPE html><title>A [1:link fake] title</title><h1>A page</h1>
 <p>See <a href="/home">Home</a>, <a href="/x/last/"></a> and <a href="mailto:x@y.z">mail</a>.
 <form action="/send"><label>Name <input name="name" placeholder="who"></label>
@@ -80,3 +85,22 @@ class Shop(Pages):
         if request.path == "/home":
             return SiteResponse(f"Hello {request.cookies.get('who')}")
         return super().respond(request)
+
+
+def played(browser: Any, pages: Any, play: Callable[[ChromiumSession], Awaitable[Any]]) -> Any:
+    """What a coroutine finds in a fresh session."""
+
+    async def run() -> Any:
+        session = browser.session({HOST: Pages(pages) if isinstance(pages, dict) else pages})
+        try:
+            return await play(session)
+        finally:
+            session.close()
+
+    return asyncio.run(run())
+
+
+def number_of(page: Page, words: str) -> int:
+    """The number of the first element that says so."""
+    text = "\n".join(page.lines)
+    return int(text[: text.index(words)].rpartition("[")[2].partition(":")[0])

@@ -8,6 +8,7 @@ from calendar import month_name
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from itertools import pairwise
+from math import dist
 from typing import Any
 
 WIDTH = 100
@@ -249,7 +250,7 @@ def find_word(seen: Seen) -> Script:
 
 
 def copy_letters(seen: Seen) -> Script:
-    seen = yield ("type", seen.fields[0].number, "".join(seen.lines[1].split()))
+    seen = yield ("type", seen.fields[0].number, seen.lines[1])
     yield seen.submit
 
 
@@ -366,13 +367,15 @@ def name_shape(seen: Seen) -> Script:
     yield seen.named(kind, "button").click
 
 
+def _place(element: Element) -> tuple[int, int]:
+    found = re.search(r"at (-?\d+),(-?\d+)", element.rest)
+    assert found
+    return int(found[1]), int(found[2])
+
+
 def hit_point(seen: Seen) -> Script:
     x, y = (int(part) for part in re.findall(r"\((-?\d+),(-?\d+)\)", seen.goal)[0])
-    at = {}
-    for one in seen.of("circle"):
-        place = re.search(r"at (-?\d+),(-?\d+)", one.rest)
-        assert place
-        at[int(place[1]), int(place[2])] = one
+    at = {_place(one): one for one in seen.of("circle")}
     columns, rows = sorted({x for x, _ in at}), sorted({y for _, y in at})
     yield at[columns[x + 2], rows[2 - y]].click
 
@@ -428,8 +431,10 @@ def radio_and_text(seen: Seen) -> Script:
 
 
 def spin(seen: Seen) -> Script:
-    wanted = re.findall(r"-?\d+", seen.goal)[0]
-    seen = yield ("type", seen.of("field")[0].number, wanted)
+    wanted = int(re.findall(r"-?\d+", seen.goal)[0])
+    seen = yield seen.of("field")[0].click  # The page refuses digits; the arrow keys count.
+    for _ in range(abs(wanted)):
+        seen = yield ("press", "ArrowUp" if wanted > 0 else "ArrowDown")
     yield seen.submit
 
 
@@ -457,9 +462,39 @@ def buy(seen: Seen) -> Script:
 
 
 def climb(seen: Seen) -> Script:
-    seen = yield seen.named("1", "text").click
-    for _ in range(4):  # The numbers are covered now, and the covers stand in their order.
-        seen = yield seen.of("rect")[0].click
+    texts = sorted(seen.of("text"), key=lambda one: int(one.name.split()[0]))
+    places = [_place(one) for one in texts]
+    seen = yield texts[0].click
+    for place in places[1:]:  # The numbers are covered now; each cover is near the place of its number.
+        seen = yield min(seen.of("rect"), key=lambda one: dist(place, _place(one))).click
+
+
+def act_on_post(seen: Seen) -> Script:
+    found = re.search(r'user (@\S+), click on the "(.*?)" button', seen.goal)
+    assert found
+    user, action = found.groups()
+
+    def below(seen: Seen) -> list[Element]:
+        return Seen(seen.text.split(f" {user} ", 1)[1]).elements
+
+    if action in ("Reply", "Retweet", "Like"):
+        yield next(one for one in below(seen) if one.name == action.lower()).click
+    else:
+        seen = yield next(one for one in below(seen) if one.name == "more").click
+        yield next(one for one in below(seen) if one.name.split(" @")[0] == action).click
+
+
+def delete_file(seen: Seen) -> Script:
+    found = re.search(r"extension (?:\.)(\S+)", seen.goal)
+    ending = found[1] if found else ""
+    field = seen.of("field")[0].number
+    seen = yield ("type", field, "ls")
+    seen = yield ("press", "Enter")
+    listed = re.findall(r"user\$ ls\s+(.*?)\s+user\$", " ".join(seen.lines))[-1].split()
+    # The page takes a name for one with the ending only where that is found at the end first.
+    fits = (lambda name: name.find(ending) == len(name) - len(ending)) if ending else (lambda name: "." not in name)
+    seen = yield ("type", field, f"rm {next(filter(fits, listed))}")
+    yield ("press", "Enter")
 
 
 ORACLES: dict[str, Callable[[Seen], Script]] = {
@@ -534,4 +569,6 @@ ORACLES: dict[str, Callable[[Seen], Script]] = {
     "generate-number": generate,
     "buy-ticket": buy,
     "ascending-numbers": climb,
+    "social-media": act_on_post,
+    "terminal": delete_file,
 }

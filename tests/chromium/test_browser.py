@@ -10,12 +10,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from chromium_pages import BOMBS, HOST, RICH, SIMPLE, Shop
+from chromium_pages import BOMBS, HOME, HOST, RICH, SIMPLE, Shop, number_of, played
 
 from palaestra.envs.browser.browser import Page
 from palaestra.envs.browser.chromium.browser import ChromiumBrowser
@@ -26,7 +26,6 @@ from palaestra.envs.browser.site import Pages
 from palaestra.errors import Broken, ToolError, UsageError
 
 pytestmark = [pytest.mark.chromium, pytest.mark.usefixtures("chromium_path")]
-HOME = f"http://{HOST}/"
 
 
 @pytest.fixture(scope="module")
@@ -35,19 +34,6 @@ def browser() -> Iterator[ChromiumBrowser]:
     opened = ChromiumBrowser()
     yield opened
     opened.close()
-
-
-def played(browser: Any, pages: Any, play: Callable[[ChromiumSession], Awaitable[Any]]) -> Any:
-    """What a coroutine finds in a fresh session."""
-
-    async def run() -> Any:
-        session = browser.session({HOST: Pages(pages) if isinstance(pages, dict) else pages})
-        try:
-            return await play(session)
-        finally:
-            session.close()
-
-    return asyncio.run(run())
 
 
 async def outcome(action: Awaitable[Page]) -> str:
@@ -66,12 +52,6 @@ async def until_it_fails(session: ChromiumSession, kind: type[Exception]) -> str
     except kind as told:
         return str(told)
     raise AssertionError("it goes on")
-
-
-def number_of(page: Page, words: str) -> int:
-    """The number of the first element that says so."""
-    text = "\n".join(page.lines)
-    return int(text[: text.index(words)].rpartition("[")[2].partition(":")[0])
 
 
 def test_a_page_without_scripts_reads_as_in_the_text_browser(browser: ChromiumBrowser) -> None:
@@ -158,11 +138,11 @@ def test_nothing_is_shared_between_sessions(browser: ChromiumBrowser) -> None:
 def test_what_cannot_be_done_is_told_and_the_tab_goes_on(browser: ChromiumBrowser, act: Any, said: str) -> None:
     pages = """<button onmousemove="late.remove()">plain</button><button disabled>off</button>
     <div style="position: relative"><button>below</button><div style="position: absolute; inset: 0">above</div></div>
-    <button id=late>late</button><script>setTimeout(() => late.remove(), 150)</script>"""
+    <button id=late>late</button>"""
 
     async def play(session: ChromiumSession) -> str:
         await session.open(HOME)
-        await asyncio.sleep(0.2)
+        await session.evaluate("late.remove()")
         told = await outcome(act(session))
         assert "plain" in (await session.open(HOME)).lines[0]
         return told

@@ -18,7 +18,7 @@ pytest.importorskip("miniwob")
 pytestmark = [pytest.mark.chromium, pytest.mark.usefixtures("chromium_path")]
 QUICK = ("click-button", "click-dialog", "choose-list", "enter-date", "email-inbox-delete", "navigate-tree",
          "click-tab-2", "use-autocomplete")  # fmt: skip
-KEYS = {"click": ["number"], "type": ["number", "text"], "select": ["number", "option"]}
+KEYS = {"press": ["key"], "click": ["number"], "type": ["number", "text"], "select": ["number", "option"]}
 
 
 def turn(name: str, *given: Any) -> str:

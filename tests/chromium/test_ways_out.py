@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -28,8 +29,10 @@ from palaestra.errors import ToolError
 pytestmark = [pytest.mark.chromium, pytest.mark.usefixtures("chromium_path")]
 SECONDS = 15.0
 """In which an unguarded page's ways lead out; a guarded one gets them all."""
-PROBE = "2001:4860:4860::8888"
-"""To see whether there is IPv6, Chromium opens a UDP socket towards this address and sends nothing."""
+PROBES = {"[2001:4860:4860::8888]:443", "127.0.0.1:443"}
+"""Where Chromium connects UDP sockets that send nothing, to see whether there is a route: to an address of IPv6, and to
+the proxy's own, for where that is IPv4 in a network of IPv6 alone (NAT64)."""
+REFUSED = "refused: "
 TRIED = ("bad", "bad_tls", "mapped", "named", "local", "named_tls", "second")
 
 
@@ -173,12 +176,32 @@ def test_a_chromium_that_nothing_holds_back_is_led_out_by_every_way(tmp_path: Pa
     on_a_thread(go())
 
 
-def test_nothing_leaves_the_browser_of_an_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@dataclass
+class Guarded:
+    """What came of the page in the browser of an agent."""
+
+    world: World
+    port: int = 0
+    """The proxy's."""
+    refused: set[str] = field(default_factory=set)
+    """Hosts and ports."""
+    told: dict[str, str] = field(default_factory=dict)
+    """What an agent is told of addresses that it opens itself; the last one where the proxy is gone."""
+    did: dict[str, list[dict[str, object]]] = field(default_factory=dict)
+    looked_up: list[str] = field(default_factory=list)
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory, chromium_path: str) -> Guarded:
+    """The page has had its time in the browser of an agent, which is closed."""
+    log = tmp_path_factory.mktemp("guarded") / "log.json"
+    results: list[Guarded] = []
+
     async def go() -> None:
-        log = tmp_path / "log.json"
         async with World() as world:
-            monkeypatch.setattr(engine, "FLAGS", (*FLAGS, secure(world), f"--log-net-log={log}"))
-            monkeypatch.setitem(session.SETTING, "ignore_https_errors", True)
+            results.append(found := Guarded(world))
+            patch.setattr(engine, "FLAGS", (*FLAGS, secure(world), f"--log-net-log={log}"))
+            patch.setitem(session.SETTING, "ignore_https_errors", True)
             browser = ChromiumBrowser(allow=world.allowed)
             tab = browser.session({})
             way = tab._way
@@ -186,26 +209,55 @@ def test_nothing_leaves_the_browser_of_an_agent(tmp_path: Path, monkeypatch: pyt
             await tab.open(world.url)
             proxy = tab._proxy
             assert proxy is not None and proxy._server is not None
-            port = proxy._server.sockets[0].getsockname()[1]
+            found.port = proxy._server.sockets[0].getsockname()[1]
             await asyncio.sleep(SECONDS)
-            await nothing_is_opened(tab, world)
+            redirect = f"{world.url}redirect?to={world.values['bad']}/agent"
+            for url in (world.values["bad"], world.values["bad_tls"], redirect, "file:///etc/passwd"):
+                found.told[url] = await told(tab, url)
+            await asyncio.wrap_future(tab._loop.submit(proxy.close()))
+            found.told["without"] = await told(tab, f"{world.url}allowed-after-the-proxy")
             running = browser._engine._current
             assert running is not None
             await asyncio.wrap_future(browser._loop.submit(running.browser.close()))  # So that its log is whole.
             await asyncio.to_thread(browser.close)
-            assert world.arrived == ALLOWED
-            assert world.packets.seen == []
-            assert world.bad_server.connections == world.bad_tls_server.connections == 0
-            refused = {reason.split(" ")[0] for reason in way.refusals}
-            assert refused >= {urlsplit(world.values[name]).netloc for name in TRIED}
-            did = logged(log)
-            met = {about["address"] for about in did["TCP_CONNECT_ATTEMPT"] if "address" in about}
-            assert met == {f"127.0.0.1:{port}"}
-            assert all(PROBE in str(about.get("address", PROBE)) for about in did.get("UDP_CONNECT", []))
-            assert "UDP_BYTES_SENT" not in did
-            assert not any("leak-by-name" in about or "evil" in about for about in looked_up(log))
+            found.refused = {reason.split(" ")[0] for reason in way.refusals}
+            found.did, found.looked_up = logged(log), looked_up(log)
 
-    on_a_thread(go())
+    with pytest.MonkeyPatch.context() as patch:
+        on_a_thread(go())
+    return results[0]
+
+
+def test_of_an_agents_browser_only_what_is_allowed_arrives(guarded: Guarded) -> None:
+    world = guarded.world
+    assert world.arrived == ALLOWED
+    assert world.bad_server.connections == world.bad_tls_server.connections == 0
+    assert guarded.refused >= {urlsplit(world.values[name]).netloc for name in TRIED}
+
+
+def test_an_agents_browser_connects_to_its_proxy_alone(guarded: Guarded) -> None:
+    met = {about["address"] for about in guarded.did["TCP_CONNECT_ATTEMPT"] if "address" in about}
+    assert met == {f"127.0.0.1:{guarded.port}"}
+
+
+def test_no_datagram_leaves_an_agents_browser(guarded: Guarded) -> None:
+    assert guarded.world.packets.seen == []
+    assert "UDP_BYTES_SENT" not in guarded.did
+    assert {about["address"] for about in guarded.did.get("UDP_CONNECT", []) if "address" in about} <= PROBES
+
+
+def test_an_agents_browser_looks_no_name_up(guarded: Guarded) -> None:
+    assert guarded.looked_up, "its log knows nothing of names"
+    assert not any("leak-by-name" in about or "evil" in about for about in guarded.looked_up)
+
+
+def test_an_agent_opens_nothing_that_is_not_allowed_and_nothing_without_the_proxy(guarded: Guarded) -> None:
+    *far, file, without = guarded.told.values()
+    assert all("may not be reached from here" in text for text in far)
+    assert len(far) == 3
+    assert "addresses begin with http" in file
+    assert without.startswith(REFUSED)
+    assert "allowed-after-the-proxy" not in guarded.world.arrived
 
 
 async def told(tab: ChromiumSession, url: str) -> str:
@@ -213,18 +265,7 @@ async def told(tab: ChromiumSession, url: str) -> str:
     try:
         return "\n".join((await tab.open(url)).lines)
     except ToolError as error:
-        return str(error)
-
-
-async def nothing_is_opened(tab: ChromiumSession, world: World) -> None:
-    """Neither what an agent asks for itself, nor anything where the proxy is gone."""
-    for url in (world.values["bad"], world.values["bad_tls"], f"{world.url}redirect?to={world.values['bad']}/agent"):
-        assert "may not be reached from here" in await told(tab, url)
-    assert "addresses begin with http" in await told(tab, "file:///etc/passwd")
-    assert tab._proxy is not None
-    await asyncio.wrap_future(tab._loop.submit(tab._proxy.close()))
-    with pytest.raises(ToolError):
-        await tab.open(f"{world.url}allowed-after-the-proxy")
+        return f"{REFUSED}{error}"
 
 
 def logged(log: Path) -> dict[str, list[dict[str, object]]]:

@@ -115,6 +115,17 @@ def test_options_reach_the_environment_and_the_record(capsys, out):
     assert all(dict(record.options) == {"split": "train", "digits": 2} for record in read(out))
 
 
+@pytest.mark.parametrize(("split", "whole"), [("train", False), ("all", True)])
+def test_the_split_all_is_the_whole_of_a_file(capsys, out, tmp_path, split, whole):
+    file = tmp_path / "sums.json"
+    file.write_text(json.dumps([{"prompt": f"What is {n} * 3?", "answer": str(3 * n)} for n in range(40)]))
+    more = ("--env-options", f"tasks={file}", "--tasks", 100, "--split", split)
+    status, _, err = run(capsys, "calculator", "--out", out, *more)
+    assert status == 0, err
+    played = {record.episode.attempt.task.prompt for record in played_in(out.parent)}
+    assert (len(played) == 40) == whole
+
+
 def test_the_best_of_each_source_are_kept_and_choosing_anew_plays_nothing(capsys, out, tmp_path, monkeypatch):
     (tmp_path / "sourced_world.py").write_text(WORLD.replace("time.sleep(0.004)", ""))
     monkeypatch.chdir(tmp_path)
@@ -468,7 +479,7 @@ def test_files_that_are_somebody_elses_in_use_or_spoiled_are_named_and_left(caps
     assert run(capsys, *asked)[0] == 0
     for text in ("{", "[]"):
         out.with_name("good.collect.json").write_text(text)
-        assert "good.collect.json" in refused(capsys, "remove it", *asked)
+        assert "good.collect.json" in refused(capsys, "Delete it to continue", *asked)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import families
 import pytest
@@ -16,8 +17,10 @@ import palaestra
 from palaestra.agents.local_model import load, serve
 from palaestra.agents.policies.tiny import tiny_model
 from palaestra.cli import COMMANDS
+from palaestra.cli import serve as serving
 from palaestra.trainers.cold_start import Pupil
 from palaestra.trainers.progress import Progress
+from palaestra.trainers.recipes import RECIPES
 
 SMALL = shlex.split(
     "--steps 2 --play.num-prompts 2 --play.num-generations 2 --play.slots 4 --play.max-turn-tokens 8 --eval-tasks 4 "
@@ -49,6 +52,27 @@ def test_help_of_a_command_shows_its_defaults(capsys, command, expected):
     assert "usage: palaestra " + command in words(out)
 
 
+@pytest.mark.parametrize("command", ["train", "demo", "sweep"])
+def test_help_names_every_recipe(capsys, command):
+    _, out, _ = run(capsys, command, "--help")
+    assert f"Preset of the algorithm: {', '.join(RECIPES)}." in words(out)
+
+
+@pytest.mark.parametrize("asked", [[], ["-h"], ["--help"]])
+def test_help_of_serve_lists_every_service_that_there_is(capsys, asked):
+    status, out, _ = run(capsys, "serve", *asked)
+    assert status == 0
+    there = {file.stem.removeprefix("serve_") for file in Path(serving.__file__).parent.glob("serve_*.py")}
+    assert {line.split()[0] for line in out.splitlines() if line.startswith("  ")} == there == {*serving.SERVICES}
+
+
+@pytest.mark.parametrize("service", serving.SERVICES)
+def test_every_service_has_a_help_of_its_own(capsys, service):
+    status, out, _ = run(capsys, "serve", service, "--help")
+    assert status == 0
+    assert f"usage: palaestra serve {service}" in words(out)
+
+
 def test_help_of_train_shows_the_defaults_of_the_model_that_is_asked_for(capsys):
     for arguments in (("--model", "some/folder"), ("--model=some/folder",)):
         _, out, _ = run(capsys, "train", *arguments, "--help")
@@ -68,6 +92,7 @@ def test_help_of_train_shows_the_defaults_of_the_model_that_is_asked_for(capsys)
         (["eval", "palaestra/two-hop"], "did you mean palaestra/TwoHop-v0?"),
         (["check", "aritmetic"], "palaestra/Arithmetic-v0"),
         (["train", "two-hop", "--recipe", "grpo-tc"], "did you mean 'grpo-tcr'"),
+        (["serve", "sandbx"], "did you mean 'sandbox'? services: sandbox, search, mcp, vllm, rrm"),
     ],
     ids=" ".join,
 )
@@ -149,11 +174,11 @@ def newborn(monkeypatch):
     """Instead of a pupil that is raised, one that knows nothing: what is tested is what comes after."""
     tokenizer = families.TOKENIZERS["tiny"]
 
-    def raise_tiny(config, cold=None):
-        yield Progress("imitation", 1, 1, {"loss": 1.0})
+    def raise_tiny(config, on_progress):
+        on_progress(Progress("imitation", 1, 1, {"loss": 1.0}))
         return Pupil(serve(tiny_model(len(tokenizer), layers=1), tokenizer, slots=config.play.slots), 1, 1, ())
 
-    monkeypatch.setattr("palaestra.trainers.reinforce.raise_tiny", raise_tiny)
+    monkeypatch.setattr("palaestra.trainers.open_learner.raise_tiny", raise_tiny)
 
 
 def test_a_run_leaves_its_config_its_steps_its_figures_and_its_model(capsys, newborn, tmp_path):

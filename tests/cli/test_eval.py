@@ -228,11 +228,13 @@ def test_nothing_stays_open_when_play_ends_early(capsys, monkeypatch, failure):
 def test_ctrl_c_while_progress_is_shown_cancels_what_runs(capsys, monkeypatch):
     arena, engine, kept = families.Talk(4), families.Echo(delay=3), []
 
-    def interrupted(stage):
-        kept.append(stage)  # as the traceback would
-        while not engine.waiting:
-            next(stage)
-        raise KeyboardInterrupt
+    @contextmanager
+    def interrupted():
+        def show(_):
+            if engine.waiting:
+                raise KeyboardInterrupt
+
+        yield show
 
     @contextmanager
     def open_agent(name, options, env_id):
@@ -243,10 +245,10 @@ def test_ctrl_c_while_progress_is_shown_cancels_what_runs(capsys, monkeypatch):
 
     monkeypatch.setattr("palaestra.cli.eval.open_agent", open_agent)
     monkeypatch.setattr("palaestra.cli.tables.arena", lambda *_, **__: arena)
-    monkeypatch.setattr("palaestra.cli.eval.watch", interrupted)
+    monkeypatch.setattr("palaestra.cli.eval.display", interrupted)
     status, _, _ = run(capsys, "--tasks", "50")
     assert status == 130
-    assert kept[1] == {}, "before the agent is closed"
+    assert kept == [{}], "before the agent is closed"
     assert arena.closed
 
 

@@ -148,11 +148,11 @@ def forgotten():
 def test_a_game_of_ones_own_is_replayed_and_rescored_by_its_module(own_game, capsys):
     assert main(["eval", own_game, "--tasks", "2", "--save", "c.jsonl"]) == 0
     forgotten()
-    assert main(["replay", "c.jsonl"]) == 0
+    assert main(["replay", "c.jsonl", "--allow-code", "of_mine"]) == 0
     assert "4 identical, 0 different" in capsys.readouterr().out
     for reward, status in ((own_game, 0), ("palaestra/debate_v0", 2)):
         forgotten()
-        assert main(["rescore", "c.jsonl", "--reward", reward]) == status
+        assert main(["rescore", "c.jsonl", "--reward", reward, "--allow-code", "of_mine"]) == status
     captured = capsys.readouterr()
     assert "mean reward, new" in captured.out
     assert "whose seats are not those of" in captured.err

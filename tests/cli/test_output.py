@@ -8,7 +8,7 @@ from commands import refused, run
 
 from palaestra.agents.local_model import export
 from palaestra.agents.policies.tiny import tiny_model
-from palaestra.cli.display import watch
+from palaestra.cli.display import display
 from palaestra.trainers.progress import Progress
 
 ENVIRONMENT = '''
@@ -92,13 +92,11 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(capsys, comma
 def test_after_the_first_step_it_is_said_when_the_run_ends(capsys, monkeypatch):
     monkeypatch.setattr("palaestra.cli.display.time.perf_counter", lambda: 1000.0)
 
-    def stage():
-        yield Progress("grpo", 3, 100, note="going on")
-        yield Progress("grpo", 4, 100, {"reward": 0.5, "step_time": 60.0})
-        yield Progress("held-out", 1, 8, {"rewards/success/mean": 0.5})
-        yield Progress("grpo", 5, 100, {"reward": 0.5, "step_time": 60.0})
-
-    watch(stage())
+    with display() as show:
+        show(Progress("grpo", 3, 100, note="going on"))
+        show(Progress("grpo", 4, 100, {"reward": 0.5, "step_time": 60.0}))
+        show(Progress("held-out", 1, 8, {"rewards/success/mean": 0.5}))
+        show(Progress("grpo", 5, 100, {"reward": 0.5, "step_time": 60.0}))
     out, err = capsys.readouterr()
     assert out == ""
     first = err.splitlines()[1]

@@ -198,6 +198,17 @@ def test_a_label_is_disputed_where_attempts_agree_on_another_answer(pool, tmp_pa
     assert [row.prompt for row in rows] == (["Even?"] if disputed else ["odd", "Even?"])
 
 
+@pytest.mark.parametrize("content", ["", "\n", '{"prompt": "Odd?"}\n'], ids=["empty", "blank", "tasks"])
+def test_a_file_of_attempts_without_episodes_is_refused(content, tmp_path, capsys):
+    tasks, whole, empty, out = (tmp_path / name for name in ("a.jsonl", "b.jsonl", "c.jsonl", "out.jsonl"))
+    tasks.write_text(json.dumps(asked("Odd?", "l")))
+    played(whole, "Odd?", [("5", 0.0)])
+    empty.write_text(content)
+    message = refused(capsys, "holds no episode", "pool", tasks, "--out", out, "--attempts", whole, empty)
+    assert f"--attempts: {empty}" in message
+    assert not out.exists()
+
+
 def test_of_curated_tasks_those_stay_that_fit_and_what_is_held_out_stays_held_out(pool, tmp_path, capsys):
     files = {"a.jsonl": [asked(f"What is {n}?", str(n)) for n in range(40)]}
     rows, *_ = pool(files)

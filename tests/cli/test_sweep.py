@@ -16,7 +16,7 @@ from commands import refused, run, words
 from palaestra.agents.local_model import export, serve
 from palaestra.agents.policies.tiny import tiny_model
 from palaestra.record import read
-from palaestra.trainers import reinforce
+from palaestra.trainers import open_learner
 from palaestra.trainers import sweep as trainers_sweep
 from palaestra.trainers.cold_start import Pupil
 from palaestra.trainers.run import Run
@@ -52,12 +52,12 @@ def at_hand(monkeypatch):
 
     class Ended:
         def __init__(self, target, args):
-            (self.folder,) = args
+            self.folder, self.config = args
 
         def start(self):
             played.append(Path(self.folder).relative_to(Path(self.folder).parents[1]).as_posix())
             if "FAIL" not in os.environ:
-                with Run.reopened(Path(self.folder)) as record:
+                with Run.reopened(Path(self.folder), self.config) as record:
                     trainers_sweep.deque(trainers_sweep.train(record), 0)
 
         def is_alive(self):
@@ -121,13 +121,12 @@ def test_a_sweep_grows_by_steps_where_a_run_may(capsys, model, tmp_path, at_hand
 def test_tiny_agents_that_are_raised_alike_are_raised_once_a_seed(capsys, tmp_path, at_hand, monkeypatch):
     raised = []
 
-    def raise_tiny(config):
+    def raise_tiny(config, on_progress):
         raised.append(config.seed)
         made = tiny_model(len(families.TOKENIZERS["tiny"]), layers=1, seed=config.seed)
-        yield from ()
         return Pupil(serve(made, families.TOKENIZERS["tiny"], slots=4), 1, 1, ())
 
-    monkeypatch.setattr(reinforce, "raise_tiny", raise_tiny)
+    monkeypatch.setattr(open_learner, "raise_tiny", raise_tiny)
     status, _, err = run(capsys, *command("tiny", tmp_path / "s", over="recipe=grpo-tcr,dr-grpo"))
     assert status == 0, err
     assert raised == [0, 1]
@@ -158,7 +157,7 @@ def test_what_cannot_be_swept_over_is_refused_before_a_run_begins(capsys, model,
 
 @pytest.mark.parametrize(("more", "said"), [
     (["--seeds", "0..4"], "seeds has '0..4'"), (["--at-once", "0"], "at_once is 0"),
-    (["--plot", "curves.txt"], ".png, .svg, .pdf"), (["--resume", "x"], "the same command"),
+    (["--plot", "curves.txt"], ".png, .svg, .pdf"), (["--resume", "x"], "run the same command"),
     (["--seeds", "0-2000"], "are too many"),
 ])  # fmt: skip
 def test_bad_options_of_a_sweep_are_refused(capsys, model, tmp_path, monkeypatch, more, said):

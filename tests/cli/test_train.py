@@ -13,11 +13,10 @@ from fake_server import nobody
 from palaestra.agents.local_model import export, serve
 from palaestra.agents.policies.tiny import tiny_model
 from palaestra.cli import main
-from palaestra.trainers import measuring, opening, reinforce
+from palaestra.trainers import grpo, measuring, open_learner, opening
 from palaestra.trainers.checked import plain
 from palaestra.trainers.cold_start import Pupil
 from palaestra.trainers.learner import Learner
-from palaestra.trainers.progress import Progress
 from palaestra.trainers.run import Run
 from palaestra.trainers.scoring.reasoning import ReasoningReward
 
@@ -240,7 +239,7 @@ def test_a_run_whose_judge_is_gone_does_not_go_on(capsys, stopped):
     with nobody() as url:
         config["recipe"]["judge"] = {**plain(ReasoningReward((url,))), "name": "rrm"}
         (stopped / "config.json").write_text(json.dumps(config))
-        status, _, err = run(capsys, "train", "--resume", stopped)
+        status, _, err = run(capsys, "train", "--resume", stopped, "--recipe.judge.url", url)
     assert status == 2 and "cannot be reached" in " ".join(err.split())
 
 
@@ -282,7 +281,7 @@ def test_a_signal_in_the_first_update_leaves_a_checkpoint_and_the_way_on(
 def test_a_signal_around_the_training_says_how_to_go_on(capsys, monkeypatch, model, finished, tmp_path, where):
     folder = tmp_path / "run"
     with monkeypatch.context() as patch:
-        struck(patch, (reinforce, where), signal.SIGTERM)
+        struck(patch, (grpo, where), signal.SIGTERM)
         status, _, err = run(capsys, *options(folder, model=model))
     assert status == 143
     assert f"palaestra train --resume {folder}" in err
@@ -302,15 +301,14 @@ def test_a_signal_before_the_folder_is_made_leaves_none(capsys, monkeypatch, mod
 def test_the_tiny_agent_is_raised_once(capsys, monkeypatch, tmp_path):
     raised, tokenizer = [], families.TOKENIZERS["tiny"]
 
-    def raise_tiny(config):
+    def raise_tiny(config, on_progress):
         raised.append(1)
-        yield Progress("imitation", 1, 1, {"loss": 1.0})
         return Pupil(serve(tiny_model(len(tokenizer), layers=1), tokenizer, slots=config.play.slots), 1, 1, ())
 
-    monkeypatch.setattr(reinforce, "raise_tiny", raise_tiny)
+    monkeypatch.setattr(open_learner, "raise_tiny", raise_tiny)
     folder = tmp_path / "run"
     with monkeypatch.context() as patch:
-        struck(patch, (reinforce, "practise"), signal.SIGINT)
+        struck(patch, (grpo, "Rollouts"), signal.SIGINT)
         assert run(capsys, *options(folder))[0] == 130
     assert not (folder / "checkpoints").exists()
     status, _, err = run(capsys, "train", "--resume", folder)

@@ -27,7 +27,7 @@ def run(capsys, *arguments):
 def begun(capsys, monkeypatch, tmp_path):
     """What `config.json` holds of a run that is stopped before its first step."""
 
-    def stopped(*_):
+    def stopped(*_, **__):
         raise Interrupted(2)
         yield
 

@@ -9,9 +9,8 @@ import pytest
 import palaestra
 from palaestra import UsageError
 from palaestra.cli import main
-from palaestra.trainers import cold_start, reinforce
+from palaestra.trainers import cold_start, grpo, open_learner
 from palaestra.trainers.config import tiny_config
-from palaestra.trainers.progress import Progress, result_of
 from palaestra.trainers.run import Run
 
 
@@ -22,7 +21,7 @@ def nobody_is_raised(monkeypatch):
     def raise_tiny(config):
         raise AssertionError("the tiny agent is raised")
 
-    monkeypatch.setattr(reinforce, "raise_tiny", raise_tiny)
+    monkeypatch.setattr(open_learner, "raise_tiny", raise_tiny)
     monkeypatch.setattr("palaestra.cli.demo.raise_tiny", raise_tiny)
 
 
@@ -97,15 +96,14 @@ def test_a_seat_that_does_not_exist_is_refused_from_python_too(monkeypatch):
     monkeypatch.undo()
     config = tiny_config("palaestra/solver_critic-v0", train_seats=("solver_9",))
     with pytest.raises(UsageError, match="solver_9"):
-        next(cold_start.raise_tiny(config))
+        cold_start.raise_tiny(config)
 
 
 def test_a_mistake_that_shows_only_while_the_agent_is_raised_leaves_the_name_free(capsys, monkeypatch, tmp_path):
-    def raise_tiny(config):
-        yield Progress("demonstrations", 1, 1)
+    def raise_tiny(config, on_progress):
         raise UsageError("no demonstration is an episode")
 
-    monkeypatch.setattr(reinforce, "raise_tiny", raise_tiny)
+    monkeypatch.setattr(open_learner, "raise_tiny", raise_tiny)
     assert "no demonstration" in refused(capsys, tmp_path, "train", "two-hop")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "notes.txt").write_text("mine")
@@ -114,25 +112,23 @@ def test_a_mistake_that_shows_only_while_the_agent_is_raised_leaves_the_name_fre
 
 
 def test_a_run_that_has_made_something_is_kept_and_told_how_to_go_on(capsys, monkeypatch, tmp_path):
-    def prepare(run, opened=None):
+    def opened(run, *_):
         run.add_before({})
-        yield Progress("demonstrations", 1, 1)
         raise UsageError("these episodes cannot be written")
 
-    monkeypatch.setattr(reinforce, "prepare", prepare)
+    monkeypatch.setattr(grpo, "open_learner", opened)
     assert main(["train", "two-hop", "--run", str(tmp_path / "run")]) == 2
     assert f"palaestra train --resume {tmp_path / 'run'}" in capsys.readouterr().err
     assert (tmp_path / "run" / "config.json").is_file()
 
 
 def test_who_goes_on_with_a_run_keeps_its_folder(capsys, monkeypatch, tmp_path):
-    def raise_tiny(config):
-        yield Progress("demonstrations", 1, 1)
+    def raise_tiny(config, on_progress):
         raise palaestra.TrainingHalted("no weights pass")
 
     with Run(tmp_path / "run", tiny_config("palaestra/TwoHop-v0")):
         pass
-    monkeypatch.setattr(reinforce, "raise_tiny", raise_tiny)
+    monkeypatch.setattr(open_learner, "raise_tiny", raise_tiny)
     assert main(["train", "--resume", str(tmp_path / "run")]) == 2
     assert "no step is saved yet: palaestra train --resume" in capsys.readouterr().err
     assert (tmp_path / "run" / "config.json").is_file()
@@ -144,9 +140,8 @@ def test_the_gate_and_the_imitation_steps_that_are_asked_for_are_those_that_rais
 
     def begun(*_, config, **__):
         asked.append(config)
-        yield from ()
 
     monkeypatch.setattr(cold_start, "cold_start", begun)
     config = tiny_config("palaestra/TwoHop-v0", imitation_gate=0.5, imitation_steps=100)
-    result_of(cold_start.raise_tiny(config))
+    cold_start.raise_tiny(config)
     assert [(c.imitation_gate, c.imitation_steps) for c in asked] == [(0.5, 100)]

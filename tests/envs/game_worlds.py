@@ -98,7 +98,7 @@ class Echo(gymnasium.Env):
         time.sleep(self.slow)
         right = action == self.word
         over = self.turn >= self.turns
-        return "Next.", float(right), over, False, {}
+        return "Next.", right * self.rewards[0], over, False, {}
 
 
 class Judged(Echo):

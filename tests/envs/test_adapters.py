@@ -70,6 +70,26 @@ def test_success_is_what_the_environment_says_or_where_it_does_not_a_threshold()
     assert said(palaestra.arena(ECHO, 1), "x").parts["success"] == 0.0
 
 
+@pytest.mark.parametrize("total", [0.4, 37])
+def test_partial_credit_is_a_success_only_where_a_threshold_says_so(total):
+    options = {"rewards": (total,)}
+    word = opening(palaestra.arena(ECHO, 1)).split()[-1]
+    with pytest.raises(
+        UsageError, match=r"test/Echo-v0 ended an episode with the reward .* give the option success_at"
+    ):
+        said(palaestra.arena(ECHO, 1, **options), word)
+    assert said(palaestra.arena(ECHO, 1, **options), "wrong").parts == {"success": 0.0, "reward": 0.0}
+    for success_at, success in ((total, 1.0), (total + 1, 0.0)):
+        assert said(palaestra.arena(ECHO, 1, success_at=success_at, **options), word).parts["success"] == success
+
+
+def test_a_sum_of_rewards_that_is_rounded_reaches_its_threshold():
+    options = {"rewards": (0.1 + 0.7,)}
+    word = opening(palaestra.arena(ECHO, 1)).split()[-1]
+    assert said(palaestra.arena(ECHO, 1, success_at=0.8, **options), word).parts["success"] == 1.0
+    assert said(palaestra.arena(ECHO, 1, success_at=0.8001, **options), word).parts["success"] == 0.0
+
+
 def say_it(messages, rng):
     return str(messages[-1]["content"]).split()[-1]
 
@@ -171,16 +191,22 @@ def starts(arena, tasks):
 
 
 def test_a_foreign_aec_game_is_played_seat_by_seat(arena):
-    opened = arena(COUNT, 6)
+    opened = arena(COUNT, 6, success_at=2)
     assert opened.seats == ("one_0", "two_0")
     episodes = list(play(Agent(ScriptedPolicy(count_up)), opened, starts(opened, 9)))
     found = [(episode.ending, episode.reward, episode.fault, episode.attempt.turns) for episode in episodes]
     assert found == [(Ending.TURN_LIMIT, 2.0, "", 2)] * 18
 
 
+def test_partial_credit_of_a_seat_asks_for_a_threshold_too(arena):
+    opened = arena(COUNT, 6)
+    with pytest.raises(UsageError, match=r"count_v0 ended an episode with the reward 2 .* give the option success_at"):
+        list(play(Agent(ScriptedPolicy(count_up)), opened, starts(opened, 1)))
+
+
 def counting(arena, text):
     """A game of two in which the first has said this."""
-    opened = arena(COUNT, 2)
+    opened = arena(COUNT, 2, success_at=2)
     for slot, seat in enumerate(opened.seats):
         opened.begin(slot, Start(0, 0, seat=seat))
     (event,) = opened.recv(1, 60)
@@ -220,7 +246,7 @@ def test_a_foreign_parallel_game_steps_when_all_have_spoken(arena):
 def test_our_own_games_come_through_pettingzoos_door_with_the_same_messages(arena):
     kwargs = dict(pettingzoo.spec("aec", "palaestra/negotiation_v0").kwargs)
     pettingzoo.register("aec", "test/bargain_v0", "palaestra.envs.arena.pettingzoo:make_aec", kwargs=kwargs)
-    ours, theirs = arena("palaestra/negotiation_v0", 2), arena("test/bargain_v0", 2)
+    ours, theirs = arena("palaestra/negotiation_v0", 2), arena("test/bargain_v0", 2, success_at=1)
     assert theirs.task_count == 2**30
     rule = palaestra.demonstrator("palaestra/negotiation_v0")
     for one in (ours, theirs):

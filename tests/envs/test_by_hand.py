@@ -217,7 +217,7 @@ def test_a_script_that_never_lets_anybody_else_speak_is_a_defect(monkeypatch):
 
 def test_environments_of_others_are_stepped_to_their_end_and_say_what_they_lack():
     gymnasium.register("test/Echoed-v0", "game_worlds:Echo")
-    pettingzoo.register("aec", "test/counted_v0", "game_worlds:Count")
+    pettingzoo.register("aec", "test/counted_v0", "game_worlds:Count", kwargs={"goal": 2})
     for env_id, seats in (("test/Echoed-v0", [None]), ("test/counted-v0", ["one_0", "two_0"])):
         hand = opened(env_id)
         for closed in (hand.closed, hand.records, hand.undo, hand.attempt):

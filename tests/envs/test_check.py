@@ -193,6 +193,7 @@ def of_others(cls):
 def test_a_text_environment_of_others_is_checked_too(monkeypatch):
     monkeypatch.setattr("palaestra.envs.checks.trials.MAX_STEPS", 100)
     assert of_others(flawed.Echo) == {}
+    assert all(one.passed for one in check("test/Echo-v0", {"success_at": 1})), "its constructor takes no success_at"
     assert "take all randomness from reset(seed=)" in of_others(flawed.Noisy)["determinism"]
     assert "step raised on a text of the agent's (Error: the" in of_others(flawed.Throwing)["hostile turns"]
     assert "goes on after 100 turns; it has to end" in next(iter(of_others(flawed.GoingOn).values()))

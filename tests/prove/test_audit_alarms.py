@@ -15,7 +15,6 @@ from palaestra.trainers.cold_start import raise_tiny
 from palaestra.trainers.config import tiny_config
 from palaestra.trainers.learner import Learner
 from palaestra.trainers.opening import open_arena
-from palaestra.trainers.progress import result_of
 
 pytestmark = pytest.mark.prove
 CONFIG = tiny_config("palaestra/TwoHop-v0", device="cpu")
@@ -24,14 +23,14 @@ AUDITS = ((grpo, "audited"), (grpo, "require"), (update, "audit_weights"), (upda
 
 @pytest.fixture(scope="module")
 def pupil():
-    return result_of(raise_tiny(CONFIG)).local
+    return raise_tiny(CONFIG).local
 
 
 def steps(pupil, **changes):
     """The progress of each step from the pupil as it was raised."""
     config, local = changed(CONFIG, changes), copy.deepcopy(pupil)
     with closing(open_arena(config)) as arena:
-        yield from grpo.train(Learner(local.agent, local.model, config), arena)
+        yield from grpo.train_learner(Learner(local.agent, local.model, config), arena)
 
 
 def test_two_hundred_clean_steps_give_no_alarm(pupil):

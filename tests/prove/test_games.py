@@ -17,11 +17,10 @@ from palaestra.trainers.checked import changed
 from palaestra.trainers.cold_start import raise_tiny
 from palaestra.trainers.config import tiny_config
 from palaestra.trainers.evaluate import by_seat, evaluate
-from palaestra.trainers.grpo import train
+from palaestra.trainers.grpo import train_learner
 from palaestra.trainers.learner import Learner
 from palaestra.trainers.measuring import evaluate_both
 from palaestra.trainers.opening import limits
-from palaestra.trainers.progress import result_of
 
 pytestmark = pytest.mark.prove
 GAME = "palaestra/solver_critic_v0"
@@ -33,15 +32,22 @@ RELAY = tiny_config(relay_world.GAME, seed=0, device="cpu", steps=16)
 def raised(config, demonstrations):
     """A tiny agent that can use its tool and mostly does not."""
     short = changed(config, {"demonstrations": demonstrations, "first_gate": 150, "decay_steps": 100})
-    return result_of(raise_tiny(short)).local
+    return raise_tiny(short).local
 
 
 def lesson(agent, model, config):
     """Train on a whole game; the metrics of each step."""
     arena = palaestra.arena(config.env.env_id, 2 * config.play.slots)
-    curve = [dict(progress.metrics) for progress in train(Learner(agent, model, config), arena)]
+    curve = [dict(progress.metrics) for progress in train_learner(Learner(agent, model, config), arena)]
     arena.close()
-    assert max(step["sampling/sampling_logp_difference/max"] for step in curve) < 1e-4
+    assert (
+        max(
+            step["sampling/sampling_logp_difference/max"]
+            for step in curve
+            if "sampling/sampling_logp_difference/max" in step
+        )
+        < 1e-4
+    )
     return curve
 
 

@@ -1,7 +1,9 @@
-"""A run that is killed again and again ends as the one that nobody touched: the same curve and weights, no litter.
+"""A run that is killed or terminated again and again ends as the one that nobody touched: the same curve, evaluations
+and weights, no litter.
 
-Every kill is SIGKILL: nothing is caught, nothing is tidied up. About half of them come at a random moment, the others
-when the folder shows that a checkpoint, an episode file or a line of metrics is being written.
+Two of three ends are SIGKILL, where nothing is caught and nothing tidied up, the others SIGTERM. About half of them
+come at a random moment, the others when the folder shows that a checkpoint, an episode file or a line of metrics is
+being written.
 """
 
 import json
@@ -25,6 +27,7 @@ from palaestra.trainers.checkpoint import newest
 pytestmark = pytest.mark.prove
 KILLS = 20
 KINDS = ("moment", "moment", "moment", "checkpoints", "checkpoints", "episodes", "metrics")
+KEPT = ("model/model.safetensors", "best/model.safetensors", "best/measured.json", "measured.jsonl")
 MOST_RUNS = 60
 STEPS = 12
 DEADLINE = 900.0
@@ -42,6 +45,7 @@ OPTIONS = {
     "save.checkpoint-every": 2,
     "save.recorded-groups": 12,
     "eval-tasks": 32,
+    "eval.eval-steps": 4,
     "device": "cpu",
 }
 
@@ -170,9 +174,10 @@ def killed(warm, folder, model, rng, longest, kinds):
     if not warm.running():
         assert warm.status == 0, warm.log.read_text()
         return None
-    os.kill(warm.child, signal.SIGKILL)
+    number = rng.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM))
+    os.kill(warm.child, number)
     assert not warm.running(DEADLINE)
-    assert warm.status in (-signal.SIGKILL, 0), warm.log.read_text()
+    assert warm.status in (-number, 128 + number, 0), warm.log.read_text()
     return kind if warm.status else None
 
 
@@ -215,10 +220,10 @@ def test_twenty_kills_change_nothing(warm, model, tmp_path):
         assert curve(folder) == curve(whole)
         assert episodes(folder) == episodes(whole)
         assert files(folder) == files(whole)
-        for name in ("model/model.safetensors", f"checkpoints/step-{STEPS:06}/training.safetensors"):
+        for name in (*KEPT, f"checkpoints/step-{STEPS:06}/training.safetensors"):
             assert (folder / name).read_bytes() == (whole / name).read_bytes()
         ends = [json.loads((one / "summary.json").read_text()) for one in (folder, whole)]
-        assert all(ends[0][name] == ends[1][name] for name in ("before", "after", "curve"))
+        assert all(ends[0][name] == ends[1][name] for name in ("before", "after", "best", "curve"))
         found, faults = newest(folder / "checkpoints")
         assert (found.step, faults) == (STEPS, {})
     assert set(hit) == set(KINDS)

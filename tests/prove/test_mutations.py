@@ -1,4 +1,5 @@
-"""Bugs that were published elsewhere, each put back by one changed line: a test or the audit must notice it.
+"""Bugs that were published elsewhere, or that no test of ours noticed at first, each put back by one changed line: a
+test or the audit must notice it.
 
 A row names the file, the line as it stands, what it becomes, and the smallest test that fails then. Tests of
 `test_audit.py` that train are the audit itself: the run halts. A line that is no longer in the source fails here, so
@@ -23,8 +24,8 @@ CLEAN_TCR, CLEAN_KL = f"{CLEAN}[tiny-grpo-tcr]", f"{CLEAN}[qwen2.5-grpo-t]"
 CUT = "trainers/test_audit.py::test_a_turn_that_was_cut_is_right_and_the_same_turn_as_an_answer_is_not"
 SAMPLER, ADVANTAGES = "trainers/sampling/in_order.py", "trainers/losses/advantages.py"
 CONVERSATION, UPDATE = "agents/conversation.py", "trainers/update.py"
-SAMPLE = "Sample(place, groups.index(played[place].episode.start.group)) for place in taught"
-BY_PROMPT = "len({played[one].episode.attempt.task.prompt for one in taught[: taught.index(place) + 1]}) - 1"
+SAMPLE = "Sample(place, groups.index(episodes[place].episode.start.group)) for place in trained"
+BY_PROMPT = "len({episodes[i].episode.attempt.task.prompt for i in trained[: trained.index(place) + 1]}) - 1"
 
 
 class Mutation(NamedTuple):
@@ -52,11 +53,11 @@ MUTATIONS = {
     "groups keyed by prompt text": Mutation(
         SAMPLER,
         SAMPLE,
-        f"Sample(place, {BY_PROMPT}) for place in taught",
+        f"Sample(place, {BY_PROMPT}) for place in trained",
         "trainers/test_audit.py::test_two_groups_of_one_task_are_two_groups",
     ),
     "wrong group ids": Mutation(
-        SAMPLER, SAMPLE, "Sample(place, i % len(groups)) for i, place in enumerate(taught)", CLEAN_TCR
+        SAMPLER, SAMPLE, "Sample(place, i % len(groups)) for i, place in enumerate(trained)", CLEAN_TCR
     ),
     "masked rows in the baseline": Mutation(
         SAMPLER,
@@ -117,8 +118,8 @@ MUTATIONS = {
     ),
     "stale weights in the engine": Mutation(
         "agents/engines/torch_engine.py",
-        "own.pop(name).copy_(tensor)",
-        "own.pop(name)",
+        "remaining.pop(name).copy_(tensor)",
+        "remaining.pop(name)",
         "agents/test_torch_engine.py::test_new_weights_are_used_at_once_and_old_caches_are_not",
     ),
     "advantage sign": Mutation(
@@ -172,6 +173,61 @@ MUTATIONS = {
         'self._first = self._begun = int(state["first"])',
         "self._first = self._begun = 0",
         "trainers/test_sampling.py::test_a_sampler_goes_on_where_another_stood",
+    ),
+    "copies that are not damped": Mutation(
+        ADVANTAGES,
+        "np.clip(np.asarray(value, np.float64) * sample.weight,",
+        "np.clip(np.asarray(value, np.float64),",
+        "trainers/test_update.py::test_a_copy_of_a_group_teaches_by_its_weight_and_within_the_bound",
+    ),
+    "damped advantages that are not used": Mutation(
+        "trainers/grpo.py",
+        "damped(raw_advantages, batch, recipe.max_advantage)",
+        "raw_advantages",
+        "trainers/test_update.py::test_a_copy_of_a_group_teaches_by_its_weight_and_within_the_bound",
+    ),
+    "the smaller of both value losses": Mutation(
+        "trainers/critic.py",
+        "loss_S.maximum(",
+        "loss_S.minimum(",
+        "trainers/test_critic.py::test_of_the_clipped_and_the_plain_value_loss_the_larger_counts",
+    ),
+    "a critic without a schedule": Mutation(
+        "trainers/learner.py",
+        "self.critic.step(rate)",
+        "self.critic.step(1.0)",
+        "trainers/test_critic.py::test_the_critic_follows_the_learning_rate_schedule",
+    ),
+    "the best model chosen on training tasks": Mutation(
+        "trainers/measuring.py",
+        'with closing(open_arena(config, "eval")) as held_out:\n        report, _ = evaluate(',
+        'with closing(open_arena(config, "train")) as held_out:\n        report, _ = evaluate(',
+        "trainers/test_measured_on_the_way.py::test_every_measurement_plays_the_evaluation_split",
+    ),
+    "greedy figures that are sampled": Mutation(
+        "trainers/measuring.py",
+        "in (config.play.temperature, 0.0)",
+        "in (config.play.temperature, config.play.temperature)",
+        "trainers/test_measured_on_the_way.py"
+        "::test_greedy_figures_are_of_the_likeliest_tokens_whatever_the_engine_draws",
+    ),
+    "BLEU counts that are not clipped": Mutation(
+        "envs/rewards/bleu.py",
+        "sum((_grams(said, length) & _grams(wanted, length)).values())",
+        "sum(n for gram, n in _grams(said, length).items() if gram in _grams(wanted, length))",
+        "envs/rewards/test_bleu.py::test_f40_what_is_said_again_matches_no_oftener_than_the_reference_has_it",
+    ),
+    "a posterior that never fades": Mutation(
+        "trainers/sampling/posterior.py",
+        "(posterior - prior) * self._options.fading",
+        "(posterior - prior)",
+        "trainers/test_samplers.py::test_what_is_known_of_a_task_fades_with_each_new_group_of_it",
+    ),
+    "old caches under new weights in the middle of a turn": Mutation(
+        "agents/engines/torch_engine.py",
+        "            slot.cached, slot.fresh = [], True\n            if slot.ticket is None:\n",
+        "            if slot.ticket is None:\n                slot.cached, slot.fresh = [], True\n",
+        "agents/test_torch_engine.py::test_new_weights_in_the_middle_of_a_turn_read_all_of_it_anew",
     ),
 }
 

@@ -17,10 +17,9 @@ from palaestra.judging.verdict import Verdict, written
 from palaestra.trainers import tiny_config
 from palaestra.trainers.cold_start import cold_start
 from palaestra.trainers.evaluate import evaluate
-from palaestra.trainers.grpo import train
+from palaestra.trainers.grpo import train_learner
 from palaestra.trainers.learner import Learner
 from palaestra.trainers.opening import limits, open_arena
-from palaestra.trainers.progress import result_of
 
 pytestmark = pytest.mark.prove
 RIGHT, WRONG = "the outcome is right", "the outcome is wrong"
@@ -72,10 +71,10 @@ def measured(agent, config):
 def test_f30_a_judge_learns_the_form_of_verdicts_and_scores_that_are_near_the_labels(config):
     with closing(open_arena(config)) as arena:
         raised = cold_start(arena, rule, seed=0, limits=limits(config), device_name="cpu", config=config.cold_start)
-        local = result_of(raised).local
+        local = raised.local
         fresh = serve(tiny_model(len(local.tokenizer), seed=1), local.tokenizer, slots=96, seed=0)
         untrained, imitated = measured(fresh.agent, config), measured(local.agent, config)
-        for _ in train(Learner(local.agent, local.model, config), arena):
+        for _ in train_learner(Learner(local.agent, local.model, config), arena):
             pass
     learned = measured(local.agent, config)
     assert untrained["format"] < 0.05

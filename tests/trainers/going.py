@@ -1,15 +1,15 @@
 """Runs of a tiny random agent, for the tests of stopping and going on."""
 
 import json
+from contextlib import closing
 
 from batches import TOKENIZER, restless, settings
 from safetensors.torch import load_file
 
 from palaestra.agents.local_model import export
 from palaestra.record import read
-from palaestra.trainers.measuring import measure_before
-from palaestra.trainers.progress import result_of
-from palaestra.trainers.reinforce import practise, prepare
+from palaestra.trainers import grpo
+from palaestra.trainers.open_learner import open_learner
 from palaestra.trainers.run import Run
 
 STEPS = 4
@@ -30,13 +30,10 @@ def run_of(model, recipe="grpo-tcr", **changes):
 def on(folder, config=None, steps=STEPS, interrupts=None):
     """Begin a run, or go on with it, for so many steps; returns its learner."""
     with Run.reopened(folder) if (folder / "config.json").exists() else Run(folder, config) as run:
-        learner = result_of(prepare(run))
-        measure_before(run, learner)
-        stage = practise(run, learner, interrupts)
-        for _ in range(steps):
-            if next(stage, None) is None:
-                break
-        stage.close()
+        learner = open_learner(run)
+        with closing(grpo.train(run, learner=learner, interrupts=interrupts)) as stage:
+            for _ in range(min(steps, learner.steps - learner.step)):  # Never into the measurement after the last.
+                next(stage)
     return learner
 
 

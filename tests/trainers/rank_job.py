@@ -5,6 +5,7 @@ Its argument is a file of JSON: a list of [folder, model, changes, steps].
 
 import json
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import torch
@@ -14,10 +15,9 @@ sys.path[:0] = [str(TESTS / "agents"), str(TESTS / "trainers")]
 
 from going import run_of  # noqa: E402
 
+from palaestra.trainers import grpo  # noqa: E402
 from palaestra.trainers.checkpoint import save  # noqa: E402
-from palaestra.trainers.measuring import measure_before  # noqa: E402
-from palaestra.trainers.progress import result_of  # noqa: E402
-from palaestra.trainers.reinforce import practise, prepare  # noqa: E402
+from palaestra.trainers.open_learner import open_learner  # noqa: E402
 from palaestra.trainers.resume import read_config  # noqa: E402
 from palaestra.trainers.run import Run  # noqa: E402
 from palaestra.trainers.scale.ranks import ALONE, joined  # noqa: E402
@@ -26,7 +26,7 @@ from palaestra.trainers.scale.ranks import ALONE, joined  # noqa: E402
 def again(folder, config=None, ranks=ALONE):
     """Take a run up, and write what was read, unchanged, to another folder."""
     with Run(folder, config or read_config(folder), rank=ranks.rank) as run:
-        save(result_of(prepare(run)), folder.with_name(folder.name + "-again") / "checkpoints")
+        save(open_learner(run), folder.with_name(folder.name + "-again") / "checkpoints")
 
 
 def take(ranks, folder, model, changes, steps):
@@ -38,13 +38,10 @@ def take(ranks, folder, model, changes, steps):
     run = Run(folder, config) if ranks.first else None
     ranks.meet()
     with run or Run(folder, config, rank=ranks.rank) as run:
-        learner = result_of(prepare(run))
-        measure_before(run, learner)
-        stage = practise(run, learner)
-        for _ in range(steps):
-            if next(stage, None) is None:
-                break
-        stage.close()
+        learner = open_learner(run)
+        with closing(grpo.train(run, learner=learner)) as stage:
+            for _ in range(min(steps, learner.steps - learner.step)):  # Never into the measurement after the last.
+                next(stage)
 
 
 if __name__ == "__main__":

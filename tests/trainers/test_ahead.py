@@ -14,14 +14,14 @@ import palaestra
 from palaestra import ConfigError, TrainingHalted
 from palaestra.agents.engines.torch_engine import TorchEngine
 from palaestra.agents.local_model import serve
-from palaestra.trainers import ahead, grpo
+from palaestra.trainers import async_rollouts, grpo
+from palaestra.trainers.async_rollouts import PlayAhead
 from palaestra.trainers.checkpoint import newest, restore, save
+from palaestra.trainers.engine_lock import EngineLock
 from palaestra.trainers.learner import Learner
-from palaestra.trainers.rollouts import rollouts
 from palaestra.trainers.sampling.in_order import Groups
 from palaestra.trainers.sampling.uniform import Uniform
 from palaestra.trainers.scoring.awaited import Scoring
-from palaestra.trainers.turns import Turns
 
 
 class Apart(TorchEngine):
@@ -66,7 +66,7 @@ class Noting:
 
     def __init__(self, arena, breaks_at=None):
         self._arena, self.begun, self.breaks_at, self.calls = arena, [], breaks_at, 0
-        self.hangs = threading.Event()
+        self.hangs, self.stuck = threading.Event(), threading.Event()
         self.hangs.set()
 
     def __getattr__(self, name):
@@ -77,7 +77,9 @@ class Noting:
         self._arena.begin(slot, start)
 
     def recv(self, *arguments):
-        self.hangs.wait(20)
+        if not self.hangs.is_set():
+            self.stuck.set()
+            self.hangs.wait(60)
         self.calls += 1
         if self.calls == self.breaks_at:
             raise RuntimeError("the arena is gone")
@@ -104,11 +106,11 @@ def test_play_is_as_far_ahead_as_it_may_be_and_no_farther(arena, lead):
     agent = apart().agent
     sampler = Uniform()("palaestra/TwoHop-v0", 10_000, Groups(2, 2))
     scoring = Scoring(lambda episode: {"outcome": 1.0})
-    made = rollouts(agent, arena, sampler, scoring, max_staleness=lead)
-    with closing(scoring), closing(made):
+    ahead = PlayAhead(agent, arena, sampler, scoring, max_staleness=lead, lock=EngineLock())
+    with closing(scoring), closing(ahead):
         for version in range(4):
             agent.engine.version = version
-            assert next(made).number == version
+            assert ahead.next().number == version
             wanted = 2 * (version + lead + 1)
             until(lambda wanted=wanted: len(arena.begun) == 2 * wanted)
             time.sleep(0.1)
@@ -120,7 +122,7 @@ def test_play_is_as_far_ahead_as_it_may_be_and_no_farther(arena, lead):
 def test_what_is_learned_from_is_no_older_than_allowed_and_weights_change_between_polls(arena, correction):
     learner = pupil(2, 4, correction=correction)
     numbers, curve = [], []
-    for progress in grpo.train(learner, arena):
+    for progress in grpo.train_learner(learner, arena):
         curve.append(progress.metrics)
         played = [episode for episode, _ in progress.played]
         numbers.append({episode.start.group // 4 for episode in played})
@@ -140,30 +142,31 @@ def test_what_is_learned_from_is_no_older_than_allowed_and_weights_change_betwee
 
 
 def test_new_weights_do_not_wait_for_a_thread_that_polls_without_a_pause():
-    turns, done, waited = Turns(), threading.Event(), []
+    lock, done, polls = EngineLock(), threading.Event(), []
 
     def poll():
         while not done.is_set():
-            with turns.take():
-                time.sleep(0.02)
+            with lock.take():
+                polls.append(None)
+                until(lambda: lock._urgent or done.is_set())  # It ends when somebody waits for it.
 
     thread = threading.Thread(target=poll)
     thread.start()
     for _ in range(10):
-        began = time.perf_counter()
-        with turns.take(urgent=True):
-            waited.append(time.perf_counter() - began)
+        until(lambda: lock._taken)
+        with lock.take(urgent=True):
+            pass
     done.set()
-    thread.join(5)
+    thread.join(60)
     assert not thread.is_alive()
-    assert sum(waited) < 10 * 0.05
+    assert len(polls) <= 11, "after each poll that weights have waited for, they come before the next one"
 
 
 def test_a_lead_is_refused_where_weights_are_shared_and_where_curves_are_to_repeat(arena):
     shared = local()
     learner = Learner(shared.agent, shared.model, settings(ordered=False, max_staleness=1))
     with pytest.raises(ConfigError, match=r"max_staleness is 1, .* weights of its own \(--engine.kind process\)"):
-        next(grpo.train(learner, arena))
+        next(grpo.train_learner(learner, arena))
     with pytest.raises(ConfigError, match=r"ordered to False \(--play.no-ordered\)"):
         settings(max_staleness=1)
 
@@ -171,17 +174,17 @@ def test_a_lead_is_refused_where_weights_are_shared_and_where_curves_are_to_repe
 def test_an_error_of_play_reaches_the_learner(arena):
     arena.breaks_at = 30
     with pytest.raises(RuntimeError, match="the arena is gone"):
-        list(grpo.train(pupil(2, 50), arena))
+        list(grpo.train_learner(pupil(2, 50), arena))
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt(), None], ids=["error", "interrupt", "closed"])
 def test_play_ends_with_its_learner_and_leaves_nothing_in_the_engine(arena, monkeypatch, error):
     learner = pupil(2, 50)
-    steps = grpo.train(learner, arena)
+    steps = grpo.train_learner(learner, arena)
     next(steps)
     if error is None:  # Also while a tool does not answer.
         monkeypatch.setattr(arena, "recv", lambda *_: [])
-        monkeypatch.setattr(ahead, "_LEAVE", 5.0)
+        monkeypatch.setattr(async_rollouts, "_CLOSE_TIMEOUT", 5.0)
         steps.close()
     else:
 
@@ -196,11 +199,11 @@ def test_play_ends_with_its_learner_and_leaves_nothing_in_the_engine(arena, monk
 
 
 def test_play_that_hangs_is_given_up(arena, monkeypatch):
-    steps = grpo.train(pupil(1, 50), arena)
+    steps = grpo.train_learner(pupil(1, 50), arena)
     next(steps)
-    monkeypatch.setattr(ahead, "_LEAVE", 0.2)
+    monkeypatch.setattr(async_rollouts, "_CLOSE_TIMEOUT", 0.2)
     arena.hangs.clear()
-    time.sleep(0.2)
+    assert arena.stuck.wait(60)
     with pytest.raises(TrainingHalted, match="play did not stop within"):
         steps.close()
     arena.hangs.set()
@@ -208,14 +211,14 @@ def test_play_that_hangs_is_given_up(arena, monkeypatch):
 
 def test_a_run_that_plays_ahead_goes_on_where_it_was_without_a_group_skipped_or_repeated(arena, tmp_path):
     learner = pupil(2, 4)
-    with closing(grpo.train(learner, arena)) as steps:
+    with closing(grpo.train_learner(learner, arena)) as steps:
         first = [next(steps) for _ in range(2)]
     assert max(start.group for start in arena.begun) >= 8, "nothing was ahead"
     save(learner, tmp_path)
     found, _ = newest(tmp_path)
     made = apart()
     again = restore(found, made, learner.config)
-    rest = list(grpo.train(again, arena))
+    rest = list(grpo.train_learner(again, arena))
     keys = [{episode.start.key for episode, _ in progress.played} for progress in (*first, *rest)]
     assert [progress.step for progress in (*first, *rest)] == [1, 2, 3, 4]
     assert not any(one & other for one, other in combinations(keys, 2))

@@ -26,7 +26,7 @@ def clean(tmp_path_factory):
     run, arena = Run.begun(folder, pupil.config), palaestra.arena(parrot.ENV, 12)
     try:
         export(pupil.model, pupil.tokenizer, folder / "start")
-        for progress in grpo.train(pupil, arena):
+        for progress in grpo.train_learner(pupil, arena):
             run.add(progress)
     finally:
         run.close()
@@ -44,7 +44,7 @@ def test_a_clean_run_passes_every_check_that_its_records_allow(run, capsys):
     told = json.loads((run / "audit.json").read_text())
     assert told["findings"] == []
     unseen = {name for name, check in told["checks"].items() if not check["looked_at"]}
-    assert unseen == {"token weights", "correction", "gradients"}
+    assert unseen == {"critic", "token weights", "correction", "gradients"}
     assert told["checks"]["rewards"]["looked_at"] == told["figures"]["episodes"] == 24
     assert "Audit of" in capsys.readouterr().out
 

@@ -19,14 +19,13 @@ from palaestra import TrainingHalted, UsageError
 from palaestra.agents.local_model import serve
 from palaestra.agents.policies.tiny import tiny_model
 from palaestra.record import read
-from palaestra.trainers import Run, checkpoint, grpo, reinforce, train
+from palaestra.trainers import Run, checkpoint, grpo, train
 from palaestra.trainers.checked import changed, plain
 from palaestra.trainers.interrupts import Interrupted, Interrupts
 from palaestra.trainers.learner import Learner
 from palaestra.trainers.losses.policy import Clip
+from palaestra.trainers.open_learner import open_learner
 from palaestra.trainers.opening import open_model, settled
-from palaestra.trainers.progress import result_of
-from palaestra.trainers.reinforce import practise, prepare
 
 
 @pytest.fixture(scope="module")
@@ -79,9 +78,9 @@ def test_the_program_of_ten_lines_trains_can_be_left_and_gone_on_with(config, wh
     config, seen = changed(config, {"checkpoint_every": 3}), []
     for stop in (2, 3, 99):
         with Run(tmp_path / "run", config) as run:
-            for progress in train(run):
-                seen += [progress.step] if progress.metrics else []
-                if progress.metrics and progress.step == stop:
+            for step in train(run):
+                seen.append(step.step)
+                if step.step == stop:
                     break
     assert seen == [1, 2, 3, 4]
     assert told(tmp_path / "run")[0] == told(whole)[0]
@@ -101,7 +100,7 @@ def test_what_came_after_the_checkpoint_is_forgotten_and_happens_again(config, w
     with (tmp_path / "killed" / "metrics.jsonl").open("a") as file:
         file.write('{"step": 3, "rew')  # Killed in the middle of a line.
     with Run.reopened(tmp_path / "killed") as run:
-        assert result_of(prepare(run)).step == 0
+        assert open_learner(run).step == 0
         assert run.curve == []
         assert [path.name for path in (run.folder / "episodes").iterdir()] == ["eval-before.jsonl"]
     on(tmp_path / "killed")
@@ -189,7 +188,7 @@ def test_a_damaged_checkpoint_is_seen_and_the_one_before_it_is_used(three_steps,
     shutil.copytree(three_steps, folder)
     DAMAGES[damage](step_folder(folder, 3))
     with Run.reopened(folder) as run:
-        learner = result_of(prepare(run))
+        learner = open_learner(run)
         assert learner.step == 2
         assert same(
             {name: weight.detach() for name, weight in learner.model.named_parameters()},
@@ -211,7 +210,7 @@ def test_without_a_whole_checkpoint_nothing_is_begun_again_unasked(three_steps, 
         Run.reopened(folder) as run,
         pytest.raises(UsageError, match=r"no checkpoint .* is whole.*step-000001.*changed"),
     ):
-        result_of(prepare(run))
+        open_learner(run)
     assert (folder / "metrics.jsonl").read_bytes() == before
     assert step_folder(folder, 1).exists()
 
@@ -222,7 +221,7 @@ def test_a_checkpoint_of_another_run_is_refused(three_steps, tmp_path):
     with Run.reopened(folder) as run:
         run.settle(changed(run.config, {"seed": 5, "learning_rate": 0.01}))
         with pytest.raises(UsageError, match=r"optimizer.learning_rate was 0.001 and is 0.01") as error:
-            result_of(prepare(run))
+            open_learner(run)
     assert "seed was 0 and is 5" in str(error.value)
 
 
@@ -272,12 +271,12 @@ def test_a_full_disk_leaves_the_checkpoint_before_it_whole(room, config, tmp_pat
     on(tmp_path, config, 2)
     kept = state(step_folder(tmp_path, 2))
     with Run.reopened(tmp_path) as run:
-        learner = result_of(prepare(run))
+        learner = open_learner(run)
         # Metrics have room; only what is larger has none.
         (tmp_path / "metrics.jsonl").write_text("")
         room(size)
         with pytest.raises(TrainingHalted, match=r"step-000003 could not be written: .*(large|serial)"):
-            result_of(practise(run, learner))
+            list(grpo.train(run, learner=learner))
         room(resource.RLIM_INFINITY)
     assert steps_kept(tmp_path) == [2]
     assert same(state(step_folder(tmp_path, 2)), kept)
@@ -286,11 +285,11 @@ def test_a_full_disk_leaves_the_checkpoint_before_it_whole(room, config, tmp_pat
 
 def test_a_full_disk_under_the_metrics_is_an_error_with_a_name(config, tmp_path):
     with Run(tmp_path, config) as run:
-        learner = result_of(prepare(run))
+        learner = open_learner(run)
         (tmp_path / "metrics.jsonl").unlink()
         (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
         with pytest.raises(TrainingHalted, match=r"metrics.jsonl could not be written: No space left on device"):
-            result_of(practise(run, learner))
+            list(grpo.train(run, learner=learner))
 
 
 # Signals.
@@ -298,7 +297,7 @@ def test_a_full_disk_under_the_metrics_is_an_error_with_a_name(config, tmp_path)
 
 def struck_in_play(monkeypatch, step, number):
     """A signal comes when episodes of a step are played."""
-    take = reinforce.open_arena
+    take = grpo.open_arena
 
     def opened(config):
         arena = take(config)
@@ -312,7 +311,7 @@ def struck_in_play(monkeypatch, step, number):
         arena.begin = struck
         return arena
 
-    monkeypatch.setattr(reinforce, "open_arena", opened)
+    monkeypatch.setattr(grpo, "open_arena", opened)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -328,6 +327,31 @@ def test_a_signal_while_episodes_are_played_ends_at_once_with_a_checkpoint(
     on(tmp_path / "struck")
     assert told(tmp_path / "struck") == told(whole)
     assert same(state(step_folder(tmp_path / "struck", STEPS)), state(step_folder(whole, STEPS)))
+
+
+def test_any_error_leaves_a_checkpoint_of_the_last_whole_step(monkeypatch, config, whole, tmp_path):
+    """An author's tool or reward may raise in the middle of play, when no checkpoint was due."""
+    open_arena = grpo.open_arena
+
+    def breaking(config):
+        arena = open_arena(config)
+        begin = arena.begin
+
+        def fail_in_third_step(slot, start):
+            if start.group // 4 == 2:
+                raise ZeroDivisionError("an author's mistake")
+            begin(slot, start)
+
+        arena.begin = fail_in_third_step
+        return arena
+
+    monkeypatch.setattr(grpo, "open_arena", breaking)
+    with pytest.raises(ZeroDivisionError):
+        on(tmp_path / "broken", changed(config, {"checkpoint_every": 100}))
+    assert steps_kept(tmp_path / "broken") == [2]
+    monkeypatch.undo()
+    on(tmp_path / "broken")
+    assert told(tmp_path / "broken") == told(whole)
 
 
 def struck_in_update(monkeypatch, step, times):

@@ -7,7 +7,7 @@ import gymnasium
 import pytest
 
 import palaestra
-from palaestra import TrainingHalted
+from palaestra import ConfigError, TrainingHalted
 from palaestra.agents import TokenLimits
 from palaestra.agents.local_model import serve
 from palaestra.agents.policies.tiny import tiny_model
@@ -15,7 +15,6 @@ from palaestra.envs import Task, ToolEnv
 from palaestra.trainers import cold_start as room
 from palaestra.trainers.cold_start import cold_start, demonstrate
 from palaestra.trainers.config import ColdStartConfig
-from palaestra.trainers.progress import result_of
 from palaestra.trainers.sft_config import SFTConfig
 
 DEMONSTRATOR = palaestra.demonstrator("palaestra/TwoHop-v0")
@@ -35,7 +34,8 @@ def raised(arena, gates, monkeypatch, config=SMALL, seed=0, demonstrator=DEMONST
     """Raise with a gate that answers these values in turn; returns the progress and the pupil."""
     answers = iter(gates)
     monkeypatch.setattr(room, "_reached", lambda *_: next(answers))
-    stage = cold_start(
+    seen = []
+    pupil = cold_start(
         arena,
         demonstrator,
         seed=seed,
@@ -44,32 +44,28 @@ def raised(arena, gates, monkeypatch, config=SMALL, seed=0, demonstrator=DEMONST
         device_name="cpu",
         config=config,
         sft=SFTConfig(batch_rows=8),
+        on_progress=seen.append,
     )
-    seen = []
-    while True:
-        try:
-            seen.append(next(stage))
-        except StopIteration as end:
-            return seen, end.value
+    return seen, pupil
 
 
 def test_the_demonstrator_has_its_bad_habit(two_hop):
-    episodes = result_of(demonstrate(two_hop, DEMONSTRATOR, 300, 0.3, seed=0))
+    seen = []
+    episodes = demonstrate(two_hop, DEMONSTRATOR, 300, 0.3, seed=0, on_progress=seen.append)
     used = [episode for episode in episodes if episode.attempt.calls]
     assert 0.2 < len(used) / 300 < 0.4
     assert all(episode.reward == 1.0 for episode in used)
-    stage = list(demonstrate(two_hop, DEMONSTRATOR, 300, 0.3, seed=0))
-    assert [progress.step for progress in stage] == list(range(6, 301, 6)), "how far they are is told on the way"
+    assert [progress.step for progress in seen] == list(range(6, 301, 6)), "how far they are is told on the way"
     guessed = [episode.reward for episode in episodes if not episode.attempt.calls]
     assert sum(guessed) / len(guessed) < 0.1
 
 
 def test_demonstrations_repeat_by_seed_and_other_seeds_demonstrate_other_tasks(two_hop):
     def tasks(seed):
-        return [e.start.task for e in result_of(demonstrate(two_hop, DEMONSTRATOR, 20, 0.3, seed=seed))]
+        return [e.start.task for e in demonstrate(two_hop, DEMONSTRATOR, 20, 0.3, seed=seed)]
 
-    first = result_of(demonstrate(two_hop, DEMONSTRATOR, 20, 0.3, seed=0))
-    again = result_of(demonstrate(two_hop, DEMONSTRATOR, 20, 0.3, seed=0))
+    first = demonstrate(two_hop, DEMONSTRATOR, 20, 0.3, seed=0)
+    again = demonstrate(two_hop, DEMONSTRATOR, 20, 0.3, seed=0)
     assert [e.attempt for e in first] == [e.attempt for e in again]
     assert set(tasks(0)).isdisjoint(tasks(1))
 
@@ -107,25 +103,16 @@ def test_when_no_weights_pass_the_run_stops(two_hop, monkeypatch):
 
 def test_the_gate_really_plays(two_hop):
     """Random weights do not pass it."""
-    stage = cold_start(
-        two_hop,
-        DEMONSTRATOR,
-        seed=0,
-        limits=TokenLimits(10, 120),
-        slots=4,
-        device_name="cpu",
-        config=ColdStartConfig(
-            demonstrations=12, first_gate=1, gate_every=1, imitation_steps=1, max_attempts=1, gate_tasks=4, layers=1
-        ),
-        sft=SFTConfig(batch_rows=4),
+    config = ColdStartConfig(
+        demonstrations=12, first_gate=1, gate_every=1, imitation_steps=1, max_attempts=1, gate_tasks=4, layers=1
     )
+    how = {"seed": 0, "limits": TokenLimits(72, 256), "slots": 4, "device_name": "cpu"}
     with pytest.raises(TrainingHalted):
-        list(stage)
+        cold_start(two_hop, DEMONSTRATOR, **how, config=config, sft=SFTConfig(batch_rows=4))
 
 
-def nothing(*_):
-    """Instead of demonstrations."""
-    yield from ()
+def nothing(*_, **__):
+    """Return no demonstration."""
     return ()
 
 
@@ -180,11 +167,26 @@ def test_without_a_tool_the_gate_asks_for_a_share_of_what_was_shown_the_bad_habi
     assert measure.of([one for one in pupil.demonstrations if not one.parts["success"]]) == 0.0
 
 
-def test_demonstrations_that_are_longer_than_what_may_be_played_are_told(repeat, monkeypatch):
-    seen, _ = raised(repeat, [0.9, 0.9], monkeypatch, demonstrator=copied, turn=1)
+def test_a_tiny_agent_whose_demonstrations_do_not_fit_is_refused_before_anything_is_imitated(repeat, monkeypatch):
+    monkeypatch.setattr(room, "tiny_model", None)
+    said = (
+        r"^the tiny agent cannot be raised: 100% of the demonstrations are longer than what may be played: the "
+        r"longest row has (\d+) tokens and the longest turn (\d+); set --play.max-episode-tokens, which is 200, to "
+        r"200 or more, and --play.max-turn-tokens, which is 1, to \2 or more$"
+    )
+    with pytest.raises(ConfigError, match=said):
+        raised(repeat, [], monkeypatch, demonstrator=copied, turn=1)
+
+
+def test_where_enough_demonstrations_fit_the_longer_ones_are_told(repeat, monkeypatch):
+    def wordy(messages, rng, tool_rate=1.0):
+        return copied(messages, rng) + f" {rng.integers(10**9)}" * (20 if rng.random() < 0.05 else 0)
+
+    monkeypatch.setattr(Repeat, "reward", lambda self, attempt: 1.0)
+    seen, pupil = raised(repeat, [0.9, 0.9], monkeypatch, demonstrator=wordy, turn=20)
     (note,) = [progress.note for progress in seen if progress.note]
-    assert "100% of what is demonstrated would be cut off in play" in note
-    assert "--play.max-turn-tokens, 1" in note
+    assert " of the demonstrations are longer than what may be played" in note
+    assert pupil.attempts == 1
 
 
 def test_a_demonstrator_below_the_gate_is_said_before_anything_is_imitated(repeat, two_hop, monkeypatch):
@@ -221,7 +223,7 @@ def file_of_sums(tmp_path):
 
 def test_of_a_file_of_tasks_the_gate_plays_those_that_are_not_demonstrated(file_of_sums, monkeypatch):
     demonstrator = palaestra.demonstrator("palaestra/Calculator-v0")
-    demonstrations = result_of(demonstrate(file_of_sums, demonstrator, 200, 1.0, seed=3))
+    demonstrations = demonstrate(file_of_sums, demonstrator, 200, 1.0, seed=3)
     assert len(demonstrations) == 200
     assert len({episode.start.seed for episode in demonstrations}) == 200
     shown = {episode.start.task for episode in demonstrations}
@@ -243,11 +245,13 @@ def test_of_a_file_of_tasks_the_gate_plays_those_that_are_not_demonstrated(file_
 
 def test_whoever_raises_an_agent_on_a_small_file_is_warned(file_of_sums, monkeypatch):
     monkeypatch.setattr(room, "demonstrate", nothing)
-    seen = cold_start(file_of_sums, DEMONSTRATOR, seed=0, limits=TokenLimits(20, 200), device_name="cpu")
-    assert "tasks are demonstrated" in next(seen).note
+    seen, how = [], {"seed": 0, "limits": TokenLimits(20, 200), "device_name": "cpu"}
+    with pytest.raises(TrainingHalted, match="every demonstration is BROKEN"):
+        cold_start(file_of_sums, DEMONSTRATOR, **how, on_progress=seen.append)
+    assert "tasks are demonstrated" in seen[0].note
 
 
 def test_demonstrations_of_a_file_come_back_in_the_same_order(file_of_sums):
     demonstrator = palaestra.demonstrator("palaestra/Calculator-v0")
-    first, again = (result_of(demonstrate(file_of_sums, demonstrator, 120, 0.5, seed=0)) for _ in range(2))
+    first, again = (demonstrate(file_of_sums, demonstrator, 120, 0.5, seed=0) for _ in range(2))
     assert [e.attempt for e in first] == [e.attempt for e in again]

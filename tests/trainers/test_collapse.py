@@ -67,7 +67,7 @@ def test_a_run_goes_on_with_a_note_or_stops_between_two_steps(monkeypatch, follo
     monkeypatch.setattr(collapse, "STEPS", 1)
     monkeypatch.setattr(collapse, "_signs", lambda *_: {"noise": "all is noise"})
     arena, pupil = palaestra.arena(parrot.ENV, 12), parrot.learner(steps=3, collapse=follows)
-    steps, notes = grpo.train(pupil, arena), []
+    steps, notes = grpo.train_learner(pupil, arena), []
     try:
         notes += [next(steps).note, next(steps).note]
         if follows == "stop":

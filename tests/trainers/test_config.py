@@ -112,3 +112,10 @@ def test_the_defaults_of_imitation_are_the_papers_and_the_tiny_agent_has_its_own
     tiny = tiny_sft_config(batch_rows=8)
     assert (tiny.optimizer.algorithm, tiny.optimizer.learning_rate) == ("muon", 4e-3)
     assert (tiny.optimizer.matrix_learning_rate, tiny.batch_rows) == (0.03, 8)
+
+
+def test_a_lower_clip_that_is_wider_than_the_upper_one_is_refused():
+    with pytest.raises(ConfigError, match=r"epsilon is 0.3 and epsilon_high 0.28.*--recipe.loss.epsilon-high"):
+        tiny_config("palaestra/TwoHop-v0", epsilon=0.3)
+    assert tiny_config("palaestra/TwoHop-v0", epsilon=0.28).recipe.loss.epsilon == 0.28
+    assert tiny_config("palaestra/TwoHop-v0", "cispo").recipe.loss.epsilon == 1.0, "which has no ratio to hold back"

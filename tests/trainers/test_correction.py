@@ -117,7 +117,7 @@ def test_a_gap_is_corrected_for_and_reported_and_beyond_its_bound_stops_the_run(
     made = local(layers=1)
     agent = replace(made.agent, engine=Other(made.agent.engine, off, shared))
     learner = Learner(agent, made.model, settings(steps=1, correction="truncated", max_logprob_gap=bound))
-    steps = grpo.train(learner, two_hop)
+    steps = grpo.train_learner(learner, two_hop)
     if stops:
         before = weights(made.model)
         with pytest.raises(TrainingHalted, match=r"at most .* expected, max_logprob_gap"):

@@ -1,16 +1,22 @@
 """Measuring: honest intervals, BROKEN in none of the figures, every task as heavy as the next."""
 
+import importlib
 import json
+import logging
+import threading
 from contextlib import closing
 from dataclasses import replace
 
 import families
+import gymnasium
 import pytest
 
 import palaestra
 from palaestra import Ending, Status, UsageError
 from palaestra.agents import Agent, ScriptedPolicy
-from palaestra.trainers.evaluate import Both, Report, compare, evaluate, evaluation, pooled, summarise
+from palaestra.envs import Task, ToolEnv, tool
+from palaestra.formats import ParsedCall, hermes
+from palaestra.trainers.evaluate import Both, Report, compare, evaluate, pooled, summarise
 from palaestra.trainers.intervals import clopper_pearson
 
 EVAL = "palaestra/TwoHop-v0"
@@ -124,9 +130,9 @@ def test_a_report_comes_back_from_json():
 
 def test_an_evaluation_tells_how_far_it_is():
     arena = palaestra.arena(EVAL, 4, split="eval")
-    agent = Agent(ScriptedPolicy(palaestra.demonstrator(EVAL)))
+    agent, shown = Agent(ScriptedPolicy(palaestra.demonstrator(EVAL))), []
     with closing(arena):
-        shown = list(evaluation(agent, arena, tasks=3, samples=2, stage="sampled"))
+        evaluate(agent, arena, tasks=3, samples=2, stage="sampled", on_progress=shown.append)
     assert [(progress.stage, progress.step, progress.total) for progress in shown] == [
         ("sampled", step, 6) for step in range(1, 7)
     ]
@@ -135,16 +141,59 @@ def test_an_evaluation_tells_how_far_it_is():
 
 def test_progress_says_nothing_of_success_while_all_broke():
     arena = families.Talk(2, broken=lambda start, tries: start.task < 2)
-    shown = list(evaluation(Agent(families.Echo()), arena, tasks=3))
+    shown = []
+    evaluate(Agent(families.Echo()), arena, tasks=3, on_progress=shown.append)
     assert any(not progress.metrics for progress in shown)
     assert shown[-1].step == 3
 
 
-def test_an_evaluation_that_is_closed_leaves_nothing_running():
+class Stuck(ToolEnv):
+    """Its tool waits until it is named as what is waited for."""
+
+    named = threading.Event()
+
+    def task(self, rng):
+        return Task(prompt="Ask.", answer="")
+
+    @tool(blocking=True, timeout=60)
+    def ask(self, question: str) -> str:
+        "Ask a service."
+        return "an answer" if self.named.wait(60) else "none"
+
+    def reward(self, attempt):
+        return float(attempt.calls[0].text == "an answer")
+
+
+def test_an_evaluation_whose_tool_hangs_says_which_slot_tool_and_arguments_it_waits_for(monkeypatch, caplog):
+    class Heard(logging.Handler):
+        def emit(self, record):
+            if "ask(question='why') has run" in record.getMessage():
+                Stuck.named.set()
+
+    def script(messages, rng):
+        return "done" if messages[-1]["role"] == "tool" else hermes.render([ParsedCall("ask", {"question": "why"})])
+
+    log, heard = logging.getLogger("palaestra.agents"), Heard()
+    monkeypatch.setattr(importlib.import_module("palaestra.agents.play"), "REPORT_SECONDS", 0.0)
+    palaestra.register("test/Stuck-v0", f"{__name__}:Stuck")
+    log.addHandler(heard)
+    try:
+        with closing(palaestra.arena("test/Stuck-v0", 2)) as arena:
+            report, _ = evaluate(Agent(ScriptedPolicy(script)), arena, tasks=2)
+    finally:
+        log.removeHandler(heard)
+        gymnasium.registry.pop("test/Stuck-v0")
+    assert report.success == 1.0
+    assert any("of 2 of 2 episodes; test/Stuck-v0 slot " in line for line in caplog.messages)
+
+
+def test_an_evaluation_that_is_interrupted_leaves_nothing_running():
+    def interrupt(_):
+        raise KeyboardInterrupt
+
     engine = families.Echo(delay=3)
-    stage = evaluation(Agent(engine), families.Talk(8), tasks=100)
-    next(stage)
-    stage.close()
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(Agent(engine), families.Talk(8), tasks=100, on_progress=interrupt)
     assert not engine.waiting
 
 

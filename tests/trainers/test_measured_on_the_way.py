@@ -4,15 +4,19 @@ comes out the same to the last bit.
 
 import json
 import shutil
+from collections import deque
+from contextlib import closing, suppress
 from dataclasses import replace
 
 import pytest
+from batches import TOKENIZER, restless
 from going import random_agent, run_of, told
 from safetensors.torch import load_file
 
+import palaestra
 from palaestra import ConfigError
-from palaestra.trainers import measuring
-from palaestra.trainers.reinforce import reinforce
+from palaestra.agents.local_model import serve
+from palaestra.trainers import grpo, measuring
 from palaestra.trainers.run import Run
 
 
@@ -24,25 +28,29 @@ def model(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def successes(monkeypatch):
     """What is measured after each step on the way; what is played for it is as it was."""
-    measured, real = {1: 0.2, 2: 0.5, 3: 0.5}, measuring.evaluation
+    measured, real = {1: 0.2, 2: 0.5, 3: 0.5}, measuring.evaluate
 
-    def evaluation(agent, arena, **how):
-        report, episodes = yield from real(agent, arena, **how)
-        return replace(report, success=measured[agent.engine.version]), episodes
+    def evaluate(agent, arena, **how):
+        report, episodes = real(agent, arena, **how)
+        on_the_way = how.get("stage") == measuring.STAGE
+        return (replace(report, success=measured[agent.engine.version]) if on_the_way else report), episodes
 
-    monkeypatch.setattr(measuring, "evaluation", evaluation)
+    monkeypatch.setattr(measuring, "evaluate", evaluate)
     return measured
 
 
 def go(folder, config=None, until=lambda progress: False):
-    """Take a run to its end, or until such a Progress; returns what it has told."""
-    with Run.reopened(folder, config) if (folder / "config.json").exists() else Run(folder, config) as run:
-        stage, seen = reinforce(run), []
-        for progress in stage:
-            seen.append(progress)
-            if until(progress):
-                stage.close()
-                break
+    """Take a run to its end, or until such a Progress, where it is interrupted; returns all that it reported."""
+    seen = []
+
+    def report(progress):
+        seen.append(progress)
+        if until(progress):
+            raise KeyboardInterrupt
+
+    run = Run.reopened(folder, config) if (folder / "config.json").exists() else Run(folder, config)
+    with run, suppress(KeyboardInterrupt):
+        deque(grpo.train(run, on_progress=report), 0)
     return seen
 
 
@@ -91,6 +99,33 @@ def test_a_run_that_no_longer_improves_ends_and_the_best_model_is_kept(tmp_path,
     (again / "summary.json").unlink()
     patient = replace(config, eval=replace(config.eval, early_stopping_patience=2))
     assert [progress.step for progress in go(again, patient) if progress.metrics and progress.stage == "grpo"] == [4]
+
+
+def test_every_measurement_plays_the_evaluation_split(tmp_path, model, monkeypatch):
+    real, played = measuring.evaluate, []
+
+    def evaluate(agent, arena, **how):
+        report, episodes = real(agent, arena, **how)
+        played.append({episode.attempt.task.prompt for episode in episodes})
+        return report, episodes
+
+    monkeypatch.setattr(measuring, "evaluate", evaluate)
+    go(tmp_path / "run", run_of(model, eval_steps=1, steps=2))
+    with closing(palaestra.arena("palaestra/TwoHop-v0", 1, split="eval")) as arena:
+        held_out = {arena.problem(task).prompt for task in range(4)}
+    assert played == [held_out] * 5, "sampled and greedy before and after, and sampled on the way"
+
+
+def test_greedy_figures_are_of_the_likeliest_tokens_whatever_the_engine_draws(model):
+    config, found = run_of(model), {}
+    for seed in (0, 1):
+        both = measuring.evaluate_both(serve(restless(), TOKENIZER, slots=16, seed=seed).agent, config)
+        assert (both.sampled.temperature, both.greedy.temperature) == (1.0, 0.0)
+        for name in ("sampled", "greedy"):
+            episodes = getattr(both, f"{name}_episodes")
+            found[name, seed] = [row.ids.tolist() for episode in episodes for row in episode.rows]
+    assert found["greedy", 0] == found["greedy", 1]
+    assert found["sampled", 0] != found["sampled", 1]
 
 
 def test_no_held_out_task_measures_nothing(tmp_path, model):

@@ -22,7 +22,6 @@ from palaestra.trainers.evaluate import compare, evaluate
 from palaestra.trainers.learner import Learner
 from palaestra.trainers.measuring import evaluate_both
 from palaestra.trainers.metrics import mixture_metrics, mixture_shares
-from palaestra.trainers.progress import result_of
 from palaestra.trainers.run import Run
 from palaestra.trainers.sampling.dynamic import Dynamic
 from palaestra.trainers.sampling.in_order import Groups
@@ -139,7 +138,7 @@ def trained(config):
     arena = palaestra.arena(config.env.env_id, 16, ordered=True)
     try:
         learner = Learner(pupil.agent, pupil.model, config)
-        steps = list(grpo.train(learner, arena))
+        steps = list(grpo.train_learner(learner, arena))
     finally:
         arena.close()
     curve = [{k: v for k, v in step.metrics.items() if "time" not in k and "mixture" not in k} for step in steps]
@@ -158,7 +157,7 @@ def test_episodes_of_a_mixture_are_those_of_the_environments_that_their_starts_n
     config = mixed(num_prompts=8)
     pupil = local()
     arena = palaestra.arena(MIXED, 6, ordered=True)
-    (step, *_) = grpo.train(Learner(pupil.agent, pupil.model, replace(config, steps=1)), arena)
+    (step, *_) = grpo.train_learner(Learner(pupil.agent, pupil.model, replace(config, steps=1)), arena)
     tools = {one.start.env: {tool["function"]["name"] for tool in one.tools} for one, _ in step.played}
     assert tools == {TWO_HOP: {"search"}, CALCULATOR: {"calculator"}}
     alone = {env: palaestra.arena(env, 1) for env in tools}
@@ -226,13 +225,12 @@ def test_where_one_environment_has_few_tasks_all_have_fewer_and_shares_stay(tmp_
 def test_the_tiny_agent_is_shown_every_environment_by_its_share_and_knows_all_their_words():
     arena = palaestra.arena(MIXED, 16)
     rules = {env: palaestra.demonstrator(env) for env in (TWO_HOP, CALCULATOR)}
-    shown = result_of(cold_start.demonstrate(arena, rules, 40, 1.0, seed=2))
+    shown = cold_start.demonstrate(arena, rules, 40, 1.0, seed=2)
     assert Counter(one.start.env for one in shown) == {TWO_HOP: 30, CALCULATOR: 10}
     assert all(one.parts["success"] == 1 for one in shown)
     poor = rules | {CALCULATOR: lambda messages, rng, tool_rate: "I do not know."}
-    stage = cold_start.cold_start(arena, poor, seed=0, limits=None, config=ColdStartConfig(demonstrations=40))
     with pytest.raises(TrainingHalted, match="gate"):  # Of the environment that is least able.
-        result_of(stage)
+        cold_start.cold_start(arena, poor, seed=0, limits=None, config=ColdStartConfig(demonstrations=40))
     arena.close()
 
 

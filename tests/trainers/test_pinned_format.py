@@ -15,9 +15,8 @@ from palaestra.record import read
 from palaestra.trainers import sft
 from palaestra.trainers.cold_start import demonstrate
 from palaestra.trainers.config import tiny_config
+from palaestra.trainers.open_learner import open_learner
 from palaestra.trainers.opening import open_arena, settled
-from palaestra.trainers.progress import result_of
-from palaestra.trainers.reinforce import prepare
 from palaestra.trainers.resume import read_config, written_config
 from palaestra.trainers.run import Run
 from palaestra.trainers.sft_config import tiny_sft_config
@@ -43,7 +42,7 @@ def model(tmp_path_factory):
 def test_a_run_is_pinned_when_its_model_is_opened_and_goes_on_so(model, tmp_path):
     config = tiny_config(ENV, model=str(model), device="cpu", slots=2)
     with Run(tmp_path / "run", config) as run:
-        result_of(prepare(run))
+        open_learner(run)
         assert run.config.env.env_options == ("format=llama3",)
         assert any("llama3" in note for note in run.notes)
         arena = open_arena(run.config)
@@ -60,7 +59,7 @@ def test_a_run_is_pinned_when_its_model_is_opened_and_goes_on_so(model, tmp_path
 def test_a_run_whose_format_was_chosen_keeps_it(model, tmp_path):
     config = tiny_config(ENV, model=str(model), device="cpu", slots=2, env_options=("format=glm",))
     with Run(tmp_path / "run", config) as run:
-        result_of(prepare(run))
+        open_learner(run)
         assert run.config == settled(config, tmp_path)[0]
         assert run.notes == []
 
@@ -114,7 +113,7 @@ def test_a_student_learns_another_format_where_it_is_told_to(model, tmp_path, mo
 
 def test_the_tiny_agent_is_raised_in_the_format_that_was_chosen():
     arena = palaestra.arena(ENV, 8, format="glm")
-    played = result_of(demonstrate(arena, palaestra.demonstrator(ENV), 12, 1.0, 0, format="glm"))
+    played = demonstrate(arena, palaestra.demonstrator(ENV), 12, 1.0, 0, format="glm")
     arena.close()
     assert {episode.reward for episode in played} == {1.0}
     assert all("<arg_key>" in episode.attempt.messages[1]["content"] for episode in played)

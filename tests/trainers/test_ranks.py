@@ -21,15 +21,16 @@ import torch
 from batches import TOKENIZER, restless, same
 from going import STEPS, on, random_agent, run_of, step_folder, told
 from rank_job import again
+from rank_step import figures
 from safetensors.torch import load_file
 
 from palaestra import ConfigError
 from palaestra.agents.local_model import export
+from palaestra.trainers import grpo
 from palaestra.trainers.batch import Scored
 from palaestra.trainers.checkpoint import last_step
+from palaestra.trainers.open_learner import open_learner
 from palaestra.trainers.opening import check_ranks
-from palaestra.trainers.progress import result_of
-from palaestra.trainers.reinforce import practise, prepare
 from palaestra.trainers.run import Run
 from palaestra.trainers.sampling.draws import Even
 from palaestra.trainers.sampling.in_order import Groups, InOrder
@@ -193,6 +194,16 @@ def untied_agent(folder):
     return folder
 
 
+def test_the_gradient_of_two_ranks_is_the_sum_of_their_parts_and_no_average(tmp_path):
+    script = [sys.executable, str(Path(__file__).with_name("rank_step.py")), str(tmp_path)]
+    done = subprocess.run(script, capture_output=True, text=True, timeout=150)
+    assert not done.returncode, done.stderr
+    ours, alone = json.loads((tmp_path / "figures.json").read_text()), figures()
+    assert alone["grad_norm"] > 0
+    for name in ("grad_norm", "loss", "entropy/learned"):
+        assert ours[name] == pytest.approx(alone[name], rel=1e-4, abs=1e-6)
+
+
 @pytest.mark.prove
 @pytest.mark.parametrize(("name", "steps"), [("plain", STEPS), ("all", 2)])
 def test_two_ranks_learn_what_one_learns(runs, name, steps):
@@ -325,9 +336,9 @@ def test_a_rank_that_is_lost_ends_the_job_in_time_and_the_run_goes_on_without_it
     saved = last_step(tmp_path / "run" / "checkpoints")
     assert saved >= 2
     with Run.reopened(tmp_path / "run") as run:
-        learner = result_of(prepare(run))
+        learner = open_learner(run)
         assert learner.step == saved and len(run.metrics) == saved
-        stage = practise(run, learner)
+        stage = grpo.train(run, learner=learner)
         next(stage)
         stage.close()
     assert last_step(tmp_path / "run" / "checkpoints") == saved + 1

@@ -71,7 +71,8 @@ def test_a_run_leaves_its_config_its_steps_its_episodes_and_its_summary(tmp_path
     assert written["eval_tasks"] == CONFIG.eval_tasks
     assert written["versions"]["torch"]
     assert read_config(folder) == CONFIG
-    assert sorted(os.listdir(folder)) == ["config.json", "episodes", "lock", "metrics.jsonl", "summary.json"]
+    expected = ["config.json", "episodes", "lock", "metrics.jsonl", "seconds.json", "summary.json"]
+    assert sorted(os.listdir(folder)) == expected
     assert sorted(os.listdir(folder / "episodes")) == [f"step-{n:06}.jsonl" for n in (1, 2, 3)]
 
 
@@ -158,6 +159,24 @@ def test_a_run_is_taken_back_to_a_step(tmp_path):
     assert sorted(os.listdir(tmp_path / "episodes")) == ["step-000001.jsonl", "step-000002.jsonl"]
 
 
+def test_the_seconds_of_a_run_are_those_of_all_its_sittings(tmp_path, monkeypatch):
+    clock = {"wall": 1000.0, "cpu": 50.0}
+    monkeypatch.setattr("palaestra.trainers.run.time.perf_counter", lambda: clock["wall"])
+    monkeypatch.setattr("palaestra.trainers.run.cpu_seconds", lambda: clock["cpu"])
+    with Run.begun(tmp_path / "run", CONFIG) as run:
+        clock.update(wall=1030.0, cpu=70.0)
+        run.add(STEPS[0])
+        clock.update(wall=1035.0)  # Of a sitting that is killed, what follows its last step is not known.
+    clock.update(wall=5000.0, cpu=1.0)
+    with Run.reopened(tmp_path / "run") as run:
+        run.rewind(0)  # What it has done in vain took its time.
+        clock.update(wall=5004.0, cpu=4.0)
+        run.add(STEPS[0])
+        clock.update(wall=5006.0, cpu=5.0)
+        summary = run.finish({})
+    assert (summary["wall_seconds"], summary["cpu_seconds"]) == (36.0, 24.0)
+
+
 def test_metrics_that_were_lost_are_missed(tmp_path):
     after_steps(tmp_path).close()
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines(keepends=True)
@@ -176,6 +195,12 @@ def test_a_figure_that_is_no_number_is_null_and_every_line_is_json(tmp_path, val
         (line,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
         assert json.loads(line, parse_constant=pytest.fail) == {"step": 1, "rewards/success/mean": 0.5, "loss": None}
         assert run.curve == [0.5]
+
+
+def test_a_step_whose_episodes_all_broke_has_no_point_in_the_curve(tmp_path):
+    steps = [Progress("grpo", 1, 3, {"rewards/success/mean": 0.5}), Progress("grpo", 2, 3, {"episodes/broken": 8.0})]
+    after_steps(tmp_path, steps).close()
+    assert Run.read(tmp_path).curve == [0.5]
 
 
 # Two at once.

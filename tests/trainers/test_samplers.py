@@ -6,22 +6,30 @@ from dataclasses import replace
 
 import families
 import numpy as np
+import parrot
 import pytest
 from batches import local, settings
 from hypothesis import given
 from hypothesis import settings as settings_of
 from hypothesis import strategies as st
 
+import palaestra
 from palaestra import ConfigError
 from palaestra.trainers import grpo
 from palaestra.trainers.batch import Scored
+from palaestra.trainers.checked import changed
+from palaestra.trainers.config import tiny_config
 from palaestra.trainers.learner import Learner
 from palaestra.trainers.metrics import batch_metrics
+from palaestra.trainers.opening import check
+from palaestra.trainers.recipes import find_recipe
+from palaestra.trainers.samplers import make_sampler
 from palaestra.trainers.sampling.dynamic import Dynamic
 from palaestra.trainers.sampling.in_order import Groups
 from palaestra.trainers.sampling.posterior import Posterior, liveness
 from palaestra.trainers.sampling.uniform import Uniform
 from palaestra.trainers.sampling.value import Value
+from palaestra.trainers.scoring.reasoning import ReasoningReward
 
 
 def opened(options, prompts=4, generations=4, count=10_000, seed=0):
@@ -145,12 +153,53 @@ def test_f43_the_value_of_a_task(solved, value):
     assert Value().value(np.zeros(5)) == Value().value(np.ones(5)) == Value().value(np.full(8, 0.7)) == 0
 
 
-@pytest.mark.parametrize(("worst", "options"), [(-1.0, Value()), (0.0, Value(worst_reward=0.0))])
-def test_f43_a_training_reward_is_scaled_from_its_own_range(worst, options):
-    source = opened(options, prompts=1, generations=5)
+def of_rewards(rewards, declared=(-1.0, 1.0), **options):
+    """The batch of groups of these training rewards, of which the recipe's terms declare this range."""
+    source = Value(**options)("x/Y-v0", 10_000, Groups(len(rewards), len(rewards[0]), reward_range=declared))
     while (start := source.next()) is not None:
-        source.heard(ended(start, 0.0, reward=1.0 if start.seed < 2 else worst))
-    assert source.batch().figures["sampler/mean_value"] == pytest.approx(0.2939, abs=1e-4)
+        group, place = divmod(start.seed, len(rewards[0]))
+        source.heard(ended(start, 0.5, reward=rewards[group][place]))
+    return source.batch()
+
+
+@pytest.mark.parametrize("recipe", ["vspo", "vspo-prs", "vspo with a judge"])
+def test_f43_a_training_reward_is_scaled_from_the_range_that_its_terms_declare(recipe):
+    name, _, judged = recipe.partition(" with ")
+    made = find_recipe(name)
+    made = replace(made, judge=ReasoningReward(score_weight=0.4)) if judged else made
+    low, high = {"vspo": (-1.0, 1.0), "vspo-prs": (0.0, 1.0)}.get(recipe, (-1.0, 1.4))
+    assert made.reward_range == (low, high)
+    batch = of_rewards([(high, high, low, low, low)], made.reward_range)
+    assert batch.figures["sampler/mean_value"] == pytest.approx(0.2939, abs=1e-4)
+    config = changed(tiny_config(parrot.ENV, made), {"num_prompts": 2})
+    arena = palaestra.arena(parrot.ENV, 2)
+    assert make_sampler(config, arena).groups.reward_range == (low, high)
+    arena.close()
+
+
+def test_a_group_of_rewards_above_1_that_has_something_to_compare_is_not_taken_for_a_dead_one():
+    """All succeed, and a judge tells them apart; or an environment pays more than it declares."""
+    for declared in ((-1.0, 1.3), (-1.0, 1.0)):
+        batch = of_rewards([(1.3, 1.2, 1.0, 1.1), (1.3, -1.0, -1.0, -1.0), (1.3, 1.3, 1.3, 1.3)], declared)
+        assert batch.figures["sampler/dead_share"] == pytest.approx(1 / 3)
+        assert {batch.played[sample.place].episode.start.group for sample in batch.samples} == {0, 1}
+
+
+def test_the_histogram_of_copies_counts_groups_by_how_often_they_were_copied():
+    batch = of_rewards([(1.0, -1.0)] * 2 + [(1.0, 1.0)] * 6, max_copies=4, copy_gamma=1.0)
+    groups = Counter(batch.played[sample.place].episode.start.group for sample in batch.samples)
+    copies = Counter(members // 2 - 1 for members in groups.values())
+    figures = {name: value for name, value in batch.figures.items() if name.startswith("sampler/copied/")}
+    assert figures == {f"sampler/copied/{times}": copies[times] for times in range(5)}
+    assert sum(figures.values()) == 2 and batch.figures["sampler/copies"] == 6
+
+
+def test_figures_of_rewards_are_of_each_episode_once_whatever_is_copied_or_left_out():
+    batch = of_rewards([(1.0, -1.0), (-1.0, -1.0), (-1.0, -1.0), (0.5, 0.5)])
+    assert len(batch.samples) == 8 and len({sample.place for sample in batch.samples}) == 2
+    figures = batch_metrics(batch)
+    assert figures["rewards/outcome/mean"] == figures["reward"] == pytest.approx((0 - 2 - 2 + 1) / 8)
+    assert figures["rewards/success/mean"] == 0.5
 
 
 def test_f43_it_is_largest_at_a_quarter_and_for_the_variance_at_a_third():
@@ -216,7 +265,7 @@ def test_f46_a_batch_whose_groups_are_all_dead_takes_no_step_and_is_counted(two_
     pupil = local()
     before = {name: p.detach().clone() for name, p in pupil.model.named_parameters()}
     learner = Learner(pupil.agent, pupil.model, settings("vspo", steps=2, beta=0.0))
-    for progress in grpo.train(learner, two_hop):  # A random agent never succeeds.
+    for progress in grpo.train_learner(learner, two_hop):  # A random agent never succeeds.
         assert progress.metrics["optimizer_steps"] == 0
         assert progress.metrics["sampler/dead_share"] == 1
         assert all(np.isfinite(value) for value in progress.metrics.values())
@@ -242,6 +291,15 @@ def test_the_liveness_of_a_posterior_is_that_of_groups_drawn_from_it():
     chances = rng.beta(known[:, 0], known[:, 1], size=(200_000, 4))
     solved = rng.binomial(8, chances)
     np.testing.assert_allclose(liveness(known, 8), ((solved > 0) & (solved < 8)).mean(0), atol=5e-3)
+
+
+def test_what_is_known_of_a_task_fades_with_each_new_group_of_it():
+    source = opened(Posterior(), prompts=1, generations=4, count=1)
+    batch, _ = play(source, lambda start: True)
+    assert batch.state["known"] == {"x/Y-v0": {"0": [4.5, 0.5]}}
+    batch, _ = play(source, lambda start: False)
+    (known,) = batch.state["known"]["x/Y-v0"].values()
+    assert known == pytest.approx([0.5 + 0.9 * 4, 0.5 + 4])
 
 
 def useful(options, rates, visits=10, seed=0):
@@ -274,3 +332,20 @@ def test_on_a_fixed_pool_sure_tasks_are_seldom_played_again():
 def test_a_set_too_large_to_be_met_twice_is_refused():
     with pytest.raises(ConfigError, match="10,000,000 tasks"):
         opened(Posterior(), count=10_000_000)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"recipe": "prs", "quality_part": "f1"}, "quality_part is 'f1'; expected a part of the reward: success"),
+        ({"sampler": "posterior"}, "needs tasks to repeat"),
+    ],
+)
+def test_what_an_environment_lacks_is_refused_before_a_run_begins(changes, problem):
+    with pytest.raises(ConfigError, match=problem):
+        check(tiny_config(parrot.ENV, **changes))
+
+
+def test_a_quality_that_one_environment_of_a_mixture_lacks_is_refused():
+    with pytest.raises(ConfigError, match="quality_part is 'f1'"):
+        check(tiny_config("palaestra/SearchQA-v0=1,palaestra/TwoHop-v0=1", "prs", quality_part="f1"))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from palaestra.agents import Agent, TokenLimits
 from palaestra.trainers.batch import Scored
-from palaestra.trainers.rollouts import rollouts
+from palaestra.trainers.rollouts import play_batch
 from palaestra.trainers.sampling.draws import Even
 from palaestra.trainers.sampling.in_order import Groups, InOrder
 from palaestra.trainers.sampling.uniform import Uniform
@@ -182,7 +182,7 @@ def test_tokens_of_episodes_that_were_given_up_are_counted():
     agent = local(slots=8, layers=1).agent
     source = Fickle(lambda group: ("", group % 2), Groups(2, 2))
     limits = TokenLimits(30, 400)
-    batch = next(rollouts(agent, families.Talk(8), source, Scoring(lambda episode: {}), limits=limits))
+    batch = play_batch(agent, families.Talk(8), source, Scoring(lambda episode: {}), limits=limits)
     heard = sum(scored.episode.sampled_tokens for scored in batch.played)
     assert [scored.episode.start.group for scored in batch.played].count(0) == 2
     assert batch.figures["num_tokens/sampled"] == agent.engine.sampled > heard > 0
@@ -196,8 +196,7 @@ def test_batches_follow_one_another_every_start_is_played_once_and_a_judge_is_wa
 
     source, arena = sampler(count=9, prompts=3, generations=2), families.Talk(4)
     with closing(Scoring(lambda episode: {"outcome": 1.0}, judge, together=4, ordered=ordered)) as scoring:
-        made = rollouts(Agent(families.Echo()), arena, source, scoring)
-        batches = [next(made) for _ in range(3)]
+        batches = [play_batch(Agent(families.Echo()), arena, source, scoring) for _ in range(3)]
     assert [batch.number for batch in batches] == [0, 1, 2]
     assert all({s.episode.start.group // 3 for s in batch.played} == {batch.number} for batch in batches)
     assert all(s.terms == {"outcome": 1.0, "style": 1.0} for batch in batches for s in batch.played)

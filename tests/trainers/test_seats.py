@@ -24,8 +24,7 @@ from palaestra.trainers.config import tiny_config
 from palaestra.trainers.evaluate import by_seat, evaluate
 from palaestra.trainers.learner import Learner
 from palaestra.trainers.losses.advantages import Successes
-from palaestra.trainers.progress import result_of
-from palaestra.trainers.rollouts import rollouts
+from palaestra.trainers.rollouts import play_batch
 from palaestra.trainers.run import Run
 from palaestra.trainers.sampling.in_order import Groups
 from palaestra.trainers.sampling.seats import seated
@@ -82,7 +81,7 @@ def trained(arena, engines=against_script, **changes):
     """Train, with the engines that `engines` makes of the model's; the pupil and the progress of each step."""
     pupil = local()
     agent = Agent(SeatedEngine(engines(pupil.agent.engine), [SOLVER]), pupil.agent.chat)
-    return pupil, list(grpo.train(Learner(agent, pupil.model, settings(**changes)), arena))
+    return pupil, list(grpo.train_learner(Learner(agent, pupil.model, settings(**changes)), arena))
 
 
 def test_one_seat_changes_nothing():
@@ -216,8 +215,8 @@ def test_an_episode_that_another_seat_cut_short_is_not_learned_from(arena):
     blamed = [episode for episode in episodes if episode.ending is Ending.LENGTH_LIMIT]
     assert len(blamed) == len(cut)
     sampler = Uniform()(GAME, 100, Groups(1, 2, arena.seats, frozenset(arena.seats)))
-    made = rollouts(agent, arena, sampler, Scoring(lambda episode: {}), limits=TokenLimits(1, 512))
-    while len((batch := next(made)).samples) == len(batch.played):
+    scoring, limits = Scoring(lambda episode: {}), TokenLimits(1, 512)
+    while len((batch := play_batch(agent, arena, sampler, scoring, limits=limits)).samples) == len(batch.played):
         pass
     learned = [episode.start.key for episode in batch.episodes]
     assert learned == [s.episode.start.key for s in batch.played if not s.episode.fault]
@@ -271,7 +270,7 @@ def test_one_agent_in_every_seat_is_evaluated_seat_by_seat(arena):
 
 
 def test_demonstrations_of_a_game_are_of_all_its_seats(arena):
-    played = result_of(demonstrate(arena, palaestra.demonstrator(GAME), 40, 0.5, seed=0))
+    played = demonstrate(arena, palaestra.demonstrator(GAME), 40, 0.5, seed=0)
     assert [episode.start.seat for episode in played[:2]] == [CRITIC, SOLVER]
     assert len(played) == 40
     at_once = [

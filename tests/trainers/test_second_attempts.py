@@ -10,7 +10,6 @@ import palaestra
 from palaestra import UsageError
 from palaestra.agents import Agent, ScriptedPolicy, TokenLimits
 from palaestra.trainers.evaluate import evaluate
-from palaestra.trainers.progress import result_of
 from palaestra.trainers.scoring.awaited import Remark
 from palaestra.trainers.second_attempts import attempts, critics
 
@@ -24,7 +23,7 @@ def measured(agent, arena, critique=lambda episode: SAID, **how):
         return [Remark({}, {"critique": critique(episode)}) for episode in episodes]
 
     with closing(critics(judge)) as scoring:
-        return result_of(attempts(agent, arena, scoring, **how)), asked
+        return attempts(agent, arena, scoring, **how), asked
 
 
 def test_f31_the_second_context_holds_the_question_the_first_answer_and_the_critique_and_nothing_is_trained(two_hop):

@@ -30,10 +30,11 @@ def learned(monkeypatch, batch, model, recipe="grpo-t", advantages=None, referen
     if advantages is not None:
         monkeypatch.setattr(Successes, "__call__", lambda *_: advantages)
         changes["advantage"] = "successes"  # One that is held to no closed form.
-    monkeypatch.setattr(grpo, "rollouts", lambda *_, **__: (one for one in [batch]))
+    monkeypatch.setattr(grpo.Rollouts, "next", lambda self: batch)
+    monkeypatch.setattr(grpo.Rollouts, "learned_from", lambda self, batch: {})
     config = settings(recipe, **{"steps": 1, "num_mini_batches": 1, "beta": 0.0, **changes})
     learner = Learner(Agent(families.Echo()), model, config, reference=reference)
-    (progress,) = grpo.train(learner, families.Talk(1))
+    (progress,) = grpo.train_learner(learner, families.Talk(1))
     monkeypatch.undo()
     return progress
 
@@ -90,13 +91,23 @@ def test_an_episode_that_is_two_samples_teaches_as_two_copies_of_it(monkeypatch)
     assert found == [[1.0, 0.5], [-1.0], [-0.25]]
 
 
+def test_a_copy_of_a_group_teaches_by_its_weight_and_within_the_bound(monkeypatch):
+    model = untrained()
+    episodes = spoken(model, [(0, [4], 1.0), (0, [6], 0.0)])
+    copied = replace(batch_of(episodes), samples=(Sample(0, 0), Sample(1, 0), Sample(0, 1, 0.5), Sample(1, 1, 0.25)))
+    progress = learned(monkeypatch, copied, model, advantages=[1.0, -1.0, 4.0, -2.0], max_advantage=1.5)
+    assert [[lesson.advantage for lesson in lessons] for _, lessons in progress.played] == [[1.0, 1.5], [-1.0, -0.5]]
+    expected = gradient_norm([*episodes, *episodes], [1.0, -1.0, 1.5, -0.5], 20)
+    assert progress.metrics["grad_norm"] == pytest.approx(expected, rel=1e-5)
+
+
 @pytest.mark.parametrize(
     "changes",
     [
         {},
-        {"recipe": "grpo-scr", "epsilon": 0.2},
-        {"recipe": "grpo-scr", "epsilon": 0.2, "beta": 0.1},
-        {"recipe": "grpo-scr", "epsilon": 0.2, "beta": 0.1, "kl_estimator": "k2"},
+        {"recipe": "grpo-scr", "epsilon": 0.2, "epsilon_high": 0.28},
+        {"recipe": "grpo-scr", "epsilon": 0.2, "epsilon_high": 0.28, "beta": 0.1},
+        {"recipe": "grpo-scr", "epsilon": 0.2, "epsilon_high": 0.28, "beta": 0.1, "kl_estimator": "k2"},
     ],
 )
 def test_the_denominator_is_that_of_the_mini_batch_not_of_the_micro_batch(monkeypatch, changes):
@@ -195,6 +206,36 @@ def test_an_episode_that_had_no_room_to_speak_is_survived(monkeypatch):
     metrics, _, _ = by_hand(monkeypatch, [(0, [], 0.0), (0, [3], 1.0)])
     assert metrics["optimizer_steps"] == 1
     assert all(np.isfinite(value) for value in metrics.values())
+
+
+@pytest.mark.parametrize("advantage", ["whitened", "turns", "gae"])
+def test_an_episode_without_a_token_has_a_lesson_also_where_each_token_has_an_advantage(monkeypatch, advantage):
+    """A prompt may leave no room for an answer."""
+    batch = batch_of(spoken(untrained(), [(0, [], 0.0), (0, [3], 1.0), (1, [2, 1], 0.0), (1, [2], 1.0)]))
+    critic = "head" if advantage == "gae" else "none"
+    progress = learned(monkeypatch, batch, untrained(), advantage=advantage, critic=critic)
+    lessons = [lesson for _, (lesson,) in progress.played]
+    assert lessons[0].advantage == 0.0 and all(lesson.advantage for lesson in lessons[1:])
+    assert progress.metrics["optimizer_steps"] == 1
+
+
+def test_a_step_of_dead_groups_tells_nothing_of_passes_that_were_not_made(monkeypatch):
+    """And the entropy is of the same tokens in every step: those that were played."""
+    episodes = spoken(untrained(), [(0, [4], 1.0), (0, [7], 0.0), (1, [5], 1.0), (1, [6], 1.0)])
+    figures = [
+        learned(monkeypatch, batch_of(own), untrained()).metrics for own in (episodes[:2], episodes[2:], episodes)
+    ]
+    of_passes = figures[0].keys() - figures[1].keys()
+    assert of_passes == {
+        *(f"sampling/sampling_logp_difference/{name}" for name in ("mean", "max")),
+        *(f"audit/gap_p{share}" for share in (50, 95, 99)),
+        *(f"clip_ratio/{name}_mean" for name in ("low", "high", "region", "free_high")),
+        *("loss", "grad_norm", "entropy/learned", "num_tokens/shared_ratio"),
+    }
+    assert figures[1].keys() <= figures[0].keys() == figures[2].keys()
+    mixed = (11 * figures[0]["entropy"] + 11 * figures[1]["entropy"]) / 22
+    assert figures[2]["entropy"] == pytest.approx(mixed, rel=1e-6)
+    assert figures[2]["entropy/learned"] == pytest.approx(figures[0]["entropy/learned"], rel=1e-5)
 
 
 def test_rows_of_a_rewritten_history_are_counted(monkeypatch):

@@ -1,4 +1,4 @@
-"""Runs and files of episodes in figures, side by side: read, grouped over seeds, drawn."""
+"""Analysis of runs and episode files: read them, group runs over seeds, compare groups, and plot curves."""
 
 from palaestra.trainers.analysis.comparing import Analysis, Group, Spread, analyse
 

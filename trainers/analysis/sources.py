@@ -1,7 +1,7 @@
-"""What is analysed: the folder of a run, or what one agent has played of an environment in a file of episodes.
+"""Sources of an analysis: the folder of a run, or the episodes of one agent in one environment of an episode file.
 
-A run's figures are those of its metrics.jsonl; what an older one lacks there is computed from the episodes that it has
-kept, by the same functions. Left out: what several seeds or several sources say together (`comparing`).
+Metrics of a run are read from its metrics.jsonl; those that an older run lacks are computed from its recorded episodes,
+by the same functions. Left out: the comparison of several seeds or sources (`comparing`).
 """
 
 import re
@@ -25,9 +25,9 @@ from palaestra.trainers.viewer.measured import measurements
 SUCCESS = "rewards/success/mean"
 BEFORE, AFTER, WHOLE = "held-out/before", "held-out/after", "rewards/success/whole_run"
 _OF_THE_RUN = ("seed", "track", "device", "save.")
-"""Settings that make no other experiment."""
+"""Prefixes of settings that do not define another experiment."""
 _LAST = 10
-"""The last tenth of a run's steps, and at least 5, are what is said of it."""
+"""Metrics of a run are means over its last tenth of steps, but at least 5 steps."""
 
 
 @dataclass
@@ -37,46 +37,48 @@ class Source:
     name: str
     path: Path
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """What makes it another experiment; two runs that differ in their seed alone have the same."""
+    """Settings that define the experiment; they are equal for two runs that differ only in their seed."""
     seed: int | None = None
     steps: dict[int, dict[str, float]] = field(default_factory=dict)
-    """The curves: figures by step. Empty for a file."""
+    """Metrics by step; empty for a file."""
     facts: dict[int, list[Facts]] = field(default_factory=dict)
-    """Of the episodes that were kept, by step; 0 for a file."""
+    """Facts of the recorded episodes, by step; the key is 0 for a file."""
     measured: dict[str, tuple[float, float, float]] = field(default_factory=dict)
-    """Figures with an interval of their own, over tasks."""
+    """Metrics with their own interval over tasks: (value, low, high)."""
     broken: int = 0
     judged: list[Judged] = field(default_factory=list)
-    """The episodes that a judge has given a score."""
+    """Episodes that a judge has scored."""
 
     @cached_property
     def last(self) -> list[int]:
-        """The steps that its figures are the mean of."""
+        """Return the last steps, over which the metrics are averaged."""
         return sorted(self.steps)[-max(5, -(-len(self.steps) // _LAST)) :]
 
     def figures(self, medians: tuple[float, float]) -> dict[str, float]:
-        """Everything that is said of it; modes are relative to `medians`."""
-        found = {name: value for name, (value, _, _) in self.measured.items()}
+        """Return all metrics of the source; modes are relative to `medians`."""
+        metrics = {name: value for name, (value, _, _) in self.measured.items()}
         if not self.steps:
             facts = self.facts.get(0, [])
-            return {**episode_metrics(facts, medians), **gap_metrics(facts), "episodes/broken": self.broken, **found}
+            return {**episode_metrics(facts, medians), **gap_metrics(facts), "episodes/broken": self.broken, **metrics}
         for name in dict.fromkeys(name for step in self.last for name in self.steps[step]):
-            found[name] = float(np.mean([self.steps[step][name] for step in self.last if name in self.steps[step]]))
+            metrics[name] = float(np.mean([self.steps[step][name] for step in self.last if name in self.steps[step]]))
         if whole := self.curve(SUCCESS):
-            found[WHOLE] = float(np.mean(list(whole.values())))
-        return found | mode_metrics([one for step in self.last for one in self.facts.get(step, [])], medians)
+            metrics[WHOLE] = float(np.mean(list(whole.values())))
+        return metrics | mode_metrics(
+            [episode_facts for step in self.last for episode_facts in self.facts.get(step, [])], medians
+        )
 
     def curve(self, name: str) -> dict[int, float]:
-        """A figure by step, where it is known."""
+        """Return a metric by step, for the steps that have it."""
         return {step: figures[name] for step, figures in sorted(self.steps.items()) if name in figures}
 
 
 def sources_of(paths: Sequence[Path], say: Callable[[str], object]) -> list[Source]:
-    """What some paths hold: runs' folders, folders of such folders, files of episodes. `say` hears of damaged lines."""
-    found = [source for path in paths for source in (_in_folder(path, say) if path.is_dir() else _of_file(path, say))]
-    if not found:
+    """Return the sources in run folders, folders of them, and episode files. `say` is called for damaged lines."""
+    sources = [source for path in paths for source in (_in_folder(path, say) if path.is_dir() else _of_file(path, say))]
+    if not sources:
         raise UsageError("nothing to analyse; pass runs' folders, or files of episodes (.jsonl)")
-    return list({(source.path.resolve(), source.name): source for source in found}.values())
+    return list({(source.path.resolve(), source.name): source for source in sources}.values())
 
 
 def _in_folder(path: Path, say: Callable[[str], object]) -> list[Source]:
@@ -90,7 +92,7 @@ def _in_folder(path: Path, say: Callable[[str], object]) -> list[Source]:
 
 
 def _natural(path: Path) -> list[tuple[float, str]]:
-    """Numbers in a name are ordered as numbers."""
+    """Return a sort key that orders numbers in a path by value."""
     parts = re.split(r"(\d+(?:\.\d+)?)", str(path))
     return [(float(part), "") if at % 2 else (-1.0, part) for at, part in enumerate(parts)]
 
@@ -104,51 +106,55 @@ def _of_run(path: Path, say: Callable[[str], object]) -> Source:
         {key: value for key, value in settings.items() if not key.startswith(_OF_THE_RUN)} | {"kind": run.config.KIND},
         run.config.seed,
     )
-    kept = sorted((path / "episodes").glob("step-*.jsonl"))
-    for place, record in Reading(kept, say) if kept else ():
+    episode_files = sorted((path / "episodes").glob("step-*.jsonl"))
+    for place, record in Reading(episode_files, say) if episode_files else ():
         source.judged += filter(None, [judged(record, place)])
         step = next((lesson.step for lesson in record.lessons), None)
-        if step is not None and record.episode.reward is not None:  # What is no lesson was not learned from.
+        if step is not None and record.episode.reward is not None:  # Episodes without a lesson were not trained on.
             source.facts.setdefault(step, []).append(facts_of(record.episode, step))
-    told = {line["step"]: _numbers(line) for line in run.metrics}
-    for step in sorted({*told, *source.facts}):
+    logged_steps = {line["step"]: _numbers(line) for line in run.metrics}
+    for step in sorted({*logged_steps, *source.facts}):
         facts = source.facts.get(step, [])
-        source.steps[step] = {**episode_metrics(facts), **gap_metrics(facts), **told.get(step, {})}
-    for one in measurements(path):
-        if one["when"] in ("before", "after"):
-            source.measured[BEFORE if one["when"] == "before" else AFTER] = tuple(one["sampled"])
+        source.steps[step] = {**episode_metrics(facts), **gap_metrics(facts), **logged_steps.get(step, {})}
+    for measurement in measurements(path):
+        if measurement["when"] in ("before", "after"):
+            source.measured[BEFORE if measurement["when"] == "before" else AFTER] = tuple(measurement["sampled"])
     return source
 
 
 def _of_file(path: Path, say: Callable[[str], object]) -> list[Source]:
     if not path.is_file():
         raise UsageError(f"there is no {str(path)!r}; pass a run's folder, or a file of episodes (.jsonl)")
-    found: dict[tuple[str, str], Source] = {}
+    source_by_agent: dict[tuple[str, str], Source] = {}
     for place, record in Reading([path], say):
         who = (record.agent, record.env_id)
-        source = found.setdefault(who, Source(path.stem, path, {"agent": record.agent, "env_id": record.env_id}))
+        source = source_by_agent.setdefault(
+            who, Source(path.stem, path, {"agent": record.agent, "env_id": record.env_id})
+        )
         source.judged += filter(None, [judged(record, place)])
         if record.episode.reward is None:
             source.broken += 1
         else:
             source.facts.setdefault(0, []).append(facts_of(record.episode, source.path))
-    if not found:
+    if not source_by_agent:
         raise UsageError(
             f"no line of {str(path)!r} is an episode; pass a run's folder, or what 'palaestra eval --save' or "
             "'palaestra collect' has written"
         )
-    for (agent, env_id), source in found.items():
+    for (agent, env_id), source in source_by_agent.items():
         several = [
-            text for text, all_ in ((agent, {a for a, _ in found}), (env_id, {e for _, e in found})) if all_ - {text}
+            text
+            for text, all_ in ((agent, {a for a, _ in source_by_agent}), (env_id, {e for _, e in source_by_agent}))
+            if all_ - {text}
         ]
         source.name = " ".join([path.stem, *several])
         by_task: dict[Any, list[float]] = {}
-        for one in source.facts.get(0, ()):
-            by_task.setdefault(one.group, []).append(one.parts.get("success", 0.0))
+        for episode_facts in source.facts.get(0, ()):
+            by_task.setdefault(episode_facts.group, []).append(episode_facts.parts.get("success", 0.0))
         if by_task:
             success = estimate([float(np.mean(row)) for row in by_task.values()])
             source.measured[SUCCESS] = success.value, success.low, success.high
-    return list(found.values())
+    return list(source_by_agent.values())
 
 
 def _numbers(line: Mapping[str, Any]) -> dict[str, float]:
@@ -160,8 +166,8 @@ def _numbers(line: Mapping[str, Any]) -> dict[str, float]:
 
 
 def pooled_medians(sources: Sequence[Source]) -> tuple[float, float]:
-    """Of all episodes that are compared."""
-    return medians_of([one for source in sources for one in _all(source)])
+    """Return the medians over all episodes that are compared."""
+    return medians_of([facts for source in sources for facts in _all(source)])
 
 
 def _all(source: Source) -> Iterator[Facts]:

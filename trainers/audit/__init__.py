@@ -1,1 +1,1 @@
-"""What must be true of every batch and of every record, whatever the recipe: checked in training, and afterwards."""
+"""Checks of every batch and every record that hold for any recipe: during training, and afterwards on a run folder."""

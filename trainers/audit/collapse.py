@@ -1,11 +1,12 @@
-"""Whether a policy collapses, told from the figures of its steps: what it was in the first ten, and in the last ten.
+"""Detect the collapse of a policy from its step metrics: the first ten steps are compared with the last ten.
 
-A figure that moves is no collapse: entropy falls in every run that learns, and calls become fewer where they are not
-needed. So each rule asks for harm too: success that has fallen to half of its best, or groups that no longer differ
-while tasks are still unsolved; but a gap between engine and trainer that has grown tenfold is harm by itself. A run
-that goes on begins to count anew. Left out: a run that never learned anything, which nothing tells from a hard task.
+A changed metric is not a collapse: entropy falls in every successful run, and tool calls that are not needed become
+rare. So each rule also requires harm: success has fallen to half of its best, or groups no longer differ while tasks
+are still unsolved; but a gap between engine and trainer that has grown tenfold is harm by itself. A resumed run starts
+to count again. Left out: a run that never learned anything, which looks the same as a hard task.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Literal
 
@@ -14,7 +15,7 @@ import numpy as np
 from palaestra.errors import TrainingHalted
 
 STEPS = 10
-"""How many are compared at the beginning, and at the end."""
+"""Number of steps that are compared, at the beginning and at the end."""
 _NAMES = {
     "success": "rewards/success/mean",
     "dead": "frac_reward_zero_std",
@@ -34,7 +35,7 @@ _CAUSES = {
 
 
 class Collapse:
-    """Hears the figures of each step, and tells of each cause once."""
+    """Receives the metrics of each step, and reports each cause of a collapse once."""
 
     def __init__(self, follows: Literal["warn", "stop", "off"] = "warn") -> None:
         self._follows = follows
@@ -44,30 +45,31 @@ class Collapse:
         self._told = ""
 
     def told(self, metrics: Mapping[str, float]) -> str:
-        """What has collapsed by this step; empty if nothing new has."""
-        if self._follows == "off" or any(name not in metrics for name in _NAMES.values()):
-            return ""  # A step of which nothing was learned says nothing.
-        self._steps.append({name: metrics[figure] for name, figure in _NAMES.items()})
-        if len(self._steps) > 3 * STEPS:  # The first ones and the last are all that is compared.
+        """Record the metrics of a step. Return a message about new signs of a collapse; empty if there are none."""
+        if self._follows == "off" or any(name not in metrics for key, name in _NAMES.items() if key != "gap"):
+            return ""  # A step without episodes has no metrics.
+        # A step without an update has no gap.
+        self._steps.append({name: metrics.get(figure, math.nan) for name, figure in _NAMES.items()})
+        if len(self._steps) > 3 * STEPS:  # Only the first and the last steps are compared.
             del self._steps[STEPS]
         if len(self._steps) < 2 * STEPS:
             return ""
         then, now = (_medians(part) for part in (self._steps[:STEPS], self._steps[-STEPS:]))
         self._best = max(self._best, then["success"], now["success"])
-        found = {name: words for name, words in _signs(then, now, self._best).items() if name not in self._known}
-        self._known |= set(found)
-        told = "; ".join(f"collapse: {words}; {_CAUSES[name]}" for name, words in found.items())
-        self._told = self._told or told
-        return told
+        new_signs = {name: words for name, words in _signs(then, now, self._best).items() if name not in self._known}
+        self._known |= set(new_signs)
+        collapse_note = "; ".join(f"collapse: {words}; {_CAUSES[name]}" for name, words in new_signs.items())
+        self._told = self._told or collapse_note
+        return collapse_note
 
     def require_none(self) -> None:
-        """End a run that is to stop, between two steps: what was reached is saved."""
+        """Raise `TrainingHalted` after a collapse with `stop`. Called between two steps, so that the run is saved."""
         if self._told and self._follows == "stop":
             raise TrainingHalted(f"{self._told} (--collapse warn goes on)")
 
 
 def _signs(then: Mapping[str, float], now: Mapping[str, float], best: float) -> dict[str, str]:
-    """What has collapsed, by cause."""
+    """Return a description of each sign of collapse, by cause."""
     fell = best > 0.05 and now["success"] <= best / 2
     stuck = now["dead"] >= 0.9 and now["success"] < 0.8
     signs = {
@@ -88,4 +90,6 @@ def _signs(then: Mapping[str, float], now: Mapping[str, float], best: float) -> 
 
 
 def _medians(steps: list[dict[str, float]]) -> dict[str, float]:
-    return {name: float(np.median([step[name] for step in steps])) for name in steps[0]}
+    """Return the median of each metric over the steps that have it; 0 if none has."""
+    values_by_name = {name: [step[name] for step in steps if not math.isnan(step[name])] for name in steps[0]}
+    return {name: float(np.median(values)) if values else 0.0 for name, values in values_by_name.items()}

@@ -1,7 +1,7 @@
-"""What an audit says: which check failed, where, what was found, and the likely cause.
+"""Findings of an audit: the failed check, the place, the problem, and the likely cause.
 
-Each check is a generator of Findings: a run that trains halts at the first, and a run that is looked at later counts
-them all. Left out: the checks (`tokens`, `groups`), and who runs them (`live`, `offline`).
+Each check is a generator of Findings: training halts at the first one, and an audit of a finished run counts them all.
+Left out: the checks (`tokens`, `groups`, `advantages`), and their callers (`live`, `offline`).
 """
 
 from collections.abc import Iterable
@@ -20,7 +20,10 @@ CAUSES = {
     "groups": "group numbers were mixed up, or groups were keyed by something else than their Start",
     "members": "an episode without a reward was made a sample, or one with a reward was left out of its group",
     "terms": "the recipe's shaping changed, or a term was added twice",
-    "advantages": "the advantage is another one than the recipe says: its sign, its baseline or its deviation",
+    "critic": "a pass through the model, or the critic's weights, are no numbers; a lower learning_rate or "
+    "critic_learning_rate may help, from an earlier checkpoint",
+    "advantages": "the advantage is another one than the recipe says: its sign, its baseline, its deviation or what a "
+    "copy counts",
     "token weights": "the loss is divided by something else than the tokens that are learned from",
     "correction": "engine and learner have drifted so far apart that the correction rejects every token",
     "gradients": "the loss does not reach the weights: a mask of zeros, or a detached log-prob",
@@ -29,16 +32,16 @@ CAUSES = {
     "metrics": "metrics.jsonl or the episodes were edited, or are of another run",
     "rewards": "the environment, its data or its grader changed since, or a reward depends on more than the attempt",
 }
-"""The likely cause of what a check finds, by the check's name."""
+"""Likely cause of a finding, by the name of the check."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that must not be."""
+    """One violation of a check."""
 
     check: str
     place: str
-    """Which episode, group, row or step."""
+    """Episode, group, row or step of the violation."""
     found: str
 
     def __str__(self) -> str:
@@ -46,13 +49,13 @@ class Finding:
 
 
 def require(findings: Iterable[Finding]) -> None:
-    """Halt a run at the first finding."""
+    """Raise `TrainingHalted` with the first finding, if there is one."""
     for finding in findings:
         raise TrainingHalted(str(finding))
 
 
 def place_of(episode: Episode, row: int | None = None, token: int | None = None) -> str:
-    """An episode as its record names it, and a place in it."""
+    """Return the description of an episode, and of a row and a token in it unless they are None."""
     start = episode.start
     seat = "" if start.seat is None else f", seat {start.seat}"
     where = "" if row is None else f", row {row}" + ("" if token is None else f", token {token}")

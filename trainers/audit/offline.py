@@ -1,8 +1,8 @@
-"""The audit of a run that has trained: the checks of every batch, over all episodes that it kept.
+"""The audit of a finished run: the checks of every batch, over all recorded episodes.
 
-Beside them: the terms of the training reward and the advantages are computed anew by the run's recipe, no Start comes
-twice, and `metrics.jsonl` says what the episodes say. Left out: what a record does not hold (token weights, gradients,
-advantages by token), and the environment's own reward, which the caller may have computed anew.
+In addition the terms of the training reward and the advantages are recomputed by the run's recipe, no Start may repeat,
+and `metrics.jsonl` must agree with the episodes. Left out: data that a record does not hold (token weights, gradients,
+advantages per token), and the reward of the environment, for which the caller may pass a function.
 """
 
 import math
@@ -22,8 +22,9 @@ from palaestra.episode import Ending
 from palaestra.errors import UsageError
 from palaestra.reading import Reading
 from palaestra.record import Record
+from palaestra.trainers.audit.advantages import advantage_findings, compared_in_groups
 from palaestra.trainers.audit.findings import CAUSES, Finding, place_of
-from palaestra.trainers.audit.groups import advantage_findings, group_findings, member_findings
+from palaestra.trainers.audit.groups import group_findings, member_findings
 from palaestra.trainers.audit.tokens import (
     Flat,
     length_findings,
@@ -42,35 +43,35 @@ from palaestra.trainers.scoring.progressive import Progressive
 
 _CLOSE = 1e-6
 _FARTHEST = 0.1
-"""Mean gap between engine and trainer beyond which a run halts where its config names no other."""
+"""Largest mean log-prob gap between engine and trainer, if the config does not set one."""
 Rescored = Callable[[Record], float | None]
-"""The environment's reward of an attempt, computed anew; None where that cannot be."""
+"""Recomputes the environment's reward of an attempt; returns None if that is not possible."""
 
 
 @dataclass(slots=True)
 class Ledger:
-    """What was looked at, what was found, and what could not be looked at."""
+    """Result of an audit: what was checked, the findings, and the checks that were skipped."""
 
     looked: Counter[str] = field(default_factory=Counter)
-    """How many rows, episodes, groups or steps each check has seen."""
+    """Number of rows, episodes, groups or steps that each check has seen."""
     findings: list[Finding] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
-    """Why a check has seen nothing, or not all."""
+    """Reason why a check has seen nothing, or not everything, by check."""
     figures: dict[str, float] = field(default_factory=dict)
     defects: int = 0
 
     def add(self, check: str, count: int, findings: Iterable[Finding]) -> None:
-        """Take down one check of so many things."""
+        """Record `count` checked items and the findings of a check."""
         self.looked[check] += count
         self.findings += findings
 
     def wrong(self) -> Counter[str]:
-        """Findings by check."""
+        """Return the number of findings by check."""
         return Counter(finding.check for finding in self.findings)
 
 
 def audit_run(folder: Path, say: Callable[[str], object], rescored: Rescored | None = None) -> Ledger:
-    """Audit the run in a folder, as far as it is written down. `say` is told of lines that are no records."""
+    """Audit the run in a folder, as far as it is recorded. `say` is called for lines that are not records."""
     run, ledger = Run.read(folder), Ledger()
     if not isinstance(run.config, GRPOConfig):
         raise UsageError(f"{folder} holds a run of the kind {run.config.KIND}; an audit is of one of GRPO")
@@ -98,7 +99,7 @@ def audit_run(folder: Path, say: Callable[[str], object], rescored: Rescored | N
 
 
 class _Audit:
-    """One run, step by step."""
+    """Audit of one run, step by step."""
 
     def __init__(self, config: GRPOConfig, chat: Chat | None, ledger: Ledger) -> None:
         self.config, self.chat, self.ledger = config, chat, ledger
@@ -109,7 +110,7 @@ class _Audit:
         self.gaps: list[NDArray[np.float32]] = []
 
     def step(self, step: int, records: Sequence[Record], rescored: Rescored | None) -> None:
-        """All that was kept of a step."""
+        """Check all recorded episodes of a step."""
         batch, advantages, ledger = self._batch(step, records), self._advantages(records), self.ledger
         episodes = [batch.played[place].episode for place in sorted({sample.place for sample in batch.samples})]
         flat, play = Flat.of(episodes), self.config.play
@@ -128,7 +129,7 @@ class _Audit:
         if isinstance(self.config.recipe.shaping, Progressive) and self.config.recipe.shaping.curriculum:
             ledger.skipped["terms"] = "a curriculum's weights are not recorded"
         else:
-            ledger.add("terms", len(records), [found for record in records for found in self._terms(record)])
+            ledger.add("terms", len(records), [finding for record in records for finding in self._terms(record)])
         self._compare(groups, batch, advantages)
         self._starts(step, records)
         self._gap(step, records)
@@ -141,21 +142,21 @@ class _Audit:
         ledger.figures["most 4-grams repeated"] = max(ledger.figures.get("most 4-grams repeated", 0), repetition(flat))
 
     def _batch(self, step: int, records: Sequence[Record]) -> Batch:
-        """As it was learned from. The j-th lesson of each member of a group is that of its j-th copy."""
+        """Rebuild the batch that this step was trained on. The j-th lesson of a record belongs to its j-th copy."""
         recipe = self.config.recipe
 
         def terms(record: Record) -> Mapping[str, float] | None:
             if record.lessons:
                 return record.lessons[0].terms
-            # Without a lesson a judge may have had no verdict.
+            # An episode without a lesson may have no verdict of the judge.
             return recipe.shaping(record.episode) if _rewarded(record) and recipe.judge is None else None
 
-        played = tuple(Scored(record.episode, terms(record), fault=record.episode.fault) for record in records)
+        scored_episodes = tuple(Scored(record.episode, terms(record), fault=record.episode.fault) for record in records)
         keys = [(record.episode.start.group, j) for record in records for j, _ in enumerate(record.lessons)]
         numbers = {key: number for number, key in enumerate(sorted(set(keys)))}
         places = [place for place, record in enumerate(records) for _ in record.lessons]
         samples = tuple(Sample(place, numbers[key]) for place, key in zip(places, keys, strict=True))
-        return Batch(step - 1, played, samples)
+        return Batch(step - 1, scored_episodes, samples)
 
     @staticmethod
     def _advantages(records: Sequence[Record]) -> NDArray[np.float64]:
@@ -165,54 +166,54 @@ class _Audit:
         recipe, why = self.config.recipe, ""
         if recipe.kl.kl_in_reward:
             why = "a KL in the reward is not recorded"
-        elif recipe.max_advantage is not None or not all(sample.weight == 1 for sample in batch.samples):
-            why = "they are bounded"
+        elif not compared_in_groups(recipe):
+            why = "a record of some groups is not enough to compute them anew"
         elif any(count > 1 for count in Counter(sample.place for sample in batch.samples).values()):
             why = "copies weigh less"
         if why:
             self.ledger.skipped["advantages"] = why
             return
-        self.ledger.add("advantages", groups, advantage_findings(recipe, batch, Seen(), advantages))
+        self.ledger.add("advantages", groups, advantage_findings(recipe, batch, Seen(), advantages, means=True))
 
     def _terms(self, record: Record) -> Iterable[Finding]:
-        """The recipe's terms of an episode are those of its lesson, which may have a judge's beside them."""
+        """Check the terms of the recipe against those of the lesson, which may also have the term of a judge."""
         for lesson in record.lessons[:1]:
             if not _rewarded(record):
                 continue  # Found by `members`.
             terms = self.config.recipe.shaping(record.episode)
             wrong = {name: value for name, value in terms.items() if not _equal(lesson.terms.get(name), value)}
             if wrong:
-                found = f"its lesson has the terms {dict(lesson.terms)}, computed anew {wrong}"
-                yield Finding("terms", place_of(record.episode), found)
+                details = f"its lesson has the terms {dict(lesson.terms)}, computed anew {wrong}"
+                yield Finding("terms", place_of(record.episode), details)
 
     def _starts(self, step: int, records: Sequence[Record]) -> None:
-        found, starts = [], [record.episode.start for record in records]
+        findings, starts = [], [record.episode.start for record in records]
         for start in starts:
             seed, group = (start.seed, start.seat), start.group
             if seed in self.seeds or self.groups.setdefault(group, step) != step:
                 before = self.seeds.get(seed, self.groups.get(group, step))
                 where = f"group {group}, seed {start.seed}, task {start.task} of step {step}"
-                found.append(Finding("starts", where, f"its seed or its group was played in step {before} before"))
+                findings.append(Finding("starts", where, f"its seed or its group was played in step {before} before"))
             self.seeds[seed] = step
-        played = {(start.group, start.env, start.task) for start in starts}
-        self.tasks.update((env, task) for _, env, task in played)
-        self.ledger.add("starts", len(records), found)
+        played_tasks = {(start.group, start.env, start.task) for start in starts}
+        self.tasks.update((env, task) for _, env, task in played_tasks)
+        self.ledger.add("starts", len(records), findings)
 
     def _gap(self, step: int, records: Sequence[Record]) -> None:
-        """Of the first mini-batch's tokens of the newest weights: no update lies between engine and trainer."""
+        """Check the log-prob gap on first-mini-batch tokens of the newest weights, which engine and trainer share."""
         parts = [np.zeros(0, np.float32)]
         for record in records:
             for lesson in record.lessons:
-                for row, said in zip(record.episode.rows, lesson.trainer_logprobs, strict=False):
+                for row, trainer_logprobs in zip(record.episode.rows, lesson.trainer_logprobs, strict=False):
                     same = row.sampled & (row.versions == step - 1) & (lesson.updates == 0)
-                    parts.append(np.abs(said - row.logprobs)[same])
+                    parts.append(np.abs(trainer_logprobs - row.logprobs)[same])
         gap_S = np.concatenate(parts)
         if len(gap_S):
             self.gaps.append(gap_S)
             mean, bound = float(gap_S.mean()), self.config.play.max_logprob_gap or _FARTHEST
-            found = f"they differ by {mean:.3g} on average, at most {bound} expected"
+            details = f"they differ by {mean:.3g} on average, at most {bound} expected"
             self.ledger.add(
-                "log-prob gap", 1, [] if mean <= bound else [Finding("log-prob gap", f"step {step}", found)]
+                "log-prob gap", 1, [] if mean <= bound else [Finding("log-prob gap", f"step {step}", details)]
             )
 
     def _rescore(self, records: Sequence[Record], rescored: Rescored) -> None:
@@ -221,30 +222,30 @@ class _Audit:
                 continue
             reward = rescored(record)
             if reward is None:
-                self.ledger.skipped["rewards"] = "of some episodes it cannot be computed anew"
+                self.ledger.skipped["rewards"] = f"of some episodes of {record.env_id} it cannot be computed anew"
                 continue
-            found = f"its reward is {record.episode.reward}, computed anew {reward}"
+            details = f"its reward is {record.episode.reward}, computed anew {reward}"
             wrong = (
-                [] if _equal(record.episode.reward, reward) else [Finding("rewards", place_of(record.episode), found)]
+                [] if _equal(record.episode.reward, reward) else [Finding("rewards", place_of(record.episode), details)]
             )
             self.ledger.add("rewards", 1, wrong)
 
     def metrics(self, lines: Sequence[Mapping[str, Any]]) -> None:
-        """What was written of each step is there once, and is what its episodes say where all were kept."""
-        found, config = [], self.config
+        """Check that each step has one line of metrics, which agrees with its episodes if all were recorded."""
+        findings, config = [], self.config
         steps = [line["step"] for line in lines]
         if steps != list(range(1, len(steps) + 1)):
-            found.append(Finding("metrics", "metrics.jsonl", f"its steps are not 1 to {len(steps)}, each once"))
+            findings.append(Finding("metrics", "metrics.jsonl", f"its steps are not 1 to {len(steps)}, each once"))
         whole = isinstance(config.recipe.sampler, Uniform) and config.save.recorded_groups >= config.play.num_prompts
         for line in lines if whole and not config.env.train_seats else ():
-            said = line.get("reward"), line.get("num_tokens")
-            kept = self.rewards.get(line["step"])
-            if kept is not None and not (_equal(said[0], kept[0]) and said[1] == kept[1]):
+            claim = line.get("reward"), line.get("num_tokens")
+            truth = self.rewards.get(line["step"])
+            if truth is not None and not (_equal(claim[0], truth[0]) and claim[1] == truth[1]):
                 differs = (
-                    f"it says reward {said[0]}, {said[1]} tokens; its episodes say {kept[0]:.6g}, {kept[1]} tokens"
+                    f"it says reward {claim[0]}, {claim[1]} tokens; its episodes say {truth[0]:.6g}, {truth[1]} tokens"
                 )
-                found.append(Finding("metrics", f"step {line['step']}", differs))
-        self.ledger.add("metrics", len(lines), found)
+                findings.append(Finding("metrics", f"step {line['step']}", differs))
+        self.ledger.add("metrics", len(lines), findings)
         gap_S = np.concatenate([np.zeros(1, np.float32), *self.gaps])
         self.ledger.figures |= {
             "tasks played again later": float(sum(count - 1 for count in self.tasks.values())),
@@ -263,9 +264,9 @@ def _equal(one: float | None, other: float | None) -> bool:
 
 
 def _chat(folder: Path, config: GRPOConfig, ledger: Ledger) -> Chat | None:
-    """Of the model that spoke; None where its tokenizer is not here."""
+    """Return the chat of the model that played; None if its tokenizer is not available."""
     places = [folder / "start", folder / "model", *sorted((folder / "checkpoints").glob("*/model")), Path(config.model)]
-    for place in (one for one in places if (one / "tokenizer_config.json").is_file()):
+    for place in (candidate for candidate in places if (candidate / "tokenizer_config.json").is_file()):
         chat = Chat(open_tokenizer(str(place)))
         if (place / "generation_config.json").is_file():
             ends = GenerationConfig.from_pretrained(str(place)).eos_token_id

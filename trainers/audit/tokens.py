@@ -1,7 +1,7 @@
-"""Checks of token rows: what is marked as sampled is what the engine sampled, whole turns of it, and nothing else.
+"""Checks of token rows: exactly the tokens that the engine sampled are marked as sampled, in whole turns.
 
-A row's mask, log-probs, versions and ids come by different ways, and so does the text of a turn: one that is wrong
-contradicts the others. Left out: whether the learner's log-probs agree with the engine's (`live`).
+The mask, log-probs, versions and ids of a row come from different sources, and so does the text of a turn: a wrong one
+contradicts the others. Left out: the agreement of the learner's log-probs with the engine's (`live`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,13 +17,13 @@ from palaestra.errors import UsageError
 from palaestra.trainers.audit.findings import Finding, place_of
 
 _ROUNDING = 1e-3
-"""By which a log-prob of another arithmetic may lie above 0."""
+"""Rounding tolerance: a log-prob may exceed 0 by this much."""
 _KINDS: dict[str, Any] = {"ids": np.int32, "sampled": np.bool_, "logprobs": np.float32, "versions": np.int32}
 
 
 @dataclass(frozen=True, slots=True)
 class Flat:
-    """The rows of some episodes, one behind the other: a check looks at all tokens at once."""
+    """The rows of some episodes, concatenated, so that a check handles all tokens at once."""
 
     rows: tuple[tuple[Episode, int, TokenRow], ...]
     ids_N: NDArray[np.int32]
@@ -31,11 +31,11 @@ class Flat:
     logprobs_N: NDArray[np.float32]
     versions_N: NDArray[np.int32]
     ends_R: NDArray[np.int_]
-    """Behind the last token of each row."""
+    """End of each row: the index after its last token."""
 
     @classmethod
     def of(cls, episodes: Sequence[Episode]) -> "Flat":
-        """Of their rows."""
+        """Concatenate the token rows of these episodes."""
         rows = tuple((episode, number, row) for episode in episodes for number, row in enumerate(episode.rows))
         ids_N, sampled_N, logprobs_N, versions_N = (
             np.concatenate([np.zeros(0, kind), *(getattr(row, name) for *_, row in rows)])
@@ -45,25 +45,27 @@ class Flat:
         return cls(rows, ids_N, sampled_N, logprobs_N, versions_N, ends_R)
 
     def places(self, wrong_N: NDArray[np.bool_]) -> Iterator[tuple[Episode, int, TokenRow, int]]:
-        """The first wrong token of each row that has one."""
-        found = np.flatnonzero(wrong_N)
-        of_row, firsts = np.unique(np.searchsorted(self.ends_R, found, side="right"), return_index=True)
-        for at, first in zip(of_row.tolist(), found[firsts].tolist(), strict=True):
+        """Yield the first wrong token of each row that has one."""
+        wrong_positions = np.flatnonzero(wrong_N)
+        of_row, firsts = np.unique(np.searchsorted(self.ends_R, wrong_positions, side="right"), return_index=True)
+        for at, first in zip(of_row.tolist(), wrong_positions[firsts].tolist(), strict=True):
             yield *self.rows[at], first - (int(self.ends_R[at]) - len(self.rows[at][2]))
 
 
 def mask_findings(flat: Flat) -> Iterator[Finding]:
-    """Exactly the sampled tokens have a version and a log-prob, which is a number and no more than 0."""
-    said_N = (flat.logprobs_N <= _ROUNDING) & np.isfinite(flat.logprobs_N)
-    right_N = np.where(flat.sampled_N, said_N, flat.logprobs_N == 0) & (flat.sampled_N == (flat.versions_N >= 0))
+    """Check that exactly the sampled tokens have a version and a log-prob, which is finite and at most 0."""
+    valid_logprob_N = (flat.logprobs_N <= _ROUNDING) & np.isfinite(flat.logprobs_N)
+    right_N = np.where(flat.sampled_N, valid_logprob_N, flat.logprobs_N == 0) & (
+        flat.sampled_N == (flat.versions_N >= 0)
+    )
     for episode, number, row, token in flat.places(~right_N):
-        said = "is marked as sampled" if row.sampled[token] else "is not marked as sampled"
-        found = f"{said}, and has the log-prob {row.logprobs[token]} and the version {row.versions[token]}"
-        yield Finding("token mask", place_of(episode, number, token), found)
+        marking = "is marked as sampled" if row.sampled[token] else "is not marked as sampled"
+        details = f"{marking}, and has the log-prob {row.logprobs[token]} and the version {row.versions[token]}"
+        yield Finding("token mask", place_of(episode, number, token), details)
 
 
 def turn_findings(flat: Flat, chat: Chat) -> Iterator[Finding]:
-    """Each turn ends with a stop that is learned, but the one that was cut; no stop lies in it, none stands twice."""
+    """Check that each turn, unless it was cut, ends with a sampled stop token, and has no other stop token."""
     size, sampled_N = len(flat.ids_N), flat.sampled_N
     stop_N = np.isin(flat.ids_N, list(chat.stops))
     is_last_N = np.zeros(size, np.bool_)
@@ -73,7 +75,7 @@ def turn_findings(flat: Flat, chat: Chat) -> Iterator[Finding]:
     open_N = ends_N & ~stop_N
     for (episode, number, row), end in zip(flat.rows, flat.ends_R.tolist(), strict=True):
         if episode.ending is Ending.LENGTH_LIMIT and number == len(episode.rows) - 1 and row.sampled.any():
-            open_N[end - 1 - int(row.sampled[::-1].argmax())] = False  # Where it was cut.
+            open_N[end - 1 - int(row.sampled[::-1].argmax())] = False  # The turn was cut here.
     wrongs = {
         "a turn ends here without a stop that is learned, and was not cut": open_N,
         "a turn goes on behind this stop": sampled_N & stop_N & ~ends_N,
@@ -85,52 +87,53 @@ def turn_findings(flat: Flat, chat: Chat) -> Iterator[Finding]:
 
 
 def version_findings(flat: Flat, step: int, staleness: int) -> Iterator[Finding]:
-    """Tokens are of the weights that learn in step `step + 1`, or at most `staleness` updates older."""
+    """Check that tokens are of weights `step`, trained in step `step + 1`, or at most `staleness` updates older."""
     age_N = step - flat.versions_N
     for episode, number, row, token in flat.places(flat.sampled_N & ((age_N < 0) | (age_N > staleness))):
-        found = f"it is of the weights {row.versions[token]} and learned from at {step}, at most {staleness} older"
-        yield Finding("versions", place_of(episode, number, token), found)
+        details = f"it is of the weights {row.versions[token]} and learned from at {step}, at most {staleness} older"
+        yield Finding("versions", place_of(episode, number, token), details)
 
 
 def length_findings(episodes: Sequence[Episode], longest: int, turn: int) -> Iterator[Finding]:
-    """No row and no turn is longer than it may be."""
+    """Check that no row and no turn is longer than allowed."""
     for episode in episodes:
         for number, row in enumerate(episode.rows):
-            said = max((end - begin for begin, end in spans(row.sampled)), default=0)
-            if len(row) > longest or said > turn:
-                found = f"{len(row)} tokens, at most {longest}; its longest turn {said}, at most {turn}"
-                yield Finding("row lengths", place_of(episode, number), found)
+            longest_turn = max((end - begin for begin, end in spans(row.sampled)), default=0)
+            if len(row) > longest or longest_turn > turn:
+                details = f"{len(row)} tokens, at most {longest}; its longest turn {longest_turn}, at most {turn}"
+                yield Finding("row lengths", place_of(episode, number), details)
 
 
 def text_findings(episode: Episode, chat: Chat) -> Iterator[Finding]:
-    """What the sampled ids say is what the assistant's messages say, turn by turn."""
+    """Check that the sampled ids, decoded, equal the texts of the assistant's messages, turn by turn."""
     messages = [message for message in episode.attempt.messages if message["role"] == "assistant"]
-    heard = [str(message.get("content") or "") for message in messages]
-    said = [chat.decode(row.ids[begin:end].tolist()) for row in episode.rows for begin, end in spans(row.sampled)]
-    heard, said = [text for text in heard if text], [text for text in said if text]
-    if episode.start.prefix:  # Earlier turns are context there.
-        heard = heard[max(0, len(heard) - len(said)) :]
-    if episode.ending is Ending.LENGTH_LIMIT and len(said) == len(heard) + 1:
-        said.pop()  # Not every arena writes down what was cut.
-    if messages and said != heard:
-        turn = next((i for i, pair in enumerate(zip(said, heard, strict=False)) if pair[0] != pair[1]), None)
-        differs = f"{len(said)} turns were sampled, {len(heard)} are in its messages"
+    texts = [str(message.get("content") or "") for message in messages]
+    decoded = [chat.decode(row.ids[begin:end].tolist()) for row in episode.rows for begin, end in spans(row.sampled)]
+    texts, decoded = [text for text in texts if text], [text for text in decoded if text]
+    if episode.start.prefix:  # The turns of the prefix are context.
+        texts = texts[max(0, len(texts) - len(decoded)) :]
+    if episode.ending is Ending.LENGTH_LIMIT and len(decoded) == len(texts) + 1:
+        decoded.pop()  # Not every arena records a turn that was cut.
+    if messages and decoded != texts:
+        turn = next((i for i, pair in enumerate(zip(decoded, texts, strict=False)) if pair[0] != pair[1]), None)
+        differs = f"{len(decoded)} turns were sampled, {len(texts)} are in its messages"
         if turn is not None:
-            differs = f"turn {turn + 1} says {said[turn]!r:.80} in tokens and {heard[turn]!r:.80} in messages"
+            differs = f"turn {turn + 1} says {decoded[turn]!r:.80} in tokens and {texts[turn]!r:.80} in messages"
         yield Finding("turn texts", place_of(episode), differs)
 
 
 def prompt_findings(episode: Episode, chat: Chat) -> Iterator[Finding]:
-    """An episode begins with its prompt as the template renders it, whole."""
+    """Check that an episode begins with its whole prompt, as the template renders it."""
     if not episode.rows or episode.start.prefix or episode.start.seat is not None:
         return
-    if "strftime_now" in str(chat.tokenizer.chat_template):  # It shows the date, which is another one now.
+    # A template with the current date shows another one by now.
+    if "strftime_now" in str(chat.tokenizer.chat_template):
         return
     messages, row = episode.attempt.messages, episode.rows[0]
-    said = next((i for i, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
+    first_turn = next((i for i, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
     try:
-        opening = chat.opening(messages[:said], episode.tools)
-    except UsageError:  # Another template, which cannot show it.
+        opening = chat.opening(messages[:first_turn], episode.tools)
+    except UsageError:  # Another template that cannot render these messages.
         return
     first = int(row.sampled.argmax()) if row.sampled.any() else len(row)
     if row.ids[:first].tolist() != opening:
@@ -138,13 +141,13 @@ def prompt_findings(episode: Episode, chat: Chat) -> Iterator[Finding]:
 
 
 def spans(sampled: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Where each turn of a row begins and ends."""
+    """Return the (begin, end) of each turn of a row."""
     edges = np.flatnonzero(np.diff(sampled.view(np.int8), prepend=0, append=0)).reshape(-1, 2)
     return [(begin, end) for begin, end in edges.tolist()]
 
 
 def repetition(flat: Flat, size: int = 4) -> float:
-    """Share of the runs of so many sampled tokens that an episode has said before."""
+    """Return the share of `size`-grams of sampled tokens that occurred earlier in the same episode."""
     owners_R = np.cumsum([number == 0 for _, number, _ in flat.rows])
     ids_S = flat.ids_N[flat.sampled_N].astype(np.uint64)
     owner_S = np.repeat(owners_R, np.diff(flat.ends_R, prepend=0))[flat.sampled_N]

@@ -1,1 +1,1 @@
-"""Pure functions from rewards and log-probs to numbers to minimise."""
+"""Pure functions that compute advantages and losses from rewards and log-probs."""

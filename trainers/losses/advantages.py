@@ -1,7 +1,7 @@
-"""How much better an episode was than the others of its group.
+"""Advantages of episodes relative to the others of their group.
 
-An advantage is `(batch, seen) -> one value a sample`: a number for the episode, or an array with one for each of its
-sampled tokens.
+An advantage is a function `(batch, seen) -> one value per sample`: a number for the episode, or an array with one
+number for each of its sampled tokens.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,34 +17,34 @@ from palaestra.trainers.checked import check_fields
 _EPSILON = 1e-6
 Floats = NDArray[np.float64]
 Baseline = Callable[[Floats, Floats], "float | Floats"]
-"""What a group's members are compared with, from their rewards and lengths."""
+"""Function from the rewards and lengths of a group to its baseline: one number, or one per member."""
 Advantages = Sequence[float] | Sequence[NDArray[np.float64]] | NDArray[np.float64]
 
 
 class Advantage(Protocol):
-    """Turns the rewards of a batch, and what the learner has seen of it, into advantages."""
+    """Function from a batch and its scores to advantages."""
 
     def __call__(self, batch: Batch, seen: Seen) -> Advantages:
-        """One value a sample."""
+        """Return one value per sample."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
     """`(reward - mean) / (std + 1e-6)` within each group, std with ddof 1 (arXiv 2510.11701, eq. 3).
 
-    A group whose rewards are equal gets exact zeros: its rewards are compared, not a standard deviation, which
-    rounding can leave above zero. A group of one has nothing to be compared with and gets its zero too. Without the
-    division it is Dr.GRPO's (arXiv 2503.20783): the exact gradient times (G - 1) / G.
+    A group of equal rewards gets exact zeros: the test compares rewards, because rounding can leave a standard
+    deviation above zero. A group of one episode gets zero too. Without the division this is the advantage of Dr.GRPO
+    (arXiv 2503.20783): its gradient is the exact gradient times (G - 1) / G.
     """
 
     scale_rewards: Literal["group", "batch", "none"] = "group"
-    """Whose standard deviation divides: each group's, the batch's, or nobody's."""
+    """Which standard deviation divides the advantages: that of the group, that of the batch, or none."""
 
     def __post_init__(self) -> None:
         check_fields(self)
 
     def __call__(self, batch: Batch, seen: Seen) -> Advantages:
-        """One number an episode."""
+        """Return one number per episode."""
         rewards_E = returns(batch, seen)
         if self.scale_rewards == "group":
             return group_advantages(rewards_E, batch.groups)
@@ -55,30 +55,30 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class LeaveOneOut:
-    """RLOO: the reward less the mean of the others', `G / (G - 1) * (reward - mean)` (arXiv 2402.14740).
+    """RLOO: the reward minus the mean of the others, `G / (G - 1) * (reward - mean)` (arXiv 2402.14740).
 
-    Without bias: its expectation is the exact gradient.
+    It is unbiased: the expectation is the exact gradient.
     """
 
     def __call__(self, batch: Batch, seen: Seen) -> Advantages:
-        """One number an episode."""
+        """Return one number per episode."""
 
         def others(rewards_G: Floats, _: Floats) -> Floats:
-            found: Floats = (rewards_G.sum() - rewards_G) / max(1, len(rewards_G) - 1)
-            return found
+            means: Floats = (rewards_G.sum() - rewards_G) / max(1, len(rewards_G) - 1)
+            return means
 
         return less_baseline(returns(batch, seen), batch.groups, others)
 
 
 @dataclass(frozen=True, slots=True)
 class OptimalBaseline:
-    """OPO: the reward less `sum(length * reward) / sum(length)`, the group's mean by length (arXiv 2505.23585).
+    """OPO: the reward minus `sum(length * reward) / sum(length)`, the length-weighted group mean (arXiv 2505.23585).
 
-    Where all are as long as one another it is Dr.GRPO's.
+    With equal lengths it is the advantage of Dr.GRPO.
     """
 
     def __call__(self, batch: Batch, seen: Seen) -> Advantages:
-        """One number an episode."""
+        """Return one number per episode."""
 
         def weighted(rewards_G: Floats, lengths_G: Floats) -> float:
             return float(rewards_G @ lengths_G / lengths_G.sum()) if lengths_G.any() else float(rewards_G.mean())
@@ -88,51 +88,53 @@ class OptimalBaseline:
 
 @dataclass(frozen=True, slots=True)
 class GreedyBaseline:
-    """ReMax: the reward less that of an episode of the same task in which the likeliest tokens are taken, which is
-    played for this alone and not learned from (arXiv 2310.10505). Without bias.
+    """ReMax: the reward minus that of a greedy episode of the same task (arXiv 2310.10505). It is unbiased.
 
-    Where that episode has no reward, those of its task get zeros. In a game all seats of that episode are greedy.
+    The greedy episode is not trained on. If it has no reward, the other episodes of the task get zeros. In a game all
+    seats of it are greedy.
     """
 
     def __call__(self, batch: Batch, seen: Seen) -> Advantages:
-        """One number an episode."""
+        """Return one number per episode."""
         starts = [(scored.episode.start, scored) for scored in batch.played]
         greedy = {
             start.group: scored.reward
             for start, scored in starts
             if start.greedy and scored.terms is not None and not scored.episode.fault
         }
-        groups = [episode.start.group for episode in batch.episodes]  # A copy's own number is of no start.
+        # The group index of a copy is not that of its start.
+        groups = [episode.start.group for episode in batch.episodes]
         pairs = zip(returns(batch, seen), groups, strict=True)
         return [reward - greedy[group] if group in greedy else 0.0 for reward, group in pairs]
 
 
 @dataclass(frozen=True, slots=True)
 class Successes:
-    """A control: imitate what was paid, ignore the rest. No comparison, no negative lesson."""
+    """A control: imitate rewarded episodes and ignore all others. It has no baseline and no negative advantage."""
 
     def __call__(self, batch: Batch, seen: Seen) -> Advantages:
-        """1 or 0 an episode."""
+        """Return 1 or 0 per episode."""
         return (returns(batch, seen) > 0).astype(np.float64)
 
 
 @dataclass(frozen=True, slots=True)
 class Shuffled:
-    """A control: rewards dealt out anew over the whole batch. Any rise left is not learned from them."""
+    """A control: rewards are shuffled over the whole batch, so any remaining rise of success is not due to them."""
 
     shuffle: int = 0
-    """Seed of the dealing."""
+    """Seed of the shuffling."""
 
     def __call__(self, batch: Batch, seen: Seen) -> Advantages:
-        """One number an episode."""
+        """Return one number per episode."""
         rng = np.random.default_rng([self.shuffle, 2])
-        for _ in range(batch.number + 1):  # Each batch has a dealing of its own, the same whenever it is asked for.
+        # Each batch has its own order, which depends only on the seed and the batch number.
+        for _ in range(batch.number + 1):
             order = rng.permutation(len(batch.rewards))
         return group_advantages(returns(batch, seen)[order], batch.groups)
 
 
 def returns(batch: Batch, seen: Seen) -> Floats:
-    """The training reward of each sample, less what its tokens cost where the KL is charged to the reward."""
+    """Return the training reward of each sample, minus the KL costs of its tokens if the KL is part of the reward."""
     if seen.costs is None:
         return batch.rewards
     costs_E: Floats = np.array([float(cost_S.sum()) for cost_S in seen.costs])
@@ -142,7 +144,7 @@ def returns(batch: Batch, seen: Seen) -> Floats:
 def less_baseline(
     rewards_E: Floats, groups_E: NDArray[np.int_], baseline: Baseline, lengths_E: Floats | None = None
 ) -> Floats:
-    """Rewards less what each group is compared with; a group of equal rewards, or of one, gets exact zeros."""
+    """Return rewards minus the baseline of each group; exact zeros for a group of equal rewards, or of one member."""
     lengths_E = np.ones_like(rewards_E) if lengths_E is None else lengths_E
     advantages_E = np.zeros_like(rewards_E)
     for group in np.unique(groups_E):
@@ -154,14 +156,14 @@ def less_baseline(
 
 
 def damped(advantages: Advantages, batch: Batch, bound: float | None) -> Advantages:
-    """Each sample's by its weight, within a bound."""
+    """Return the advantages times the sample weights, clipped to `bound`; None means no bound."""
     limit = np.inf if bound is None else bound
     pairs = zip(advantages, batch.samples, strict=True)
     return [np.clip(np.asarray(value, np.float64) * sample.weight, -limit, limit) for value, sample in pairs]
 
 
 def group_advantages(rewards_E: NDArray[np.float64], groups_E: NDArray[np.int_]) -> NDArray[np.float64]:
-    """The advantages of `Group`."""
+    """Return the advantages of `Group` with `scale_rewards="group"`."""
     advantages_E = np.zeros_like(rewards_E)
     for group in np.unique(groups_E):
         members = groups_E == group

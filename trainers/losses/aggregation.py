@@ -1,7 +1,7 @@
-"""How much one token weighs in the loss of a mini-batch.
+"""Loss weight of each token of a mini-batch.
 
-The weights are dealt out before a mini-batch is split into micro-batches: so a loss is the same for any split, and an
-episode that needs no gradient still counts. One without a sampled token does not.
+The weights are computed before a mini-batch is split into micro-batches, so the loss is the same for any split, and an
+episode that needs no gradient still counts. An episode without a sampled token does not count.
 """
 
 from collections.abc import Sequence
@@ -11,12 +11,12 @@ Aggregation = Literal["token", "sample", "sum", "constant"]
 
 
 def token_weights(lengths: Sequence[int], aggregation: Aggregation, longest: int = 1) -> list[float]:
-    """The weight of each token of an episode, by the episodes' sampled tokens.
+    """Return the weight of a token of each episode, given the numbers of sampled tokens.
 
     `token`: every token of the mini-batch weighs the same, so long episodes weigh more (arXiv 2510.11701, eq. 4).
-    `sample`: every episode weighs the same, a token of a long one less (the first GRPO; the sequence losses).
-    `sum`: an episode's tokens are summed, and episodes averaged. `constant`: the same, divided by the `longest`
-    response: no episode's length is in the denominator (Dr.GRPO).
+    `sample`: every episode weighs the same, so tokens of long ones weigh less (the first GRPO; the sequence losses).
+    `sum`: tokens of an episode are summed, and episodes averaged. `constant`: the same, divided by the `longest`
+    response, so the length of an episode is not in the denominator (Dr.GRPO).
     """
     if aggregation == "token":
         return [1 / max(1, sum(lengths))] * len(lengths)

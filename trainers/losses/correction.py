@@ -1,9 +1,9 @@
-"""Importance weights for tokens that other weights or another arithmetic have sampled.
+"""Importance weights for tokens that were sampled with other weights or other arithmetic.
 
-A token's weight is `w = exp(old - sampled)`: the learner's log-prob before it learns, less the engine's. It is a factor
-of the token's share in the loss, and a number: no gradient comes through it. At level `sequence` all tokens of a row
-have the product of their weights. Tokens that are rejected leave the denominator: what is kept weighs as if it were all
-that was played. Left out: rejection by other measures than the weight itself.
+A token's weight is `w = exp(old - sampled)`: the learner's log-prob before the update, minus the engine's. It
+multiplies the token's loss and is a constant: no gradient flows through it. At level `sequence` every token of a row
+has the product of the row's weights. Rejected tokens leave the denominator: the others are weighted as if they were the
+whole batch. Left out: rejection by other measures than the weight itself.
 """
 
 from collections.abc import Sequence
@@ -18,31 +18,31 @@ from palaestra.trainers.batch import Batch, Seen
 from palaestra.trainers.checked import POSITIVE, check_fields
 
 _FARTHEST = 20.0
-"""exp of it is half a billion: a sum of log-probs beyond it says no more."""
+"""Largest absolute log weight; its exp is half a billion, and larger values carry no information."""
 
 
 @dataclass(frozen=True, slots=True)
 class Truncated:
-    """TIS: a token weighs `min(w, cap)`. 2 is the cap of its authors (Yao et al. 2025) and of verl."""
+    """TIS: the weight of a token is `min(w, cap)`. Its authors (Yao et al. 2025) and verl use 2."""
 
     cap: Annotated[float, POSITIVE] = 2.0
-    """No token weighs more."""
+    """Largest weight of a token."""
     correction_level: Literal["token", "sequence"] = "token"
-    """Whose weight it is: each token's, or the product over its whole row."""
+    """Level of the weight: each token has its own, or the product over its whole row."""
 
     def __post_init__(self) -> None:
         check_fields(self)
 
     def __call__(self, log_ratio_S: NDArray[np.float64], row_S: NDArray[np.int_]) -> NDArray[np.float64]:
-        """The factor of each token."""
+        """Return the factor of each token."""
         return np.minimum(_weights(log_ratio_S, row_S, self.correction_level), self.cap)
 
 
 @dataclass(frozen=True, slots=True)
 class Masked:
-    """MIS: a token weighs `w` where that is within bounds, and is rejected elsewhere. The bounds are IcePop's (2025).
+    """MIS: the weight of a token is `w` within the bounds; outside it is rejected. The bounds are IcePop's (2025).
 
-    For whole rows the product leaves such bounds soon: choose wider ones for long rows.
+    The product over a whole row soon leaves such bounds: choose wider ones for long rows.
     """
 
     lowest_weight: Annotated[float, POSITIVE] = 0.5
@@ -50,7 +50,7 @@ class Masked:
     highest_weight: Annotated[float, POSITIVE] = 5.0
     """Tokens of a larger weight are rejected."""
     correction_level: Literal["token", "sequence"] = "token"
-    """Whose weight it is: each token's, or the product over its whole row."""
+    """Level of the weight: each token has its own, or the product over its whole row."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -61,7 +61,7 @@ class Masked:
             )
 
     def __call__(self, log_ratio_S: NDArray[np.float64], row_S: NDArray[np.int_]) -> NDArray[np.float64]:
-        """The factor of each token, 0 for one that is rejected."""
+        """Return the factor of each token; 0 if it is rejected."""
         weight_S = _weights(log_ratio_S, row_S, self.correction_level)
         return np.where((weight_S >= self.lowest_weight) & (weight_S <= self.highest_weight), weight_S, 0.0)
 
@@ -72,17 +72,17 @@ CORRECTIONS = {"none": type(None), "truncated": Truncated, "masked": Masked}
 
 @dataclass(frozen=True, slots=True)
 class Corrected:
-    """What a correction makes of a batch."""
+    """Result of a correction: the factor of each token, and how many tokens are left."""
 
     factors: Sequence[float | NDArray[np.float64]]
-    """One array a sample, over its sampled tokens."""
+    """One array per sample, over its sampled tokens; or the number 1 without a correction."""
     kept: Sequence[int]
-    """Tokens of each sample that are not rejected."""
+    """Number of tokens of each sample that are not rejected."""
     figures: dict[str, float]
 
 
 def corrected(correction: Correction | None, batch: Batch, seen: Seen) -> Corrected:
-    """The factors of a batch's tokens; 1 for all of them where nothing corrects."""
+    """Return the factors of the tokens of a batch; all 1 without a correction."""
     if correction is None or not batch.samples:
         return Corrected([1.0] * len(batch.samples), batch.lengths, {})
     assert seen.old is not None, "a correction compares with what the learner says"
@@ -92,19 +92,19 @@ def corrected(correction: Correction | None, batch: Batch, seen: Seen) -> Correc
         row_S = np.repeat(np.arange(len(sampled)), [len(row) for row in sampled])
         gaps.append(old.astype(np.float64) - np.concatenate([np.zeros(0, np.float32), *sampled]))
         factors.append(correction(gaps[-1], row_S))
-    kept, every_S, gap_S = (
+    kept_counts, every_S, gap_S = (
         [int((factor > 0).sum()) for factor in factors],
         np.concatenate(factors),
         np.concatenate(gaps),
     )
     figures = {
-        "correction/kept_share": sum(kept) / len(every_S),
-        # Of Kish: as many tokens of equal weight would tell as much. Its share of all tokens.
+        "correction/kept_share": sum(kept_counts) / len(every_S),
+        # Effective sample size (Kish) as a share of all tokens.
         "correction/effective_share": float(every_S.sum() ** 2 / max(1e-300, len(every_S) * (every_S**2).sum())),
         "correction/gap_mean": float(np.abs(gap_S).mean()),
         "correction/gap_max": float(np.abs(gap_S).max()),
     }
-    return Corrected(factors, kept, figures)
+    return Corrected(factors, kept_counts, figures)
 
 
 def _weights(log_ratio_S: NDArray[np.float64], row_S: NDArray[np.int_], level: str) -> NDArray[np.float64]:

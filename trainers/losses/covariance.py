@@ -1,7 +1,7 @@
-"""Losses that spare the tokens whose covariance of log-prob and advantage is large: those that spend the entropy.
+"""Losses that restrain tokens with a large covariance of log-prob and advantage, because they reduce the entropy most.
 
-Clip-Cov takes a few of them out, KL-Cov holds the largest with a KL penalty (arXiv 2505.22617). A token's covariance is
-`(logprob - mean)(advantage - mean)`, over the tokens that go through the model together; so, unlike all other losses,
+Clip-Cov leaves a few of them out, KL-Cov adds a KL penalty to the largest (arXiv 2505.22617). A token's covariance is
+`(logprob - mean)(advantage - mean)`, over the tokens of one forward pass; so, unlike all other losses,
 these depend a little on how a mini-batch is split (`micro_batch_tokens`). No torch is imported: `--help` reads options.
 """
 
@@ -41,13 +41,13 @@ class ClipCov:
             )
 
     def __call__(self, logprobs_S: "Tensor", old_S: "Tensor", advantages_S: "Tensor", row_S: "Tensor") -> PolicyLoss:
-        """Tokens that are taken out cost nothing and have no gradient; they count in the mean all the same."""
+        """Return the clipped loss, with 0 and no gradient for tokens that are taken out; the mean still counts them."""
         result = self.within(logprobs_S, old_S, advantages_S, row_S)
         covariance_S = covariances(logprobs_S, advantages_S)
         there_S = (covariance_S > self.clip_cov_low) & (covariance_S < self.clip_cov_high)
         places = there_S.nonzero()[:, 0]
         count = min(len(places), max(int(self.clip_cov_ratio * len(logprobs_S)), 1))
-        # Drawn by the tokens' own log-probs, so that a run repeats: their last digits are as good as dice.
+        # Chosen by the last digits of the old log-probs, which are as good as random, so that a run is repeatable.
         dice = (old_S[places].double() * 1e6).frac().abs()
         kept_S = there_S.new_ones(len(logprobs_S))
         kept_S[places[dice.argsort()[:count]]] = False
@@ -62,13 +62,13 @@ class KLCov:
     kl_cov_ratio: Annotated[float, Field(gt=0, le=1)] = 2e-4
     """Share of all tokens that is held, the largest covariances first."""
     kl_cov_coef: Annotated[float, NOT_NEGATIVE] = 1.0
-    """Of `|logprob - old|` for a token that is held."""
+    """Coefficient of the penalty `|logprob - old|` for a held token."""
 
     def __post_init__(self) -> None:
         check_fields(self)
 
     def __call__(self, logprobs_S: "Tensor", old_S: "Tensor", advantages_S: "Tensor", row_S: "Tensor") -> PolicyLoss:
-        """Nothing is clipped."""
+        """Return the loss with the penalty. No token is clipped."""
         moved_S = logprobs_S - old_S
         count = max(int(self.kl_cov_ratio * len(logprobs_S)), 1)
         held_S = moved_S.new_zeros(len(moved_S))
@@ -77,6 +77,6 @@ class KLCov:
 
 
 def covariances(logprobs_S: "Tensor", advantages_S: "Tensor") -> "Tensor":
-    """What each token adds to the covariance of log-prob and advantage."""
-    said_S = logprobs_S.detach()
-    return (said_S - said_S.mean()) * (advantages_S - advantages_S.mean())
+    """Return the contribution of each token to the covariance of log-prob and advantage."""
+    detached_S = logprobs_S.detach()
+    return (detached_S - detached_S.mean()) * (advantages_S - advantages_S.mean())

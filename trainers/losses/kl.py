@@ -1,8 +1,8 @@
-"""How far the policy has moved from a reference, estimated token by token from `d = logprob - reference`.
+"""KL divergence of the policy from a reference, estimated per token from `d = logprob - reference`.
 
-All three have the KL as their mean over what the policy samples, or nearly so; as a loss they differ. k1 is unbiased as
-a figure, but as a loss its gradient is noise around zero: it does not pull. k2's gradient is that of the KL itself. k3
-is never negative, unbiased as a figure, has little variance, and pulls (arXiv 2402.03300 uses it).
+The mean of all three over sampled tokens is the KL, or nearly so; as a loss they differ. k1 is an unbiased metric, but
+its gradient as a loss has mean zero, so it has no effect. The gradient of k2 is that of the KL itself. k3 is never
+negative, is unbiased as a metric, has little variance, and works as a loss (arXiv 2402.03300 uses it).
 
 No torch is imported here: `--help` reads the options.
 """
@@ -22,12 +22,12 @@ _FARTHEST = 20.0
 
 @dataclass(frozen=True, slots=True)
 class KL:
-    """A penalty for leaving the policy that the run began with."""
+    """A penalty for distance from the initial policy of the run."""
 
     beta: Annotated[float, NOT_NEGATIVE] = 0.0
     """Its weight in the loss; 0 for none."""
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
-    """How it is estimated."""
+    """Estimator of the KL."""
     kl_in_reward: bool = False
     """Charge it to the reward, token by token, in place of the loss; k1 is usual there."""
 
@@ -35,24 +35,24 @@ class KL:
         check_fields(self)
 
     def __call__(self, logprobs: "Tensor", reference: "Tensor") -> "Tensor":
-        """An estimate for each token."""
+        """Return an estimate for each token."""
         return ESTIMATORS[self.kl_estimator](logprobs, reference)
 
 
 def k1(logprobs: "Tensor", reference: "Tensor") -> "Tensor":
-    """`d`."""
+    """Return `d`."""
     return logprobs - reference
 
 
 def k2(logprobs: "Tensor", reference: "Tensor") -> "Tensor":
-    """`d * d / 2`: never negative, slightly biased as a figure."""
+    """Return `d * d / 2`: never negative, slightly biased as a metric."""
     return (logprobs - reference).square() / 2
 
 
 def k3(logprobs: "Tensor", reference: "Tensor") -> "Tensor":
-    """`exp(-d) + d - 1`.
+    """Return `exp(-d) + d - 1`.
 
-    Clamped at 10, as a single token that the reference thinks impossible would otherwise be the whole loss.
+    It is clamped at 10, because otherwise one token that the reference thinks impossible would dominate the loss.
     """
     difference = (logprobs - reference).clamp(-_FARTHEST, _FARTHEST)
     return ((-difference).exp() + difference - 1).clamp(max=_LARGEST)

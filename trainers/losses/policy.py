@@ -1,7 +1,7 @@
-"""Policy losses: what each sampled token costs, from its log-prob now and when it was sampled, and its advantage.
+"""Policy losses: the loss of each sampled token, from its present and old log-prob and its advantage.
 
-A loss is `(logprobs, old, advantages, rows) -> PolicyLoss`, over sampled tokens alone. No torch is imported here:
-`--help` reads the options.
+A loss is a function `(logprobs, old, advantages, rows) -> PolicyLoss`, over sampled tokens only. No torch is imported,
+because `--help` reads the options.
 """
 
 from dataclasses import dataclass
@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
+from palaestra.errors import ConfigError
 from palaestra.trainers.checked import POSITIVE, check_fields
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 _LARGEST_LOG_RATIO = 10.0
-"""exp of it is 22,026: one token that has become that much likelier is no number to be multiplied further."""
+"""Largest log ratio; its exp is 22,026. Larger ratios are clamped."""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyLoss:
-    """The loss of each sampled token, before its weight, and which of them were clipped; None where nothing can be."""
+    """The loss of each sampled token before weighting, and masks of clipped tokens; None without such a clip."""
 
     loss_S: "Tensor"
     low_S: "Tensor | None" = None
@@ -28,12 +29,12 @@ class PolicyLoss:
 
     @property
     def clipped_low(self) -> int:
-        """How many were clipped below."""
+        """Return the number of tokens clipped from below."""
         return 0 if self.low_S is None else int(self.low_S.sum())
 
     @property
     def clipped_high(self) -> int:
-        """How many were clipped above."""
+        """Return the number of tokens clipped from above."""
         return 0 if self.high_S is None else int(self.high_S.sum())
 
 
@@ -46,16 +47,22 @@ class Clip:
     epsilon_high: Annotated[float, POSITIVE] = 0.28
     """Upper clip of the ratio."""
     dual_clip: Annotated[float | None, Field(gt=1)] = 10.0
-    """c bounds the loss of a token with negative advantage by `-c A`; none for no bound."""
+    """c bounds the loss of a token with negative advantage by `-c A`; None means no bound."""
     importance_sampling_level: Literal["token", "sequence"] = "token"
-    """Whose ratio is clipped: each token's, or `exp(mean log ratio)` of its whole sequence (arXiv 2507.18071). With an
-    advantage for each token the latter is GSPO-token, with one for an episode GSPO."""
+    """Ratio that is clipped: that of each token, or `exp(mean log ratio)` of its whole sequence (arXiv 2507.18071).
+    With an advantage for each token the latter is GSPO-token, with one for an episode GSPO."""
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.epsilon > self.epsilon_high:
+            raise ConfigError(
+                f"epsilon is {self.epsilon} and epsilon_high {self.epsilon_high}, which would hold back what becomes "
+                "likelier more than what becomes less likely; expected an epsilon_high of at least epsilon "
+                "(--recipe.loss.epsilon, --recipe.loss.epsilon-high)"
+            )
 
     def __call__(self, logprobs_S: "Tensor", old_S: "Tensor", advantages_S: "Tensor", row_S: "Tensor") -> PolicyLoss:
-        """`row_S` is the token row of each token: a sequence is a row."""
+        """Return the loss; `row_S` is the token row of each token, and a sequence is a row."""
         log_ratio_S = logprobs_S - old_S
         if self.importance_sampling_level == "sequence":
             log_ratio_S = _of_sequence(log_ratio_S, row_S)
@@ -65,17 +72,17 @@ class Clip:
         loss_S = plain_S.maximum(clipped_S)
         if self.dual_clip is not None:
             loss_S = loss_S.minimum(-self.dual_clip * advantages_S).where(advantages_S < 0, loss_S)
-        said_S = ratio_S.detach()
-        low_S = (said_S < 1 - self.epsilon) & (advantages_S < 0)
-        high_S = (said_S > 1 + self.epsilon_high) & (advantages_S > 0)
+        detached_S = ratio_S.detach()
+        low_S = (detached_S < 1 - self.epsilon) & (advantages_S < 0)
+        high_S = (detached_S > 1 + self.epsilon_high) & (advantages_S > 0)
         return PolicyLoss(loss_S, low_S, high_S)
 
 
 @dataclass(frozen=True, slots=True)
 class CISPO:
-    """`-sg(clip(ratio, 1 - epsilon, 1 + epsilon_high)) A logprob` (arXiv 2506.13585): a clipped token still learns.
+    """`-sg(clip(ratio, 1 - epsilon, 1 + epsilon_high)) A logprob` (arXiv 2506.13585): clipped tokens keep a gradient.
 
-    Its authors have no lower bound and tune the upper one. With these defaults no ratio counts more than 5.
+    Its authors have no lower bound and tune the upper one. These defaults clip ratios at 5.
     """
 
     epsilon: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -87,7 +94,7 @@ class CISPO:
         check_fields(self)
 
     def __call__(self, logprobs_S: "Tensor", old_S: "Tensor", advantages_S: "Tensor", row_S: "Tensor") -> PolicyLoss:
-        """The ratio is a number here: the gradient is that of the log-prob alone."""
+        """Return the loss. The ratio is detached, so only the log-prob has a gradient."""
         ratio_S = _ratio(logprobs_S.detach() - old_S)
         bounded_S = ratio_S.clamp(1 - self.epsilon, 1 + self.epsilon_high)
         loss_S = -bounded_S * advantages_S * logprobs_S
@@ -96,29 +103,29 @@ class CISPO:
 
 @dataclass(frozen=True, slots=True)
 class GMPO:
-    """`-A exp(mean of clipped log ratios)` of a sequence: a geometric mean, which no single token rules (2507.20673).
+    """`-A exp(mean of clipped log ratios)` of a sequence: a geometric mean, robust to outliers (2507.20673).
 
-    Each token's log ratio is clipped on the side where the advantage drives it, as in the minimum of `Clip`. To be
-    aggregated by `sample`: every token of a sequence has the loss of the whole.
+    The log ratio of a token is clipped on the side to which the advantage moves it, as in the minimum of `Clip`. Use
+    aggregation `sample`: every token of a sequence has the loss of the whole sequence.
     """
 
     epsilon_log: Annotated[float, POSITIVE] = 0.4
-    """Bound of a token's log ratio, to both sides."""
+    """Bound of the absolute log ratio of a token."""
 
     def __post_init__(self) -> None:
         check_fields(self)
 
     def __call__(self, logprobs_S: "Tensor", old_S: "Tensor", advantages_S: "Tensor", row_S: "Tensor") -> PolicyLoss:
-        """`row_S` is the token row of each token: a sequence is a row."""
+        """Return the loss; `row_S` is the token row of each token, and a sequence is a row."""
         log_ratio_S = logprobs_S - old_S
         lower_S = log_ratio_S.clamp(max=self.epsilon_log).where(advantages_S > 0, log_ratio_S)
         bounded_S = lower_S.clamp(min=-self.epsilon_log).where(advantages_S < 0, lower_S)
         rows = int(row_S.max()) + 1
         sums_R = bounded_S.new_zeros(rows).index_add(0, row_S, bounded_S)
         mean_S = (sums_R / row_S.bincount(minlength=rows).clamp(min=1))[row_S]
-        said_S = log_ratio_S.detach()
-        low_S = (said_S < -self.epsilon_log) & (advantages_S < 0)
-        high_S = (said_S > self.epsilon_log) & (advantages_S > 0)
+        detached_S = log_ratio_S.detach()
+        low_S = (detached_S < -self.epsilon_log) & (advantages_S < 0)
+        high_S = (detached_S > self.epsilon_log) & (advantages_S > 0)
         return PolicyLoss(-advantages_S * mean_S.exp(), low_S, high_S)
 
 
@@ -127,7 +134,7 @@ class PolicyGradient:
     """`-A logprob` (GPG, arXiv 2504.02546; REINFORCE): no ratio and no clip, for one step on fresh tokens."""
 
     def __call__(self, logprobs_S: "Tensor", old_S: "Tensor", advantages_S: "Tensor", row_S: "Tensor") -> PolicyLoss:
-        """`old_S` is not looked at."""
+        """Return the loss; `old_S` is not used."""
         return PolicyLoss(-advantages_S * logprobs_S)
 
 
@@ -136,9 +143,9 @@ def _ratio(log_ratio_S: "Tensor") -> "Tensor":
 
 
 def _of_sequence(log_ratio_S: "Tensor", row_S: "Tensor") -> "Tensor":
-    """The mean log ratio of each token's row. Its gradient comes through the token itself, a row's share in each.
+    """Return the mean log ratio of each token's row, with the gradient through the log ratio of the token itself.
 
-    So any weights within a row may be put on it, and with equal ones the gradient is that of the closed form.
+    So tokens of a row may have any weights; with equal weights the gradient is that of the closed form.
     """
     rows = int(row_S.max()) + 1
     sums_R = log_ratio_S.new_zeros(rows).index_add(0, row_S, log_ratio_S.detach())

@@ -1,7 +1,7 @@
-"""Advantages token by token: returns that are whitened over a batch, a critic's, and credit turn by turn.
+"""Advantages per token: whitened returns, generalized advantage estimation with a critic, and credit per turn.
 
-An episode's tokens here are those it sampled: what tools said is skipped, so the last token of a turn is followed by
-the first of the next.
+Tokens of an episode are its sampled tokens: tool results are skipped, so the last token of a turn is followed by the
+first of the next.
 """
 
 from collections.abc import Sequence
@@ -21,17 +21,17 @@ _EPSILON = 1e-8
 
 @dataclass(frozen=True, slots=True)
 class Whitened:
-    """REINFORCE++: what is still to come after each token, whitened over all tokens of the batch (arXiv 2501.03262).
+    """REINFORCE++: the return from each token on, whitened over all tokens of the batch (arXiv 2501.03262).
 
-    What is to come is the reward, and with `kl_in_reward` the KL of the tokens from here on. With `group_baseline` it
-    is its baseline form: the reward less the group's mean first, and then whitened.
+    The return is the reward, minus the KL of the remaining tokens with `kl_in_reward`. With `group_baseline` it is
+    REINFORCE++-baseline: the reward minus the mean of its group, then whitened.
     """
 
     group_baseline: bool = False
-    """Take the group's mean from the reward before the batch is whitened."""
+    """Subtract the mean of the group from the reward before whitening."""
 
     def __call__(self, batch: Batch, seen: Seen) -> Advantages:
-        """One number a sampled token."""
+        """Return one number per sampled token."""
         if self.group_baseline:
             centred_E = less_baseline(returns(batch, seen), batch.groups, lambda rewards_G, _: rewards_G.mean())
             return whitened([np.full(length, value) for value, length in zip(centred_E, batch.lengths, strict=True)])
@@ -40,36 +40,36 @@ class Whitened:
 
 @dataclass(frozen=True, slots=True)
 class GAE:
-    """PPO's, from a critic: `sum over l of (gamma * lam)^l * delta` with `delta = r + gamma * V(next) - V`.
+    """Advantages of PPO, with a critic: `sum over l of (gamma * lam)^l * delta` with `delta = r + gamma * V(next) - V`.
 
-    The reward comes with the last token. At lam 1 and an exact critic its expectation is the exact gradient. Advantages
-    are whitened over the batch's tokens; what the critic learns is advantage + value, from before that.
+    The reward comes with the last token. With lam 1 and an exact critic the expectation is the exact gradient.
+    Advantages are whitened over the tokens of the batch; the critic's target is advantage + value before whitening.
     """
 
     gamma: Annotated[float, SHARE] = 1.0
-    """What the reward loses with each token."""
+    """Discount factor per token."""
     lam: Annotated[float, SHARE] = 0.95
-    """1 trusts the reward alone, 0 the critic alone."""
+    """Lambda of GAE: 1 trusts the reward alone, 0 the critic alone."""
     whiten_advantages: bool = True
-    """Over all tokens of the batch: mean 0, deviation 1."""
+    """Normalize over all tokens of the batch to mean 0 and standard deviation 1."""
 
     def __post_init__(self) -> None:
         check_fields(self)
 
     def __call__(self, batch: Batch, seen: Seen) -> Advantages:
-        """One number a sampled token."""
+        """Return one number per sampled token."""
         assert seen.values is not None, "GAE asks a critic"
-        found = self.estimates(batch, seen)
-        return whitened(found) if self.whiten_advantages else found
+        estimates = self.estimates(batch, seen)
+        return whitened(estimates) if self.whiten_advantages else estimates
 
     def expected(self, batch: Batch, seen: Seen) -> list[Floats]:
-        """What the critic is to learn: the estimates and what it expected, together."""
+        """Return the targets of the critic: the advantage estimates plus its earlier predictions."""
         assert seen.values is not None
         pairs = zip(self.estimates(batch, seen), seen.values, strict=True)
         return [estimate_S + values_S for estimate_S, values_S in pairs]
 
     def estimates(self, batch: Batch, seen: Seen) -> list[Floats]:
-        """The advantages before they are whitened."""
+        """Return the advantages before whitening."""
         assert seen.values is not None
         rewards = token_rewards(batch, seen)
         return [self._of(rewards_S, values_S) for rewards_S, values_S in zip(rewards, seen.values, strict=True)]
@@ -86,54 +86,57 @@ class GAE:
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """Credit turn by turn: the episode's advantage for all its tokens, and for a turn how its calls fared beside it.
+    """Credit per turn: all tokens have the advantage of the episode, plus that of the tool calls of their turn.
 
-    A turn's own reward is the share of its calls that a tool served, compared with the turns of the same number in the
-    group (mean and deviation, as `Group`); a turn without a call has none. The last turn is the outcome's alone.
+    The reward of a turn is the share of its calls that a tool served, compared with the turns of the same number in the
+    group (mean and deviation, as `Group`). A turn without a call, such as the last one, has only the advantage of the
+    episode.
     """
 
     turn_weight: Annotated[float, NOT_NEGATIVE] = 0.2
-    """Of a turn's own advantage beside the episode's."""
+    """Weight of the turn-level advantage. The episode-level advantage has weight 1."""
 
     def __post_init__(self) -> None:
         check_fields(self)
 
     def __call__(self, batch: Batch, seen: Seen) -> Advantages:
-        """One number a sampled token."""
+        """Return one number per sampled token."""
         whole_E = group_advantages(returns(batch, seen), batch.groups)
         served = [served_by_turn(episode) for episode in batch.episodes]
-        own = [np.zeros(len(one)) for one in served]
+        turn_advantages = [np.zeros(len(turn_shares)) for turn_shares in served]
         for turn in range(max(map(len, served), default=0)):
-            there = [i for i, one in enumerate(served) if len(one) > turn and one[turn] is not None]
+            there = [
+                i for i, turn_shares in enumerate(served) if len(turn_shares) > turn and turn_shares[turn] is not None
+            ]
             shares = np.array([served[i][turn] for i in there], np.float64)
             for i, value in zip(there, group_advantages(shares, batch.groups[there]), strict=True):
-                own[i][turn] = value
-        found = []
-        for episode, whole, turns in zip(batch.episodes, whole_E, own, strict=True):
+                turn_advantages[i][turn] = value
+        advantages = []
+        for episode, whole, turns in zip(batch.episodes, whole_E, turn_advantages, strict=True):
             numbers_S = turn_of_tokens(episode)
-            known = np.append(turns, 0.0)[np.minimum(numbers_S, len(turns))] if len(numbers_S) else numbers_S
-            found.append(whole + self.turn_weight * known)
-        return found
+            credits_S = np.append(turns, 0.0)[np.minimum(numbers_S, len(turns))] if len(numbers_S) else numbers_S
+            advantages.append(whole + self.turn_weight * credits_S)
+        return advantages
 
 
 def served_by_turn(episode: Episode) -> list[float | None]:
-    """For each turn of the agent the share of its calls that a tool served; None for a turn without a call."""
-    found: list[float | None] = []
+    """Return, for each turn of the agent, the share of its calls that a tool served; None for a turn without calls."""
+    shares: list[float | None] = []
     calls = iter(episode.attempt.calls)
     for message in episode.attempt.messages:
         if message["role"] == "assistant":
-            found.append(None)
-            asked, served = 0, 0
-        elif message["role"] == "tool" and found:
+            shares.append(None)
+            call_count, served = 0, 0
+        elif message["role"] == "tool" and shares:
             call = next(calls, None)
             if call is not None:
-                asked, served = asked + 1, served + (call.status is Status.OK)
-                found[-1] = served / asked
-    return found
+                call_count, served = call_count + 1, served + (call.status is Status.OK)
+                shares[-1] = served / call_count
+    return shares
 
 
 def turn_of_tokens(episode: Episode) -> NDArray[np.int_]:
-    """For each sampled token the number of its turn: sampled tokens without a gap are one turn."""
+    """Return the turn number of each sampled token. Sampled tokens without a gap belong to one turn."""
     numbers, turn = [np.zeros(0, np.int_)], 0
     for row in episode.rows:
         begins_N = row.sampled & ~np.concatenate([[False], row.sampled[:-1]])
@@ -143,25 +146,25 @@ def turn_of_tokens(episode: Episode) -> NDArray[np.int_]:
 
 
 def token_rewards(batch: Batch, seen: Seen) -> list[Floats]:
-    """What each sampled token is paid: minus its cost, and the episode's reward with the last one."""
-    found = []
+    """Return the reward of each sampled token: minus its KL cost, plus the episode's reward at the last token."""
+    rewards = []
     for i, (reward, length) in enumerate(zip(batch.rewards, batch.lengths, strict=True)):
         paid_S = np.zeros(length) if seen.costs is None else -seen.costs[i].astype(np.float64)
         if length:
             paid_S[-1] += reward
-        found.append(paid_S)
-    return found
+        rewards.append(paid_S)
+    return rewards
 
 
 def to_come(batch: Batch, seen: Seen) -> list[Floats]:
-    """What each token and those after it are paid together."""
+    """Return the sum of the token rewards from each token on."""
     return [paid_S[::-1].cumsum()[::-1] for paid_S in token_rewards(batch, seen)]
 
 
 def whitened(values: Sequence[Floats]) -> list[Floats]:
-    """The same with mean 0 and deviation 1 (ddof 1) over all tokens; zeros where all are equal."""
+    """Return the values normalized over all tokens to mean 0 and deviation 1 (ddof 1); zeros if all are equal."""
     every_S = np.concatenate([np.zeros(0), *values])
     if not len(every_S) or np.ptp(every_S) == 0:
-        return [np.zeros_like(one) for one in values]
+        return [np.zeros_like(values_S) for values_S in values]
     mean, deviation = every_S.mean(), every_S.std(ddof=1)
-    return [(one - mean) / (deviation + _EPSILON) for one in values]
+    return [(values_S - mean) / (deviation + _EPSILON) for values_S in values]

@@ -1,1 +1,1 @@
-"""Which tasks are played next."""
+"""Task samplers: they choose which tasks are played next."""

@@ -1,7 +1,7 @@
-"""The file that `palaestra curate` writes: which tasks of an environment a model solves now and then.
+"""The file that `palaestra curate` writes: the tasks of an environment that a model solves sometimes.
 
-It holds task numbers, for these exist in every environment, whether its tasks come from a file or are drawn; and of
-each task a digest of its prompt, by which an environment that was opened otherwise is found out. Left out: how the
+It holds task numbers, for these exist in every environment, whether its tasks come from a file or are generated; and of
+each task a digest of its prompt, which shows if the environment was opened with other options. Left out: how the
 tasks were chosen (`trainers.curation`).
 """
 
@@ -20,7 +20,7 @@ from palaestra.trainers.sampling.draws import counts_in
 
 _KIND = "curated tasks"
 _COMPARED = 64
-"""Tasks whose prompts are held against the environment's: to draw them all may take long."""
+"""Most tasks whose prompts are compared with those of the environment: to generate all prompts may take long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +31,17 @@ class Curated:
     split: str
     tasks: tuple[Rated, ...]
     made: Mapping[str, Any]
-    """How: model, digest of its weights, samples, seed, options of the environment, date, generated tokens."""
+    """How the tasks were chosen: model, digest of its weights, samples, seed, environment options, date, tokens."""
 
     def write(self, path: Path) -> None:
-        """A task a line; whole or not at all."""
+        """Write the file atomically, with one task per line."""
         head = {"palaestra": _KIND, "env_id": self.env_id, "split": self.split, **self.made}
         rows = ",\n".join(json.dumps(asdict(task) | {"bucket": task.bucket}) for task in self.tasks)
         write_text(path, f'{json.dumps(head, indent=1)[:-2]},\n "tasks": [\n{rows}\n]}}\n')
 
     @classmethod
     def read(cls, path: Path | str) -> "Curated":
-        """What was written, or an error that says what the file is not."""
+        """Read a file that `write` wrote. Raise `UsageError` if it is another or a damaged file."""
         try:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
@@ -53,21 +53,21 @@ class Curated:
         names = [field.name for field in fields(Rated)]
         try:
             tasks = tuple(Rated(**{name: row[name] for name in names}) for row in content.pop("tasks"))
-            found = cls(content.pop("env_id"), content.pop("split"), tasks, content)
+            curated = cls(content.pop("env_id"), content.pop("split"), tasks, content)
             numbers = [task.task for task in tasks]
             whole = all(type(number) is int and number >= 0 for number in numbers) and len({*numbers}) == len(numbers)
         except (KeyError, TypeError, AttributeError):
             whole = False
         if not whole or not tasks:
             raise UsageError(f"{path} is damaged: its tasks are not those that palaestra curate writes; make it anew")
-        return found
+        return curated
 
     def is_of(self, env_id: str) -> bool:
-        """Whether they are tasks of that environment."""
+        """Return whether these are tasks of the environment `env_id`."""
         return self.env_id.rpartition(":")[2] == env_id.rpartition(":")[2]
 
     def check_env(self, env_id: str, path: Path | str) -> None:
-        """Refuse tasks of another environment."""
+        """Raise `UsageError` if these are tasks of another environment."""
         if not self.is_of(env_id):
             raise UsageError(
                 f"{path} holds tasks of {self.env_id}, and {env_id} is played; expected a file that palaestra curate "
@@ -75,17 +75,17 @@ class Curated:
             )
 
     def check(self, arena: Arena, path: Path | str, env: str) -> None:
-        """Refuse an arena in which these numbers are other tasks, as far as it shows them before they are played.
+        """Raise `UsageError` if the arena has other tasks under these numbers, as far as it shows tasks beforehand.
 
-        Of a mixture, `env` of it is looked at, and it shows no more than how many tasks it has.
+        In a mixture only the environment `env` is checked, and only by its number of tasks.
         """
         last, mixed = max(task.task for task in self.tasks), getattr(arena, "mixture", None) is not None
         wrong = f"it has no task {last}" * (last >= counts_in(arena, 0)[1][env if mixed else ""])
         problem = getattr(arena, "problem", lambda _: None)
         for task in () if wrong or mixed else self.tasks[:: -(-len(self.tasks) // _COMPARED)]:
-            found = problem(task.task)
-            if found is not None and prompt_digest(found.prompt) != task.prompt:
-                wrong = f"its task {task.task} is {' '.join(found.prompt.split())[:60]!r}, which is another"
+            shown_problem = problem(task.task)
+            if shown_problem is not None and prompt_digest(shown_problem.prompt) != task.prompt:
+                wrong = f"its task {task.task} is {' '.join(shown_problem.prompt.split())[:60]!r}, which is another"
                 break
         if wrong:
             raise UsageError(
@@ -95,19 +95,19 @@ class Curated:
 
 
 def curated_tasks(paths: Sequence[str], env_id: str, arena: Arena | None = None) -> Mapping[str, tuple[int, ...]]:
-    """The training tasks that these files name, by environment; one without a file is not there, and plays all."""
-    found: dict[str, tuple[int, ...]] = {}
+    """Return the training tasks of these files, by environment. An environment without a file is absent (uses all)."""
+    tasks_by_env: dict[str, tuple[int, ...]] = {}
     for path in paths:
         curated = Curated.read(path)
-        names = [name for name, (own, _) in environments(env_id, {}).items() if curated.is_of(own)]
+        names = [name for name, (member_id, _) in environments(env_id, {}).items() if curated.is_of(member_id)]
         if not names:
             curated.check_env(env_id, path)
         if curated.split != "train":
             raise UsageError(f"{path} holds tasks of the split {curated.split!r}; training plays train")
-        name = next((name for name in names if name not in found), "")
+        name = next((name for name in names if name not in tasks_by_env), "")
         if not name:
             raise UsageError(f"{path} is a second file for {env_id}; name one")
         if arena is not None:
             curated.check(arena, path, name)
-        found[name] = tuple(task.task for task in curated.tasks)
-    return found
+        tasks_by_env[name] = tuple(task.task for task in curated.tasks)
+    return tasks_by_env

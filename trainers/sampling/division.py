@@ -1,7 +1,7 @@
-"""Training tasks of the cold start: some are demonstrated, others are kept back, and the gate is measured on those.
+"""Training tasks of the cold start: some are demonstrated; the others are held back, and the gate is measured on them.
 
-Where tasks are drawn there is no end of them, and the first million is demonstrated. Of a fixed set, such as a file,
-every fifth is kept back; what there is comes round again, each time with a seed of its own.
+If tasks are generated without end, the first million is demonstrated. Of a fixed set, such as a file, every fifth task
+is held back. When all tasks of a part have been used, they repeat, each time with another seed.
 """
 
 from dataclasses import dataclass
@@ -11,15 +11,15 @@ from palaestra.errors import UsageError
 _MANY = 1_000_000
 _EVERY = 5
 FEWEST_TASKS = 10
-"""Two tasks for the gate, and eight that are demonstrated."""
+"""Smallest number of tasks: two for the gate, and eight that are demonstrated."""
 _ENOUGH = 190
-"""Demonstrated tasks that teach more than themselves. Measured on sums of two numbers with two digits: of the other
+"""Demonstrated tasks from which an agent generalizes. Measured on sums of two numbers with two digits: of the other
 tasks an agent solved none after 34, half after 92 and nine of ten after 190."""
 
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """So many tasks, numbered from 0, in two parts that share none."""
+    """Tasks 0 to `task_count` - 1 in two parts without overlap: demonstrated, and held back for the gate."""
 
     task_count: int
 
@@ -33,26 +33,26 @@ class Division:
             )
 
     def demonstrated(self, number: int) -> int:
-        """The task of the demonstration of that number."""
+        """Return the task of a demonstration, by its number."""
         if self._endless:
             return number % _MANY
         place = number % (self.task_count - self.task_count // _EVERY)
         return place + place // (_EVERY - 1)
 
     def kept_back(self, number: int) -> int:
-        """The task of the gate's game of that number."""
+        """Return the task of an episode of the gate, by its number."""
         if self._endless:
             return _MANY + number % (self.task_count - _MANY)
         return number % (self.task_count // _EVERY) * _EVERY + _EVERY - 1
 
     @property
     def warning(self) -> str:
-        """What whoever raises an agent on so few tasks should know; empty where there are enough."""
-        shown = self.task_count - self.task_count // _EVERY
-        if shown >= _ENOUGH:
+        """Return a warning if there are too few tasks to generalize from; empty if there are enough."""
+        count = self.task_count - self.task_count // _EVERY
+        if count >= _ENOUGH:
             return ""
         return (
-            f"only {shown} tasks are demonstrated: with fewer than about {_ENOUGH} the tiny agent may learn them by "
+            f"only {count} tasks are demonstrated: with fewer than about {_ENOUGH} the tiny agent may learn them by "
             f"heart and fail the {self.task_count // _EVERY} others, which its gate is measured on"
         )
 

@@ -1,6 +1,6 @@
-"""DAPO's dynamic sampling (arXiv 2503.14476): a group whose members all ended alike is dropped, and another is played.
+"""DAPO's dynamic sampling (arXiv 2503.14476): a group whose members all have the same outcome is dropped and replaced.
 
-Tokens of dropped groups are counted. Which groups are kept depends on no timing, so a run repeats.
+Tokens of dropped groups are counted. The choice of groups does not depend on timing, so a run can be repeated.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from palaestra.trainers.sampling.in_order import Compared, Groups, InOrder, spre
 
 @dataclass(frozen=True, slots=True)
 class Dynamic:
-    """Batches of groups that have something to compare. A batch may be smaller, where `max_rounds` found too few."""
+    """Batches of groups with different outcomes. A batch is smaller if `max_rounds` rounds had too few such groups."""
 
     compared: Compared = "success"
     """What must differ within a group: success, as DAPO's accuracy, or the training reward with all its terms (a tool
@@ -31,7 +31,7 @@ class Dynamic:
         check_fields(self)
 
     def __call__(self, env: str, task_count: TaskCount, groups: Groups, seed: int = 0) -> InOrder:
-        """A sampler, as `Uniform` makes one."""
+        """Return a sampler; the arguments are those of `Uniform`."""
         keeps = partial(spread, compared=self.compared)
         draw = evenly(env, task_count, groups.num_prompts, seed)
         return InOrder(draw, groups, keeps, self.max_rounds, self.give_up, self.compared)

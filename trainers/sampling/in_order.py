@@ -1,8 +1,8 @@
-"""Groups in the order of their numbers, whatever ends first: what all samplers of one environment have in common.
+"""Groups in the order of their numbers, whichever ends first: the common base of all samplers.
 
-A group is decided when all of its members have ended: it is one of the batch, or it is dropped and another group is
-begun in its place. A batch is the first `num_prompts` groups that are not dropped. Left out: which task a group is of
-(`draws`), and which groups are dropped (`dynamic`).
+A group is decided when all of its members have ended: it is kept for the batch, or it is dropped and another group is
+started in its place. A batch is the first `num_prompts` groups that are not dropped. Left out: the choice of a group's
+task (`draws`), and the choice of the groups to drop (`dynamic`).
 """
 
 import json
@@ -19,43 +19,45 @@ from palaestra.trainers.sampling.sampler import Draw
 from palaestra.trainers.sampling.seats import seated
 
 Compared = Literal["success", "reward"]
-"""What a sampler compares within a group: the environment's success, or the training reward with all of its terms."""
+"""Value that a sampler compares within a group: the environment's success, or the training reward with all terms."""
 Keeps = Callable[[Sequence[Scored]], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """What is played in a step, and by whom; in a game each seat has groups of its own."""
+    """The episodes of a step: tasks, group size and seats. In a game each seat has its own groups."""
 
     num_prompts: int
     num_generations: int
     seats: tuple[str, ...] = ()
     learning: frozenset[str] = frozenset()
-    """Seats that are learned from."""
+    """Seats whose episodes are trained on."""
     greedy: bool = False
-    """Whether one more episode of each task is played with the likeliest tokens, which is not learned from."""
+    """True to play one more episode of each task with greedy decoding. It is not trained on."""
     tasks: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    """The tasks that are played, by environment; all of one that is not named. Draws are places in these."""
+    """Tasks to play, by environment; all tasks of an environment that is absent. Draws are indices into these."""
+    reward_range: tuple[float, float] = (-1.0, 1.0)
+    """Smallest and largest training reward, as the terms of the recipe declare them."""
 
     @property
     def digest(self) -> str:
-        """Of the tasks; "" where all are played."""
+        """Hash of the task lists; "" when all tasks are played."""
         text = json.dumps({env: list(tasks) for env, tasks in self.tasks.items()}, sort_keys=True)
         return blake2b(text.encode(), digest_size=8).hexdigest() if self.tasks else ""
 
     @property
     def episodes(self) -> int:
-        """Of each task."""
+        """Number of episodes per task, with the greedy one if there is one."""
         return self.num_generations + self.greedy
 
     @property
     def members(self) -> int:
-        """Episodes that a group's number stands for."""
+        """Number of episodes of a group number, over all seats."""
         return self.episodes * max(1, len(self.seats))
 
 
 class InOrder:
-    """Plays groups by their numbers, and makes batches of those that are kept."""
+    """Sampler that starts groups in the order of their numbers, and builds batches of those that are kept."""
 
     _first: int
     _begun: int
@@ -75,72 +77,72 @@ class InOrder:
         give_up: int | None = None,
         compared: Compared = "success",
     ) -> None:
-        """`most` times `num_prompts` groups are played for a batch; after `give_up` members that ended alike, the rest
-        of a group is not played.
+        """Play at most `most` times `num_prompts` groups for a batch. After `give_up` members with the same outcome,
+        the rest of a group is not played.
         """
         self.draw, self.groups, self.keeps = draw, groups, keeps
         self.most, self.give_up, self.compared = most * groups.num_prompts, give_up, compared
         self.load({"first": 0})
 
     def next(self, ahead: int = 0) -> Start | None:
-        """The next member of the group that is begun, or the first of another."""
+        """Return the next member of the current group, or the first of the next one; None if no group may start."""
         if not self._queue and self._room(ahead):
             self._queue.extend(self._starts(self._begun))
             self._begun += 1
         return self._queue.popleft() if self._queue else None
 
     def heard(self, scored: Scored) -> None:
-        """Keep it for its group, and decide whether that is one of the batch."""
+        """Add a scored episode to its group. When the group is complete, decide whether it is kept."""
         if not self.wanted(scored.episode.start):
             return
         number = self._number(scored.episode.start)
         members = self._heard.setdefault(number, [])
         members.append((self._place(scored.episode.start), scored))
         self._arrived += 1
-        known = [scored for _, scored in members]
+        arrived = [scored for _, scored in members]
         if len(members) == self.groups.members:
-            self._kept[number] = self.keeps(known)
-        elif self.give_up is not None and len(members) >= self.give_up and not spread(known, self.compared):
+            self._kept[number] = self.keeps(arrived)
+        elif self.give_up is not None and len(members) >= self.give_up and not spread(arrived, self.compared):
             self._kept[number] = False
             self._given_up.add(number)
             self._queue = deque(start for start in self._queue if self._number(start) != number)
 
     def wanted(self, start: Start) -> bool:
-        """All but those of groups that were given up."""
+        """Return False for episodes of groups that were given up, or that belong to earlier batches."""
         number = self._number(start)
         return number >= self._first and number not in self._given_up
 
     def batch(self) -> Batch | None:
-        """The groups that are kept, once enough of them have ended, or as many as `most` had to give."""
-        kept: list[int] = []
+        """Return the kept groups once enough have ended, or those among the first `most` groups; None before that."""
+        kept_groups: list[int] = []
         number = self._first
-        while len(kept) < self.groups.num_prompts and number - self._first < self.most:
+        while len(kept_groups) < self.groups.num_prompts and number - self._first < self.most:
             if number not in self._kept:
                 return None
-            kept += [number] if self._kept[number] else []
+            kept_groups += [number] if self._kept[number] else []
             number += 1
         arrived = sorted(
             (pair for at in range(self._first, number) for pair in self._heard[at]), key=lambda pair: pair[0]
         )
-        played = tuple(scored for _, scored in arrived)
-        figures = self._figures(number, len(kept))
+        episodes = tuple(scored for _, scored in arrived)
+        figures = self._figures(number, len(kept_groups))
         for at in range(self._first, number):
             del self._heard[at], self._kept[at]
             self._given_up.discard(at)
-        self._first, made = number, self._made
+        self._first, batch_number = number, self._made
         self._made += 1
-        taught = [i for i, scored in enumerate(played) if self._teaches(scored, kept)]
-        groups = sorted({played[place].episode.start.group for place in taught})
-        samples = tuple(Sample(place, groups.index(played[place].episode.start.group)) for place in taught)
-        return Batch(made, played, samples, self.state(), figures)
+        trained = [i for i, scored in enumerate(episodes) if self._teaches(scored, kept_groups)]
+        groups = sorted({episodes[place].episode.start.group for place in trained})
+        samples = tuple(Sample(place, groups.index(episodes[place].episode.start.group)) for place in trained)
+        return Batch(batch_number, episodes, samples, self.state(), figures)
 
     def state(self) -> Mapping[str, Any]:
-        """Every draw follows from a group's number, so two numbers are all."""
+        """Return the state for a checkpoint. The next group number and the batch count are enough."""
         tasks = self.groups.digest
         return {"first": self._first, "made": self._made, **({"tasks": tasks} if tasks else {})}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Stand before the group of that number."""
+        """Restore the state that `state` returned."""
         if state.get("tasks", self.groups.digest) != self.groups.digest:
             raise UsageError("the file of curated tasks is not what it was when this run began; put it back")
         self._first = self._begun = int(state["first"])
@@ -149,15 +151,15 @@ class InOrder:
         self._queue, self._heard, self._kept, self._given_up = deque(), {}, {}, set()
 
     def _room(self, ahead: int) -> bool:
-        """Whether to begin a group: while what may still be kept is less than the batches that are wanted."""
+        """Return whether to start a group: while the groups that may be kept do not fill the batches to play."""
         dropped = sum(not kept for kept in self._kept.values())
-        begun, batches = self._begun - self._first, ahead + 1
-        return begun - dropped < batches * self.groups.num_prompts and begun < batches * self.most
+        started, batches = self._begun - self._first, ahead + 1
+        return started - dropped < batches * self.groups.num_prompts and started < batches * self.most
 
     def _starts(self, group: int) -> Iterator[Start]:
-        """The members of a group, and of a game each seat's; a seat's episodes are compared with one another."""
-        env, drawn = self.draw(group)
-        task = self.groups.tasks[env][drawn] if env in self.groups.tasks else drawn
+        """Yield the starts of a group; in a game one for each seat. Only episodes of the same seat are compared."""
+        env, index = self.draw(group)
+        task = self.groups.tasks[env][index] if env in self.groups.tasks else index
         count, first = self.groups.num_generations, group * self.groups.episodes
         places = range(self.groups.episodes)
         starts = (Start(task, first + place, group, env=env, greedy=place >= count) for place in places)
@@ -167,11 +169,11 @@ class InOrder:
         return start.group // max(1, len(self.groups.seats))
 
     def _place(self, start: Start) -> int:
-        """Where an episode that is heard now stands in its batch."""
+        """Return the sort key, within its batch, of an episode that has just been scored."""
         return self._arrived
 
     def _teaches(self, scored: Scored, kept: Sequence[int]) -> bool:
-        """An episode that another seat cut short has a fault, and is no lesson; nor is a greedy one."""
+        """Return whether to train on an episode: not if it is greedy, or has a fault (another seat ended the game)."""
         episode, seats = scored.episode, self.groups.seats
         number, greedy = self._number(episode.start), episode.start.greedy
         if scored.terms is None or episode.fault or greedy or number not in kept:
@@ -179,7 +181,7 @@ class InOrder:
         return not seats or episode.start.seat in self.groups.learning
 
     def _figures(self, end: int, kept: int) -> dict[str, float]:
-        """What was played for the batch; nothing to say where no group can be dropped."""
+        """Return the metrics of a batch: groups played, kept and given up; empty if no group can be dropped."""
         if self.most == self.groups.num_prompts:
             return {}
         given_up = sum(number in self._given_up for number in range(self._first, end))
@@ -187,15 +189,15 @@ class InOrder:
 
 
 def spread(members: Sequence[Scored], compared: Compared) -> bool:
-    """Whether members of a group differ in what is compared; of a game, those of any seat."""
+    """Return whether members of a group differ in the compared value; in a game, those of any seat."""
     return any(len(set(values)) > 1 for values in compared_values(members, compared).values())
 
 
 def compared_values(members: Sequence[Scored], compared: Compared) -> dict[str | None, list[float]]:
-    """What is compared, by seat, of each member that has it."""
-    found: dict[str | None, list[float]] = {}
+    """Return the compared values by seat, of the members that have one."""
+    values_by_seat: dict[str | None, list[float]] = {}
     for scored in members:
         if scored.terms is not None and not scored.episode.fault:
             value = scored.episode.parts["success"] if compared == "success" else scored.reward
-            found.setdefault(scored.episode.start.seat, []).append(value)
-    return found
+            values_by_seat.setdefault(scored.episode.start.seat, []).append(value)
+    return values_by_seat

@@ -1,8 +1,8 @@
-"""Reagent-U (arXiv 2601.22154): of each task G attempts, and as many again that have read their critiques.
+"""Reagent-U (arXiv 2601.22154): G attempts at each task, and G second attempts that continue from their critiques.
 
 A second attempt follows the first one and its critique, which are context and never trained on; all 2G rewards of a
-task are compared with one another. It begins as soon as its critique is there, not when all first attempts have ended.
-Left out: who writes critiques (the judge that `scoring` asks), and games, where an attempt is not one agent's.
+task are compared with one another. It starts as soon as its critique is ready, not when all first attempts have ended.
+Left out: writing critiques (a judge does, see `scoring`), and games, where an episode has several agents.
 """
 
 from collections.abc import Iterator
@@ -30,14 +30,14 @@ _REQUEST = """Your attempt above was reviewed. The review says:
 Now solve the task again from its beginning. Your new attempt alone is graded: call the tools again for whatever you
 need, and give the whole answer."""
 _LETTERS = 3.0
-"""Characters a token, where an attempt has no tokens to count."""
+"""Characters per token, assumed for an attempt without sampled tokens."""
 _OF_CRITIQUE = 4
-"""One in so many tokens of a prefix may be the critique's, with the request."""
+"""The critique may take one in this many tokens of a prefix."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refined:
-    """Each attempt is made again with its critique, so a group has twice num_generations members."""
+    """Each attempt is followed by a second one with its critique, so a group has twice num_generations members."""
 
     max_prefix_tokens: Annotated[int, COUNT] = 13_824
     """Longest first attempt with its critique, as the second one reads them, about. Of a longer one tool results are
@@ -45,13 +45,13 @@ class Refined:
     max_rounds: Annotated[int, COUNT] = 1
     """Groups played for a batch at most, by num_prompts; above 1 a group whose members are all equal is replaced."""
     compared: Compared = "reward"
-    """What must differ within a group, where max_rounds is above 1."""
+    """Value that must differ within a group if max_rounds is above 1."""
 
     def __post_init__(self) -> None:
         check_fields(self)
 
     def __call__(self, env: str, task_count: TaskCount, groups: Groups, seed: int = 0) -> "Refining":
-        """A sampler, as `Uniform` makes one."""
+        """Return a sampler; the arguments are those of `Uniform`."""
         if groups.seats:
             raise ConfigError(
                 f"{env} is a game of the seats {', '.join(groups.seats)}, and second attempts are made of one agent's "
@@ -63,7 +63,7 @@ class Refined:
 
 
 class Refining(InOrder):
-    """Groups in order, of first attempts and second ones. Which is which follows from a start's seed."""
+    """Groups in order, of first and second attempts. The seed of a start tells them apart."""
 
     def __init__(self, draw: Draw, groups: Groups, options: Refined) -> None:
         self._options, self._firsts = options, groups.num_generations
@@ -72,32 +72,32 @@ class Refining(InOrder):
         super().__init__(draw, both, differs if options.max_rounds > 1 else lambda _: True, options.max_rounds)
 
     def heard(self, scored: Scored) -> None:
-        """After a first attempt its second one is next."""
+        """Record a scored episode. After a first attempt, queue its second attempt."""
         start = scored.episode.start
         if self.wanted(start) and not self._is_second(start):
             self._queue.append(second_start(scored, start.seed + self._firsts, self._options.max_prefix_tokens))
         super().heard(scored)
 
     def batch(self) -> Batch | None:
-        """The batch; its figures tell first attempts from second ones."""
-        made = super().batch()
-        if made is None:
+        """Return the batch if it is complete, with separate metrics for first and second attempts."""
+        batch = super().batch()
+        if batch is None:
             return None
-        firsts = [one for one in made.played if not self._is_second(one.episode.start)]
-        refined = [one for one in made.played if one.episode.start.prefix]
+        firsts = [episode for episode in batch.played if not self._is_second(episode.episode.start)]
+        refined = [episode for episode in batch.played if episode.episode.start.prefix]
         figures = {
             "sampler/refined": float(len(refined)),
-            "sampler/without_critique": float(len(made.played) - len(firsts) - len(refined)),
+            "sampler/without_critique": float(len(batch.played) - len(firsts) - len(refined)),
             "sampler/success_first": _success(firsts),
             "sampler/success_refined": _success(refined),
         }
-        return replace(made, figures={**made.figures, **figures})
+        return replace(batch, figures={**batch.figures, **figures})
 
     def _starts(self, group: int) -> Iterator[Start]:
         return islice(super()._starts(group), self._firsts)
 
     def _place(self, start: Start) -> int:
-        """By its number: when a second attempt ends depends on when its judge answered."""
+        """Return the seed as sort key, because the order of arrival depends on the response time of the judge."""
         return start.seed
 
     def _is_second(self, start: Start) -> bool:
@@ -105,27 +105,27 @@ class Refining(InOrder):
 
 
 def second_start(first: Scored, seed: int, max_prefix_tokens: int) -> Start:
-    """A start of the same task, after the first attempt and its critique; without a critique, a plain one.
+    """Return a start of the same task, with the first attempt and its critique as prefix; no critique, no prefix.
 
-    How many characters a token has is taken from the first attempt.
+    The number of characters per token is estimated from the first attempt.
     """
     episode = first.episode
     plain = replace(episode.start, seed=seed, prefix=())
     critique = str(first.remarks.get("critique") or "").strip()
     messages = episode.attempt.messages
-    begins = next((place for place, one in enumerate(messages) if one["role"] == "assistant"), None)
+    begins = next((place for place, message in enumerate(messages) if message["role"] == "assistant"), None)
     if not critique or begins is None:
         return plain
-    said = messages[begins:]
+    first_turns = messages[begins:]
     tokens = response_length(episode)
-    letters = sum(len(str(one["content"])) for one in said) / tokens if tokens else _LETTERS
-    room = int(max_prefix_tokens * max(1.0, letters))  # An attempt of nothing but its end says nothing of others.
+    letters = sum(len(str(message["content"])) for message in first_turns) / tokens if tokens else _LETTERS
+    room = int(max_prefix_tokens * max(1.0, letters))  # An attempt of an end token only is not a valid estimate.
     request = _REQUEST.format(critique=cut(critique, room // _OF_CRITIQUE))
-    asked: Message = {"role": "user", "content": request}
-    return replace(plain, prefix=(*shortened(said, room - len(request)), asked))
+    request_message: Message = {"role": "user", "content": request}
+    return replace(plain, prefix=(*shortened(first_turns, room - len(request)), request_message))
 
 
 def _success(scored: list[Scored]) -> float:
-    """Mean success of those that have one; 0 without any."""
-    found = [one.episode.parts["success"] for one in scored if one.episode.reward is not None]
-    return float(np.mean(found)) if found else 0.0
+    """Return the mean success of the episodes with a reward; 0 if there are none."""
+    successes = [episode.episode.parts["success"] for episode in scored if episode.episode.reward is not None]
+    return float(np.mean(successes)) if successes else 0.0

@@ -1,7 +1,7 @@
-"""The third port, beside `palaestra.protocols`: what is played next, and which groups make a batch.
+"""Interface of task samplers: they choose what to play next, and which groups form a batch.
 
-Every draw is a pure function of the group's number, and a batch takes groups in the order of their numbers, not of
-their answers: else quick episodes would get in and slow ones be replaced. So a sampler's state is little, and plain.
+The task of a group is a pure function of its number, and a batch takes groups in the order of their numbers, not in
+the order in which they end: otherwise batches would favour short episodes. So the state of a sampler is small.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,26 +11,26 @@ from palaestra.episode import Start
 from palaestra.trainers.batch import Batch, Scored
 
 Draw = Callable[[int], tuple[str, int]]
-"""The environment and the task of the group of that number."""
+"""Returns the environment and the task of a group, by the group's number."""
 
 
 class Sampler(Protocol):
-    """Asked for a start whenever a slot is free, and told of each episode that has ended."""
+    """Source of starts: called whenever a slot is free, and given each scored episode."""
 
     def next(self, ahead: int = 0) -> Start | None:
-        """What to play next; None for nothing now. It may begin groups of up to `ahead` batches beyond this one."""
+        """Return the next start; None if there is none now. `ahead`: how many batches after this one may be started."""
 
     def heard(self, scored: Scored) -> None:
-        """An episode has ended and been scored."""
+        """Record a scored episode."""
 
     def wanted(self, start: Start) -> bool:
-        """Whether to go on with a running episode. Asked for every slot in every round: nothing is computed here."""
+        """Return whether to continue a running episode. Called for every slot in every round, so it must be cheap."""
 
     def batch(self) -> Batch | None:
-        """The batch at hand, once it is complete; the sampler then stands before the next."""
+        """Return the current batch once it is complete, and advance to the next; None before that."""
 
     def state(self) -> Mapping[str, Any]:
-        """What `load` needs to go on from the batch at hand, as plain JSON."""
+        """Return the state that `load` needs to resume from the current batch, as plain JSON."""
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on where another sampler stood."""
+        """Restore the state that another sampler returned."""

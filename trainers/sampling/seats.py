@@ -1,6 +1,6 @@
-"""Seats of a game in training and measuring: every seat gets a start of the same game.
+"""Seats of a game in training and evaluation: every seat gets a start of the same game.
 
-Where the environment has one seat, all of this changes nothing.
+If the environment has one seat, these functions change nothing.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,12 +12,12 @@ from palaestra.protocols import Arena
 
 
 def seats_of(arena: Arena) -> tuple[str, ...]:
-    """The seats of an arena of games; empty where there is one seat, which has no name."""
+    """Return the seats of an arena of games; empty if there is only one seat, which has no name."""
     return tuple(getattr(arena, "seats", ()))
 
 
 def check_seats(arena: Arena, chosen: Sequence[str]) -> None:
-    """Refuse to train a seat that does not exist."""
+    """Raise `ConfigError` if a seat to train does not exist."""
     seats = seats_of(arena)
     if unknown := [seat for seat in chosen if seat not in seats]:
         raise ConfigError(
@@ -27,7 +27,7 @@ def check_seats(arena: Arena, chosen: Sequence[str]) -> None:
 
 
 def seated(starts: Iterable[Start], seats: Sequence[str]) -> Iterator[Start]:
-    """One start for each seat of each game, games one after the other; same task and seed, a group for each seat."""
+    """Yield one start for each seat of each game. Seats of a game share task and seed, and each has its own group."""
     for start in starts:
         if not seats:
             yield start

@@ -1,4 +1,4 @@
-"""Tasks drawn evenly, and every group that is played is learned from."""
+"""Uniform task sampling. Every group that is played is trained on."""
 
 from dataclasses import dataclass
 
@@ -8,11 +8,11 @@ from palaestra.trainers.sampling.in_order import Groups, InOrder
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """Every task is as likely as any other."""
+    """Samples every task with the same probability."""
 
     epochs: bool = False
-    """Play every task once before any comes again; else each batch is drawn anew."""
+    """Play every task once before any repeats; otherwise each batch is sampled independently."""
 
     def __call__(self, env: str, task_count: TaskCount, groups: Groups, seed: int = 0) -> InOrder:
-        """A sampler, of an environment or of a mixture."""
+        """Return a sampler for an environment or for a mixture."""
         return InOrder(evenly(env, task_count, groups.num_prompts, seed, self.epochs), groups)

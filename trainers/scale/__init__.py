@@ -1,1 +1,1 @@
-"""What makes a larger model fit: float32 masters, optimizers with small state, host memory, checkpointed layers."""
+"""Memory savings for larger models: float32 masters, small optimizer state, host memory, checkpointed layers."""

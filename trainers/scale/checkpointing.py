@@ -1,8 +1,8 @@
-"""Activation checkpointing for the length of a pass: a layer keeps its input, and computes the rest again.
+"""Activation checkpointing during a pass: a layer stores only its input, and recomputes the rest for the backward pass.
 
-transformers does it for a layer that is in training mode and nowhere else, and drops the cache of a pass in which it
-does. Engine and learner share a model, whose mode is eval. So during the learner's pass only the layers themselves are
-in training mode: their parts stay in eval mode, and so does every dropout in them.
+transformers checkpoints only layers in training mode, and then drops the KV cache of the pass. Engine and learner share
+a model in eval mode. So during the learner's pass only the layers themselves are in training mode; their submodules,
+and so every dropout in them, stay in eval mode.
 """
 
 from collections.abc import Iterator
@@ -14,11 +14,11 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from palaestra.errors import UsageError
 
 _OF_OTHER_HEADS = ("classifier", "summary")
-"""Beginnings of the names of dropout that a language model's config holds for heads it has not."""
+"""Prefixes of dropout settings for heads that a language model does not have."""
 
 
 def prepare_checkpointing(model: Any) -> None:
-    """Switch it on for the passes within `checkpointed`; refuse a model in which it would change what is computed."""
+    """Enable checkpointing within `checkpointed`. Raise `UsageError` if it would change the results of the model."""
     if not _layers(model):
         raise UsageError(
             f"{type(model).__name__} has no layers that transformers can checkpoint; train without "
@@ -30,9 +30,9 @@ def prepare_checkpointing(model: Any) -> None:
         if "drop" in name and isinstance(value, float) and value > 0 and not name.startswith(_OF_OTHER_HEADS)
     }
     if dropped:
-        listed = ", ".join(f"{name} is {value:g}" for name, value in dropped.items())
+        settings = ", ".join(f"{name} is {value:g}" for name, value in dropped.items())
         raise UsageError(
-            f"gradient_checkpointing would switch dropout on, and log-probs would not be the engine's: {listed}; "
+            f"gradient_checkpointing would switch dropout on, and log-probs would not be the engine's: {settings}; "
             "set it to 0 in the model's config.json, or train without gradient_checkpointing"
         )
     model.activation_checkpointing_enable()
@@ -40,7 +40,7 @@ def prepare_checkpointing(model: Any) -> None:
 
 @contextmanager
 def checkpointed(model: Any) -> Iterator[None]:
-    """The layers of a prepared model keep only their inputs in the passes of this block. Their modes are put back."""
+    """Checkpoint the layers of a prepared model in the passes of this block, then restore their modes."""
     modes = [(layer, layer.training) for layer in _layers(model)]
     try:
         for layer, _ in modes:

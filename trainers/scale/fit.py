@@ -1,9 +1,9 @@
-"""A run that fits into memory: its estimate against the room there is, and what to change where there is too little.
+"""Fit a run into memory: compare its estimate with the available memory, and change settings if there is too little.
 
-Tried in this order, each only where the one before was not enough: a smaller cache, smaller micro-batches, activation
-checkpointing, moments in 8 bits, the optimizer's state in main memory. None of it changes what is learned but by
-rounding. Left out: fewer slots, shorter rows, a smaller adapter in place of the weights: these the user
-chooses, and the error names them.
+The changes are tried in this order until the run fits: a smaller cache, smaller micro-batches, activation
+checkpointing, moments in 8 bits, the optimizer state in main memory. They change the training only by rounding.
+Left out: fewer slots, shorter rows, or an adapter in place of the weights: the user decides on these, and the error
+names them.
 """
 
 from collections.abc import Iterator
@@ -23,25 +23,25 @@ from palaestra.trainers.memory import FLOAT, MOMENTS, Estimate, Outline, estimat
 from palaestra.trainers.scale.room import Room, amount, free_disk, room_of
 
 _FEWEST_ROWS = 2
-"""The cache holds at least so many rows of full length: a group that cannot be played side by side takes forever."""
+"""Smallest size of the cache, in rows of full length. With fewer rows the episodes of a group could not overlap."""
 _GRAIN = 1024
-"""Tokens that a chosen size is a multiple of."""
+"""Chosen cache sizes are multiples of this, in tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A config whose memory is counted."""
+    """A config with its memory estimate."""
 
     config: GRPOConfig
     estimate: Estimate
     notes: tuple[str, ...] = ()
-    """What was chosen."""
+    """Description of each setting that was chosen."""
 
 
 def fit(config: GRPOConfig, folder: Path, ranks: int = 1) -> tuple[GRPOConfig, str]:
-    """The config of a run in a folder with its memory counted, and what there is to say of it.
+    """Return the config of a run, fitted into memory, and a message about it; "" if there is nothing to report.
 
-    A model whose config cannot be read is left to whoever loads it, and says why.
+    If the config of the model cannot be read, the run config is returned unchanged: loading the model reports why.
     """
     try:
         model_config = AutoConfig.from_pretrained(_base(config.model), trust_remote_code=False)
@@ -49,23 +49,23 @@ def fit(config: GRPOConfig, folder: Path, ranks: int = 1) -> tuple[GRPOConfig, s
         return config, ""
     room = replace(room_of(find_device(config.device)), ranks=ranks)
     chooses = room.on_gpu if config.scale.fit is None else config.scale.fit
-    found = (fitted if chooses else counted)(config, model_config, room)
-    if not fits(found.estimate, room):
-        raise UsageError(refusal(found.config, model_config, room))
-    needed = disk_bytes(found.config, model_config)
+    result = (fitted if chooses else counted)(config, model_config, room)
+    if not fits(result.estimate, room):
+        raise UsageError(refusal(result.config, model_config, room))
+    needed = disk_bytes(result.config, model_config)
     if needed > (free := free_disk(folder)):
         raise UsageError(
             f"this run writes up to {amount(needed)} (checkpoints, models), and the disk of {folder} has "
             f"{amount(free)} free; choose another folder with --run, or lower --save.keep-checkpoints"
         )
-    if not (found.notes or room.on_gpu):
-        return found.config, ""
-    text = f"memory: {amount(found.estimate.total)} of {amount(room.device)} on {room.name}"
-    return found.config, ", ".join((text, *found.notes))
+    if not (result.notes or room.on_gpu):
+        return result.config, ""
+    text = f"memory: {amount(result.estimate.total)} of {amount(room.device)} on {room.name}"
+    return result.config, ", ".join((text, *result.notes))
 
 
 def disk_bytes(config: GRPOConfig, model_config: Any) -> int:
-    """What a run leaves on disk at most: its checkpoints and one more that is being written, and its models."""
+    """Return the most bytes of a run on disk: its checkpoints, one more during a save, and its models."""
     shape = outline(model_config, config.scale)
     state = shape.trained * (MOMENTS[config.scale.optimizer_bits or 32] + FLOAT)
     checkpoint = state + (0 if shape.adapted or shape.bytes == FLOAT else shape.weight_bytes)
@@ -74,17 +74,17 @@ def disk_bytes(config: GRPOConfig, model_config: Any) -> int:
 
 
 def fitted(config: GRPOConfig, model_config: Any, room: Room) -> Fitted:
-    """The config with what it leaves open chosen so that it fits; refused where nothing fits."""
+    """Return the config with its open settings chosen so that it fits. Raise `UsageError` if nothing fits."""
     settled = _with_precision(config, room)
     shape = outline(model_config, settled.scale)
     for choice in _choices(settled, room):
-        if (found := _with_cache(choice, shape, room)) is not None:
-            return Fitted(found, _estimate(shape, found, room), _notes(settled, found))
+        if (fitting_config := _with_cache(choice, shape, room)) is not None:
+            return Fitted(fitting_config, _estimate(shape, fitting_config, room), _notes(settled, fitting_config))
     raise UsageError(refusal(settled, model_config, room, chooses=True))
 
 
 def counted(config: GRPOConfig, model_config: Any, room: Room) -> Fitted:
-    """The config as it is, with what it leaves open at its plainest."""
+    """Return the config as it is, with only the precision chosen, and its estimate."""
     settled = _with_precision(config, room)
     shape = outline(model_config, settled.scale)
     return Fitted(settled, _estimate(shape, settled, room))
@@ -95,7 +95,7 @@ def _estimate(shape: Outline, config: GRPOConfig, room: Room) -> Estimate:
 
 
 def fits(needed: Estimate, room: Room) -> bool:
-    """Whether both memories have room; one whose size is unknown has."""
+    """Return whether the estimate fits into device and main memory; a memory of unknown size counts as enough."""
     host = sum(part.size for part in needed.host)
     return (not room.device or needed.total <= room.device) and (not room.host or host <= room.host)
 
@@ -107,19 +107,19 @@ def _with_precision(config: GRPOConfig, room: Room) -> GRPOConfig:
 
 
 def _base(name: str) -> str:
-    """The folder or hub name whose config says what a model looks like."""
+    """Return the folder or hub name that holds the config of the model: for an adapter, that of its base model."""
     return base_name(Path(name)) if is_adapter(Path(name)) else name
 
 
 def _choices(config: GRPOConfig, room: Room) -> Iterator[GRPOConfig]:
-    """From what is asked for to what takes least."""
+    """Yield the configs to try, from the requested one to the one that needs the least memory."""
     scale, longest = config.scale, config.longest_row
     eight = find_spec("bitsandbytes") is not None and config.optimizer.algorithm == "adamw"
     ways: list[dict[str, Any]] = [{}]
     for name, least, possible in (
         ("gradient_checkpointing", True, True),
         ("optimizer_bits", 8, eight and not scale.lora_r and room.ranks == 1),
-        ("optimizer_offload", True, room.on_gpu and room.ranks == 1),  # On a CPU all is there already.
+        ("optimizer_offload", True, room.on_gpu and room.ranks == 1),  # On a CPU it is in main memory already.
     ):
         if possible and getattr(scale, name) is None:
             ways.append({**ways[-1], name: least})
@@ -133,7 +133,7 @@ def _choices(config: GRPOConfig, room: Room) -> Iterator[GRPOConfig]:
 
 
 def _with_cache(config: GRPOConfig, shape: Outline, room: Room) -> GRPOConfig | None:
-    """The config with the largest cache that fits, at most one for all slots; None where none fits."""
+    """Return the config with the largest cache that fits, at most one for all slots; None if none fits."""
     full = config.play.slots * config.longest_row
     if config.play.cache_tokens is not None or config.engine.kind == "vllm" or not room.device:
         return config if fits(_estimate(shape, config, room), room) else None
@@ -147,7 +147,7 @@ def _with_cache(config: GRPOConfig, shape: Outline, room: Room) -> GRPOConfig | 
 
 
 def _notes(asked: GRPOConfig, found: GRPOConfig) -> tuple[str, ...]:
-    """What was chosen, a sentence each."""
+    """Return one phrase for each setting that was chosen."""
     notes = []
     if found.optimizer.micro_batch_tokens != asked.optimizer.micro_batch_tokens:
         notes.append(f"micro-batches of {found.optimizer.micro_batch_tokens:,} tokens")
@@ -164,7 +164,7 @@ def _notes(asked: GRPOConfig, found: GRPOConfig) -> tuple[str, ...]:
 
 
 def refusal(config: GRPOConfig, model_config: Any, room: Room, *, chooses: bool = False) -> str:
-    """Why a run does not fit, even at the least that `fitted` can choose where it `chooses`; and what would."""
+    """Return why a run does not fit, and remedies. With `chooses` the smallest config that `fitted` tries is meant."""
     least, shape = config, outline(model_config, config.scale)
     if chooses:
         *_, least = _choices(config, room)
@@ -172,24 +172,24 @@ def refusal(config: GRPOConfig, model_config: Any, room: Room, *, chooses: bool 
     needed = _estimate(shape, least, room)
     parts = {part.name: part.size for part in (*needed.held, *needed.learning, *needed.playing, *needed.stepping)}
     largest = sorted(parts.items(), key=lambda part: -part[1])[:4]
-    listed = ", ".join(f"{name} {amount(size)}" for name, size in largest)
+    part_sizes = ", ".join(f"{name} {amount(size)}" for name, size in largest)
     has = f"{room.name} has {amount(room.device)} free"
     if room.host and (host := sum(part.size for part in needed.host)) > room.host:
         has += f", and main memory {amount(room.host)} of {amount(host)} that are needed there"
     return (
         f"this run needs {amount(needed.total)}{' at the least' * chooses}, and {has}; the largest parts: "
-        f"{listed}. {'; '.join(_remedies(config, model_config, room, chooses=chooses)) or 'Take a smaller model'}"
+        f"{part_sizes}. {'; '.join(_remedies(config, model_config, room, chooses=chooses)) or 'Take a smaller model'}"
     )
 
 
 def _remedies(config: GRPOConfig, model_config: Any, room: Room, *, chooses: bool) -> Iterator[str]:
-    """Settings under which it would fit, each tried."""
-    own = outline(model_config, config.scale)
+    """Yield settings with which the run would fit; each was tried."""
+    full_shape = outline(model_config, config.scale)
 
     def fitting(**changes: Any) -> bool:
-        asked = changed(config, {"cache_tokens": None, **changes})
-        shape = outline(model_config, asked.scale) if "lora_r" in changes else own
-        return any(_with_cache(choice, shape, room) is not None for choice in _choices(asked, room))
+        candidate = changed(config, {"cache_tokens": None, **changes})
+        shape = outline(model_config, candidate.scale) if "lora_r" in changes else full_shape
+        return any(_with_cache(choice, shape, room) is not None for choice in _choices(candidate, room))
 
     if not chooses and fitting():
         yield "--scale.fit True would choose settings that fit"

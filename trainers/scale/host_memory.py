@@ -1,7 +1,7 @@
-"""What an optimizer needs at its steps alone lies in the host's memory in between: moments and float32 copies.
+"""Keep optimizer state (moments and float32 copies) in host memory between the optimizer steps.
 
-For a step they are copied to where the model is, and back afterwards, so the arithmetic is that of a run without this,
-to the last bit. On a GPU the host's memory is pinned, and allocated once. Left out: gradients, which grow on the GPU.
+For a step the tensors are copied to the model's device, and back afterwards, so results are bit by bit those without
+the offload. For a GPU the host memory is pinned, and allocated once. Left out: gradients, which accumulate on the GPU.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,13 +13,13 @@ from torch import Tensor
 from palaestra.trainers.scale.masters import Masters
 
 _SMALL = 4096
-"""Tensors with fewer elements stay where they are."""
+"""Tensors with fewer elements stay on the device."""
 _Place = tuple[str, str]
-"""The name of a weight; and of a moment, or nothing."""
+"""Name of a weight, and name of a moment; the second is "" for the master weight itself."""
 
 
 class HostMemory:
-    """Buffers for the state of some optimizers and for the masters that they step on."""
+    """Host buffers for the state of optimizers and for the master weights that they update."""
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer], masters: Masters) -> None:
         self._optimizers, self._masters = optimizers, masters
@@ -29,14 +29,14 @@ class HostMemory:
 
     @contextmanager
     def brought(self) -> Iterator[None]:
-        """All of it on the model's device for the length of a block."""
+        """Hold all state on the model's device during a `with` block."""
         self._move(self._to_device)
         try:
             yield
         finally:
             self._move(self._to_host)
             if self._device.type == "cuda":
-                torch.cuda.synchronize(self._device)  # Else a checkpoint might read what has not arrived.
+                torch.cuda.synchronize(self._device)  # Otherwise a checkpoint might read an unfinished copy.
 
     @torch.no_grad()
     def _move(self, moved: Callable[[_Place, Tensor], Tensor]) -> None:

@@ -1,9 +1,9 @@
-"""The float32 parameters that an optimizer steps on, whatever type the model computes in.
+"""The float32 master weights that an optimizer updates, for any dtype of the model.
 
-A weight in bfloat16 has eight bits: a step of a small learning rate is rounded away. So each such weight that learns
-has a float32 copy, its master. As soon as a backward pass has made a weight's gradient, it is added to a float32 sum
-and dropped: many micro-batches lose no bits. After a step the master is rounded into the model's own weight, which
-engine and learner share. A weight in float32 is its own master, and nothing is copied.
+A weight in bfloat16 has eight significant bits, so updates of a small learning rate would be rounded away. So each such
+trained weight has a float32 copy, its master. As soon as the backward pass has computed a gradient, it is added to a
+float32 sum and freed, so that many micro-batches lose no bits. After a step the master is rounded into the weight of
+the model, which engine and learner share. A float32 weight is its own master, and nothing is copied.
 """
 
 import weakref
@@ -16,18 +16,18 @@ from torch.nn import Parameter
 
 
 class Masters:
-    """The parameters of a model that learn, by name, and what the optimizer has in their place."""
+    """The trained parameters of a model, by name, and the master weights that the optimizer updates."""
 
     def __init__(self, model: Any) -> None:
         self.own: dict[str, Parameter] = {
             name: weight for name, weight in model.named_parameters() if weight.requires_grad
         }
-        """The model's."""
+        """Trained parameters of the model."""
         self.stepped: dict[str, Parameter] = {
             name: weight if weight.dtype == torch.float32 else Parameter(weight.detach().float())
             for name, weight in self.own.items()
         }
-        """The optimizer's, in the same order."""
+        """Master weights of the optimizer, in the same order."""
         self._sums: dict[str, Tensor] = {}
         for name in self.copies:
             self.own[name].register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
@@ -36,30 +36,30 @@ class Masters:
 
     @property
     def copies(self) -> dict[str, Parameter]:
-        """Those of the optimizer's parameters that are not the model's own."""
+        """Return the float32 master weights that are not parameters of the model."""
         return {name: master for name, master in self.stepped.items() if master is not self.own[name]}
 
     def take_gradients(self) -> None:
-        """Give the sums to the masters, which must lie where the model does."""
+        """Move the gradient sums to the masters, which must be on the model's device."""
         for name, total in self._sums.items():
             self.stepped[name].grad = total
         self._sums = {}
 
     @torch.no_grad()
     def round_back(self) -> None:
-        """Have the model compute with the masters as they are now."""
+        """Copy the masters into the model's weights, rounded to its dtype."""
         for name, master in self.copies.items():
             self.own[name].copy_(master)
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Set the masters, and with them the model."""
+        """Set the masters, and the model's weights from them."""
         for name, tensor in tensors.items():
             self.stepped[name].copy_(tensor)
         self.round_back()
 
     def add(self, name: str, weight: Tensor) -> None:
-        """Take a gradient from the model's weight into its sum."""
+        """Add the gradient of a model weight to its sum, and free it."""
         assert weight.grad is not None
         if name in self._sums:
             self._sums[name] += weight.grad
@@ -69,11 +69,11 @@ class Masters:
 
 
 def _adding(masters: "weakref.ref[Masters]", name: str) -> Any:
-    """A hook of a weight. It does not keep the masters of a learner that is gone."""
+    """Return a gradient hook of a weight. It holds the masters weakly, so that a learner can be freed."""
 
     def hook(weight: Tensor) -> None:
-        known = masters()
-        if known is not None and weight.grad is not None:
-            known.add(name, weight)
+        live_masters = masters()
+        if live_masters is not None and weight.grad is not None:
+            live_masters.add(name, weight)
 
     return hook

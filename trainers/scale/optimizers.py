@@ -1,7 +1,7 @@
 """The optimizers of a learner: AdamW, fused on a GPU or with moments in 8 bits, or Muon with AdamW for the rest.
 
-All take their learning rate as a number in their groups. Left out: what they step on (`masters`), and where their state
-lies between steps (`host_memory`).
+All take their learning rate as a number in their groups. Left out: the parameters that they update (`masters`), and the
+location of their state between steps (`host_memory`).
 """
 
 import logging
@@ -18,7 +18,7 @@ from palaestra.trainers.scale.masters import Masters
 def make_optimizers(
     model: Any, masters: Masters, config: OptimizerConfig, scale: ScaleConfig
 ) -> list[torch.optim.Optimizer]:
-    """AdamW for everything, or Muon for hidden matrices and AdamW for the rest."""
+    """Return AdamW for all parameters, or Muon for hidden matrices and AdamW for the rest."""
     if config.algorithm == "adamw":
         return [_adamw(list(masters.stepped.values()), config, scale)]
     outer = {id(model.get_input_embeddings().weight), id(model.get_output_embeddings().weight)}
@@ -33,14 +33,14 @@ def _adamw(parameters: list[Parameter], config: OptimizerConfig, scale: ScaleCon
     settings: dict[str, Any] = {"betas": (0.9, config.adam_beta2), "weight_decay": config.weight_decay}
     if scale.optimizer_bits == 8:
         return _adamw_8bit()(parameters, config.learning_rate, **settings)  # type: ignore[no-any-return]
-    # On a GPU one kernel for all: several need memory of the size of the parameters.
+    # On a GPU use the fused kernel: the others need extra memory of the size of the parameters.
     fused = True if parameters[0].device.type == "cuda" else None
     return torch.optim.AdamW(parameters, config.learning_rate, fused=fused, **settings)
 
 
 def _adamw_8bit() -> Any:
-    """bitsandbytes' class: quantised by blocks of 256, from 4,096 weights a tensor on."""
-    # It reports 4-bit kernels that it lacks on a CPU and that nothing here would call.
+    """Return the class of bitsandbytes: it quantises in blocks of 256, tensors of 4,096 or more weights."""
+    # It warns of missing 4-bit kernels on a CPU, which are not used here.
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     try:
         from bitsandbytes.optim import AdamW8bit  # type: ignore[attr-defined]

@@ -1,10 +1,10 @@
-"""The processes of one job, as torchrun starts them: who this one is, and what they tell one another.
+"""The processes of one torchrun job: the rank of this process, and the communication between ranks.
 
-Every rank does the same in the same order, and asks the others only here and in the passes of a sharded model. What is
-decided from something that one rank alone knows (a file, a signal, a clock) is decided by one and told to the others.
+Every rank does the same in the same order, and communicates only here and in the passes of a sharded model. A decision
+that depends on data of one rank (a file, a signal, a clock) is made on one rank and broadcast to the others.
 
-A rank that dies ends the job: torchrun ends the others, and what they were waiting for fails, at once or after
-`rank_timeout` where a rank hangs. Left out: the weights (`shards`), and a job that goes on with fewer ranks.
+A rank that dies ends the job: torchrun ends the others, and their pending communication fails, at once or, if a rank
+hangs, after `rank_timeout`. Left out: the weights (`shards`), and a job that continues with fewer ranks.
 """
 
 import os
@@ -23,51 +23,51 @@ Thing = TypeVar("Thing")
 
 
 class RankLost(PalaestraError):
-    """Another process of the job is gone, or did not answer in time."""
+    """Another process of the job has ended, or did not respond in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """The ranks of a job; one alone waits for nobody."""
+    """The ranks of a job. With one rank no method waits."""
 
     rank: int = 0
     count: int = 1
     group: Any = None
-    """Of torch.distributed, over the host's memory."""
+    """Process group for CPU tensors; None when there is one rank."""
 
     @property
     def first(self) -> bool:
-        """Whether this one writes and speaks."""
+        """Return whether this is rank 0, which writes files and logs."""
         return self.rank == 0
 
     def told(self, say: Callable[[], Thing]) -> Thing:
-        """What the first rank says. The others do not compute it."""
+        """Compute a value on rank 0 and broadcast it to all ranks."""
         if self.count == 1:
             return say()
         from torch import distributed
 
-        said: list[Any] = [say() if self.first else None]
+        values: list[Any] = [say() if self.first else None]
         with _together():
-            distributed.broadcast_object_list(said, 0, group=self.group)
-        return said[0]  # type: ignore[no-any-return]
+            distributed.broadcast_object_list(values, 0, group=self.group)
+        return values[0]  # type: ignore[no-any-return]
 
     def gathered(self, own: Thing) -> list[Thing]:
-        """What each rank has, in their order."""
+        """Return the value of each rank, in rank order."""
         if self.count == 1:
             return [own]
         from torch import distributed
 
-        found: list[Any] = [None] * self.count
+        values: list[Any] = [None] * self.count
         with _together():
-            distributed.all_gather_object(found, own, group=self.group)
-        return found
+            distributed.all_gather_object(values, own, group=self.group)
+        return values
 
     def meet(self) -> None:
-        """Wait until all are here."""
+        """Wait until all ranks have called this."""
         self.gathered(None)
 
     def part(self) -> None:
-        """Leave the job, when all are done. Not after an error: it might wait for a rank that is gone."""
+        """Wait for all ranks, then leave the job. Do not call it after an error: it might wait for a dead rank."""
         if self.count > 1:
             from torch import distributed
 
@@ -75,13 +75,13 @@ class Ranks:
             distributed.destroy_process_group()
 
     def summed(self, figures: Mapping[str, float]) -> dict[str, float]:
-        """Figures by name, added over the ranks."""
+        """Return metrics by name, summed over the ranks."""
         every = self.gathered(dict(figures))
-        names = {name: None for one in every for name in one}
-        return {name: sum(one.get(name, 0.0) for one in every) for name in names}
+        names = {name: None for rank_figures in every for name in rank_figures}
+        return {name: sum(rank_figures.get(name, 0.0) for rank_figures in every) for name in names}
 
     def add(self, tensor: "Tensor") -> "Tensor":
-        """Add what each rank has in a tensor of one shape, in place."""
+        """Sum a tensor over the ranks, in place. Its shape must be the same on all ranks."""
         if self.count > 1:
             from torch import distributed
 
@@ -92,9 +92,9 @@ class Ranks:
         return tensor
 
     def share(self, parts: Sequence[Thing], size: Callable[[Thing], int]) -> Iterator[tuple[Thing, bool]]:
-        """This rank's parts, as many as any other's. False stands beside one that is there to be waited with.
+        """Yield this rank's parts, as many on every rank. The flag is False for a part that only fills the last round.
 
-        Parts of one turn are alike in size, for all ranks wait for the largest.
+        Parts of one round are of similar size, because all ranks wait for the largest.
         """
         if self.count == 1:
             yield from ((part, True) for part in parts)
@@ -110,24 +110,24 @@ _here = ALONE
 
 
 def here() -> Ranks:
-    """The ranks of this job."""
+    """Return the ranks of this job."""
     return _here
 
 
 def started() -> int:
-    """How many ranks torchrun has started; 1 where it did not start this process."""
+    """Return how many ranks torchrun has started; 1 if it did not start this process."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def require_alone(command: str) -> None:
-    """Refuse a command that would do the same on each rank."""
+    """Raise `UsageError` for a command that would do the same work on each rank."""
     if started() > 1:
         raise UsageError(f"{command} runs in one process, and torchrun has started {started()}; start it without")
 
 
 @contextmanager
 def joined(timeout: float) -> Iterator[Ranks]:
-    """Join the job that torchrun has started, for the length of a block; no rank waits longer for another than that."""
+    """Join the torchrun job during a `with` block. `timeout` is the longest wait for another rank, in seconds."""
     global _here
     if started() == 1:
         yield ALONE
@@ -157,7 +157,7 @@ def joined(timeout: float) -> Iterator[Ranks]:
 
 @contextmanager
 def noticing_loss() -> Iterator[None]:
-    """What torch reports of other ranks from within a pass, as an error of ours."""
+    """Convert errors of torch about other ranks, in a block with other work, into `RankLost`."""
     try:
         yield
     except RuntimeError as error:
@@ -168,7 +168,7 @@ def noticing_loss() -> Iterator[None]:
 
 @contextmanager
 def _together() -> Iterator[None]:
-    """The same of a block in which ranks talk and nothing else is done."""
+    """Convert every RuntimeError of a block that only communicates into `RankLost`."""
     try:
         yield
     except RuntimeError as error:
@@ -184,7 +184,7 @@ def _lost(error: RuntimeError) -> RankLost:
 
 
 def _is_of_others(error: RuntimeError) -> bool:
-    """gloo has no class for it."""
+    """Return whether an error is about other ranks. gloo has no error class, so its message is read."""
     from torch.distributed import DistError
 
     return isinstance(error, DistError) or any(word in str(error) for word in ("gloo", "NCCL", "onnection closed"))

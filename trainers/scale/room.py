@@ -1,4 +1,4 @@
-"""What there is room for: memory of the device, of this machine, and on the disk."""
+"""Available memory of the device and of this machine, and free space on the disk."""
 
 import re
 import shutil
@@ -11,29 +11,29 @@ if TYPE_CHECKING:
 
 
 _FRAGMENTS = 0.05
-"""Share of a GPU's memory that lies between tensors, where no other can use it."""
+"""Share of GPU memory that is lost to fragmentation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Bytes that a run may take."""
+    """Memory that a run may use, in bytes."""
 
     device: int
-    """Where the model lies; 0 where unknown."""
+    """Memory of the model's device; 0 if unknown."""
     host: int
-    """Main memory, where the device is a GPU; 0 where unknown."""
+    """Main memory, if the device is a GPU; 0 if unknown."""
     on_gpu: bool
     name: str = "this machine"
-    """Of the device."""
+    """Name of the device."""
     ranks: int = 1
-    """How many such devices divide the model."""
+    """Number of such devices among which the model is divided."""
 
 
 def room_of(device: "torch.device") -> Room:
-    """What is free on a device now."""
+    """Return the free memory of a device now."""
     if device.type != "cuda":
         return Room(available_memory(), 0, False)
-    import torch  # Doctor asks for the memory of machines that have none.
+    import torch  # Imported here: `palaestra doctor` uses this module on machines without torch.
 
     free, _ = torch.cuda.mem_get_info(device)
     free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -42,31 +42,31 @@ def room_of(device: "torch.device") -> Room:
 
 
 def gpu_room(size: float, host: int = 0) -> Room:
-    """An empty GPU of so many GB, as they are sold."""
+    """Return the memory of an empty GPU of `size` GB (10^9 bytes)."""
     return Room(round(size * 1e9 * (1 - _FRAGMENTS)), host, True, f"a GPU of {size:g} GB")
 
 
 def free_disk(folder: Path) -> int:
-    """Bytes that may be written where a folder is, or will be."""
-    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-    return shutil.disk_usage(there).free
+    """Return the free bytes on the disk of a folder, which need not exist yet."""
+    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    return shutil.disk_usage(existing).free
 
 
 def available_memory() -> int:
-    """Bytes that this process may still take, 0 where unknown: the kernel's estimate, or what control groups leave."""
-    told = re.search(r"^MemAvailable: +(\d+) kB", _text("/proc/meminfo"), re.MULTILINE)
-    free = int(told[1]) * 1024 if told else 0
-    own = re.search("^0::/(.*)$", _text("/proc/self/cgroup"), re.MULTILINE)
-    here = Path("/sys/fs/cgroup", own[1] if own else "")
-    for group in (here, *here.parents):  # A container may not see its own; then the root is its.
-        most, now = _text(group / "memory.max"), _text(group / "memory.current")
-        if most.isdigit() and now.isdigit():  # It is "max" where there is no limit.
-            free = min(free, max(0, int(most) - int(now)))
+    """Return the bytes that this process may still use, by the kernel's estimate and cgroup limits; 0 if unknown."""
+    match = re.search(r"^MemAvailable: +(\d+) kB", _text("/proc/meminfo"), re.MULTILINE)
+    free = int(match[1]) * 1024 if match else 0
+    cgroup = re.search("^0::/(.*)$", _text("/proc/self/cgroup"), re.MULTILINE)
+    here = Path("/sys/fs/cgroup", cgroup[1] if cgroup else "")
+    for group in (here, *here.parents):  # In a container the path may be hidden; then the root is its cgroup.
+        limit, now = _text(group / "memory.max"), _text(group / "memory.current")
+        if limit.isdigit() and now.isdigit():  # The text is "max" if there is no limit.
+            free = min(free, max(0, int(limit) - int(now)))
     return free
 
 
 def amount(size: float) -> str:
-    """Bytes in the unit that leaves few digits."""
+    """Format a number of bytes with a suitable unit."""
     for unit in ("B", "KiB", "MiB"):
         if size < 1024:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
@@ -75,7 +75,7 @@ def amount(size: float) -> str:
 
 
 def _text(path: str | Path) -> str:
-    """What a file of the kernel says, or nothing."""
+    """Return the text of a kernel file; "" if it cannot be read."""
     try:
         return Path(path).read_text().strip()
     except OSError:

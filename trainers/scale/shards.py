@@ -1,12 +1,12 @@
-"""A model whose weights are divided among ranks by FSDP2, and what needs them whole.
+"""Models whose weights are sharded over ranks by FSDP2, and functions that need whole weights.
 
-Each layer's weights are gathered for its pass and dropped again; embeddings and output layer for the length of the
-whole pass. What is divided are float32 weights: the optimizer steps on them, and layers compute with them rounded to
-the type of the run, so they are masters and no copy is kept. Gradients are added over ranks in float32, not averaged:
-a batch's weights already divide by all of its tokens.
+The weights of a layer are gathered for its pass and freed again; those of embeddings and output layer stay for the
+whole pass. The shards are float32: the optimizer updates them, and layers compute with them rounded to the dtype of the
+run, so they are the masters and there is no copy. Gradients are summed over ranks in float32, not averaged: the token
+weights already divide by all tokens of the batch.
 
-What lies between ranks at rest is a shard of the weights, of their gradients and of the optimizer's state. Left out:
-the passes that each rank makes over a batch (`passes`).
+Between passes each rank holds one shard of weights, gradients and optimizer state. Left out: the passes that each rank
+makes over a batch (`passes`).
 """
 
 import copy
@@ -25,18 +25,18 @@ from palaestra.trainers.scale.ranks import Ranks
 
 Result = TypeVar("Result")
 _ROOT = "palaestra_root"
-"""Where a divided model has what gathers it; not as a part of it, of which it would be a part itself."""
+"""Attribute of a sharded model that holds its FSDP root. It is not a submodule, because the root contains the model."""
 
 
 def divided(model: Any, ranks: Ranks) -> Any:
-    """Divide a model among the ranks, in place. It keeps the names of its weights, and the type it computes in."""
+    """Shard a model over the ranks, in place. The names of its weights and its compute dtype stay the same."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     weight = next(model.parameters())
     mesh = init_device_mesh(weight.device.type, (ranks.count,))
     policy = MixedPrecisionPolicy(weight.dtype, torch.float32, cast_forward_inputs=False)
-    model.to("cpu")  # Each layer goes to its device when it is divided: float32 weights are never there as a whole.
+    model.to("cpu")  # Each layer moves to its device when it is sharded, so the device never holds all float32 weights.
     for each in model.parameters():
         each.data = each.data.float()
     for layer in [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]:
@@ -51,39 +51,39 @@ def divided(model: Any, ranks: Ranks) -> Any:
 
 
 def is_divided(model: Any) -> bool:
-    """Whether its weights lie on several ranks."""
+    """Return whether the weights of a model are sharded over ranks."""
     return _ROOT in model.__dict__
 
 
 def through(model: Any, work: Callable[[], Result]) -> Result:
-    """Do something with a model's modules and weights. Of a divided one all ranks must do it, each with its own input;
-    what comes out is tensors, and numbers beside them.
+    """Call `work`, which uses modules and weights of the model. All ranks must call this for a sharded model, each with
+    its own input. The result holds tensors and numbers.
     """
     root = model.__dict__.get(_ROOT)
     if root is None:
         return work()
     result: Result = root(work)
     if not torch.is_grad_enabled():
-        root.reshard()  # Else a backward pass does it.
+        root.reshard()  # Otherwise the backward pass does it.
     return result
 
 
 class _Root(torch.nn.Module):
-    """Runs what it is given while FSDP2 has the weights outside of layers gathered."""
+    """Root module: calls a function while FSDP2 has gathered the weights outside of the layers."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, work: Callable[[], Result]) -> Result:
-        """The pass."""
+        """Call the function and return its result."""
         return work()
 
 
 @torch.no_grad()
 def whole_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
-    """All weights by name, in the type that is computed in, gathered one after the other; all ranks must take them all.
-    An adapter is in them.
+    """Yield all weights by name, in the compute dtype, gathered one at a time. All ranks must take all of them.
+    An adapter is merged.
     """
     if not is_divided(model):
         yield from effective_weights(model)
@@ -93,7 +93,7 @@ def whole_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 def whole_model(model: Any, ranks: Ranks) -> Any:
-    """A model as it can be exported: a divided one is gathered in the first rank's memory, and None on the others."""
+    """Return a model that can be exported: a sharded one is gathered on rank 0, and None is returned on the others."""
     if not is_divided(model):
         return model
     tensors = dict[str, Tensor]()
@@ -103,25 +103,25 @@ def whole_model(model: Any, ranks: Ranks) -> Any:
     if not ranks.first:
         return None
     with torch.device("meta"):
-        found = type(model)(copy.deepcopy(model.config)).to(model.config.dtype)
-    found.load_state_dict(tensors, strict=False, assign=True)
-    found.tie_weights()
-    found.generation_config = model.generation_config
-    return found
+        whole = type(model)(copy.deepcopy(model.config)).to(model.config.dtype)
+    whole.load_state_dict(tensors, strict=False, assign=True)
+    whole.tie_weights()
+    whole.generation_config = model.generation_config
+    return whole
 
 
 def own_part(tensor: Tensor) -> Tensor:
-    """What this rank has of a tensor."""
+    """Return the shard of a tensor on this rank."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def whole_number(tensor: Tensor) -> float:
-    """A number that may be a sum over ranks."""
+    """Return a number from a scalar tensor, which may be a sum over ranks."""
     return float(tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor)
 
 
 def save_parts(tensors: Mapping[str, Tensor], folder: Path, ranks: Ranks) -> None:
-    """Write tensors, each rank its own part, as safetensors; all ranks must do it, and all is written afterwards."""
+    """Write tensors as safetensors, each rank its own shard. All ranks must call this, which waits for all."""
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
     from torch.distributed.checkpoint.state_dict_saver import save
@@ -129,32 +129,32 @@ def save_parts(tensors: Mapping[str, Tensor], folder: Path, ranks: Ranks) -> Non
     writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
     try:
         save(dict(tensors), storage_writer=writer, process_group=ranks.group)
-    except CheckpointException as error:  # Every rank hears of it; it is no Exception.
+    except CheckpointException as error:  # It is raised on every rank, and is not an Exception.
         rank, (reason, _) = next(iter(error.failures.items()))
         raise TrainingHalted(f"{folder} could not be written by rank {rank}: {reason}") from error
 
 
 def load_parts(folder: Path, like: Mapping[str, Tensor], ranks: Ranks) -> dict[str, Tensor]:
-    """Read the tensors in a folder's safetensors, however many ranks have written them.
+    """Read the tensors in a folder's safetensors, for any number of ranks that wrote them.
 
-    What has the shape of the weight of that name, behind the last slash, is divided as the weight is.
+    A tensor is sharded like the weight with its name (the part after the last slash) if it has the same shape.
     """
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
     from torch.distributed.checkpoint.state_dict_loader import load
 
     about = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
-    found: dict[str, Tensor] = {}
-    for key, one in about.items():
+    tensors: dict[str, Tensor] = {}
+    for key, tensor_metadata in about.items():
         weight = like.get(key.rpartition("/")[2])
-        size, dtype = one.size, one.properties.dtype  # type: ignore[union-attr]
+        size, dtype = tensor_metadata.size, tensor_metadata.properties.dtype  # type: ignore[union-attr]
         same = weight is not None and weight.shape == size
-        found[key] = torch.empty_like(weight.detach(), dtype=dtype) if same else torch.empty(size, dtype=dtype)  # type: ignore[union-attr]
+        tensors[key] = torch.empty_like(weight.detach(), dtype=dtype) if same else torch.empty(size, dtype=dtype)  # type: ignore[union-attr]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
         load(
-            found,
+            tensors,
             storage_reader=HuggingFaceStorageReader(str(folder)),
             process_group=ranks.group,
             no_dist=ranks.count == 1,
         )
-    return found
+    return tensors

@@ -1,1 +1,1 @@
-"""What training adds to an environment's reward, and who is asked for it."""
+"""Terms that training adds to the reward of an environment, and the judges that score some of them."""

@@ -1,4 +1,4 @@
-"""How a judge's scores and the outcomes of episodes agree: figures of a step, and the episodes where they do not."""
+"""Agreement of a judge's scores with the outcomes of episodes: metrics of a step, and the contradicting episodes."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -13,35 +13,37 @@ from palaestra.trainers.batch import Scored
 
 Contradiction = Literal["high score, failed", "low score, solved"]
 HIGH, LOW = 0.7, 0.3
-"""Scores from and up to which a judge is taken at its word."""
+"""Smallest score that counts as high, and largest score that counts as low."""
 QUESTION_LETTERS = 300
-"""Of each question so many are kept: all episodes of a run are held together."""
+"""Characters of each question that are stored, because all episodes of a run are held in memory."""
 
 
 def judged_figures(played: Sequence[Scored]) -> dict[str, float]:
-    """Of all that was played for a batch; nothing where nobody was asked."""
-    said = [one for one in played if "score" in one.remarks]
-    # It has a reward and no terms: its judge gave no verdict, or a term is no number.
-    dropped = sum(one.terms is None and one.episode.reward is not None for one in played)
-    if not said:
+    """Return the judge metrics of all episodes played for a batch; empty if no judge was asked."""
+    judged_episodes = [scored for scored in played if "score" in scored.remarks]
+    # These have a reward and no terms: the judge gave no verdict, or a term is not a finite number.
+    dropped = sum(scored.terms is None and scored.episode.reward is not None for scored in played)
+    if not judged_episodes:
         return {"judge/dropped": float(dropped)} if dropped else {}
-    scores = np.array([one.remarks["score"] for one in said], np.float64)
-    outcomes = np.array([one.episode.parts.get("success", one.episode.reward) for one in said], np.float64)
+    scores = np.array([scored.remarks["score"] for scored in judged_episodes], np.float64)
+    outcomes = np.array(
+        [scored.episode.parts.get("success", scored.episode.reward) for scored in judged_episodes], np.float64
+    )
     solved = outcomes >= 0.5
     figures = {
         "judge/score": scores.mean(),
         "judge/score_of_solved": scores[solved].mean() if solved.any() else math.nan,
         "judge/score_of_failed": scores[~solved].mean() if not solved.all() else math.nan,
         "judge/correlation": correlation(scores.tolist(), outcomes.tolist()),
-        "judge/clamped": sum("written" in one.remarks for one in said),
-        "judge/without_critique": sum(not one.remarks["critique"] for one in said),
+        "judge/clamped": sum("written" in scored.remarks for scored in judged_episodes),
+        "judge/without_critique": sum(not scored.remarks["critique"] for scored in judged_episodes),
         "judge/dropped": dropped,
     }
     return {name: float(value) for name, value in figures.items() if not math.isnan(value)}
 
 
 def correlation(scores: NDArray[np.float64], outcomes: NDArray[np.float64]) -> float:
-    """Pearson's; not a number where either is the same everywhere."""
+    """Return Pearson's correlation; NaN if either is constant."""
     if len(scores) < 2 or not np.ptp(scores) or not np.ptp(outcomes):
         return math.nan
     return float(np.corrcoef(scores, outcomes)[0, 1])
@@ -49,33 +51,33 @@ def correlation(scores: NDArray[np.float64], outcomes: NDArray[np.float64]) -> f
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What a judge said of an episode, and how it ended."""
+    """The judge's score of an episode, and its outcome."""
 
     score: float
-    """Between 0 and 1."""
+    """Score of the judge, from 0 to 1."""
     outcome: float
-    """Its success, else its reward."""
+    """Success of the episode, or its reward if it has no success part."""
     question: str
-    """Its beginning, on one line."""
+    """Beginning of the question, on one line."""
     place: str
-    """The file, and the number of the episode there."""
+    """File of the episode, and its number in that file."""
 
     @property
     def solved(self) -> bool:
-        """Whether it counts as a success."""
+        """Return whether the outcome counts as a success."""
         return self.outcome >= 0.5
 
     @property
     def contradiction(self) -> Contradiction | None:
-        """How score and outcome contradict each other; None where they do not."""
+        """Return how score and outcome contradict each other; None if they do not."""
         if self.solved:
             return "low score, solved" if self.score <= LOW else None
         return "high score, failed" if self.score >= HIGH else None
 
 
 def judged(record: Record, place: str = "") -> Judged | None:
-    """The score of an episode beside its outcome; None where it lacks either."""
-    score = next((one.remarks["score"] for one in record.lessons if "score" in one.remarks), None)
+    """Return the score and the outcome of an episode; None if it lacks either."""
+    score = next((lesson.remarks["score"] for lesson in record.lessons if "score" in lesson.remarks), None)
     reward = record.episode.reward
     if reward is None or not isinstance(score, int | float) or not math.isfinite(score):
         return None
@@ -85,7 +87,8 @@ def judged(record: Record, place: str = "") -> Judged | None:
 
 
 def disagreements(found: Iterable[Judged]) -> list[Judged]:
-    """Episodes with a high score that failed, and with a low one that are solved; the widest apart first."""
+    """Return failed episodes with a high score and solved ones with a low score; the largest contradiction first."""
     return sorted(
-        (one for one in found if one.contradiction), key=lambda one: one.score if one.solved else 1 - one.score
+        (one for one in found if one.contradiction),
+        key=lambda one: one.score if one.solved else 1 - one.score,
     )

@@ -1,7 +1,7 @@
-"""Episodes get their terms as they end. A judge, where there is one, is asked while other episodes are still played.
+"""Score episodes as they end. A judge, if there is one, scores them while other episodes are still played.
 
-An episode without terms is dropped and counted, never scored 0: it is BROKEN, its reward is no number, or its judge
-failed or was too slow. Left out: who the judge is, and which terms there are (`terms`).
+An episode without terms is dropped and counted, never scored 0: it is BROKEN, a term is not a finite number, or the
+judge failed or was too slow. Left out: the judge itself (`reasoning`), and the terms (`terms`).
 """
 
 import asyncio
@@ -19,22 +19,22 @@ from palaestra.trainers.batch import Scored
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """What a judge says of an episode."""
+    """Result of a judge for one episode."""
 
     terms: Mapping[str, float]
-    """Added to the episode's own."""
+    """Reward terms, added to those of the episode."""
     said: Mapping[str, Any] = field(default_factory=dict)
-    """Beside them, such as a critique."""
+    """Details to record, such as a critique."""
 
 
 _REFUSALS = 8
-"""So many requests that a judge refuses for good, before it has answered any, are enough."""
+"""Number of permanently refused requests, before any answer, after which the run stops."""
 Judge = Callable[[Sequence[Episode]], Awaitable[Sequence[Remark]]]
-"""Asked for several episodes together; one Remark each, in their order."""
+"""Scores several episodes in one request, and returns one Remark for each, in their order."""
 
 
 class Scoring:
-    """Takes episodes as they end, and gives them back scored."""
+    """Takes episodes as they end, and returns them scored."""
 
     def __init__(
         self,
@@ -46,9 +46,9 @@ class Scoring:
         deadline: float = 60.0,
         ordered: bool = False,
     ) -> None:
-        """A judge gets up to `together` episodes in a request and `at_once` requests; one that takes longer than
-        `deadline` seconds is given up. `ordered` gives nothing back before all is judged, and then in order: for runs
-        that repeat bit by bit.
+        """Send the judge up to `together` episodes per request and `at_once` requests at once; a request fails after
+        `deadline` seconds. With `ordered`, `ready` returns nothing until all are judged, and then in order: for runs
+        that are reproducible bit by bit.
         """
         self._shaping, self._judge = shaping, judge
         self._together, self._deadline, self._ordered = together, deadline, ordered
@@ -61,14 +61,14 @@ class Scoring:
         self._answered = False
 
     def put(self, episode: Episode) -> None:
-        """Take an episode that has ended."""
+        """Add an episode that has ended."""
         scored = self._shaped(episode)
         line = self._ready if self._judge is None or scored.terms is None else self._waiting
         line.append((self._count, scored))
         self._count += 1
 
     def ready(self) -> list[Scored]:
-        """What has been scored since. Called once a round, it asks the judge for all that came in it."""
+        """Return the episodes scored since the last call, and send new ones to the judge. Call it once per round."""
         if self._judge is not None:
             self._ask()
             self._hear()
@@ -76,12 +76,12 @@ class Scoring:
                 if self._asked:
                     return []
                 self._ready.sort(key=lambda pair: pair[0])
-        found = [scored for _, scored in self._ready]
+        scored_episodes = [scored for _, scored in self._ready]
         self._ready.clear()
-        return found
+        return scored_episodes
 
     def close(self) -> None:
-        """Ask no more. The loop ends all its work at once: of what waits for its turn, nothing begins."""
+        """Stop judging. The loop cancels all requests at once, and queued ones do not start."""
         self._loop.close(asyncio.sleep(0))
 
     def _shaped(self, episode: Episode) -> Scored:
@@ -91,8 +91,8 @@ class Scoring:
 
     def _ask(self) -> None:
         while self._waiting:
-            asked, self._waiting = self._waiting[: self._together], self._waiting[self._together :]
-            self._asked[self._loop.submit(self._judged([scored.episode for _, scored in asked]))] = asked
+            group, self._waiting = self._waiting[: self._together], self._waiting[self._together :]
+            self._asked[self._loop.submit(self._judged([scored.episode for _, scored in group]))] = group
 
     async def _judged(self, episodes: Sequence[Episode]) -> Sequence[Remark]:
         assert self._judge is not None
@@ -101,26 +101,26 @@ class Scoring:
 
     def _hear(self) -> None:
         for future in [future for future in self._asked if future.done()]:
-            asked = self._asked.pop(future)
+            group = self._asked.pop(future)
             try:
                 remarks = future.result()
-                if len(remarks) != len(asked):
-                    raise ValueError(f"{len(remarks)} remarks on {len(asked)} episodes")
-            except Exception as error:  # A judge is somebody else's program: whatever it raises costs its episodes.
+                if len(remarks) != len(group):
+                    raise ValueError(f"{len(remarks)} remarks on {len(group)} episodes")
+            except Exception as error:  # A judge is external code: any error drops the episodes of the request.
                 why = f"its judge failed: {type(error).__name__}: {error}"
-                self._ready += [(number, Scored(scored.episode, fault=why)) for number, scored in asked]
+                self._ready += [(number, Scored(scored.episode, fault=why)) for number, scored in group]
                 self._refused += isinstance(error, UsageError)
                 if self._refused >= _REFUSALS and not self._answered:
                     raise UsageError(f"the judge refuses every question: {error}") from error
                 continue
             self._answered = True
-            for (number, scored), remark in zip(asked, remarks, strict=True):
+            for (number, scored), remark in zip(group, remarks, strict=True):
                 terms = {**(scored.terms or {}), **remark.terms}
                 self._ready.append((number, _checked(Scored(scored.episode, terms, remark.said))))
 
 
 def _checked(scored: Scored) -> Scored:
-    """The same, or without terms where one is no number."""
+    """Return the episode unchanged, or with a fault and without terms if a term is not a finite number."""
     wrong = {name: value for name, value in (scored.terms or {}).items() if not math.isfinite(value)}
     if not wrong:
         return scored

@@ -1,13 +1,13 @@
-"""The training reward in stages (PRS, arXiv 2512.07478), for any environment: calls that parse, calls that are valid,
-an answer in its form, and then how good it is.
+"""The training reward in stages (PRS, arXiv 2512.07478), for any environment: calls that parse, valid calls, an answer
+in the right format, and the quality of the answer.
 
-A stage counts once those before it are perfect, so that a model which hardly ever succeeds still has something to
-compare. With `curriculum` the weights move from form to quality as more episodes reach the last stage; the only state
-is that share, which is in the checkpoint. Left out: what the stages measure (`palaestra.stages`), and environments that
-declare stages of their own (`envs.rewards.progressive`).
+A stage counts once those before it are perfect, so that rewards of a model that hardly ever succeeds still differ. With
+`curriculum` the weights move from form to quality as more episodes reach the last stage; the only state is that share,
+which is in the checkpoint. Left out: the measures of the stages (`palaestra.stages`), and environments that declare
+their own stages (`envs.rewards.progressive`).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -21,7 +21,7 @@ from palaestra.trainers.checked import BELOW_ONE, COUNT, NOT_NEGATIVE, POSITIVE,
 
 STAGES = ("stage_parsed", "stage_valid", "stage_format", "stage_quality")
 EARLY, LATE = (0.3, 0.2, 0.2, 0.3), (0.05, 0.05, 0.05, 0.85)
-"""The weights of a curriculum while no episode reaches the last stage, and when all do."""
+"""Weights of a curriculum when no episode reaches the last stage, and when all do."""
 _REACHED = "share_reaching_quality"
 
 
@@ -49,15 +49,20 @@ class Progressive:
     """Move the weights with the share of episodes that reach the last stage. A changing reward compares with nothing,
     so success is what to look at."""
     curriculum_decay: Annotated[float, BELOW_ONE] = 0.9
-    """Of the moving average of that share, by steps."""
+    """Decay per step of the moving average of that share."""
 
     def __post_init__(self) -> None:
         check_fields(self)
         if self.binary and self.curriculum:
             raise ConfigError("binary and curriculum are both True; a reward of success alone has no weights to move")
 
+    @property
+    def reward_range(self) -> tuple[float, float]:
+        """Return the smallest and the largest possible sum of the terms."""
+        return 0.0, 1.0
+
     def __call__(self, episode: Episode, reached: float = 0.0) -> Mapping[str, float]:
-        """The terms of an episode that has a reward; `reached` is how far the curriculum has come."""
+        """Return the terms of an episode that has a reward; `reached` is the progress of the curriculum, 0 to 1."""
         if self.binary:
             return {"outcome": float(episode.parts["success"] >= 1)}
         weights, scores = self.weights(reached), self.scores(episode)
@@ -66,23 +71,28 @@ class Progressive:
         return {name: weights[name] * score for name, score in zip(names, paid, strict=True)}
 
     def weights(self, reached: float = 0.0) -> dict[str, float]:
-        """Of each stage, 1 in all."""
-        own = np.array([self.parse_weight, self.call_weight, self.format_weight, self.quality_weight])
+        """Return the weight of each stage; they sum to 1."""
+        weights = np.array([self.parse_weight, self.call_weight, self.format_weight, self.quality_weight])
         if self.curriculum:
-            own = np.where(own > 0, (1 - reached) * np.array(EARLY) + reached * np.array(LATE), 0.0)
-        return {name: float(weight) for name, weight in zip(STAGES, own / own.sum(), strict=True)}
+            weights = np.where(weights > 0, (1 - reached) * np.array(EARLY) + reached * np.array(LATE), 0.0)
+        return {name: float(weight) for name, weight in zip(STAGES, weights / weights.sum(), strict=True)}
 
     def scores(self, episode: Episode) -> dict[str, float]:
-        """What each stage measures, whether or not it counts."""
+        """Return the score of each stage, whether or not it counts."""
         attempt, required = episode.attempt, self.calls_required and bool(episode.tools)
-        part = self.quality_part or ("quality" if "quality" in episode.parts else "success")
-        if part not in episode.parts:
-            raise ConfigError(f"quality_part is {part!r}; expected a part of the reward: {', '.join(episode.parts)}")
+        part = self.part_of(episode.parts)
         measured = parsed_calls(attempt, required), valid_calls(attempt, required), formatted_answer(attempt)
         return dict(zip(STAGES, (*measured, float(np.clip(episode.parts[part], 0, 1))), strict=True))
 
+    def part_of(self, parts: Collection[str]) -> str:
+        """Return which of these parts of a reward is the quality."""
+        part = self.quality_part or ("quality" if "quality" in parts else "success")
+        if part not in parts:
+            raise ConfigError(f"quality_part is {part!r}; expected a part of the reward: {', '.join(parts)}")
+        return part
+
     def reaches_quality(self, episode: Episode) -> bool:
-        """Whether the stages before the last are perfect."""
+        """Return whether all stages before the last are perfect."""
         scores, weights = self.scores(episode), self.weights()
         return all(scores[name] >= 1 for name in STAGES[:-1] if weights[name])
 
@@ -94,41 +104,41 @@ class Fixed:
     terms: Callable[[Episode], Mapping[str, float]]
 
     def __call__(self, episode: Episode) -> Mapping[str, float]:
-        """The terms of an episode that has a reward."""
+        """Return the terms of an episode that has a reward."""
         return self.terms(episode)
 
     def after(self, batch: Batch) -> Mapping[str, Any]:
-        """What a checkpoint holds: the sampler's state."""
+        """Return the state for a checkpoint: that of the sampler."""
         return batch.state
 
 
 @dataclass(slots=True)
 class Curriculum:
-    """`Progressive` with weights that move from batch to batch. Members of a group always have the same ones."""
+    """`Progressive` with weights that change from batch to batch. Members of a group always have the same weights."""
 
     options: Progressive
     reached: float = 0.0
     _of_groups: dict[int, float] = field(default_factory=dict)
-    """How far it had come when the first member of a group was scored: groups may be played ahead."""
+    """Progress when the first member of a group was scored, by group, because groups may be played ahead."""
 
     def __call__(self, episode: Episode) -> Mapping[str, float]:
-        """The terms of an episode that has a reward."""
+        """Return the terms of an episode that has a reward."""
         return self.options(episode, self._of_groups.setdefault(episode.start.group, self.reached))
 
     def after(self, batch: Batch) -> Mapping[str, Any]:
-        """Hear of a batch. What a checkpoint then holds: the sampler's state, and how far this has come."""
-        scored = [one.episode for one in batch.played if one.terms is not None]
+        """Update the progress from a batch. Return the checkpoint state: that of the sampler, and the progress."""
+        scored = [member.episode for member in batch.played if member.terms is not None]
         if scored:
             share = float(np.mean([self.options.reaches_quality(episode) for episode in scored]))
             decay = self.options.curriculum_decay
             self.reached = decay * self.reached + (1 - decay) * share
-        for one in batch.played:
-            self._of_groups.pop(one.episode.start.group, None)
+        for member in batch.played:
+            self._of_groups.pop(member.episode.start.group, None)
         return {**batch.state, _REACHED: self.reached}
 
 
 def opened(shaping: Callable[[Episode], Mapping[str, float]], state: Mapping[str, Any]) -> Fixed | Curriculum:
-    """The terms of a run, which goes on from that state of a checkpoint."""
+    """Return the terms of a run, resumed from the state of a checkpoint."""
     if isinstance(shaping, Progressive) and shaping.curriculum:
         return Curriculum(shaping, float(state.get(_REACHED, 0.0)))
     return Fixed(shaping)

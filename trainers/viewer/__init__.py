@@ -1,4 +1,4 @@
-"""Looking at a run in a browser: what is shown (`collect`), one HTML file of it (`page`), or live (`server`).
+"""View a run in a browser: its data (`collect`), as one HTML file (`page`), or live (`server`).
 
-Everything an agent said is hostile text here. Left out: curves as images and transcripts for a terminal (`report`).
+All text of an agent is treated as hostile here. Left out: curves as images and transcripts for a terminal (`report`).
 """

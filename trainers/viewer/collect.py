@@ -1,8 +1,8 @@
-"""What is shown: the episodes of a run or of loose files, its metrics, its config, and which lines are damaged.
+"""Load the data to show: episodes of a run or of single files, metrics, config, and damaged lines.
 
-A run is read while it is being written: each call of `Collection.news` goes on where the last one stopped. Whatever is
-missing is missing: a run without episodes still has curves, loose files have no curves. Left out: the content of each
-episode, which is read again from its place when it is asked for.
+A run is read while it is being written: each call of `Collection.news` continues where the last one stopped. Any part
+may be missing: a run without episodes still has curves, and single files have no curves. Left out: the content of each
+episode, which is read again from its file on request.
 """
 
 import json
@@ -22,21 +22,21 @@ from palaestra.trainers.viewer.pieces import Pieces
 
 _STEP_FILE = re.compile(r"step-(\d{1,12})")
 _SETTLED_SECONDS = 5.0
-"""A last line without its end belongs to a writer at work, unless the file has been left alone for this long."""
+"""Seconds without a write after which a last line without a newline is read. Before, it may still be written."""
 _LONGEST_SETTINGS = 1_000_000
 _MARKS = ("config.json", "metrics.jsonl", "summary.json", "episodes")
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an episode's line stands."""
+    """Location of an episode's line in a file."""
 
     path: Path
     offset: int
     length: int
 
     def read(self) -> Record:
-        """The record there; a ValueError if the file has changed since."""
+        """Read the record. Raise `ValueError` if the file has changed and the line is damaged."""
         with self.path.open("rb") as file:
             file.seek(self.offset)
             return from_line(file.read(self.length))
@@ -44,14 +44,14 @@ class Place:
 
 @dataclass(slots=True)
 class _File:
-    """How far a file has been read."""
+    """A file, and how far it has been read."""
 
     path: Path
     label: str
     offset: int = 0
     line: int = 0
     inode: int = 0
-    """Of the file as it was last opened; 0 before that."""
+    """Inode of the file when it was last opened; 0 before that."""
     fault: str = ""
 
 
@@ -59,7 +59,7 @@ class Collection:
     """A run's folder, or episode files; `entries`, `metrics` and `vocabulary` only ever grow."""
 
     def __init__(self, paths: Sequence[Path], steps: frozenset[int] | None = None) -> None:
-        """`steps` are the ones to show; None shows all, and episodes that belong to no step."""
+        """Show the given steps; with None show all, and episodes without a step."""
         self.run = _checked(paths)
         self.name = paths[0].resolve().name if self.run or len(paths) == 1 else f"{len(paths)} files"
         self.entries: list[dict[str, Any]] = []
@@ -76,9 +76,9 @@ class Collection:
         self._pieces = Pieces(folders, self._model_name())
 
     def news(self, settled: bool = True) -> Iterator[Record]:
-        """Read what has come since the last call; yields each record once its entry stands at the end of `entries`.
+        """Read the lines since the last call, and yield each record after its entry was appended to `entries`.
 
-        A last line without its end is left for later while a writer may be at work on it; `settled` says none is.
+        A last line without a newline is left for the next call, because it may still be written; `settled` reads it.
         """
         self.read_metrics(settled)
         for file in self._episode_files():
@@ -93,12 +93,12 @@ class Collection:
         self._name_tokens()
 
     def require_something(self) -> None:
-        """Refuse files that were read to their end and hold no episode; a run without episodes still has curves."""
+        """Raise `UsageError` if files were read to their end without an episode. A run without episodes is allowed."""
         if self.run or self.entries:
             return
-        found = self.defects()
-        if found:
-            first = found[0]
+        defects = self.defects()
+        if defects:
+            first = defects[0]
             why = (
                 f"; {first['file']}, line {first['line']}: {first['reason']}"
                 if first["line"]
@@ -109,39 +109,39 @@ class Collection:
         raise UsageError(f"no line of {self.name} is an episode{why}; pass episode files (.jsonl), or a run's folder")
 
     def was_replaced(self) -> bool:
-        """True when a file that was read has become another one, or shorter: a run that began anew."""
+        """Return whether a file was replaced or became shorter since it was read, because its run was started again."""
         return any(_replaced(file) for file in self._files.values() if file.inode)
 
     def defects(self) -> list[dict[str, Any]]:
-        """Lines and files that could not be read."""
-        found = list(self._damaged)
+        """Return the lines and files that could not be read."""
+        defects = list(self._damaged)
         for file in list(self._files.values()):
             if file.fault:
-                found.append({"file": self._shown(file.path), "line": None, "reason": file.fault})
+                defects.append({"file": self._shown(file.path), "line": None, "reason": file.fault})
         if self._pieces.fault:
-            found.append({"file": "tokenizer.json", "line": None, "reason": self._pieces.fault})
-        return found
+            defects.append({"file": "tokenizer.json", "line": None, "reason": self._pieces.fault})
+        return defects
 
     def settings(self) -> list[list[Any]]:
-        """config.json and summary.json as [title, pairs]."""
+        """Return config.json and summary.json as [title, pairs]."""
         if not self.run:
             return []
-        shown = []
+        sections = []
         for name in ("config.json", "summary.json"):
             try:
                 value = _settings(self.run / name)
             except FileNotFoundError:
                 continue
             except (OSError, ValueError, RecursionError) as error:
-                shown.append([name, [["cannot be read", str(error)]]])
+                sections.append([name, [["cannot be read", str(error)]]])
                 continue
-            shown.append([name, pairs(value) if isinstance(value, dict) else [["", as_text(value)]]])
-        return shown
+            sections.append([name, pairs(value) if isinstance(value, dict) else [["", as_text(value)]]])
+        return sections
 
     def state(
         self, episodes: int = 0, metrics: int = 0, vocabulary: int = 0, most: int | None = None
     ) -> dict[str, Any]:
-        """What a page that already has so many of each needs to be up to date; `most` bounds the episodes."""
+        """Return the data that a page lacks, given how many of each it has; at most `most` episodes (None: all)."""
         end = len(self.entries) if most is None else min(len(self.entries), episodes + most)
         return {
             "name": self.name,
@@ -158,13 +158,13 @@ class Collection:
     def _episode_files(self) -> list[_File]:
         if not self.run:
             return list(self._files.values())
-        found = []
+        episode_files = []
         for path in sorted((self.run / "episodes").glob("*.jsonl")):
             step = _STEP_FILE.fullmatch(path.stem)
-            wanted = self._steps is None or step is None or int(step[1]) in self._steps
-            if wanted and path.is_file():
-                found.append(self._file(path, path.stem))
-        return found
+            is_chosen = self._steps is None or step is None or int(step[1]) in self._steps
+            if is_chosen and path.is_file():
+                episode_files.append(self._file(path, path.stem))
+        return episode_files
 
     def _file(self, path: Path, label: str) -> _File:
         return self._files.setdefault(path, _File(path, label))
@@ -177,9 +177,9 @@ class Collection:
 
     def _add(self, record: Record, file: _File, place: Place) -> bool:
         row = entry(record)
-        named = _STEP_FILE.fullmatch(file.path.stem)
-        if row["step"] is None and named and self.run:
-            row["step"] = int(named[1])
+        step_name = _STEP_FILE.fullmatch(file.path.stem)
+        if row["step"] is None and step_name and self.run:
+            row["step"] = int(step_name[1])
         if self._steps is not None and row["step"] not in self._steps:
             return False
         stage = file.label if row["step"] is None else str(row["step"])
@@ -187,7 +187,7 @@ class Collection:
             stage = f"{file.label}, step {row['step']}"
         count = self._counts[stage, row["group"]] = self._counts.get((stage, row["group"]), 0) + 1
         row |= {"stage": stage, "ordinal": count, "file": self._shown(file.path), "line": file.line}
-        self.places.append(place)  # First: an entry that is seen can be opened.
+        self.places.append(place)  # Appended first, so that every visible entry can be opened.
         self.entries.append(row)
         for tokens in record.episode.rows:
             self._pending.update(tokens.ids.tolist())
@@ -199,25 +199,27 @@ class Collection:
             return
         texts = self._pieces.texts(sorted(self._pending))
         if texts is not None:
-            self.vocabulary += [[one, text] for one, text in texts.items()]
+            self.vocabulary += [[token_id, text] for token_id, text in texts.items()]
             self._known |= self._pending
             self._pending = set()
 
     def read_metrics(self, settled: bool = True) -> None:
-        """Read the figures of the steps that a run has taken since the last call."""
+        """Read the metrics of the steps since the last call."""
         if not self.run:
             return
         file = self._file(self.run / "metrics.jsonl", "metrics")
         for line, _ in _new_lines(file, settled):
             try:
-                said = json.loads(line)
-                step = said["step"]
+                line_metrics = json.loads(line)
+                step = line_metrics["step"]
                 if not isinstance(step, int) or isinstance(step, bool):
                     raise ValueError("its step is no integer")
             except (ValueError, RecursionError, KeyError, TypeError) as error:
                 self._damage(file, file.line, f"it is no line of metrics: {type(error).__name__}: {error}"[:300])
                 continue
-            figures = [[name, number(value)] for name, value in said.items() if name != "step" and _is_figure(value)]
+            figures = [
+                [name, number(value)] for name, value in line_metrics.items() if name != "step" and _is_figure(value)
+            ]
             self.metrics.append([step, figures])
 
     def _model_name(self) -> str:
@@ -241,7 +243,7 @@ def _settings(path: Path) -> Any:
 
 
 def _new_lines(file: _File, settled: bool) -> Iterator[tuple[bytes, Place]]:
-    """Lines behind what was read before. The file's `line` is the number of the one that is given."""
+    """Yield the lines after those read before. `file.line` is the number of the yielded line."""
     try:
         with file.path.open("rb") as opened:
             status = os.fstat(opened.fileno())
@@ -271,7 +273,7 @@ def _replaced(file: _File) -> bool:
 
 
 def _checked(paths: Sequence[Path]) -> Path | None:
-    """The run's folder, or None where the paths are files."""
+    """Return the run's folder, or None if the paths are files. Raise `UsageError` for other paths."""
     for path in paths:
         if not path.exists():
             raise UsageError(f"there is no {str(path)!r}; pass a run's folder, or episode files (.jsonl)")
@@ -289,8 +291,8 @@ def _checked(paths: Sequence[Path]) -> Path | None:
 
 
 def _labelled(paths: Sequence[Path]) -> Iterator[tuple[Path, str]]:
-    """Each file once, under its name without suffix; a second one of that name gets a number."""
-    seen: dict[str, int] = {}
+    """Yield each file once with its label: the name without suffix, with a number if the name repeats."""
+    name_counts: dict[str, int] = {}
     for path in dict.fromkeys(paths):
-        seen[path.stem] = seen.get(path.stem, 0) + 1
-        yield path, path.stem if seen[path.stem] == 1 else f"{path.stem} ({seen[path.stem]})"
+        name_counts[path.stem] = name_counts.get(path.stem, 0) + 1
+        yield path, path.stem if name_counts[path.stem] == 1 else f"{path.stem} ({name_counts[path.stem]})"

@@ -1,6 +1,6 @@
-"""Several runs on one page: their curves over the same steps, what they measured, and how their configs differ.
+"""Several runs on one page: their curves, their evaluation results, and the differences of their configs.
 
-It is written and served as a `Collection` is. Left out: episodes, which each run's own page shows.
+A `Comparison` is written like a `Collection`. Left out: episodes, which are on the page of each run.
 """
 
 import json
@@ -16,7 +16,7 @@ from palaestra.trainers.viewer.measured import measurements
 
 
 class Comparison:
-    """The folders of several runs."""
+    """Data of several runs, for one page."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         runs = list({path.resolve(): path for path in paths}.values())
@@ -31,10 +31,10 @@ class Comparison:
         yield from ()
 
     def require_something(self) -> None:
-        """Runs without metrics can be compared by their configs."""
+        """Do nothing, because runs without metrics can be compared by their configs."""
 
     def defects(self) -> list[dict[str, Any]]:
-        """Lines that could not be read, under the name of their run."""
+        """Return the lines that could not be read, with the name of their run."""
         return [
             defect | {"file": f"{name}/{defect['file']}"}
             for name, (_, collection) in zip(self._names(), self._runs, strict=True)
@@ -42,7 +42,7 @@ class Comparison:
         ]
 
     def state(self) -> dict[str, Any]:
-        """What the page shows."""
+        """Return the data of the page."""
         names = self._names()
         runs = [
             {"name": name, "metrics": collection.metrics, "measured": measurements(path)}
@@ -53,12 +53,12 @@ class Comparison:
         return {**nothing, **about, "runs": runs, "differences": self._differences()}
 
     def _names(self) -> list[str]:
-        """Folders' names, or whole paths where names are the same."""
+        """Return the names of the folders, or their paths if two names are equal."""
         short = [path.resolve().name for path, _ in self._runs]
         return short if len(set(short)) == len(short) else [str(path) for path, _ in self._runs]
 
     def _differences(self) -> list[list[Any]]:
-        """Each setting that is not the same in all runs, with its value in each; None where a run has none."""
+        """Return each setting that differs between runs, with its value in each run; None if a run lacks it."""
         configs = [_config(path) for path, _ in self._runs]
         keys = dict.fromkeys(key for config in configs for key in config)
         rows = [[key, [config.get(key) for config in configs]] for key in keys]

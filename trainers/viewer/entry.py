@@ -1,7 +1,7 @@
-"""One episode as the page reads it: a short entry for the lists, and its content for when it is opened.
+"""Data of one episode for the page: a short entry for the lists, and the content for the opened episode.
 
-Names that an environment or an agent chose are never keys here, only values: a tool called `__proto__` is a text among
-texts. Token arrays travel as base64 of their little-endian bytes, exact and quick to read.
+Names from an environment or an agent are never keys here, only values, so that a tool called `__proto__` is harmless.
+Token arrays are sent as base64 of their little-endian bytes, which is exact and quick to read.
 """
 
 import base64
@@ -19,15 +19,15 @@ from palaestra.record import Record
 from palaestra.trainers.scoring.agreement import judged
 
 _SHORT = 240
-"""Letters of a text that a list shows."""
+"""Largest number of characters of a text in a list."""
 _PRETTY = 50_000
-"""Letters of a value up to which it is broken into lines."""
+"""Largest length, in characters, of a value that is pretty-printed over several lines."""
 
 Pairs = list[list[Any]]
 
 
 def entry(record: Record) -> dict[str, Any]:
-    """What the lists show, sort and filter by."""
+    """Return the data that the lists show, sort and filter by."""
     episode, lesson = record.episode, next(iter(record.lessons), None)
     attempt, verdict = episode.attempt, judged(record)
     statuses = [str(call.status) for call in attempt.calls]
@@ -35,7 +35,7 @@ def entry(record: Record) -> dict[str, Any]:
         "step": None if lesson is None else lesson.step,
         "group": episode.start.group,
         "task": episode.start.task,
-        "seed": str(episode.start.seed),  # Above 2^53 a number would be rounded.
+        "seed": str(episode.start.seed),  # JavaScript rounds numbers above 2^53.
         "seat": episode.start.seat,
         "prompt": _short(attempt.task.prompt),
         "expected": _short(as_text(attempt.task.answer)),
@@ -49,7 +49,7 @@ def entry(record: Record) -> dict[str, Any]:
         "terms": [] if lesson is None else numbers(lesson.terms),
         "score": None if lesson is None else number(lesson.remarks.get("score")),
         "contradicts": (verdict and verdict.contradiction) or "",
-        "advantage": None if lesson is None else number(sum(one.advantage for one in record.lessons)),
+        "advantage": None if lesson is None else number(sum(step_lesson.advantage for step_lesson in record.lessons)),
         "attempt": 2 if episode.start.prefix else 1,
         "turns": attempt.turns,
         "calls": len(attempt.calls),
@@ -64,10 +64,10 @@ def entry(record: Record) -> dict[str, Any]:
 
 
 def content(record: Record) -> dict[str, Any]:
-    """Everything else: messages, calls, the task's world, tokens."""
+    """Return all other data: messages, tool calls, data of the task, and tokens."""
     episode, lesson = record.episode, next(iter(record.lessons), None)
     attempt = episode.attempt
-    said = () if lesson is None else lesson.trainer_logprobs
+    trainer_logprobs = () if lesson is None else lesson.trainer_logprobs
     return {
         "messages": [_message(message) for message in episode.start.as_seen(attempt.messages)],
         "prefix": _opening(episode),
@@ -83,52 +83,54 @@ def content(record: Record) -> dict[str, Any]:
         "fault": episode.fault,
         "updates": None if lesson is None else lesson.updates,
         "remarks": [] if lesson is None else pairs(lesson.remarks),
-        "rows": [_row(row, said[i] if i < len(said) else None) for i, row in enumerate(episode.rows)],
+        "rows": [
+            _row(row, trainer_logprobs[i] if i < len(trainer_logprobs) else None) for i, row in enumerate(episode.rows)
+        ],
     }
 
 
 def texts(record: Record) -> list[str]:
-    """What a full-text search looks through."""
+    """Return the texts that a full-text search covers."""
     attempt = record.episode.attempt
-    seen = record.episode.start.as_seen(attempt.messages)
-    found = [_message(message)["text"] for message in seen]
+    messages = record.episode.start.as_seen(attempt.messages)
+    texts_found = [_message(message)["text"] for message in messages]
     for call in attempt.calls:
-        found += [call.name, call.text, *(text for pair in pairs(call.arguments) for text in pair)]
-    found += [as_text(value) for lesson in record.lessons for value in lesson.remarks.values()]
-    return [*found, attempt.task.prompt, attempt.task.id, attempt.answer or "", record.episode.fault]
+        texts_found += [call.name, call.text, *(text for pair in pairs(call.arguments) for text in pair)]
+    texts_found += [as_text(value) for lesson in record.lessons for value in lesson.remarks.values()]
+    return [*texts_found, attempt.task.prompt, attempt.task.id, attempt.answer or "", record.episode.fault]
 
 
 def embedded(value: Any) -> str:
-    """JSON that may stand inside a script element: no letter in it can end the element or open another."""
+    """Return JSON that is safe in a script element: no character in it can end the element or start another."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
 def pairs(values: Mapping[Any, Any]) -> Pairs:
-    """A mapping as [name, text]."""
+    """Return a mapping as a list of [name, text]."""
     return [[as_text(name), as_text(value)] for name, value in values.items()]
 
 
 def numbers(values: Mapping[str, float]) -> Pairs:
-    """A mapping as [name, number]."""
+    """Return a mapping as a list of [name, number]."""
     return [[name, number(value)] for name, value in values.items()]
 
 
 def number(value: Any) -> float | None:
-    """A number that JSON knows, or None."""
+    """Return a finite number, rounded to 9 decimals; None for any other value."""
     if isinstance(value, bool | int | float) and math.isfinite(value):
         return round(float(value), 9)
     return None
 
 
 def as_text(value: Any) -> str:
-    """A text as it is; any other value as Python writes it, over several lines where it is long."""
+    """Return a text unchanged, and any other value as its repr, over several lines if it is long."""
     if isinstance(value, str):
         return value
     try:
         plain = repr(value)
         return pformat(value, width=100, sort_dicts=False) if 100 < len(plain) <= _PRETTY else plain
-    except (RecursionError, ValueError) as error:  # Nested too deeply; an integer of many thousand digits.
+    except (RecursionError, ValueError) as error:  # For deep nesting, or an integer of many thousand digits.
         return f"<{type(value).__name__} that cannot be shown: {type(error).__name__}>"
 
 
@@ -137,25 +139,25 @@ def _short(text: str) -> str:
 
 
 def _message(message: Message) -> dict[str, Any]:
-    said = message.get("content")
-    if isinstance(said, list):  # The form with parts: text and images.
-        said = "\n".join(
+    text = message.get("content")
+    if isinstance(text, list):  # Content may be a list of parts: text and images.
+        text = "\n".join(
             part["text"] if isinstance(part, dict) and isinstance(part.get("text"), str) else as_text(part)
-            for part in said
+            for part in text
         )
     others = {name: value for name, value in message.items() if name not in ("role", "content", "name")}
     return {
         "role": as_text(message.get("role", "")),
         "name": as_text(message.get("name") or ""),
-        "text": "" if said is None else as_text(said),
+        "text": "" if text is None else as_text(text),
         "others": pairs(others),
     }
 
 
 def _opening(episode: Episode) -> int:
-    """How many messages stood there before the agent spoke: system, prompt, prefix."""
+    """Return the number of messages before the first turn of the agent: system, prompt and prefix."""
     messages, prefix = episode.attempt.messages, len(episode.start.prefix)
-    if prefix:  # It may hold turns of an earlier attempt, so the first turn of an assistant says nothing.
+    if prefix:  # The prefix may hold turns of an earlier attempt, so the first assistant message is no guide.
         return prefix + 1 + (messages[0].get("role") == "system")
     return next((i for i, message in enumerate(messages) if message.get("role") == "assistant"), len(messages))
 

@@ -1,4 +1,4 @@
-"""What a run has measured on held-out tasks: before its training, on the way and after it, as far as files say so."""
+"""Evaluation results of a run on held-out tasks: before, during and after training, as far as they are recorded."""
 
 import json
 from collections.abc import Mapping
@@ -9,15 +9,18 @@ from palaestra.trainers.viewer.entry import number
 
 
 def measurements(run: Path) -> list[dict[str, Any]]:
-    """In the order of their steps; of each the success with its interval, sampled and, where it was played, greedy."""
+    """Return the results in the order of steps: success with interval, sampled and, if it was measured, greedy."""
     before, summary = _object(run / "before.json"), _object(run / "summary.json")
     lines = _lines(run / "measured.jsonl")
     on_the_way = (_shown(f"step {line.get('step')}", line.get("step"), {"sampled": line}) for line in lines)
     last = summary.get("steps_taken", summary.get("steps"))
     after = _shown("after", last, summary.get("after"))
-    # Where the run was measured on the way, the last line says the same as the figures after it.
-    shown = [_shown("before", 0, before), *(one for one in on_the_way if one and not (after and one["step"] == last))]
-    return [one for one in (*shown, after) if one is not None]
+    # A last measurement during training equals the result after it, so only the latter is shown.
+    results = [
+        _shown("before", 0, before),
+        *(result for result in on_the_way if result and not (after and result["step"] == last)),
+    ]
+    return [result for result in (*results, after) if result is not None]
 
 
 def _shown(when: str, step: Any, figures: Any) -> dict[str, Any] | None:
@@ -29,8 +32,8 @@ def _shown(when: str, step: Any, figures: Any) -> dict[str, Any] | None:
 
 def _interval(report: Any) -> list[float] | None:
     values = [number(report.get(name)) for name in ("success", "low", "high")] if isinstance(report, Mapping) else []
-    known = [value for value in values if value is not None]
-    return known if len(known) == 3 else None
+    finite = [value for value in values if value is not None]
+    return finite if len(finite) == 3 else None
 
 
 def _object(path: Path) -> dict[str, Any]:
@@ -46,12 +49,12 @@ def _lines(path: Path) -> list[dict[str, Any]]:
         texts = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return []
-    found = []
+    lines = []
     for text in texts:
         try:
             line = json.loads(text)
-        except (ValueError, RecursionError):  # Half a line, of a writer at work or of one that was killed.
+        except (ValueError, RecursionError):  # The line is incomplete: its writer is at work, or was killed.
             continue
         if isinstance(line, dict):
-            found.append(line)
-    return found
+            lines.append(line)
+    return lines

@@ -1,8 +1,8 @@
-"""The viewer as one HTML file that needs nothing else: no network, no library, no other file.
+"""The viewer as one self-contained HTML file: it needs no network, no library and no other file.
 
-The page says which script and style may run by their hashes, so that nothing an agent wrote ever does; and its own
-script cannot build markup from text (trusted types). What is shown comes as JSON in script elements that no browser
-runs. The lists come first and each episode's content behind them, to be read when it is opened.
+The page allows only the script and style with certain hashes, so that no text of an agent can run; and its own script
+cannot build markup from text (trusted types). The data is JSON in script elements that browsers do not execute. The
+lists come first, then the content of each episode, which is parsed when the episode is opened.
 """
 
 import base64
@@ -21,17 +21,17 @@ from palaestra.trainers.viewer.compare import Comparison
 from palaestra.trainers.viewer.entry import content, embedded
 
 MARK = "<!doctype html><!-- palaestra view -->"
-"""How every page begins; a file that begins otherwise is not ours to replace."""
+"""First bytes of every page. A file without them is never overwritten."""
 SCRIPTS = (
     *("base", "store", "route", "list", "curves", "compare", "group"),
     *("episode", "tokens", "token_view", "diff", "main"),
 )
-"""In the order in which they are joined to one script."""
+"""Names of the script files, in the order in which they are joined."""
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A page that was made."""
+    """Result of writing a page."""
 
     path: Path
     episodes: int
@@ -40,14 +40,15 @@ class Written:
 
 
 def write(path: Path, collection: Collection | Comparison) -> Written:
-    """Read a collection to its end and write its page, whole or not at all."""
+    """Read a collection to its end and write its page atomically."""
     if path.is_dir():
         raise UsageError(f"{path} is a folder; name a file, such as {path / 'view.html'}")
     if path.exists() and not _is_ours(path):
         raise UsageError(f"{path} exists and is no page of this viewer; name another file with --out")
     unfinished = path.with_name(path.name + ".part")
     try:
-        with tempfile.TemporaryFile() as contents, unfinished.open("wb") as page:
+        unfinished.unlink(missing_ok=True)  # In a shared folder this could be a symbolic link to another file.
+        with tempfile.TemporaryFile() as contents, unfinished.open("xb") as page:
             for number, record in enumerate(collection.news()):
                 block = f'<script type="application/json" id="episode-{number}">{embedded(content(record))}</script>\n'
                 contents.write(block.encode("ascii"))
@@ -67,12 +68,12 @@ def write(path: Path, collection: Collection | Comparison) -> Written:
 
 
 def served() -> str:
-    """The page that a server gives out: it holds no data and asks for it."""
+    """Return the page of the live server: it holds no data, and requests it."""
     return _head(policy(connect="'self'")) + _body("null") + "</body></html>\n"
 
 
 def policy(connect: str = "'none'") -> str:
-    """The content security policy: our script, our style, nothing else."""
+    """Return the content security policy, which allows only the script and the style of the viewer."""
     return "; ".join(
         (
             "default-src 'none'",

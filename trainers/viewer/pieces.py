@@ -1,6 +1,6 @@
-"""The text of single tokens, for the token view. Without a tokenizer the view shows ids.
+"""Texts of single tokens, for the token view. Without a tokenizer the view shows ids.
 
-The tokenizer is read from files that are there: nothing is downloaded, and no code of a model's is run.
+The tokenizer is read from local files: nothing is downloaded, and no code of a model is run.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,21 +12,21 @@ _UNREADABLE = "\ufffd"
 
 
 class Pieces:
-    """Texts of token ids. Folders are tried in order, again and again until one holds a tokenizer."""
+    """Texts of token ids. Each call tries the folders in order, until one has a tokenizer."""
 
     def __init__(self, folders: Sequence[Path], name: str = "") -> None:
-        """`name` is a model's folder or hub name; from the hub only what is already on this machine is taken."""
+        """Take folders to search, and the folder or hub name of the model. Only the local hub cache is used."""
         self._folders, self._name = (*folders, *([Path(name)] if name else [])), name
         self._tokenizer: Any = None
         self._asked_hub = False
         self.fault = ""
-        """What is wrong with a tokenizer that was found."""
+        """Error message of a tokenizer that could not be read; "" if there is none."""
 
     def texts(self, ids: Iterable[int]) -> dict[int, str] | None:
-        """The text of each id; None while there is no tokenizer."""
+        """Return the text of each id; None if no tokenizer is available yet."""
         if self._tokenizer is None and not self._load():
             return None
-        return {one: self._text(one) for one in ids}
+        return {token_id: self._text(token_id) for token_id in ids}
 
     def _load(self) -> bool:
         for folder in self._folders:
@@ -36,7 +36,7 @@ class Pieces:
                 try:
                     self._tokenizer, self.fault = Tokenizer.from_file(str(folder / _FILE)), ""
                     return True
-                except Exception as error:  # The library raises nothing narrower.
+                except Exception as error:  # The library raises only Exception.
                     self.fault = f"{folder / _FILE} cannot be read: {str(error)[:200]}"
         if self._name and not self._asked_hub and not Path(self._name).exists():
             self._asked_hub = True
@@ -44,7 +44,7 @@ class Pieces:
         return self._tokenizer is not None
 
     def _text(self, one: int) -> str:
-        """As it reads in a sentence; the vocabulary's own spelling where the token alone is no whole letter."""
+        """Return the text of a token, or its spelling in the vocabulary if it is not a whole character."""
         if one < 0:
             return _UNREADABLE
         spelling = self._tokenizer.id_to_token(one)
@@ -53,7 +53,7 @@ class Pieces:
         text = str(self._tokenizer.decode([one], skip_special_tokens=False))
         if _UNREADABLE in text or not text:
             return str(spelling)
-        # SentencePiece drops the blank in front of a text's first token; here every token is the first.
+        # SentencePiece drops the space before the first token of a text, and here every token is the first.
         return f" {text}" if spelling.startswith("\u2581") and not text.startswith(" ") else text
 
 
@@ -61,7 +61,7 @@ def _from_hub(name: str) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        found = AutoTokenizer.from_pretrained(name, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(name, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError):
         return None
-    return getattr(found, "backend_tokenizer", None)
+    return getattr(tokenizer, "backend_tokenizer", None)

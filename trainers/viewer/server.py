@@ -1,9 +1,9 @@
-"""The viewer live: a page on this machine alone that shows new steps as they are written.
+"""The live viewer: a page, reachable only from this machine, that shows new steps as they are written.
 
-What a server for other people's text must not do, this one cannot: it listens on 127.0.0.1 only, answers GET only, and
-knows three kinds of paths, none of which names a file. Every path begins with a word that nobody can guess, because
-other users of this machine reach 127.0.0.1 too; and the Host header must be ours, or a web page whose name was made
-to point here (DNS rebinding) could read along. Each connection is one request with a deadline, on a thread of its own.
+The server handles untrusted text, so it can do little: it listens on 127.0.0.1, answers GET only, and has a few fixed
+paths, none of which names a file. Every path begins with a secret word, because other users of this machine can reach
+127.0.0.1 too. The Host header must be that of the server, against DNS rebinding by web pages. Each connection has one
+request with a timeout, on its own thread.
 """
 
 import hmac
@@ -23,7 +23,7 @@ from palaestra.trainers.viewer.entry import content, embedded, texts
 from palaestra.trainers.viewer.page import policy, served
 
 REQUEST_SECONDS = 20.0
-"""Whoever has not sent a request and taken its answer by then is cut off."""
+"""Seconds for a request and its response; then the connection is closed."""
 MOST_CONNECTIONS = 48
 _REFRESH_SECONDS = 1.0
 _SEARCH_SECONDS = 0.5
@@ -33,12 +33,12 @@ _COUNTS = ("episodes", "metrics", "vocabulary")
 
 
 class Viewer:
-    """A served page: `url` opens it, `run` answers until `close`."""
+    """Server of a live page: `url` is its address, and `run` serves until `close`."""
 
     def __init__(self, paths: Sequence[Path], steps: frozenset[int] | None = None, port: int = 0) -> None:
-        """Port 0 takes a free one."""
+        """Open the port; port 0 chooses a free one."""
         self.paths, self.steps = list(paths), steps
-        # Replaced as one: whoever asks must not get the episodes of one reading under the number of another.
+        # One tuple, replaced as a whole: a request must not get one collection with the number of another.
         self._reading = (Collection(self.paths, steps), 1)
         self.fault = ""
         self.word = secrets.token_urlsafe(18)
@@ -51,7 +51,7 @@ class Viewer:
         self._closed = threading.Event()
 
     def run(self) -> None:
-        """Answer and read on until `close` is called, or the thread is interrupted."""
+        """Serve requests and read new data until `close` is called, or the thread is interrupted."""
         reader = threading.Thread(target=self._follow, name="palaestra-view", daemon=True)
         reader.start()
         try:
@@ -62,11 +62,11 @@ class Viewer:
             reader.join(timeout=5)
 
     def close(self) -> None:
-        """Stop answering; called from another thread than `run`."""
+        """Stop the server. Call this from another thread than `run`."""
         self._server.shutdown()
 
     def state(self, query: dict[str, list[str]]) -> dict[str, Any]:
-        """What a page lacks that says what it has; all of it where the files were replaced meanwhile."""
+        """Return the data that a page still lacks; all data if the files were replaced since its last request."""
         collection, generation = self._reading
         same = query.get("generation", [""])[0] == str(generation)
         episodes, metrics, words = (_count(query, name) if same else 0 for name in _COUNTS)
@@ -76,22 +76,22 @@ class Viewer:
         return {**state, "live": True, "generation": generation}
 
     def episode(self, generation: str, number: str) -> dict[str, Any]:
-        """The content of one episode, read from its file."""
+        """Return the content of one episode, read from its file."""
         collection = self._of(generation)
         if not _is_number(number) or int(number) >= len(collection.places):
             raise LookupError("there is no such episode")
         return content(collection.places[int(number)].read())
 
     def search(self, generation: str, begin: str, text: str) -> dict[str, Any]:
-        """Which episodes hold a text, from one on and for a moment; `next` says where to go on."""
-        collection, wanted, found = self._of(generation), text.lower(), []
+        """Search episodes for a text, from number `begin` on, for a limited time; `next` is where to continue."""
+        collection, lowered, matches = self._of(generation), text.lower(), []
         at = int(begin) if _is_number(begin) else 0
         until = time.monotonic() + _SEARCH_SECONDS
         while at < len(collection.places) and time.monotonic() < until:
-            if any(wanted in one.lower() for one in texts(collection.places[at].read())):
-                found.append(at)
+            if any(lowered in episode_text.lower() for episode_text in texts(collection.places[at].read())):
+                matches.append(at)
             at += 1
-        return {"found": found, "next": at}
+        return {"found": matches, "next": at}
 
     def _of(self, generation: str) -> Collection:
         collection, current = self._reading
@@ -126,14 +126,14 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, _Handler)
 
     def server_bind(self) -> None:
-        # Not HTTPServer's, which asks a name server who we are.
+        # HTTPServer.server_bind is not used, because it makes a DNS query for the host name.
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = "127.0.0.1", self.server_address[1]
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Refuses to open more threads than anyone who looks at a page needs."""
+        """Return whether to accept a connection; the number of threads is limited."""
         return len(self._deadlines) < MOST_CONNECTIONS
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -145,7 +145,7 @@ class _Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Called between requests: cuts off who is past the deadline. The thread's next read or write then fails."""
+        """Close connections past their deadline, between requests. The next read or write of a thread then fails."""
         now = time.monotonic()
         for request, deadline in list(self._deadlines.items()):
             if now > deadline:
@@ -155,7 +155,7 @@ class _Server(ThreadingHTTPServer):
                     self._deadlines.pop(request, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that left is no event."""
+        """Do nothing: a client that disconnects is not an error."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -169,12 +169,12 @@ class _Handler(BaseHTTPRequestHandler):
         if host not in ([f"127.0.0.1:{port}"], [f"localhost:{port}"]):
             return self._text(421, "this server answers to 127.0.0.1 alone")
         parts = urlsplit(self.path)
-        word, _, rest = parts.path.removeprefix("/").partition("/")
+        word, _, route = parts.path.removeprefix("/").partition("/")
         if not hmac.compare_digest(word.encode("utf-8", "replace"), self.server.viewer.word.encode()):
             return self._text(404, "nothing is here; open the address that palaestra view printed")
         query = parse_qs(parts.query[: 4 * _LONGEST_QUERY], max_num_fields=8)
         try:
-            return self._answer(rest.split("/"), query)
+            return self._answer(route.split("/"), query)
         except LookupError as error:
             return self._text(404, str(error))
         except (OSError, ValueError, RecursionError) as error:
@@ -196,7 +196,7 @@ class _Handler(BaseHTTPRequestHandler):
         return self._text(404, "nothing is here")
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What the library answers to a request it cannot read, without its page of HTML."""
+        """Answer invalid requests with plain text in place of the HTML page of the library."""
         self._text(405 if code == 501 else code, "this server answers GET only" if code == 501 else "bad request")
 
     def _json(self, value: Any) -> None:
@@ -224,7 +224,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Silent: the path of every request holds the secret word."""
+        """Log nothing, because the path of every request holds the secret word."""
 
 
 def _is_number(text: str) -> bool:

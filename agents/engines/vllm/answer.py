@@ -1,6 +1,6 @@
-"""One answer of `/inference/v1/generate`, believed only where it can be true.
+"""Reads and validates one answer of `/inference/v1/generate`.
 
-Left out: how it was asked for.
+Left out: sending the request.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -9,16 +9,16 @@ from math import isfinite
 from typing import Any
 
 _POSITIVE = 1e-3
-"""The most by which rounding may lift a log-prob above 0."""
+"""Largest log-prob above 0 that is accepted as rounding."""
 
 
 class Wrong(Exception):
-    """An answer that cannot be one to what was asked."""
+    """Raised if an answer does not fit its request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """What a server sampled, with the names of the weights that it sampled from."""
+    """The tokens that a server sampled, with the name of the weights behind each token."""
 
     ids: list[int]
     logprobs: list[float]
@@ -27,7 +27,7 @@ class Sampled:
 
 
 def read(document: Any, *, max_tokens: int, stops: Collection[int], words: int) -> Sampled:
-    """The turn in an answer. `words` is the size of the vocabulary."""
+    """Return the turn in an answer. `words` is the size of the vocabulary."""
     choices = document.get("choices") if isinstance(document, Mapping) else None
     choice = choices[0] if isinstance(choices, list) and len(choices) == 1 else None
     if not isinstance(choice, Mapping):
@@ -38,7 +38,7 @@ def read(document: Any, *, max_tokens: int, stops: Collection[int], words: int) 
         raise Wrong(f"its token ids are not all whole numbers from 0 to {words - 1}")
     if len(ids) > max_tokens:
         raise Wrong(f"it gave {len(ids)} tokens, and at most {max_tokens} were asked for")
-    if aborted:  # Nothing else is made of it than its count.
+    if aborted:  # Only its count of tokens is used.
         return Sampled(ids, [], [], True)
     if finish not in ("stop", "length"):
         raise Wrong(f"it ended for {finish!r}; expected 'stop' or 'length'")
@@ -56,19 +56,19 @@ def _logprobs(given: Any, ids: Sequence[int]) -> list[float]:
     content = given.get("content") if isinstance(given, Mapping) else None
     if not isinstance(content, list) or len(content) != len(ids):
         raise Wrong(f"it gave {len(content) if isinstance(content, list) else 'no'} log-probs for {len(ids)} tokens")
-    found = []
+    logprobs = []
     for entry, word in zip(content, ids, strict=True):
         value = entry.get("logprob") if isinstance(entry, Mapping) else None
         if not isinstance(value, float | int) or not isfinite(value) or value > _POSITIVE:
             raise Wrong(f"it gave a log-prob of {value!r}")
         if entry.get("token_id") != word:
             raise Wrong(f"its log-probs are of other tokens: {entry.get('token_id')!r} where {word} was sampled")
-        found.append(float(value))
-    return found
+        logprobs.append(float(value))
+    return logprobs
 
 
 def _tags(spans: Any, count: int) -> list[str]:
-    """The name of the weights behind each token."""
+    """Return the name of the weights behind each token."""
     tags: list[str] = []
     for span in spans if isinstance(spans, list) else []:
         if not (isinstance(span, Mapping) and span.get("start") == len(tags) and type(span.get("end")) is int):

@@ -1,6 +1,6 @@
-"""Whether a server is one that a run can be trained with. Each reason why not is one sentence.
+"""Checks of whether a run can be trained with a server. Each reason against it is one sentence.
 
-Left out: whether it answers well, which every answer is asked (`answer`).
+Left out: whether its answers are valid, which is checked for every answer (`answer`).
 """
 
 import re
@@ -10,7 +10,7 @@ from typing import Any
 from palaestra.agents.engines.vllm.replica import HEALTH_SECONDS, Lost, Refused, Replica
 
 FIRST, BEFORE = (0, 32), (0, 34)
-"""The versions of vLLM that this is written for: from the first, and below the second."""
+"""Supported versions of vLLM: from the first, and below the second."""
 LEAST_HEAD_ON_CPU = 32
 _STARTED = "start it with 'palaestra serve vllm MODEL'"
 _SHAPE = ("vocab_size", "hidden_size", "num_hidden_layers", "tie_word_embeddings")
@@ -18,40 +18,40 @@ _TEXTS = ("What is 17 * 23? Answer: 391", "naïve ünïcode, 東京 🙂")
 
 
 async def described(replica: Replica, config: Any) -> dict[str, Any]:
-    """What a server says of its model; a `Refused` says why a model of this config cannot be trained with it."""
-    found = await _asked(replica, "/version")
-    version = found.get("version") if isinstance(found, Mapping) else None
+    """Return the server's description of its model. Raise `Refused` if it does not fit this config."""
+    version_answer = await _asked(replica, "/version")
+    version = version_answer.get("version") if isinstance(version_answer, Mapping) else None
     numbers = re.match(r"(\d+)\.(\d+)", version) if isinstance(version, str) else None
     if numbers is None:
         raise Refused(f"{replica.url} is no vLLM server, for it does not say its version; {_STARTED}")
     if not FIRST <= (int(numbers[1]), int(numbers[2])) < BEFORE:
-        known = f"from {'.'.join(map(str, FIRST))} and below {'.'.join(map(str, BEFORE))}"
-        raise Refused(f"{replica.url} is vLLM {version}; expected a version {known}")
+        supported = f"from {'.'.join(map(str, FIRST))} and below {'.'.join(map(str, BEFORE))}"
+        raise Refused(f"{replica.url} is vLLM {version}; expected a version {supported}")
     try:
-        said = (await replica.call("palaestra_describe", HEALTH_SECONDS))[0]
+        spec = (await replica.call("palaestra_describe", HEALTH_SECONDS))[0]
     except (Lost, Refused) as error:
         raise Refused(
             f"{replica.url} is vLLM {version} without what palaestra adds to it ({error}); {_STARTED}"
         ) from None
-    if said.get("logprobs_mode") != "processed_logprobs":
+    if spec.get("logprobs_mode") != "processed_logprobs":
         raise Refused(
-            f"{replica.url} gives {said.get('logprobs_mode')}, which are not of the distribution that it samples from; "
+            f"{replica.url} gives {spec.get('logprobs_mode')}, which are not of the distribution that it samples from; "
             f"{_STARTED}"
         )
     inner = config.get_text_config()
     for name in _SHAPE:
-        if said.get(name) != getattr(inner, name, None):
+        if spec.get(name) != getattr(inner, name, None):
             raise Refused(
-                f"{replica.url} serves a model with {name} {said.get(name)!r}; the one in training has "
+                f"{replica.url} serves a model with {name} {spec.get(name)!r}; the one in training has "
                 f"{getattr(inner, name, None)!r}: start it with the folder of that model"
             )
-    if not isinstance(said.get("max_model_len"), int):
+    if not isinstance(spec.get("max_model_len"), int):
         raise Refused(f"{replica.url} does not say how long its rows may be; {_STARTED}")
-    return said
+    return spec
 
 
 def refused_on_cpu(config: Any) -> str:
-    """Why vLLM's CPU build does not serve a model, as far as is known; empty if it does."""
+    """Return why vLLM's CPU build does not serve a model, or "" if no reason is known."""
     inner = config.get_text_config()
     heads = getattr(inner, "num_attention_heads", None)
     width = getattr(inner, "head_dim", None) or (inner.hidden_size // heads if heads else 0)
@@ -63,18 +63,18 @@ def refused_on_cpu(config: Any) -> str:
 
 
 async def tokenizer_fault(replica: Replica, tokenizer: Any) -> str:
-    """What the server's tokenizer does otherwise than ours, empty if nothing."""
+    """Return how the server's tokenizer differs from the one in training, or "" if it does not."""
     control = "".join(sorted(tokenizer.get_added_vocab(), key=tokenizer.get_added_vocab().__getitem__))
     for text in (*_TEXTS, control):
         if not text:
             continue
-        found = await _asked(replica, "/tokenize", {"prompt": text, "add_special_tokens": False})
-        theirs = found.get("tokens") if isinstance(found, Mapping) else None
-        ours = tokenizer.encode(text, add_special_tokens=False)
-        if theirs != ours:
+        reply = await _asked(replica, "/tokenize", {"prompt": text, "add_special_tokens": False})
+        server_ids = reply.get("tokens") if isinstance(reply, Mapping) else None
+        local_ids = tokenizer.encode(text, add_special_tokens=False)
+        if server_ids != local_ids:
             return (
-                f"{replica.url} has another tokenizer than the model in training: {text[:40]!r} is {theirs!r:.60} "
-                f"there and {ours!r:.60} here; start it with the folder of that model"
+                f"{replica.url} has another tokenizer than the model in training: {text[:40]!r} is {server_ids!r:.60} "
+                f"there and {local_ids!r:.60} here; start it with the folder of that model"
             )
     return ""
 

@@ -1,4 +1,4 @@
-"""Turns from vLLM servers, which take a trainer's weights.
+"""The engine that samples turns on vLLM servers, which take a trainer's weights.
 
 Token ids go in and come out, with the log-probs of the distribution that was sampled from and the version of the
 weights behind each. A turn's noise is seeded by the run, the episode and the turn, so that curves repeat as far as the
@@ -33,11 +33,11 @@ from palaestra.protocols import Completion, PauseMode, Request
 
 T = TypeVar("T")
 _SPARE = 10.0
-"""Seconds beyond what work gives itself, after which the loop that does it must have died."""
+"""Seconds beyond the timeouts of a piece of work, after which its event loop is taken for dead."""
 
 
 class VllmEngine:
-    """Several servers behind one port. Close it: it owns a thread, connections and a folder of weights."""
+    """Several servers as one engine. Close it: it owns a thread, connections and a folder of weights."""
 
     shares_weights = False
 
@@ -55,10 +55,10 @@ class VllmEngine:
         restart_seconds: float = 300.0,
         api_key_env: str = "",
     ) -> None:
-        """`model` is the one in training. How many turns run at once (`slots`) is for the servers to say.
+        """`model` is the one in training. `slots` is ignored: the servers decide how many turns run at once.
 
-        `weights_folder` is where weights pass, if the servers are on other machines; `answer_seconds` are for one turn,
-        pauses not counted, `restart_seconds` for a server to come back.
+        `weights_folder` is a shared folder for weights, if the servers are on other machines. `answer_seconds` is the
+        timeout of one turn, without pauses, and `restart_seconds` that of a server's return.
         """
         if not urls:
             raise UsageError(
@@ -79,16 +79,16 @@ class VllmEngine:
         self._longest = 0
         self._dtype = torch.float32
         self._given, self._paused = False, False
-        # A trainer lets go of its engine when its run is over, and does not close it.
+        # A trainer drops its engine when its run is over, and does not close it.
         self._hang_up = weakref.finalize(self, _hang_up, self._background, self._fleet)
 
     @property
     def sampled(self) -> int:
-        """Tokens of all turns, as far as the servers tell."""
+        """Return the count of tokens of all turns, as far as the servers report it."""
         return self._fleet.sampled
 
     def submit(self, request: Request) -> int:
-        """Send a turn on its way."""
+        """Send a turn; return its ticket."""
         if not self._given:
             self.update_weights(self.model.named_parameters(), self.version)
         room = min(request.max_tokens, self._longest - len(request.ids))
@@ -106,7 +106,7 @@ class VllmEngine:
             "min_p": request.min_p,
             "seed": row_key(self.seed, start.task, start.seed, request.turn),
             "logprobs": 0,
-            # Ours are all the stops there are: what else ends a turn there would not end it here.
+            # These are all stops: any other that ended a turn on the server would not end it here.
             "stop_token_ids": sorted(self._stops),
             "ignore_eos": True,
             "detokenize": False,
@@ -117,13 +117,17 @@ class VllmEngine:
         return ticket
 
     def poll(self, timeout: float = 0.0) -> list[Completion]:
-        """What has come in; waits at most `timeout` seconds for the first."""
-        until = time.monotonic() + timeout
+        """Return the completions received; wait up to `timeout` seconds for the first."""
+        deadline = time.monotonic() + timeout
         ready: list[Completion] = []
         while self._live:
-            left = until - time.monotonic()
+            remaining_seconds = deadline - time.monotonic()
             try:
-                news = self._news.get_nowait() if ready or left <= 0 else self._news.get(timeout=left)
+                news = (
+                    self._news.get_nowait()
+                    if ready or remaining_seconds <= 0
+                    else self._news.get(timeout=remaining_seconds)
+                )
             except Empty:
                 break
             if isinstance(news, Exception):
@@ -133,19 +137,19 @@ class VllmEngine:
         return ready
 
     def cancel(self, ticket: int) -> None:
-        """Forget a turn; the server stops it."""
+        """Cancel a turn; the server stops it."""
         if ticket in self._live:
             turn, future = self._live.pop(ticket)
             turn.cancelled = True
             self._background.submit(self._fleet.cancel(turn, future))
 
     def update_weights(self, tensors: Iterable[tuple[str, Any]], version: int) -> None:
-        """Bring these weights to every server. Turns in flight go on with them, and compute their rows anew."""
+        """Send these weights to every server. Turns in flight continue with them, and recompute their rows."""
         if not self._longest:
             self._look()
         pairs = dict(tensors)
-        own = dict(self.model.named_parameters())
-        for name in pairs.keys() ^ own.keys():
+        model_weights = dict(self.model.named_parameters())
+        for name in pairs.keys() ^ model_weights.keys():
             what = "which the engine's model does not have" if name in pairs else "which is missing"
             raise UsageError(f"update_weights must bring every parameter of the model and no other: {name!r}, {what}")
         number = next(self._updates)
@@ -164,19 +168,19 @@ class VllmEngine:
         self._done(self._fleet.resume())
 
     def release(self) -> None:
-        """Have the servers sleep, where they can."""
+        """Let the servers free memory, if they can."""
         self._done(self._fleet.release())
 
     def reclaim(self) -> None:
-        """Wake them."""
+        """Let the servers take their memory again."""
         self._done(self._fleet.reclaim(self._paused))
 
     def health(self) -> str:
-        """Why a run cannot be trained with the servers as they are, empty if it can."""
+        """Return why a run cannot be trained with the servers, or "" if it can."""
         return "; ".join(self._faults(self._shape_fault))
 
     def check(self, tokenizer: Any, longest_row: int) -> None:
-        """Refuse, before anything is played, servers that are not there, or of another model or tokenizer."""
+        """Raise UsageError if a server is missing, has another model or tokenizer, or too short rows."""
         faults = self._faults(self._shape_fault) or self._faults(lambda one: tokenizer_fault(one, tokenizer))
         if faults:
             raise UsageError("; ".join(faults))
@@ -187,7 +191,7 @@ class VllmEngine:
             )
 
     def close(self) -> None:
-        """Hang up, end the thread and remove the weights."""
+        """Close the connections, end the thread and remove the weights."""
         self._live.clear()
         self._hang_up()
         if self._files is not None:
@@ -196,7 +200,7 @@ class VllmEngine:
             self._transfer.close()
 
     def _giving(self, pairs: list[tuple[str, Any]], number: int) -> tuple[Callable[[Replica], Awaitable[None]], bool]:
-        """How a server gets these weights, and whether it can still have them later."""
+        """Return a function that gives a server these weights, and whether it can be called again later."""
         if self._transfer_kind == "files":
             self._files = self._files or WeightFiles(self._folder)
             return from_files(self._files.write(pairs, number, self._dtype)), True
@@ -206,18 +210,18 @@ class VllmEngine:
         return self._transfer.giving(pairs), False
 
     def _look(self) -> None:
-        """Learn what the servers are, or say why they cannot be had."""
+        """Read the servers' descriptions; raise UsageError if they cannot be used."""
         if faults := self._faults(self._shape_fault):
             raise UsageError("; ".join(faults))
 
     async def _shape_fault(self, replica: Replica) -> str:
-        said = await described(replica, self.model.config)
-        self._longest = min(self._longest or said["max_model_len"], said["max_model_len"])
-        self._dtype = getattr(torch, str(said.get("dtype")), torch.float32)
+        description = await described(replica, self.model.config)
+        self._longest = min(self._longest or description["max_model_len"], description["max_model_len"])
+        self._dtype = getattr(torch, str(description.get("dtype")), torch.float32)
         return ""
 
     def _faults(self, look: Callable[[Replica], Awaitable[str]]) -> list[str]:
-        """What is wrong with each server, within seconds."""
+        """Return the fault of each server that has one, within seconds."""
 
         async def one(replica: Replica) -> str:
             try:
@@ -229,21 +233,21 @@ class VllmEngine:
                 return f"{replica.url} does not answer in time"
 
         async def all_of_them() -> list[str]:
-            return [said for said in await asyncio.gather(*map(one, self._fleet.replicas)) if said]
+            return [fault for fault in await asyncio.gather(*map(one, self._fleet.replicas)) if fault]
 
         return self._done(all_of_them())
 
     async def _answer(self, turn: Turn) -> None:
-        """On the thread of the loop."""
+        """Answer one turn and queue its completion. Runs on the thread of the loop."""
         try:
             completion = await self._fleet.answer(turn, self._stops, self._words)
             if completion is not None:
                 self._news.put(completion)
-        except Exception as error:  # The caller's thread should hear of it, whatever it is.
+        except Exception as error:  # `poll` raises it on the caller's thread.
             self._news.put(error)
 
     def _done(self, work: Coroutine[Any, Any, T]) -> T:
-        """Work of the loop, waited for."""
+        """Run work on the loop and return its result."""
         future = self._background.submit(work)
         try:
             return future.result(self._longest_wait + _SPARE)
@@ -256,6 +260,6 @@ class VllmEngine:
 
 def _hang_up(background: BackgroundLoop, fleet: Fleet) -> None:
     if fleet.busy:
-        with suppress(Exception):  # Whatever it is, it is over.
+        with suppress(Exception):  # The engine is closing: errors do not matter.
             background.submit(fleet.stop()).result(_SPARE)
     background.close(fleet.aclose())

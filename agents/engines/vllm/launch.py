@@ -22,14 +22,14 @@ from palaestra.errors import Broken
 
 _LOOK_SECONDS = 5.0
 _WARM_SECONDS = 300.0
-"""For the first turn, at which some of vLLM is compiled."""
+"""Timeout of the first turn, in seconds; some of vLLM is compiled in it."""
 _SHOWN_LINES = 12
 _MODULE = "palaestra_vllm_worker"
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What is served, and how."""
+    """Settings of a vLLM server: the model, and how it is served."""
 
     python: Path
     model: str
@@ -39,14 +39,14 @@ class Launch:
     dtype: str = "auto"
     max_model_len: int | None = None
     memory_gb: int = 4
-    """For keys and values, on CPU."""
+    """Memory for keys and values on CPU, in GiB."""
     transfer: str = "files"
-    """How weights come: as files, or by vLLM's own `nccl` or `ipc`."""
+    """Transfer of weights: `files`, or `nccl` or `ipc` of vLLM."""
     options: Sequence[str] = ()
-    """More of vLLM's own."""
+    """Further options of vLLM's command line."""
 
     def command(self, port: int) -> list[str]:
-        """Not the command `vllm`: of the CPU build it fails, for it asks for metadata of another name."""
+        """Return the command. It avoids the program `vllm`, which fails in the CPU build for lack of metadata."""
         words = [str(self.python), "-m", "vllm.entrypoints.openai.api_server", "--model", self.model]
         words += ["--host", self.host, "--port", str(port), "--dtype", self.dtype]
         words += ["--logprobs-mode", "processed_logprobs", "--enable-scale-out", "--generation-config", "vllm"]
@@ -62,9 +62,9 @@ class Launch:
         return [*words, *self.options]
 
     def environment(self, folder: Path) -> dict[str, str]:
-        """Of the server's process. `folder` is where our part of its worker lies."""
+        """Return the environment variables of the server process. `folder` holds our worker extension."""
         path = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH", ""))))
-        ours = {
+        variables = {
             "PYTHONPATH": path,
             "PALAESTRA_NEWEST": str(folder / "newest"),
             "VLLM_SERVER_DEV_MODE": "1",  # The routes that take weights.
@@ -72,20 +72,20 @@ class Launch:
         }
         if self.kind == "cpu":
             # More threads than free cores wait for each other and run several times slower than one.
-            ours |= {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
-            # Or small pieces of sampling are compiled for half a minute when they are first needed.
-            ours |= {"TORCH_COMPILE_DISABLE": "1"}
-            ours |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": str(self.memory_gb)}
+            variables |= {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+            # Otherwise small parts of sampling are compiled for half a minute when they are first used.
+            variables |= {"TORCH_COMPILE_DISABLE": "1"}
+            variables |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": str(self.memory_gb)}
         if self.transfer == "ipc":
-            ours |= {"VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}
-        return {**os.environ, **ours}
+            variables |= {"VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}
+        return {**os.environ, **variables}
 
 
 class Server:
     """One server, which may be started again on the same port. It ends with this process."""
 
     def __init__(self, launch: Launch, port: int, folder: Path) -> None:
-        """`folder` is its own: for its log, and for what it was given."""
+        """`folder` holds the server's log, the worker extension, and the path of its newest weights."""
         self.launch, self.folder = launch, folder
         self.port = port or _free_port(launch.host)
         host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(launch.host, launch.host)
@@ -97,11 +97,11 @@ class Server:
 
     @property
     def runs(self) -> bool:
-        """Whether its process is there."""
+        """Return whether the server's process runs."""
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start it; it answers half a minute later."""
+        """Start the process; the server answers about half a minute later."""
         command = [sys.executable, keeper.__file__, str(os.getpid()), *self.launch.command(self.port)]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -109,33 +109,33 @@ class Server:
             )
 
     def wait(self, seconds: float) -> None:
-        """Until it answers; `Broken` where it ended instead, or took longer."""
-        until = time.monotonic() + seconds
+        """Wait until the server answers. Raise `Broken` if it exits or takes too long."""
+        deadline = time.monotonic() + seconds
         while not self.healthy():
             if not self.runs:
                 raise Broken(f"vLLM ended while it started; the end of {self.log}:\n{self.tail()}")
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 raise Broken(f"vLLM did not answer within {seconds:g} s; the end of {self.log}:\n{self.tail()}")
             time.sleep(0.5)
         self.ask("/inference/v1/generate", {"token_ids": [1], "sampling_params": {"max_tokens": 2}}, _WARM_SECONDS)
 
     def restore(self) -> str:
-        """Give it the newest weights that it had before; what came of it, in words."""
+        """Give a restarted server the newest weights that it had before; return the outcome as text."""
         newest = self.folder / "newest"
         if not newest.is_file():
             return "it has the model's own weights"
         folder = newest.read_text(encoding="utf-8")
-        found = self.ask(
+        reply = self.ask(
             "/collective_rpc",
             {"method": "palaestra_load", "kwargs": {"folder": folder, "only": "first"}},
             _WARM_SECONDS,
         )
-        faults = [one.get("error") for one in found["results"] if one.get("error")]
+        faults = [result.get("error") for result in reply["results"] if result.get("error")]
         self.ask("/reset_prefix_cache", {}, _LOOK_SECONDS)
         return f"it has the model's own weights: {faults[0]}" if faults else f"it has the weights of {folder}"
 
     def healthy(self) -> bool:
-        """Whether it answers."""
+        """Return whether the server answers."""
         try:
             self.ask("/health", None, _LOOK_SECONDS)
         except (OSError, ValueError):
@@ -143,21 +143,21 @@ class Server:
         return True
 
     def ask(self, path: str, body: Mapping[str, Any] | None, seconds: float) -> Any:
-        """One question."""
+        """Send a request and return the JSON of its answer."""
         data = None if body is None else json.dumps(body).encode()
-        asked = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"})
-        # Not by a proxy of the environment: it is on this machine.
+        request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"})
+        # No proxy: the server is on this machine.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(asked, timeout=seconds) as answer:
+        with opener.open(request, timeout=seconds) as answer:
             text = answer.read()
         return json.loads(text) if text.strip() else {}
 
     def tail(self) -> str:
-        """The last lines that it wrote."""
+        """Return the last lines of the log."""
         return "\n".join(self.log.read_text("utf-8", "replace").splitlines()[-_SHOWN_LINES:])
 
     def stop(self) -> None:
-        """End it and all its processes."""
+        """End the server and all its processes."""
         if self._process is not None:
             self._process.terminate()
             self._process.wait()
@@ -165,6 +165,6 @@ class Server:
 
 
 def _free_port(host: str) -> int:
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as found:
-        found.bind((host, 0))
-        return int(found.getsockname()[1])
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
+        listener.bind((host, 0))
+        return int(listener.getsockname()[1])

@@ -2,8 +2,8 @@
 
 The trainer's side is vLLM's own too, so it must be installed beside the trainer: palaestra[vllm]. A server is started
 with the same means (`palaestra serve vllm --transfer nccl`). IPC is for servers that share the trainer's GPU. A server
-that was started anew has weights again at the next update, not before. Written against the source of vllm 0.32 and
-0.33, and never run: no GPU has met it. Left out: several trainer processes, and models that are sharded over them.
+that was restarted gets weights at the next update, not before. Written against the source of vllm 0.32 and 0.33, and
+never run on a GPU. Left out: several trainer processes, and models that are sharded over them.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ _FAILED = (OSError, RuntimeError, ValueError)
 
 
 class Transfer:
-    """The trainer's end, one for each server; made when a server is first given weights."""
+    """The trainer's side of the transfers: one end for each server, opened when it first gets weights."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
@@ -26,7 +26,7 @@ class Transfer:
         self._ends: dict[str, Any] = {}
 
     def giving(self, pairs: Sequence[tuple[str, Any]]) -> Callable[[Replica], Awaitable[None]]:
-        """How a server gets these weights."""
+        """Return a function that sends these weights to a server."""
         self._pairs = pairs
 
         async def give(replica: Replica) -> None:
@@ -34,7 +34,7 @@ class Transfer:
                 if replica.url not in self._ends or replica.reviving:
                     self._ends[replica.url] = await self._opened(replica)
                 end = self._ends[replica.url]
-                # In a thread: it computes and asks the server at once. The servers' loop must go on.
+                # In a thread: it blocks while it computes and calls the server, and the event loop must continue.
                 await asyncio.wait_for(asyncio.to_thread(end.send_weights), LOAD_SECONDS)
             except (TimeoutError, *_FAILED) as error:  # What `requests` raises is an OSError.
                 self._ends.pop(replica.url, None)
@@ -43,7 +43,7 @@ class Transfer:
         return give
 
     def close(self) -> None:
-        """Let the servers' ends go."""
+        """Shut down all ends."""
         for end in self._ends.values():
             end.shutdown()
         self._ends.clear()
@@ -61,7 +61,7 @@ class Transfer:
         transfer = self
 
         class Source(WeightSource):  # type: ignore[misc]
-            """The pairs of the update at hand, each time they are asked for."""
+            """The names and tensors of the current update."""
 
             def metadata(self) -> list[Any]:
                 return [ParamMeta(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in transfer._pairs]
@@ -73,13 +73,13 @@ class Transfer:
         if self._kind == "ipc":
             kind, how = IPCTrainerWeightTransferEngine, IPCTrainerInitInfo(rank=0)
         else:
-            found = await replica.ask("/get_world_size", None, CONTROL_SECONDS)
-            if not isinstance(found, dict) or not isinstance(found.get("world_size"), int):
+            reply = await replica.ask("/get_world_size", None, CONTROL_SECONDS)
+            if not isinstance(reply, dict) or not isinstance(reply.get("world_size"), int):
                 raise Refused(f"{replica.url} does not say on how many GPUs it runs")
             address, port = _meeting_place(replica.url)
             # The trainer is the first of the group, the server's workers are the others.
             how = NCCLTrainerInitInfo(
-                rank=0, master_address=address, master_port=port, world_size=1 + found["world_size"]
+                rank=0, master_address=address, master_port=port, world_size=1 + reply["world_size"]
             )
             kind = NCCLTrainerWeightTransferEngine
         opening = asyncio.to_thread(kind.trainer_init, how, client=client, source=Source())
@@ -87,10 +87,10 @@ class Transfer:
 
 
 def _meeting_place(url: str) -> tuple[str, int]:
-    """An address of this machine that a server reaches, and a free port."""
+    """Return an address of this machine that a server reaches, and a free port."""
     host, _, port = url.partition("://")[2].partition("/")[0].rpartition(":")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as towards:
-        towards.connect((host or "127.0.0.1", int(port or 80)))  # Sends nothing; it only chooses a way.
+        towards.connect((host or "127.0.0.1", int(port or 80)))  # Sends nothing; it only chooses a route.
         address = towards.getsockname()[0]
     with socket.socket() as free:
         free.bind((address, 0))

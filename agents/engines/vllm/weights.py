@@ -1,4 +1,4 @@
-"""Weights on their way to servers as safetensors files, in a folder that they see too.
+"""Passes weights to servers as safetensors files, in a folder that the servers see too.
 
 Left out: transfers between GPUs (`transfer`).
 """
@@ -14,23 +14,23 @@ import torch
 from safetensors.torch import save_file
 
 _KEPT = 2
-"""The newest, and the one before it, which a server may still be reading."""
+"""Count of folders to keep: the newest, and the one before it, which a server may still be reading."""
 
 
 class WeightFiles:
-    """A folder of one's own that holds the newest weights, and is gone when the process ends."""
+    """A temporary folder that holds the newest weights; it is removed when the process ends."""
 
     def __init__(self, parent: str = "") -> None:
-        """`parent` is a folder that the servers see under the same path; else this machine's for such files."""
+        """`parent` is a folder that the servers see under the same path; "" means this machine's temporary folder."""
         if parent:
             Path(parent).mkdir(parents=True, exist_ok=True)
         self._folder = Path(tempfile.mkdtemp(prefix="palaestra-weights-", dir=parent or None))
         self.close = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-        """Remove it."""
+        """Remove the folder."""
         self._written: list[Path] = []
 
     def write(self, pairs: Iterable[tuple[str, Any]], number: int, dtype: torch.dtype) -> Path:
-        """A new folder with these weights, whole before it has its name."""
+        """Write these weights to a new folder and return it; it gets its name when it is complete."""
         half, whole = self._folder / f"{number}.half", self._folder / str(number)
         half.mkdir()
         tensors = {name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in pairs}

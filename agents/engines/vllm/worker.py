@@ -1,12 +1,12 @@
-"""What palaestra adds to vLLM's worker: it says what it serves, and takes new weights from files.
+"""The extension of vLLM's worker: it describes the served model, and loads new weights from files.
 
 This module runs inside the server, in an environment without palaestra: `palaestra serve vllm` copies it there, and
 vLLM mixes `Palaestra` into its worker (`--worker-extension-cls`). It stands alone: torch and the standard library.
 
 vLLM on CPU keeps a prepacked copy of its output head. Where the head is tied to the embeddings, a reload renews the
-embeddings and not that copy, and the server goes on sampling from the old head without a word. So the head is packed
-again after every reload, and asked: of a hidden state that is 1 in one place and 0 elsewhere it must give a column of
-its weights. Left out: transfers between GPUs, which are vLLM's own.
+embeddings and not that copy, and the server silently continues to sample from the old head. So the head is packed
+again after every reload, and tested: for a hidden state that is 1 in one place and 0 elsewhere it must return a column
+of its weights. Left out: transfers between GPUs, which are vLLM's own.
 """
 
 import os
@@ -24,7 +24,7 @@ class Palaestra:
     reload_weights: Any
 
     def palaestra_describe(self) -> dict[str, Any]:
-        """The shape of the model that is served, and how it samples."""
+        """Return the shape of the served model, and its sampling settings."""
         model = self.vllm_config.model_config
         text = model.hf_text_config
         return {
@@ -39,16 +39,16 @@ class Palaestra:
         }
 
     def palaestra_load(self, folder: str, only: str = "") -> dict[str, Any]:
-        """Take all weights from the safetensors files in a folder; how far the head is from them.
+        """Load all weights from the safetensors files in a folder; return the head's largest difference from them.
 
-        `only="first"` is for whoever starts the server anew: a trainer that was quicker has newer ones.
+        `only="first"` is for a restarted server: it loads nothing if a trainer has already given newer weights.
         """
         if only == "first" and getattr(self, "_palaestra_given", False):
             return {"head_gap": 0.0}
         config = self.vllm_config.model_config
         name = config.model
         try:
-            # A worker that raises ends the server, so what can go wrong is told.
+            # An exception in a worker ends the server, so errors are returned.
             if not list(Path(folder).glob("*.safetensors")):
                 return {"error": f"there are no safetensors in {folder}; do this machine and the trainer share it?"}
             self._palaestra_given = True
@@ -61,15 +61,15 @@ class Palaestra:
         except Exception as error:
             return {"error": f"{type(error).__name__}: {error}"}
         finally:
-            config.model = name  # The reload renames what is served after the folder.
+            config.model = name  # The reload renames the served model after the folder.
 
     @torch.inference_mode()
     def _palaestra_head(self) -> float:
-        """Pack the output head anew where this platform packs it; how far it is from its own weights."""
+        """Pack the output head again if this platform packs it; return its largest difference from its weights."""
         head = getattr(self.model_runner.get_model(), "lm_head", None)
         method = getattr(head, "quant_method", None)
         if head is None or method is None or not isinstance(getattr(head, "weight", None), torch.Tensor):
-            return 0.0  # Of another rank of a pipeline.
+            return 0.0  # The head is on another rank of a pipeline.
         weight = head.weight
         if weight.device.type == "cpu":
             method.process_weights_after_loading(head)

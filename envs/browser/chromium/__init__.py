@@ -1,1 +1,1 @@
-"""A real browser: Chromium, driven by Playwright, on a loop of its own."""
+"""A real browser: Chromium, driven by Playwright, on a separate event loop."""

@@ -2,7 +2,8 @@
 (() => {
   const { render, numbered, squeeze, cut, tag, is, named, PRESSED } = globalThis.palaestra;
   const TYPED = new Set(['text', 'search', 'email', 'url', 'tel', 'password', 'number']);
-  let changed = 0;
+  const HEARD = ['pointerdown', 'pointerup'];
+  let changed = 0, aimed = null;
 
   const told = (error) => ({ error });
   const get = (number) => {
@@ -28,28 +29,56 @@
     return [x, y];
   }
 
-  function aim(number) {
-    const [element, error] = get(number);
-    if (error) return error;
-    if (is(element, 'SELECT')) return told(`[${number}] is a list; choose one of its options by name (select)`);
-    if (is(element, 'INPUT') && element.type === 'file') return told('files cannot be uploaded here');
-    here(element);
-    element.scrollIntoView({ behavior: 'instant', block: 'nearest', inline: 'nearest' });
-    const [left, top] = offset(element);
-    let over = null;
+  const labelOf = (element) => cut(named(element)) || tag(element).toLowerCase();
+
+  function* points(element, left, top) {
     for (const box of [...element.getClientRects()].slice(0, 4))
-      for (const [right, down] of [[0.5, 0.5], [0.2, 0.3], [0.8, 0.7], [0.5, 0.1], [0.5, 0.9]]) {
-        const x = box.x + box.width * right, y = box.y + box.height * down;
-        const hit = element.getRootNode().elementFromPoint(x, y);
-        if (!hit) continue;
-        const label = hit.closest?.('label')?.control === element;
-        if (hit === element || element.contains(hit) || element.shadowRoot?.contains(hit) || label) return { x: x + left, y: y + top };
+      for (const [right, down] of [[0.5, 0.5], [0.2, 0.3], [0.8, 0.7], [0.5, 0.1], [0.5, 0.9]])
+        yield { x: left + box.x + box.width * right, y: top + box.y + box.height * down };
+  }
+
+  async function aim(number, mouse) {
+    // Where to click. Called again once the mouse is there, until the element is settled under it: the mouse may have
+    // moved it, or exchanged its picture for one that has no area before it is loaded, which lets go of the mouse.
+    for (const begun = performance.now(); ; await soon(QUIET / 2)) {
+      const [element, error] = get(number);
+      if (error) return error;
+      if (is(element, 'SELECT')) return told(`[${number}] is a list; choose one of its options by name (select)`);
+      if (is(element, 'INPUT') && element.type === 'file') return told('files cannot be uploaded here');
+      here(element);
+      element.scrollIntoView({ behavior: 'instant', block: 'nearest', inline: 'nearest' });
+      const [left, top] = offset(element);
+      let over = null;
+      for (const at of [...(mouse ? [mouse] : []), ...points(element, left, top)]) {
+        const hit = element.getRootNode().elementFromPoint(at.x - left, at.y - top);
+        if (hit && (hit === element || element.contains(hit) || element.shadowRoot?.contains(hit) || hit.closest?.('label')?.control === element)) {
+          // In quirks mode ':hover' alone matches links only.
+          const same = mouse && at.x === mouse.x && at.y === mouse.y, settled = !!same && hit.matches(':hover:not(_)');
+          if (same && !settled) await soon(QUIET);
+          for (const name of HEARD) element.ownerDocument.defaultView.addEventListener(name, recordHit, true);
+          aimed = { element, number, missed: `the click on [${number}] hit nothing` };
+          return { x: at.x, y: at.y, settled };
+        }
         over = over || hit;
       }
-    // Out of sight or without an area, such as a hidden box behind its picture: the page gets the click without a mouse.
-    if (!over || element.getBoundingClientRect().width < 2 || getComputedStyle(element).opacity === '0') { element.click(); return {}; }
-    return told(`[${number}] is covered by something else: ${cut(named(over)) || tag(over).toLowerCase()}`);
+      if (mouse && performance.now() - begun < MOST) continue;
+      // Out of sight or without an area, such as a hidden box behind its picture: the page gets the click without a mouse.
+      if (!over || element.getBoundingClientRect().width < 2 || getComputedStyle(element).opacity === '0') { element.click(); return {}; }
+      return told(`[${number}] is covered by something else: ${labelOf(over)}`);
+    }
   }
+
+  function recordHit(event) {
+    // Before the page's own listeners: where the mouse was pressed and released.
+    if (!aimed || !event.isTrusted) return;
+    const path = event.composedPath(), pressed = event.type === 'pointerdown';
+    const hit = path.some((one) => one === aimed.element || one.control === aimed.element);
+    if (hit && pressed) aimed.missed = '';
+    if (hit || !pressed && (aimed.missed || !aimed.element.isConnected)) return;
+    const name = path[0].contains(aimed.element) ? 'what is around it' : labelOf(path[0]);
+    aimed.missed = pressed ? `the click on [${aimed.number}] hit ${name}` : `the mouse was pressed on [${aimed.number}], but released on ${name}`;
+  }
+  for (const name of HEARD) addEventListener(name, recordHit, true);
 
   function send(element, ...names) {
     for (const name of names) element.dispatchEvent(new Event(name, { bubbles: true, composed: true }));
@@ -131,7 +160,9 @@
     if (patience) watched();
     await rest(patience);
     watch.disconnect();
-    return render(only);
+    const missed = aimed?.missed || '';
+    aimed = null;
+    return { ...render(only), missed };
   }
 
   const actions = { aim, fill, choose, submit, scroll };
@@ -142,6 +173,7 @@
 
   function act(name, ...given) {
     watched();
+    aimed = null;
     return actions[name](...given);
   }
 

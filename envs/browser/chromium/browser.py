@@ -1,7 +1,7 @@
-"""`ChromiumBrowser`: a real browser behind the port of browsing, with JavaScript, one a process.
+"""`ChromiumBrowser`: Chromium behind the interface of browsers, with JavaScript, one in each process.
 
-It runs on an event loop of its own thread, so that any loop and any thread may use its sessions. What it can reach is
-its allow-list, through a proxy of each session's own; without one, sites of this process alone. Left out: snapshots.
+It runs on an event loop in a separate thread, so that any loop and any thread may use its sessions. It can reach
+only its allow-list, through a proxy of each session; without one, only sites of this process. Not supported: snapshots.
 """
 
 import os
@@ -20,7 +20,7 @@ VIEWS = ("numbered", "accessibility")
 
 
 class ChromiumBrowser:
-    """Opens sessions, each a context of its own: no cookie, store or cache is shared."""
+    """Opens sessions, each in a separate context: no cookie, store or cache is shared."""
 
     waits = True
 
@@ -54,17 +54,17 @@ class ChromiumBrowser:
         self._engine = Engine(find_chromium(executable), sandboxed, max_contexts, max_episodes, max_memory_mb * 2**20)
 
     def session(self, sites: Mapping[str, Site]) -> ChromiumSession:
-        """A new tab; its context opens with its first action."""
+        """Return a new tab; its context opens with its first action."""
         session = ChromiumSession(self._loop, self._engine, self._allow, sites, self._view)
         self._sessions.add(session)
         return session
 
     def restore(self, state: Any) -> NoReturn:
-        """Refused, as snapshots are."""
+        """Raise UsageError, because there are no snapshots."""
         raise UsageError("a page in Chromium has no snapshot; use the text browser (browser='text') for branches")
 
     def close(self) -> None:
-        """End Chromium and all sessions. May come twice."""
+        """End Chromium and all sessions. It may be called twice."""
         self._loop.close(self._end())
 
     async def _end(self) -> None:

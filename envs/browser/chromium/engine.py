@@ -1,7 +1,7 @@
-"""Chromium's processes: Playwright's driver, the browser, one context an episode, and a new browser now and then.
+"""Chromium's processes: Playwright's driver, the browser, one context for each episode, new browsers for old.
 
-Driver and browser hang on pipes of ours, so they end with this process, even by SIGKILL. Used on one event loop. Left
-out: what an episode does with its page (`session`).
+Driver and browser hold pipes to this process, so they end with it, even after SIGKILL. Used on one event loop. Not
+here: what an episode does with its page (`session`).
 """
 
 import asyncio
@@ -23,53 +23,53 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 LAUNCH_SECONDS = 60.0
 PAGE_BYTES = os.sysconf("SC_PAGESIZE")
 PROFILES = "playwright_chromiumdev_profile-*"
-"""Folders of Playwright's below the temporary one; its driver removes each with its browser."""
+"""Playwright's folders in the temporary folder; its driver removes each with its browser."""
 
 
 def find_chromium(named: str | None = None) -> str:
-    """The path of a Chromium: the one that is named, here or by CHROMIUM, one on the path, or Playwright's own."""
+    """Return the path of a Chromium: the given one, that of CHROMIUM, one on the path, or Playwright's own."""
     try:
         import playwright  # noqa: F401
     except ImportError as error:
         raise MissingExtra("playwright", "chromium", "the chromium browser") from error
     named = named or os.environ.get("CHROMIUM", "").strip()
     if named:
-        found = shutil.which(named)
-        if found is None:
+        path = shutil.which(named)
+        if path is None:
             raise UsageError(f"{named!r} is no program; expected the path of a Chromium or Chrome")
-        return found
-    found = next(filter(None, map(shutil.which, NAMES)), None) or _playwrights_own()
-    if found is None:
+        return path
+    path = next(filter(None, map(shutil.which, NAMES)), None) or _playwrights_own()
+    if path is None:
         raise MissingExtra(
             "a Chromium",
             "chromium",
             "the chromium browser",
             remedy="apt-get install chromium, or playwright install chromium, or name one with CHROMIUM=/path",
         )
-    return found
+    return path
 
 
 def _playwrights_own() -> str | None:
     folder = os.environ.get("PLAYWRIGHT_BROWSERS_PATH") or str(Path.home() / ".cache" / "ms-playwright")
-    found = sorted(glob.glob(f"{folder}/chromium*/chrome-*linux*/*"))
-    return next((path for path in found if Path(path).name in ("chrome", "chrome-headless-shell")), None)
+    paths = sorted(glob.glob(f"{folder}/chromium*/chrome-*linux*/*"))
+    return next((path for path in paths if Path(path).name in ("chrome", "chrome-headless-shell")), None)
 
 
 @dataclass(eq=False)
 class Running:
-    """A browser that runs."""
+    """A running browser."""
 
     browser: Any
     protocol: Any
-    """A session of the debugging protocol with the browser as a whole."""
+    """A session of the debugging protocol with the whole browser."""
     opened: int = 0
     contexts: dict[Any, Callable[[], None]] = field(default_factory=dict)
-    """What lives in it, each with what is called when the browser ends by itself."""
+    """Open contexts, each with a function to call when the browser ends by itself."""
     retired: bool = False
-    """No episode begins in it any more; it is closed with its last one."""
+    """True when no more episodes start in it; it is closed with its last one."""
 
     def ended(self) -> None:
-        """Its process is gone."""
+        """Note that its process is gone, and notify its contexts."""
         self.retired = True
         for tell in list(self.contexts.values()):
             tell()
@@ -87,9 +87,9 @@ class Engine:
         self._current: Running | None = None
 
     async def open(self, options: Mapping[str, Any], ended: Callable[[], None]) -> tuple[Running, Any]:
-        """A context for an episode, with the browser it is in. Waits where all are in use.
+        """Return the browser and a new context for an episode. Wait if all are in use.
 
-        `ended` is called should the browser end by itself.
+        `ended` is called if the browser ends by itself.
         """
         await self._free.acquire()
         try:
@@ -106,11 +106,11 @@ class Engine:
             raise Broken(f"Chromium gave no context: {str(error).splitlines()[0][:300]}") from error
 
     async def leave(self, running: Running, context: Any) -> None:
-        """Close a context; and its browser, if it waits for that."""
+        """Close a context, and its browser if that is retired and empty."""
         if running.contexts.pop(context, None) is None:
             return
         try:
-            with suppress(Exception):  # It may have died, and then all of it is gone.
+            with suppress(Exception):  # The browser may have died, and the context with it.
                 await context.close()
         finally:
             self._free.release()
@@ -158,22 +158,22 @@ class Engine:
                 browser.on("disconnected", lambda browser: running.ended())
                 return running
         except Exception as error:
-            said = " ".join(str(error).split())[:600] or f"no answer within {LAUNCH_SECONDS:g} s"
-            if self._sandboxed and "sandbox" in said.lower():
+            text = " ".join(str(error).split())[:600] or f"no answer within {LAUNCH_SECONDS:g} s"
+            if self._sandboxed and "sandbox" in text.lower():
                 raise UsageError(
-                    f"Chromium cannot use its own sandbox here: {said}; allow user namespaces, or pass sandboxed=False"
+                    f"Chromium cannot use its own sandbox here: {text}; allow user namespaces, or pass sandboxed=False"
                 ) from error
-            raise Broken(f"Chromium did not start ({self._executable}): {said}") from error
+            raise Broken(f"Chromium did not start ({self._executable}): {text}") from error
 
 
 async def memory(running: Running) -> int:
-    """Bytes that a browser's processes have for themselves."""
-    found = await running.protocol.send("SystemInfo.getProcessInfo")
-    return sum(own_bytes(process["id"]) for process in found["processInfo"])
+    """Return the bytes that only the processes of a browser use."""
+    reply = await running.protocol.send("SystemInfo.getProcessInfo")
+    return sum(own_bytes(process["id"]) for process in reply["processInfo"])
 
 
 def own_bytes(pid: int) -> int:
-    """What a process holds and does not share; 0 for one that is gone."""
+    """Return the bytes that a process holds and does not share; 0 if it is gone."""
     try:
         _, resident, shared = Path(f"/proc/{pid}/statm").read_text().split()[:3]
     except (OSError, ValueError):
@@ -182,10 +182,10 @@ def own_bytes(pid: int) -> int:
 
 
 def sweep() -> None:
-    """Remove profiles whose browser was killed together with its driver, so that nobody removed them."""
+    """Remove profiles that were left because their browser was killed together with its driver."""
     for folder in Path(tempfile.gettempdir()).glob(PROFILES):
         with suppress(OSError, ValueError):
             host, _, pid = os.readlink(folder / "SingletonLock").rpartition("-")
-            mine = folder.lstat().st_uid == os.getuid() and host == socket.gethostname()
-            if mine and not Path(f"/proc/{int(pid)}").exists():
+            is_ours = folder.lstat().st_uid == os.getuid() and host == socket.gethostname()
+            if is_ours and not Path(f"/proc/{int(pid)}").exists():
                 shutil.rmtree(folder, ignore_errors=True)

@@ -1,8 +1,8 @@
-"""How Chromium is started so that a page's only way out is its context's proxy.
+"""Options with which Chromium starts, so that a page can reach the network only through the proxy of its context.
 
-The proxy (`envs.browser.network.proxy`) is the boundary. The flags close what would go around it: UDP of WebRTC and
-QUIC, look-ups of names, and Chromium's own errands. Addresses that read this machine (file:, chrome:) reach no proxy;
-Chromium lets no page of the web open them, and `check_scheme` no agent. Left out: starting it.
+The proxy (`envs.browser.network.proxy`) is the boundary. The flags close the ways around it: UDP of WebRTC and
+QUIC, look-ups of names, and Chromium's background requests. Addresses of this machine (file:, chrome:) use no proxy;
+Chromium stops web pages from opening them, and `check_scheme` stops agents. Not here: starting it.
 """
 
 from typing import Any
@@ -14,19 +14,19 @@ FLAGS = (
     "--webrtc-ip-handling-policy=disable_non_proxied_udp",
     "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",  # Its name in older versions.
     "--disable-quic",
-    "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",  # The proxy looks names up; Chromium's errands fail.
+    "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",  # The proxy looks names up; background requests fail.
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-domain-reliability",
     "--disable-sync",
     "--no-first-run",
 )
-"""Arguments of the browser, beside those of the caller."""
+"""Arguments of the browser, in addition to those of the caller."""
 SCHEMES = ("http", "https", "about")
 
 
 def context_options(proxy: str) -> dict[str, Any]:
-    """Arguments of `new_context` for the proxy's address. The bypass sends even loopback through it."""
+    """Return the arguments of `new_context` for the proxy's address. The bypass sends even loopback through it."""
     return {
         "proxy": {"server": proxy, "bypass": "<-loopback>"},
         "accept_downloads": False,
@@ -35,7 +35,7 @@ def context_options(proxy: str) -> dict[str, Any]:
 
 
 def check_scheme(url: str) -> None:
-    """Refuse an address that is not of the web; for whatever opens one."""
+    """Raise `Refused` for an address that is not of the web. Call it before opening any address."""
     scheme = urlsplit(url.strip()).scheme.lower()
     if scheme not in SCHEMES or (scheme == "about" and url.strip() != "about:blank"):
         raise Refused(f"addresses begin with http:// or https://, not with {scheme[:20]}:")

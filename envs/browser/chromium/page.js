@@ -1,7 +1,7 @@
 // The page as numbered text. Runs in a world of its own: it shares the document with the page's scripts, but no object,
 // so that they can neither change nor call it.
 (() => {
-  const MOST_CHARACTERS = 400000, MOST_ELEMENTS = 60000, MOST_DEPTH = 400, MOST_NUMBERS = 5000, NAME = 200, OPTIONS = 30;
+  const MOST_CHARACTERS = 400000, MOST_ELEMENTS = 60000, MOST_DEPTH = 400, MOST_NUMBERS = 5000, NAME = 200, OPTIONS = 30, BLANK = 0.15;
   const OPEN = '\ue000', CLOSE = '\ue001';
   const ROLES = new Set(['button', 'link', 'checkbox', 'radio', 'switch', 'tab', 'menuitem', 'menuitemcheckbox',
     'menuitemradio', 'option', 'treeitem', 'combobox', 'textbox', 'searchbox', 'spinbutton', 'slider', 'gridcell']);
@@ -19,6 +19,8 @@
   const tag = (element) => element.tagName.toUpperCase();
   const is = (element, name) => tag(element) === name;
   const inner = (element) => squeeze(element.innerText ?? element.textContent ?? '');
+  const withCase = (text, how) => how === 'uppercase' ? text.toUpperCase() : how === 'lowercase' ? text.toLowerCase()
+    : how === 'capitalize' ? text.replace(/(^|\s)\p{L}/gu, (first) => first.toUpperCase()) : text;
   const shown = (element) => element.getClientRects().length > 0;
 
   // What can be acted on.
@@ -91,10 +93,21 @@
     return element.isContentEditable ? ` = "${cut(inner(element))}"` : '';
   }
 
+  // What is drawn: where it is may be all that tells it from others.
   function shape(element) {
     const box = element.getBoundingClientRect(), style = getComputedStyle(element);
     const filled = element.getAttribute('fill') || (style.fill === 'none' ? style.stroke : style.fill);
-    return squeeze(`${filled} at ${Math.round(box.x)},${Math.round(box.y)} size ${Math.round(box.width)}x${Math.round(box.height)}`);
+    const name = SHAPES.has(element.localName) || element.localName === 'path' ? filled : named(element);
+    return squeeze(`${name} at ${Math.round(box.x)},${Math.round(box.y)} size ${Math.round(box.width)}x${Math.round(box.height)}`);
+  }
+
+  // Whether a reader sees a gap between two texts that follow one another.
+  function apart(before, after) {
+    const range = document.createRange();
+    const boxes = (text) => { range.selectNodeContents(text); return [...range.getClientRects()]; };
+    const one = boxes(before).at(-1), other = boxes(after)[0];
+    if (!one || !other || one.bottom <= other.top || other.bottom <= one.top) return true;
+    return Math.max(other.left - one.right, one.left - other.right) > BLANK * parseFloat(getComputedStyle(after.parentNode).fontSize);
   }
 
   // The page as text, in the format of envs/browser/format.py.
@@ -102,10 +115,19 @@
   function render(only) {
     const lines = [], found = [], lists = [], plain = !/html|xml/.test(document.contentType);
     let line = '', prefix = '', total = 0, seen = 0, stopped = false, cell = 0;
-    const write = (text) => { line += text; };
+    let last = null, boundary = false;  // The text that the line ends with; whether an inline box begins or ends behind it.
+    const write = (text) => { line += boundary ? ` ${text}` : text; last = null; boundary = false; };
+    const bound = () => { if (last) boundary = true; else if (/\S$/.test(line)) write(' '); };
+    const writeText = (node, text) => {
+      if (boundary && /\S$/.test(line) && /^\S/.test(text) && apart(last, node)) line += ' ';
+      line += text;
+      last = node;
+      boundary = false;
+    };
+    const clear = () => { line = ''; last = null; boundary = false; };
     const end = () => {
       const done = line.replace(/\s+/g, ' ').trim();
-      line = '';
+      clear();
       if (!done) return;
       if (!only) lines.push(prefix + done);
       prefix = '';
@@ -133,8 +155,9 @@
         if (stopped) return;
         if (child.nodeType === 1) walk(child, here, depth + 1);
         else if (child.nodeType === 3 && !here.mute) {
-          if (!here.pre) write(unmarked(child.data));
-          else unmarked(child.data).split('\n').forEach((part, at) => { if (at) raw(); line += part; });
+          const text = withCase(unmarked(child.data), here.case);
+          if (!here.pre) writeText(child, text);
+          else text.split('\n').forEach((words, at) => { if (at) raw(); writeText(child, words); });
         }
       }
     }
@@ -142,7 +165,7 @@
     function raw() {
       if (!only && line.trim()) lines.push(line.trimEnd());
       total += line.length;
-      line = '';
+      clear();
     }
 
     function walk(element, above, depth) {
@@ -155,7 +178,7 @@
         const box = element.getBoundingClientRect();
         if (box.width < 1 || box.height < 1) return;
       }
-      const here = { cursor: style.cursor, pre: above.pre, mute: style.visibility !== 'visible' };
+      const here = { cursor: style.cursor, pre: above.pre, mute: style.visibility !== 'visible', case: style.textTransform };
       if (name === 'LABEL' && element.control && shown(element.control)) here.mute = true;
       if (above.mute && style.visibility === 'visible' && name !== 'LABEL' && above.label) here.mute = true;
       here.label = name === 'LABEL' || above.label;
@@ -164,7 +187,7 @@
       const inTable = /^table-cell/.test(style.display);
       const strong = /^(H[1-6]|UL|OL|LI|TABLE|CAPTION|PRE|BLOCKQUOTE|TR)$/.test(name);
       if (inTable) { if (line) write(' | '); cell++; }
-      else if (inline) { if (style.display !== 'inline' && /\S$/.test(line)) write(' '); }
+      else if (inline) { if (style.display !== 'inline') bound(); }
       else if (cell && !strong) write(' ');
       else end();
       if (name === 'UL' || name === 'OL') lists.push(name === 'OL' ? element.start : -Infinity);
@@ -182,7 +205,7 @@
       if (name === 'UL' || name === 'OL') lists.pop();
       if (name === 'PRE') { raw(); if (!plain) rule('```'); }
       if (inTable) cell--;
-      else if (inline) { if (style.display !== 'inline') write(' '); }
+      else if (inline) { if (style.display !== 'inline') bound(); }
       else if (cell && !strong) write(' ');
       else { end(); prefix = ''; }
     }
@@ -198,7 +221,7 @@
         write(' ');
         children(element, here, depth);
       } else {
-        bracket(element, what, named(element));
+        bracket(element, what, drawn && element.ownerSVGElement ? shape(element) : named(element));
         if (is(element, 'TEXTAREA') && element.value.length > NAME) write(' ' + unmarked(element.value));  // The rest of it, to be read.
         if (what === 'clickable' && inner(element).length > NAME) { write(' '); children(element, here, depth); }
       }

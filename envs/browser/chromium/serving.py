@@ -1,6 +1,6 @@
-"""Sites of this process in Chromium: their hosts' requests are answered here, before the network, without a port.
+"""Sites of this process in Chromium: requests to their hosts are answered here, without a network or a port.
 
-Left out: other hosts (`envs.browser.network`), and frames of another site, which lie in a process of their own: they
+Not here: other hosts (`envs.browser.network`). Frames of another site run in a separate process of Chromium, so they
 stay empty.
 """
 
@@ -18,7 +18,7 @@ log = logging.getLogger("palaestra.envs")
 
 
 async def serve(tab: Tab, sites: Mapping[str, Site]) -> None:
-    """Answer this tab's requests to those hosts from now on."""
+    """Answer all further requests of this tab to those hosts."""
     if sites:
         patterns = [{"urlPattern": f"*://{host}{port}/*"} for host in sites for port in ("", ":*")]
         tab.protocol.on("Fetch.requestPaused", lambda event: tab.begin(_answer(tab, sites, event)))
@@ -32,7 +32,7 @@ async def _answer(tab: Tab, sites: Mapping[str, Site], event: Mapping[str, Any])
         tab.end(str(error), broken=True)
         return
     body = answer.body.encode() if isinstance(answer.body, str) else answer.body
-    # A redirect leads here again, and a cookie is kept: both are Chromium's own doing.
+    # Chromium itself follows redirects, which come here again, and stores cookies.
     headers = [("Content-Type", answer.type), *answer.headers.items()]
     reply = {
         "requestId": event["requestId"],
@@ -48,13 +48,13 @@ def _respond(sites: Mapping[str, Site], asked: Mapping[str, Any]) -> SiteRespons
     headers = {name.lower(): value for name, value in asked["headers"].items()}
     cookies = dict(pair.split("=", 1) for pair in headers.get("cookie", "").split("; ") if "=" in pair)
     address = urlsplit(asked["url"])
-    if address.path == "/favicon.ico":  # Chromium's own wish, and nothing that an agent did.
+    if address.path == "/favicon.ico":  # Chromium requests it by itself, not the agent.
         return SiteResponse(status=404)
     site = sites.get(address.netloc) or sites[address.hostname or ""]
     try:
         return site.respond(SiteRequest(asked["url"], asked["method"], b"".join(parts), cookies))
     except Broken:
         raise
-    except Exception as error:  # An author's code: the agent is told as a server would.
+    except Exception as error:  # The author's code failed: the agent gets the answer of a server.
         log.warning("the site %s raised on %s", type(site).__name__, asked["url"], exc_info=error)
         return SiteResponse(f"500 {type(error).__name__}", 500, "text/plain")

@@ -1,6 +1,6 @@
-"""One agent's tab in Chromium: a context of its own, opened at the first action, and what an agent may ask of it.
+"""One agent's tab in Chromium: a separate context, opened at the first action, and the actions of an agent.
 
-Left out: snapshots. A page's scripts, timers and connections cannot be copied, and to play an episode's actions again
+Not supported: snapshots. A page's scripts, timers and connections cannot be copied, and to replay an episode's actions
 would not lead to the same page; a fork needs the text browser.
 """
 
@@ -17,17 +17,17 @@ from palaestra.envs.browser.chromium.isolation import check_scheme, context_opti
 from palaestra.envs.browser.chromium.serving import serve
 from palaestra.envs.browser.chromium.tab import Tab, script
 from palaestra.envs.browser.format import escaped, finished, without_marks
-from palaestra.envs.browser.network import AllowList, FilteringProxy, Way
+from palaestra.envs.browser.network import AllowList, FilteringProxy, Unreached, Way, place_of
 from palaestra.envs.browser.site import Site
 from palaestra.errors import Broken, MissingExtra, ToolError, UsageError
 
 T = TypeVar("T")
 GRACE_SECONDS = 10.0
-"""Beyond an action's own deadline, after which the loop itself is taken for dead."""
+"""Seconds beyond an action's timeout, after which the loop itself counts as dead."""
 OPEN_SECONDS = 60.0
-"""For a context, which at first means starting a browser; it does not count against the agent."""
+"""Seconds to open a context, which may start a browser first. They do not count against the agent."""
 LOAD_SHARE, WORK_SHARE, RESCUE_SHARE = 0.7, 0.8, 0.1
-"""Of an action's time: until a page that loads is shown as it is; until the page hangs; to stop what it hangs in."""
+"""Shares of an action's timeout: until a loading page is shown as is; until it counts as hung; to stop its script."""
 PATIENCE_SECONDS = 0.2
 MAX_KEY, MAX_URL = 40, 8_192
 MAX_SHOT_BYTES = 4 * 2**20
@@ -37,11 +37,11 @@ SETTING = {
     "timezone_id": "UTC",
     "reduced_motion": "reduce",
 }
-"""The same on every machine."""
+"""Settings of a context, the same on every machine."""
 
 
 class ChromiumSession:
-    """A tab. Its actions follow one another, however they are called."""
+    """A tab. Its actions run one after another, even if they are called at the same time."""
 
     def __init__(
         self, loop: BackgroundLoop, engine: Engine, allow: AllowList, sites: Mapping[str, Site], view: str
@@ -53,14 +53,14 @@ class ChromiumSession:
         self._place: tuple[Running, Any] | None = None
         self._tab: Tab | None = None
         self._at = ""
-        """The last address that was seen."""
+        """The last known address of the page."""
         self._turn = asyncio.Lock()
         self._closed = self._expected = False
 
     # The port.
 
     async def open(self, url: str, seconds: float = 30.0) -> Page:
-        """Go to an address, or to one relative to the page."""
+        """Go to an address, which may be relative to the page."""
 
         async def work(tab: Tab) -> None:
             address = url.strip()
@@ -76,15 +76,10 @@ class ChromiumSession:
 
     async def click(self, number: int, seconds: float = 30.0) -> Page:
         """Follow a link, press a button, tick a box."""
-
-        async def work(tab: Tab) -> None:
-            if at := await tab.act("aim", number):
-                await tab.click(at["x"], at["y"])
-
-        return await self._action(work, seconds)
+        return await self._action(lambda tab: tab.click(number), seconds)
 
     async def type(self, number: int, text: str, seconds: float = 30.0) -> Page:
-        """Put a text into a field, in place of what it holds."""
+        """Put a text into a field, and replace its content."""
 
         async def work(tab: Tab) -> None:
             done = await tab.act("fill", number, text)
@@ -115,31 +110,31 @@ class ChromiumSession:
         return await self._action(work, seconds)
 
     async def back(self, seconds: float = 30.0) -> Page:
-        """The page before."""
+        """Go back to the previous page."""
         return await self._action(lambda tab: tab.back(), seconds)
 
     async def scroll(self, down: bool = True, seconds: float = 30.0) -> Page:
         """Scroll the page, or the largest part of it that scrolls."""
 
         async def work(tab: Tab) -> None:
-            if said := (await tab.act("scroll", down)).get("note"):
-                tab.note(said)
+            if message := (await tab.act("scroll", down)).get("note"):
+                tab.note(message)
 
         return await self._action(work, seconds)
 
     async def look(self, seconds: float = 30.0) -> Page:
-        """The page as it is now; where nothing changes, after a moment: who looks again waits for something."""
+        """Return the page as it is now; if nothing changes, wait a moment, as a repeated look expects a change."""
         return await self._action(None, seconds)
 
     def snapshot(self) -> NoReturn:
-        """Refused: a live page cannot be copied."""
+        """Raise UsageError, because a live page cannot be copied."""
         raise UsageError(
             "a page in Chromium has no snapshot: its scripts and connections cannot be copied; use the text browser "
             "(browser='text') for branches of an episode"
         )
 
     def close(self) -> None:
-        """Close the context, beside whatever else runs. May come twice, from any thread."""
+        """Close the context, even during an action. It may be called twice, from any thread."""
         if not self._closed:
             self._closed = True
             with suppress(Broken):  # The browser is closed, and so is this.
@@ -148,22 +143,22 @@ class ChromiumSession:
     # Beyond the port.
 
     async def screenshot(self, seconds: float = 30.0, whole: bool = False) -> bytes:
-        """A PNG of what a person would see, or of the whole page."""
+        """Return a PNG of the visible part, or of the whole page."""
 
         async def work(tab: Tab) -> bytes:
-            taken: bytes = await tab.page.screenshot(full_page=whole, timeout=1000 * seconds)
-            if len(taken) > MAX_SHOT_BYTES:
-                raise ToolError(f"the picture has {len(taken)} bytes, more than {MAX_SHOT_BYTES}; take a smaller part")
-            return taken
+            image: bytes = await tab.page.screenshot(full_page=whole, timeout=1000 * seconds)
+            if len(image) > MAX_SHOT_BYTES:
+                raise ToolError(f"the picture has {len(image)} bytes, more than {MAX_SHOT_BYTES}; take a smaller part")
+            return image
 
         return await self._wait(self._within(seconds, work), seconds)
 
     async def evaluate(self, expression: str, seconds: float = 30.0) -> Any:
-        """For an environment's author: what JavaScript gives in the page, as plain data. The page may lie."""
+        """Evaluate JavaScript in the page for an environment's author; return plain data. The page may forge it."""
         return await self._wait(self._within(seconds, lambda tab: tab.evaluate(expression, page_world=True)), seconds)
 
     async def unplug(self) -> None:
-        """Close its way to the network, on the browser's loop."""
+        """Close its network access, on the browser's loop."""
         if self._proxy is not None:
             await self._proxy.close()
 
@@ -175,12 +170,19 @@ class ChromiumSession:
     async def _action(self, work: Callable[[Tab], Awaitable[Any]] | None, seconds: float) -> Page:
         async def both(tab: Tab) -> Page:
             until = asyncio.get_running_loop().time() + LOAD_SHARE * seconds
-            refused = self._way.counts.refused
+            refused, lost = self._way.counts.refused, self._way.unreached
+            lost.clear()
             try:
                 if work is not None:
                     await work(tab)
-                return await self._page(tab, until, 0.0 if work else PATIENCE_SECONDS)
+                page = await self._page(tab, until, 0.0 if work else PATIENCE_SECONDS)
+                for failure in lost:  # The proxy has answered instead of this host.
+                    if failure.named or failure.place == place_of(page.url):
+                        raise failure.told(f"{page.url[:200]} could not be opened: {failure}")
+                return page
             except ToolError as error:
+                if lost and not isinstance(error, Unreached):
+                    raise lost[-1].told(f"{error}: {lost[-1]}") from None
                 if self._way.counts.refused > refused:
                     raise ToolError(f"{error}: {self._way.refusals[-1]}") from None
                 raise
@@ -189,23 +191,25 @@ class ChromiumSession:
 
     async def _page(self, tab: Tab, until: float, patience: float) -> Page:
         accessible = self._view == "accessibility"
-        seen = await tab.view(until, accessible, patience)
-        lines = finished(seen["lines"])
+        view = await tab.view(until, accessible, patience)
+        lines = finished(view["lines"])
         if accessible:
             tree = without_marks(await tab.page.locator("body").aria_snapshot())
-            lines = finished([*tree.splitlines(), *seen["lines"]])
-        if seen["status"] >= 400:
-            tab.note(f"status {seen['status']}")
-        if seen["cut"]:
+            lines = finished([*tree.splitlines(), *view["lines"]])
+        if view["status"] >= 400:
+            tab.note(f"status {view['status']}")
+        if view["missed"]:
+            tab.note(view["missed"])
+        if view["cut"]:
             tab.note("the page is very long and was cut")
-        if seen["url"].startswith("http"):
-            self._at = seen["url"]
+        if view["url"].startswith("http"):
+            self._at = view["url"]
         note = "; ".join(tab.notes)
         tab.notes.clear()
-        return Page(seen["url"], seen["title"], lines, seen["elements"], escaped(note))
+        return Page(view["url"], view["title"], lines, view["elements"], escaped(note))
 
     async def _within(self, seconds: float, work: Callable[[Tab], Awaitable[T]]) -> T:
-        """Do work on the tab, in its turn and within its time."""
+        """Run work on the tab, one at a time and within its timeout."""
         async with self._turn:
             tab = await self._ready()
             try:
@@ -260,7 +264,7 @@ class ChromiumSession:
             self._tab.end("Chromium ended by itself", broken=True)
 
     def _appeared(self, page: Any) -> None:
-        """A page of ours, or a window that a page opened: an episode has one tab."""
+        """Close windows that a page opened, because an episode has one tab; keep the page that we opened."""
         if self._expected:
             self._expected = False
         elif self._tab is not None:

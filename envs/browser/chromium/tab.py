@@ -1,8 +1,8 @@
-"""One page of Chromium, over its debugging protocol: reading it, the mouse and the keyboard, waiting for it.
+"""One page of Chromium, over its debugging protocol: reading it, using mouse and keyboard, waiting for it.
 
-What reads and finds elements is page.js and acting.js, in a world apart from the page's scripts. Whatever a page does
-(it hangs, crashes, never loads) is a ToolError; `Broken` comes where the browser itself is gone. Left out: what an
-agent may ask (`session`), sites of this process (`serving`), processes and contexts (`engine`).
+page.js and acting.js read and find elements, in a world separate from the page's scripts. A fault of the page
+(it hangs, crashes, never loads) is a ToolError; `Broken` means that the browser itself is gone. Not here: actions of an
+agent (`session`), sites of this process (`serving`), processes and contexts (`engine`).
 """
 
 import asyncio
@@ -14,63 +14,68 @@ from importlib.resources import files
 from typing import Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
+from palaestra.envs.browser.chromium.keys import strokes
 from palaestra.envs.browser.format import escaped
 from palaestra.errors import Broken, ToolError
 
 T = TypeVar("T")
 WORLD = "palaestra"
 MAX_DIALOGS = 20
-"""Dialogs of one action that are accepted; a page that opens more is closed."""
+"""Maximum number of dialogs of one action that are accepted; a page that opens more is closed."""
+MAX_AIMS = 40
+"""Maximum number of times that the mouse follows an element which moves away."""
+MAX_KEYS = 500
+"""Maximum number of characters that are typed key by key, at about 2 ms each."""
 MAX_HOPS = 20
-"""Pages of one action that lead on to another by themselves."""
+"""Maximum number of pages of one action that lead on to another by themselves."""
 LOAD_SECONDS = 5.0
-"""For pictures and the like, once the page itself is there."""
+"""Seconds to wait for pictures and the like, after the document is there."""
 CLOSE_SECONDS = 5.0
 CLOSED_SECONDS = 0.2
-"""In which the news comes that it was the whole browser that ended."""
+"""Seconds to wait for the event that the whole browser has ended."""
 NOTES = 20
 GONE = ("Cannot find context", "context was destroyed", "navigated or closed", "No frame", "uniqueContextId")
-"""What Chromium says when a document has made way for another one."""
+"""Messages of Chromium when another document has replaced this one."""
 STAYS = ("sameDocument", "historySameDocument")
 LEADS = ("http", "https", "data", "blob", "about", "file")
-"""Addresses for which another document comes; a mailto link leaves the page as it is."""
+"""Schemes of addresses that load another document; a mailto link leaves the page as it is."""
 
 
 @cache
 def script(name: str) -> str:
-    """A .js file of this folder."""
+    """Return the text of a .js file of this folder."""
     return files(__package__).joinpath(name).read_text("utf-8")
 
 
 class Tab:
-    """A page. Used on the browser's loop alone."""
+    """A page. Used only on the browser's loop."""
 
     def __init__(self, page: Any, protocol: Any) -> None:
         """`protocol` is a session of the debugging protocol with that page."""
         self.page, self.send = page, protocol.send
         self.protocol = protocol
         self.notes: list[str] = []
-        """What happened beside the page since the last action began."""
+        """Events beside the page since the last action began."""
         self.dead = ""
-        """Why it is of no use any more."""
+        """Reason why the page cannot be used any more, or ""."""
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._broken = False
         self._changed = asyncio.Event()
         self._frame = ""
         self._world: int | None = None
         self._leaving = self._loading = False
-        """Another document was asked for and is not there yet; it, or this one, is not complete."""
+        """`_leaving`: a requested document is not there yet. `_loading`: it, or this one, is not complete."""
         self._there: float | None = None
-        """Since when the document is there, without its pictures."""
+        """Time at which the document was there, without its pictures, on the clock of the loop; None before."""
         self._started: set[str] = set()
         self._came: dict[str, set[str]] = {}
-        """Since an address was gone to: the documents on their way, and for each that came those started before it."""
+        """Documents requested since the last `go`, and for each document that arrived, those requested before it."""
         self._unreachable = ""
         self._dialogs = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def prepare(self) -> None:
-        """Once, before the first address."""
+        """Set the page up, once, before the first address."""
         on = self.protocol.on
         on("Page.frameRequestedNavigation", self._requested)
         on("Page.frameStartedNavigating", self._requested)
@@ -90,19 +95,19 @@ class Tab:
     # What happens to it.
 
     def note(self, text: str) -> None:
-        """Tell the agent with the next page."""
+        """Tell the agent something with the next page."""
         if len(self.notes) < NOTES:
             self.notes.append(text)
 
     def end(self, reason: str, broken: bool = False) -> None:
-        """It is of no use any more; what is waited for ends at once. `broken` where no page can have done it."""
+        """Mark the page as unusable, and end all waits at once. `broken` means that no page can be the cause."""
         if not self.dead:
             self.dead, self._broken = reason, broken
             if not self._over.done():
                 self._over.set_result(None)
 
     def begin(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Do something beside; nobody waits for it."""
+        """Start work in the background. Its errors are ignored."""
 
         async def quietly() -> None:
             with suppress(Exception):  # The page may be gone meanwhile.
@@ -158,7 +163,7 @@ class Tab:
     # Asking it.
 
     async def run(self, work: Awaitable[T]) -> T:
-        """Do the work of an action; what the page or the browser did to it is told."""
+        """Do the work of an action; raise what the page or the browser did to it."""
         self._dialogs = 0
         task = asyncio.ensure_future(work)
         try:
@@ -169,7 +174,7 @@ class Tab:
         except (ToolError, Broken):
             raise
         except Exception as error:
-            if "has been closed" in str(error):  # The news of an end may be behind its consequence.
+            if "has been closed" in str(error):  # The event of the end may arrive after its consequence.
                 with suppress(TimeoutError):
                     await asyncio.wait_for(asyncio.shield(self._over), 2 * CLOSED_SECONDS)
             self.refuse(error)
@@ -177,10 +182,10 @@ class Tab:
             if not task.done():
                 task.cancel()
             elif not task.cancelled():
-                task.exception()  # It is heard, if not told.
+                task.exception()  # Retrieve the exception, so that asyncio does not log it.
 
     def refuse(self, error: Exception | None = None) -> NoReturn:
-        """Tell why nothing came of an action."""
+        """Raise the reason why an action failed."""
         if self._broken:
             raise Broken(self.dead)
         if self.dead:
@@ -188,68 +193,79 @@ class Tab:
         raise ToolError(f"the page cannot be used: {str(error).splitlines()[0][:300]}")
 
     async def evaluate(self, expression: str, page_world: bool = False) -> Any:
-        """What an expression gives, as plain data: in our world, or in that of the page's scripts."""
+        """Evaluate an expression, in our world or in that of the page's scripts; return plain data."""
         for _ in range(MAX_HOPS):
-            wanted: dict[str, Any] = {"expression": expression, "awaitPromise": True, "returnByValue": True}
+            parameters: dict[str, Any] = {"expression": expression, "awaitPromise": True, "returnByValue": True}
             try:
                 if not page_world:
                     if self._world is None:
-                        made = await self.send("Page.createIsolatedWorld", {"frameId": self._frame, "worldName": WORLD})
-                        self._world = made["executionContextId"]
-                    wanted["contextId"] = self._world
-                reply = await self.send("Runtime.evaluate", wanted)
+                        data = await self.send("Page.createIsolatedWorld", {"frameId": self._frame, "worldName": WORLD})
+                        self._world = data["executionContextId"]
+                    parameters["contextId"] = self._world
+                reply = await self.send("Runtime.evaluate", parameters)
             except Exception as error:
                 if self.dead or not any(sign in str(error) for sign in GONE):
                     raise
                 self._world = None
                 continue
             if "exceptionDetails" in reply:
-                found = reply["exceptionDetails"]
-                said = found.get("exception", {}).get("description") or found.get("text", "")
-                raise ToolError(f"the page cannot be read: {escaped(' '.join(said[:200].split()))}")
+                details = reply["exceptionDetails"]
+                message = details.get("exception", {}).get("description") or details.get("text", "")
+                raise ToolError(f"the page cannot be read: {escaped(' '.join(message[:200].split()))}")
             return reply["result"].get("value")
         raise ToolError("the page keeps leaving for another one")
 
     async def act(self, name: str, *given: Any) -> dict[str, Any]:
-        """An action of acting.js; a ToolError where it cannot be done."""
+        """Run an action of acting.js; raise a ToolError if it fails."""
         words = json.dumps([name, *given])
         done: dict[str, Any] = await self.evaluate(f"palaestra.act(...{words})") or {}
         if "error" in done:
             raise ToolError(escaped(str(done["error"])))
         return done
 
-    async def click(self, x: float, y: float) -> None:
-        """The mouse goes there and clicks."""
-        mouse = {"x": x, "y": y, "button": "left", "clickCount": 1}
-        steps = ("mouseMoved", {**mouse, "button": "none"}), ("mousePressed", mouse), ("mouseReleased", mouse)
-        # Sent together: Chromium takes them in their order.
-        await asyncio.gather(*(self.send("Input.dispatchMouseEvent", {"type": kind, **at}) for kind, at in steps))
+    async def click(self, number: int) -> None:
+        """Move the mouse to an element, follow where that moves it to, and click."""
+        at = await self.act("aim", number, None)
+        for _ in range(MAX_AIMS):
+            if not at or at["settled"]:
+                break
+            await self._mouse("mouseMoved", at)
+            at = await self.act("aim", number, at)
+        if at:  # Otherwise the page got the click without a mouse. Chromium keeps the order of both events.
+            await asyncio.gather(*(self._mouse(kind, at, "left") for kind in ("mousePressed", "mouseReleased")))
 
-    async def write(self, text: str) -> None:
-        """Text where the focus is, and the last key of it, for pages that wait for one."""
-        key = {"key": text[-1]}
-        await asyncio.gather(
-            self.send("Input.insertText", {"text": text}),
-            self.send("Input.dispatchKeyEvent", {"type": "rawKeyDown", **key}),
-            self.send("Input.dispatchKeyEvent", {"type": "keyUp", **key}),
+    async def _mouse(self, kind: str, at: Mapping[str, float], button: str = "none") -> None:
+        await self.send(
+            "Input.dispatchMouseEvent", {"type": kind, "x": at["x"], "y": at["y"], "button": button, "clickCount": 1}
         )
 
+    async def write(self, text: str) -> None:
+        """Type a text at the focus. If it is longer than MAX_KEYS, all but the last key is inserted at once."""
+        inserted, typed = (text[:-1], text[-1]) if len(text) > MAX_KEYS else ("", text)
+        if inserted:
+            await self.send("Input.insertText", {"text": inserted})
+        for step in strokes(typed):
+            if isinstance(step, str):
+                await self.send("Input.insertText", {"text": step})
+            else:  # Sent in batches: events already sent arrive even after the action's timeout.
+                await asyncio.gather(*(self.send("Input.dispatchKeyEvent", event) for event in step))
+
     async def go(self, url: str) -> None:
-        """Go to an address; its page comes with `view`."""
+        """Go to an address; `view` waits for its page."""
         for _ in range(MAX_HOPS):
             self._started, self._came = set(), {}
             self._leave()
             reply = await self.send("Page.navigate", {"url": url})
-            failed, own = reply.get("errorText"), reply.get("loaderId")
-            if failed or own is None:  # Without a loader it stays within the document.
+            failed, loader = reply.get("errorText"), reply.get("loaderId")
+            if failed or loader is None:  # Without a loader it stays within the document.
                 self._stay()
             if failed and not reply.get("isDownload"):
                 raise ToolError(f"{url[:200]} could not be opened: {failed}")
-            if failed or own is None or not await self._robbed(own):
+            if failed or loader is None or not await self._robbed(loader):
                 return
 
     async def _robbed(self, own: str) -> bool:
-        """Whether the page before led on just when it was left: what it started comes after the document asked for."""
+        """Return whether the page before opened another document just when it was left, after the requested one."""
         with suppress(TimeoutError):
             async with asyncio.timeout(LOAD_SECONDS):
                 while own not in self._came:
@@ -258,7 +274,7 @@ class Tab:
         return bool(self._came.get(own, set()) - {own})
 
     async def back(self) -> None:
-        """The page before."""
+        """Go back to the previous page."""
         history = await self.send("Page.getNavigationHistory")
         before = history["currentIndex"] - 1
         if before < 0 or history["entries"][before]["url"] == "about:blank":
@@ -267,35 +283,35 @@ class Tab:
         await self.send("Page.navigateToHistoryEntry", {"entryId": history["entries"][before]["id"]})
 
     async def view(self, until: float, only_numbers: bool = False, patience: float = 0.0) -> dict[str, Any]:
-        """The page when it has come to rest, until that time of the loop; a change is waited for with `patience`."""
+        """Return the page when it is complete, or at the loop time `until`. Wait `patience` seconds for a change."""
         words = f"{json.dumps(only_numbers)}, {1000 * patience}"
         for _ in range(MAX_HOPS):
             await self._loaded(until)
-            seen: dict[str, Any] = await self.evaluate(f"palaestra.view({words})")
+            view_data: dict[str, Any] = await self.evaluate(f"palaestra.view({words})")
             if not self._leaving:
                 if self._unreachable:
                     raise ToolError(f"{escaped(self._unreachable[:200])} could not be reached; open another address")
-                return seen
+                return view_data
         raise ToolError("the page keeps leaving for another one")
 
     async def _loaded(self, until: float) -> None:
         loop = asyncio.get_running_loop()
         while self._leaving or self._loading:
-            left = (until if self._there is None else min(until, self._there + LOAD_SECONDS)) - loop.time()
-            if left <= 0 and self._leaving:
+            remaining_seconds = (until if self._there is None else min(until, self._there + LOAD_SECONDS)) - loop.time()
+            if remaining_seconds <= 0 and self._leaving:
                 self._stay()
-                with suppress(Exception):  # It is refused while one document takes another's place.
+                with suppress(Exception):  # Chromium refuses it while one document replaces another.
                     await self.send("Page.stopLoading")
                 raise ToolError("the address did not answer in time")
-            if left <= 0:
+            if remaining_seconds <= 0:
                 self.note("the page is still loading")
                 return
             self._changed.clear()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), left)
+                await asyncio.wait_for(self._changed.wait(), remaining_seconds)
 
     async def rescue(self, seconds: float) -> bool:
-        """After a deadline: whether the page answers, if need be once the script that keeps it is stopped."""
+        """After a timeout, return whether the page answers; if it does not, stop its script and try again."""
         for stop in (False, True):
             with suppress(Exception):
                 async with asyncio.timeout(seconds / 2):
@@ -306,7 +322,7 @@ class Tab:
         return False
 
     async def close(self) -> None:
-        """End the page, also one that hangs."""
+        """Close the page, even if it hangs."""
         try:
             await asyncio.wait_for(self.page.close(), CLOSE_SECONDS)
         except TimeoutError:

@@ -1,4 +1,4 @@
-"""Allow-lists: which hosts a browser may reach, and at which addresses. Nothing is allowed that is not listed.
+"""Allow-lists: hosts that a browser may reach, and their addresses. Hosts that are not listed are not allowed.
 
 An entry is one of
 
@@ -9,8 +9,11 @@ An entry is one of
     127.0.0.1:8000         this address, which need not be public: a service on this machine, also as localhost:8000
     wiki.local:8000=10.0.0.5    this name at this address, which need not be public; the name is never looked up
 
-A name that is listed without an address must have public addresses, all of them: otherwise whoever answers for the name
-could lead a browser into the network of this machine. Left out: paths; a host is allowed as a whole.
+A host with a port is a service of the author: if it cannot be reached, the episode ends BROKEN. Any other host may be
+the agent's choice, so a failure to reach it is an observation.
+
+If a name is listed without an address, all its addresses must be public: otherwise the owner of the name
+could lead a browser into the network of this machine. Paths are not checked: a host is allowed as a whole.
 """
 
 from collections.abc import Iterable
@@ -33,24 +36,26 @@ PUBLIC = "public"
 PORTS = (80, 443)
 _FORMS = "expected example.org, *.example.org, example.org:8443, 'public', 127.0.0.1:8000 or name:8000=127.0.0.1"
 _LOCAL = (".localhost", ".local", ".localdomain", ".internal", ".intranet", ".lan", ".home.arpa", ".onion")
-"""Ends of names that mean something inside a network only."""
+"""Endings of names that exist only inside a network."""
 _LOOPBACK: tuple[Address, ...] = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
 
 
 @dataclass(frozen=True)
 class AllowList:
-    """What may be reached. Made by `allow_list`."""
+    """Hosts that may be reached. `allow_list` creates it."""
 
     entries: tuple[str, ...] = ()
-    """As they were written."""
+    """The entries as the user wrote them."""
     public: bool = False
     exact: dict[tuple[str, int], tuple[Address, ...]] = field(default_factory=dict)
-    """By host and port; with the addresses that it is pinned to, if any."""
+    """Addresses to which a host and port are pinned, if any."""
     below: frozenset[tuple[str, int]] = frozenset()
-    """Ends of names, with their dot, and a port."""
+    """Endings of names, with their dot, and a port."""
+    services: frozenset[tuple[str, int]] = frozenset()
+    """Hosts that were listed with a port: services of the author, which no agent can make unreachable."""
 
     def pinned(self, host: Address | str, port: int) -> tuple[Address, ...]:
-        """Addresses that need no look-up and no check; none where the name must be looked up. Or `Refused`."""
+        """Return addresses that need no look-up and no check, or none if the name needs one. Raise `Refused`."""
         where = (str(host), port)
         if where in self.exact:
             return self.exact[where]
@@ -58,10 +63,10 @@ class AllowList:
             parts = host.split(".")
             if any(("." + ".".join(parts[n:]), port) in self.below for n in range(1, len(parts))):
                 return ()
-            named = len(parts) > 1 and not f".{host}".endswith(_LOCAL)
+            is_allowed = len(parts) > 1 and not f".{host}".endswith(_LOCAL)
         else:
-            named = is_public(host)
-        if self.public and port in PORTS and named:
+            is_allowed = is_public(host)
+        if self.public and port in PORTS and is_allowed:
             return () if isinstance(host, str) else (host,)
         raise Refused(f"{shown(host, port)} may not be reached from here: {self._reason(port)}")
 
@@ -76,46 +81,52 @@ class AllowList:
     async def addresses(
         self, host: str, port: int, seconds: float, lookup: Lookup = system_lookup
     ) -> tuple[Address, ...]:
-        """Where a connection to this host may go; it must go to one of these addresses and look nothing up again.
+        """Return the addresses for a connection to this host. It must use one of them, without another look-up.
 
-        `Refused` where it may not be reached, OSError (of which TimeoutError is one) where the name is not found.
+        `Refused` if it may not be reached, OSError (also as TimeoutError) if the name is not found.
         """
-        found = host_of(host)
-        if pinned := self.pinned(found, port):
+        name = host_of(host)
+        if pinned := self.pinned(name, port):
             return pinned
         try:
-            addresses = await looked_up(str(found), lookup, seconds)
+            addresses = await looked_up(str(name), lookup, seconds)
         except TimeoutError:
-            raise TimeoutError(f"the name {found} was not found within {seconds:g} s") from None
+            raise TimeoutError(f"the name {name} was not found within {seconds:g} s") from None
         except OSError as error:
-            raise OSError(f"the name {found} was not found: {error.strerror or error}") from None
+            raise OSError(f"the name {name} was not found: {error.strerror or error}") from None
         for address in addresses:
             if not is_public(address):
-                raise Refused(f"{shown(found, port)} may not be reached from here: its address is not public")
+                raise Refused(f"{shown(name, port)} may not be reached from here: its address is not public")
         if not addresses:
-            raise OSError(f"the name {found} has no address")
+            raise OSError(f"the name {name} has no address")
         return tuple(addresses)
 
 
 def allow_list(allowed: "AllowList | str | Iterable[str]") -> AllowList:
-    """Read the entries: a list, or one text with commas. A UsageError says which is none."""
+    """Read the entries: a list, or one text with commas. A UsageError names an invalid entry."""
     if isinstance(allowed, AllowList):
         return allowed
     written = allowed.split(",") if isinstance(allowed, str) else list(allowed)
     entries = tuple(entry.strip() for entry in written if entry.strip())
     exact: dict[tuple[str, int], tuple[Address, ...]] = {}
     below: set[tuple[str, int]] = set()
+    services: set[tuple[str, int]] = set()
     for entry in entries:
         if entry == PUBLIC:
             continue
         try:
-            _read(entry, exact, below)
+            _read(entry, exact, below, services)
         except (Refused, ValueError) as error:
             raise UsageError(f"{entry[:SHOWN]!r} is no entry of an allow-list ({error}); {_FORMS}") from None
-    return AllowList(entries, PUBLIC in entries, exact, frozenset(below))
+    return AllowList(entries, PUBLIC in entries, exact, frozenset(below), frozenset(services))
 
 
-def _read(entry: str, exact: dict[tuple[str, int], tuple[Address, ...]], below: set[tuple[str, int]]) -> None:
+def _read(
+    entry: str,
+    exact: dict[tuple[str, int], tuple[Address, ...]],
+    below: set[tuple[str, int]],
+    services: set[tuple[str, int]],
+) -> None:
     name, pin, place = entry.partition("=")
     text, ports = split_port(name)
     if text.startswith("*."):
@@ -131,10 +142,12 @@ def _read(entry: str, exact: dict[tuple[str, int], tuple[Address, ...]], below: 
             raise ValueError("behind = stands an address, before it a name")
         addresses = (pinned,)
     exact.update({(str(host), port): addresses for port in ports})
+    if ports is not PORTS:
+        services.add((str(host), ports[0]))
 
 
 def split_port(text: str, default: tuple[int, ...] = PORTS) -> tuple[str, tuple[int, ...]]:
-    """Host and ports of `host`, `host:port` or `[address]:port`. Or a ValueError."""
+    """Return host and ports of `host`, `host:port` or `[address]:port`, or raise ValueError."""
     host, colon, port = text.rpartition(":")
     if not colon or port.endswith("]") or (":" in host and not host.endswith("]")):
         return text, default  # The last is a bare IPv6 address.
@@ -144,6 +157,6 @@ def split_port(text: str, default: tuple[int, ...] = PORTS) -> tuple[str, tuple[
 
 
 def shown(host: Address | str, port: int) -> str:
-    """How errors write it."""
+    """Return host and port as errors write them."""
     text = str(host)[:SHOWN]
     return f"[{text}]:{port}" if ":" in text else f"{text}:{port}"

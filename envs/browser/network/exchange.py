@@ -1,8 +1,8 @@
 """One connection of a browser to its proxy: a request with its answer, or a tunnel.
 
-h11 reads and writes every message anew, so no second reading of it can find another request in it. A connection carries
-one request and closes. Left out: what goes on in a tunnel, which is the browser's and the server's (the browser checks
-the certificate there); WebSockets without `CONNECT`, which Chromium does not use.
+h11 parses and rewrites every message, so that a second parser cannot find another request in it. A connection carries
+one request and closes. Not checked: the content of a tunnel between browser and server (the browser checks the
+certificate there). Not supported: WebSockets without `CONNECT`, which Chromium does not use.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from palaestra.envs.browser.network.addresses import Refused
 from palaestra.envs.browser.network.allow import split_port
+from palaestra.envs.browser.network.transport import too_small
 from palaestra.envs.browser.network.way import CHUNK, Answer, Cut, Way
 
 if TYPE_CHECKING:
@@ -20,11 +21,9 @@ if TYPE_CHECKING:
 
 _ABSOLUTE = re.compile(r"http://([^/?#]+)([/?].*)?", re.IGNORECASE | re.DOTALL)
 _HOP = {b"connection", b"keep-alive", b"te", b"trailer", b"upgrade", b"http2-settings", b"expect", b"host"}
-"""Headers of one connection, which are not passed on; nor is what begins with `proxy-`."""
+"""Headers of one connection, which are not passed on; neither are those that begin with `proxy-`."""
 _MAX_EARLY = 10
-"""Answers of status 1xx before the real one."""
-_SMALL, _SMALL_PARTS = 16, 1000
-"""A body of more parts than the second may not have parts of fewer bytes than the first: each costs our time."""
+"""Maximum number of answers of status 1xx before the real one."""
 
 
 class Exchange:
@@ -38,7 +37,7 @@ class Exchange:
         self._client = h11.Connection(h11.SERVER, max_incomplete_event_size=self.limits.head_bytes)
 
     async def run(self) -> None:
-        """Serve it."""
+        """Serve the connection."""
         import h11
 
         counts = self.way.counts
@@ -60,7 +59,7 @@ class Exchange:
             await self._say(400, f"this is not HTTP as it should be: {error}")
 
     async def _tunnel(self, request: "h11.Request") -> None:
-        """Pass bytes both ways, until both sides have ended or nothing moves."""
+        """Transfer bytes both ways, until both sides have ended or nothing moves."""
         import h11
 
         host, port = _place(request.target.decode("latin-1"), None)
@@ -94,7 +93,7 @@ class Exchange:
         writer.write_eof()
 
     async def _forward(self, request: "h11.Request") -> None:
-        """One request over plain http."""
+        """Pass on one request over plain http."""
         import h11
 
         match = _ABSOLUTE.fullmatch(request.target.decode("latin-1"))
@@ -122,7 +121,7 @@ class Exchange:
             writer.transport.abort()
 
     async def _answer(self, server: "h11.Connection", reader: asyncio.StreamReader) -> None:
-        """Pass an answer on as it comes."""
+        """Pass on an answer as it arrives."""
         import h11
 
         try:
@@ -136,20 +135,20 @@ class Exchange:
             raise Answer(504, f"the server gave no answer within {self.limits.idle_seconds:g} s") from None
         except h11.RemoteProtocolError as error:
             raise Answer(502, f"the server's answer is not HTTP as it should be: {error}") from None
-        most = self.limits.response_bytes
-        if any(name == b"content-length" and int(value) > most for name, value in response.headers):
-            raise Answer(502, f"the answer is larger than {most} bytes")
+        max_bytes = self.limits.response_bytes
+        if any(name == b"content-length" and int(value) > max_bytes for name, value in response.headers):
+            raise Answer(502, f"the answer is larger than {max_bytes} bytes")
         head = [*_end_to_end(response.headers), (b"Connection", b"close")]
         await self._tell(h11.Response(status_code=response.status_code, headers=head, reason=response.reason))
         try:
-            async for part in self._body(server, reader, most):
+            async for part in self._body(server, reader, max_bytes):
                 await self._tell(h11.Data(data=part))
-        except (Answer, h11.RemoteProtocolError):  # The head is out already: what the client has must look cut.
+        except (Answer, h11.RemoteProtocolError):  # The head is sent already: the client must see a cut.
             raise Cut from None
         await self._tell(h11.EndOfMessage())
 
     async def _say(self, status: int, reason: str) -> None:
-        """A page of the proxy's own, where the client still waits for one."""
+        """Send a page of the proxy itself, if the client still waits for one."""
         import h11
 
         if self._client.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
@@ -162,24 +161,24 @@ class Exchange:
         await self._tell(h11.EndOfMessage())
 
     async def _body(self, connection: "h11.Connection", reader: asyncio.StreamReader, most: int) -> Any:
-        """The parts of a body, bounded in size and in the time between them."""
+        """Yield the parts of a body, bounded in size and in the time between them."""
         import h11
 
         size = 0
         for count in itertools.count():
             async with asyncio.timeout(self.limits.idle_seconds):
                 event = await self._heard(connection, reader)
-                await asyncio.sleep(0)  # Data that is here already would hold up all other connections.
+                await asyncio.sleep(0)  # Data that has already arrived would block all other connections.
             if not isinstance(event, h11.Data):
                 return
             size += len(event.data)
             self.way.count_bytes(len(event.data))
-            if size > most or count > _SMALL_PARTS + size // _SMALL:
+            if size > most or too_small(count, size):
                 raise Answer(413, f"the body is larger than {most} bytes, or comes in too small parts")
             yield bytes(event.data)
 
     async def _heard(self, connection: "h11.Connection", reader: asyncio.StreamReader) -> Any:
-        """The next event of a side."""
+        """Return the next event of one side."""
         import h11
 
         while (event := connection.next_event()) is h11.NEED_DATA:
@@ -196,7 +195,7 @@ class Exchange:
 
 
 def _place(authority: str, default: int | None) -> tuple[str, int]:
-    """Host and port of an address's authority."""
+    """Return host and port of the authority of an address."""
     if "@" in authority:
         raise Refused("an address with a user's name or password before the host is not opened")
     try:
@@ -207,7 +206,7 @@ def _place(authority: str, default: int | None) -> tuple[str, int]:
 
 
 def _end_to_end(headers: Any) -> list[tuple[bytes, bytes]]:
-    """Headers without those of one connection, and without those that the sender names as such."""
-    named = {part.strip().lower() for name, value in headers if name == b"connection" for part in value.split(b",")}
-    own = _HOP | (named - {b"content-length", b"transfer-encoding"})
-    return [(name, value) for name, value in headers if name not in own and not name.startswith(b"proxy-")]
+    """Return headers without those of one connection, and without those that the sender lists as such."""
+    hops = {part.strip().lower() for name, value in headers if name == b"connection" for part in value.split(b",")}
+    dropped = _HOP | (hops - {b"content-length", b"transfer-encoding"})
+    return [(name, value) for name, value in headers if name not in dropped and not name.startswith(b"proxy-")]

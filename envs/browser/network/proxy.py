@@ -1,9 +1,9 @@
-"""A forward proxy that reaches only what its allow-list allows: the one way out of the real browser.
+"""A forward proxy that reaches only what its allow-list allows: the only network access of Chromium.
 
-An episode has a proxy of its own, on a port of 127.0.0.1: `CONNECT` for https and WebSockets, absolute addresses for
+Each episode has a separate proxy, on a port of 127.0.0.1: `CONNECT` for https and WebSockets, absolute addresses for
 plain http. Names are looked up here, and a connection goes to an address that was checked. Deadlines, sizes and numbers
-are bounded; what passes a bound is cut. Left out: who may connect to the port; any program of this machine can, and
-gets no further than the browser.
+are bounded; above a limit, a connection is cut. Not checked: who connects to the port; any program of this machine can,
+but it reaches no more than the browser.
 """
 
 import asyncio
@@ -13,11 +13,11 @@ from palaestra.envs.browser.network.way import CHUNK, Cut, Way
 from palaestra.errors import MissingExtra
 
 _LEAVE_SECONDS = 1.0
-"""In which a client takes the last words of a connection that is over."""
+"""Seconds for a client to read the last bytes of a connection that is over."""
 
 
 class FilteringProxy:
-    """One allow-list's way out. `start` and `close` on the event loop that it then runs on."""
+    """A proxy for one allow-list. Call `start` and `close` on the event loop that it runs on."""
 
     def __init__(self, way: Way) -> None:
         self.way = way
@@ -25,16 +25,16 @@ class FilteringProxy:
         self._open: set[asyncio.Task[None]] = set()
 
     async def start(self) -> str:
-        """Listen; the proxy's address."""
+        """Listen, and return the proxy's address."""
         try:
-            import h11  # noqa: F401  Its absence should be told before the first request.
+            import h11  # noqa: F401  A missing package is reported before the first request.
         except ImportError as error:
             raise MissingExtra("h11", "chromium", "the proxy of the real browser") from error
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, backlog=256)
         return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     async def close(self) -> None:
-        """Cut every connection, and listen no more. May come twice."""
+        """Cut every connection, and stop listening. It may be called twice."""
         if self._server is not None:
             self._server.close()
         for task in list(self._open):
@@ -55,7 +55,7 @@ class FilteringProxy:
             async with asyncio.timeout(_LEAVE_SECONDS):
                 await writer.drain()
                 writer.write_eof()
-                while await reader.read(CHUNK):  # Closed with unread bytes, it would take the answer back.
+                while await reader.read(CHUNK):  # Closing with unread bytes would lose the answer.
                     pass
         except (TimeoutError, OSError, Cut, asyncio.CancelledError):
             pass

@@ -1,9 +1,9 @@
-"""A transport for httpx that connects to checked addresses alone: the network of the text browser.
+"""A transport for httpx that connects only to checked addresses: the network of the text browser.
 
 http and https only; the host of each new connection is resolved, checked and connected to in one go, so that no second
-look-up can answer otherwise. The name stays in the Host header, in TLS and in the check of the certificate. A client
-that uses it follows redirects itself, one request each, so each is checked. Left out: sizes and types of bodies and
-cookies, which are the browser's.
+look-up can answer differently. The name stays in the Host header, in TLS and in the check of the certificate. A client
+that uses it follows redirects itself, one request each, so each is checked. Not here: sizes and types of bodies and
+cookies, which the browser checks.
 """
 
 import asyncio
@@ -13,9 +13,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from palaestra.envs.browser.network.addresses import Lookup, Refused, system_lookup
-from palaestra.envs.browser.network.allow import AllowList
-from palaestra.errors import MissingExtra
+from palaestra.envs.browser.network.addresses import Lookup, Refused, Unreached, system_lookup
+from palaestra.envs.browser.network.allow import AllowList, shown
+from palaestra.errors import MissingExtra, ToolError
 
 if TYPE_CHECKING:
     import httpcore
@@ -23,13 +23,22 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 CONNECT_SECONDS = 10.0
-"""For looking up and connecting, where a request says nothing of it."""
+"""Maximum seconds for looking up and connecting."""
+CONNECT_SHARE = 0.8
+"""Share of a request's timeout for looking up and connecting, so that the connection fails before the request."""
+_MAX_REASON = 200
 FIRST_SECONDS = 2.0
-"""For one address, where there is another one to try."""
+"""Seconds for one address if there is another one to try."""
 MAX_CONNECTIONS = 256
 MAX_IDLE = 32
-"""Connections that are kept for the next request."""
+"""Maximum number of idle connections that are kept for the next request."""
 IDLE_SECONDS = 15.0
+_SMALL, _SMALL_PARTS = 16, 1000
+
+
+def too_small(parts: int, size: int) -> bool:
+    """Return True for a body of more than `_SMALL_PARTS` parts of `_SMALL` bytes on average: each part costs time."""
+    return parts > _SMALL_PARTS + size // _SMALL
 
 
 async def first_connected(
@@ -40,23 +49,36 @@ async def first_connected(
     lookup: Lookup,
     connect: Callable[[str, float], Awaitable[T]],
 ) -> T:
-    """Connect to the first checked address of a host that answers. `Refused`, or what the last `connect` raised."""
-    begun = time.monotonic()
-    addresses = await allow.addresses(host, port, seconds, lookup)
-    for left, address in zip(range(len(addresses), 0, -1), addresses, strict=True):
-        share = seconds - (time.monotonic() - begun)
-        if left > 1:  # A dead address leaves time for the others.
-            share = min(share / left, FIRST_SECONDS)
-        try:
-            return await connect(str(address), max(share, 0.001))
-        except Exception:
-            if left == 1:
-                raise
-    raise OSError("no address")
+    """Connect to the first checked address of a host that answers. Raise `Refused` or `Unreached` if there is none.
+
+    Raise a ToolError if less than FIRST_SECONDS were given and they ran out.
+    """
+    start = time.monotonic()
+    try:
+        addresses = await allow.addresses(host, port, seconds, lookup)
+        for left, address in zip(range(len(addresses), 0, -1), addresses, strict=True):
+            share = seconds - (time.monotonic() - start)
+            if left > 1:  # A dead address must leave time for the others.
+                share = min(share / left, FIRST_SECONDS)
+            try:
+                return await connect(str(address), max(share, 0.001))
+            except Exception:
+                if left == 1:
+                    raise
+        raise OSError("no address")
+    except Refused:
+        raise
+    except Exception as error:
+        reason = str(error)[:_MAX_REASON] or f"no answer within {seconds:g} s"
+        message = f"{shown(host, port)} was not reached: {reason}"
+        if seconds < FIRST_SECONDS and time.monotonic() - start >= seconds:
+            raise ToolError(message) from error  # The last moments of the agent's budget prove nothing about a service.
+        place = (host.lower(), port)
+        raise Unreached(message, place, place in allow.services) from error
 
 
 class CheckedNetwork:
-    """What a connection of httpcore is opened by (its `AsyncNetworkBackend`): to checked addresses only."""
+    """The network backend of a httpcore connection (`AsyncNetworkBackend`), for checked addresses only."""
 
     def __init__(self, allow: AllowList, lookup: Lookup) -> None:
         import httpcore
@@ -66,35 +88,29 @@ class CheckedNetwork:
 
     async def connect_tcp(self, host: str, port: int, timeout: float | None = None, *more: Any, **options: Any) -> Any:
         """Look up, check and connect."""
-        import httpcore
 
         async def connect(address: str, seconds: float) -> Any:
             return await self._plain.connect_tcp(address, port, seconds, *more, **options)
 
-        seconds = CONNECT_SECONDS if timeout is None else timeout
-        try:
-            self.opened = await first_connected(self._allow, host, port, seconds, self._lookup, connect)
-        except TimeoutError as error:
-            raise httpcore.ConnectTimeout(str(error)) from None
-        except OSError as error:
-            raise httpcore.ConnectError(str(error)) from None
+        seconds = CONNECT_SECONDS if timeout is None else min(CONNECT_SECONDS, CONNECT_SHARE * timeout)
+        self.opened = await first_connected(self._allow, host, port, seconds, self._lookup, connect)
         return self.opened
 
 
 class Connections:
     """Connections under one allow-list: never used under another one, kept for a while, bounded in number.
 
-    httpcore's own pool is not used: it loses a connection for ever when its request is given up in a bad moment.
+    httpcore's own pool is not used: it loses a connection for ever if its request is cancelled at the wrong moment.
     """
 
     def __init__(self, allow: AllowList, lookup: Lookup, tls: ssl.SSLContext) -> None:
         self._allow, self._lookup, self._tls = allow, lookup, tls
         self._free = asyncio.Semaphore(MAX_CONNECTIONS)
         self._idle: list[tuple[Any, Any, CheckedNetwork]] = []
-        """Origin, connection, and what it was opened by."""
+        """Origin, connection, and its network backend."""
 
     async def answer(self, request: "httpcore.Request") -> tuple["httpcore.Response", Callable[[], Awaitable[None]]]:
-        """What comes to a request, and what to call, once, when its body is read or given up."""
+        """Return the response to a request, and a function to call once, when its body is read or not needed."""
         import httpcore
 
         try:
@@ -108,7 +124,7 @@ class Connections:
             self._free.release()
             raise
         try:
-            found = await connection.handle_async_request(request)
+            response = await connection.handle_async_request(request)
         except BaseException:
             self._free.release()
             await self._close(connection, network)
@@ -117,7 +133,7 @@ class Connections:
         async def leave() -> None:
             self._free.release()
             try:
-                await found.aclose()
+                await response.aclose()
             finally:
                 if connection.is_idle():
                     self._idle.append((origin, connection, network))
@@ -126,39 +142,39 @@ class Connections:
             if len(self._idle) > MAX_IDLE:
                 await self._close(*self._idle.pop(0)[1:])
 
-        return found, leave
+        return response, leave
 
     async def aclose(self) -> None:
-        """Close those that are kept."""
+        """Close the idle connections."""
         while self._idle:
             await self._close(*self._idle.pop()[1:])
 
     async def _taken(self, origin: "httpcore.Origin") -> tuple[Any, Any, CheckedNetwork]:
-        """One that is kept, or a new one."""
+        """Return an idle connection to this origin, or a new one."""
         import httpcore
 
         for place in reversed(range(len(self._idle))):
             if self._idle[place][0] == origin:
-                kept = self._idle.pop(place)
-                if kept[1].is_available() and not kept[1].has_expired():
-                    return kept
-                await self._close(*kept[1:])
+                entry = self._idle.pop(place)
+                if entry[1].is_available() and not entry[1].has_expired():
+                    return entry
+                await self._close(*entry[1:])
                 break
         network: Any = CheckedNetwork(self._allow, self._lookup)
-        made = httpcore.AsyncHTTPConnection(origin, self._tls, keepalive_expiry=IDLE_SECONDS, network_backend=network)
-        return origin, made, network
+        new = httpcore.AsyncHTTPConnection(origin, self._tls, keepalive_expiry=IDLE_SECONDS, network_backend=network)
+        return origin, new, network
 
     async def _close(self, connection: Any, network: CheckedNetwork) -> None:
-        """In whatever state it was given up."""
-        for one in (connection, network.opened):
+        """Close a connection and its stream, in any state."""
+        for resource in (connection, network.opened):
             with suppress(Exception):
-                if one is not None:
-                    await one.aclose()
+                if resource is not None:
+                    await resource.aclose()
 
 
 @contextmanager
 def as_httpx() -> Iterator[None]:
-    """The errors of httpcore as those of httpx, which are named alike."""
+    """Convert errors of httpcore to those of httpx, which have the same names."""
     import httpcore
     import httpx
 
@@ -171,7 +187,10 @@ def as_httpx() -> Iterator[None]:
 def checked_transport(
     allow: AllowList, *, lookup: Lookup = system_lookup, tls: ssl.SSLContext | None = None
 ) -> "httpx.AsyncBaseTransport":
-    """The transport. What may not be reached raises `Refused`; all else fails as httpx fails. Close it on its loop."""
+    """Return the transport. It raises `Refused` or `Unreached` if it cannot connect; other errors are those of httpx.
+
+    Close it on its loop.
+    """
     try:
         import httpcore
         import httpx
@@ -179,16 +198,21 @@ def checked_transport(
         raise MissingExtra("httpx", "browser", "the text browser") from error
 
     class Body(httpx.AsyncByteStream):
-        """What arrives, with httpx's errors."""
+        """The body of a response, with httpx's errors."""
 
         def __init__(self, stream: Any, leave: Callable[[], Awaitable[None]]) -> None:
             self._stream, self._leave = stream, leave
             self._left = False
 
         async def __aiter__(self) -> AsyncIterator[bytes]:
+            parts = size = 0
             with as_httpx():
                 async for part in self._stream:
+                    parts, size = parts + 1, size + len(part)
+                    if too_small(parts, size):
+                        raise httpcore.RemoteProtocolError("its body comes in too small parts")
                     yield part
+                    await asyncio.sleep(0)  # Data that has already arrived would block all other work.
 
         async def aclose(self) -> None:
             left, self._left = self._left, True
@@ -202,24 +226,24 @@ def checked_transport(
         connections = Connections(allow, lookup, tls or httpx.create_ssl_context(trust_env=False))
 
         async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-            """One request, to where it says and nowhere else."""
+            """Send one request, to its own host only."""
             if request.url.scheme not in ("http", "https"):
                 raise Refused(f"addresses begin with http:// or https://, not with {request.url.scheme[:20]}:")
             if request.url.userinfo:
                 raise Refused("an address with a user's name or password before the host is not opened")
             url = request.url
             headers = [(name, value) for name, value in request.headers.raw if name.lower() != b"host"]
-            asked = httpcore.Request(
+            core_request = httpcore.Request(
                 request.method,
                 httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
                 headers=[(b"Host", url.netloc), *headers],
                 content=request.stream,
-                extensions={"timeout": request.extensions.get("timeout", {})},  # No name for TLS of its own.
+                extensions={"timeout": request.extensions.get("timeout", {})},  # No other name for TLS.
             )
             with as_httpx():
-                found, leave = await self.connections.answer(asked)
+                reply, leave = await self.connections.answer(core_request)
             return httpx.Response(
-                found.status, headers=found.headers, stream=Body(found.stream, leave), extensions=found.extensions
+                reply.status, headers=reply.headers, stream=Body(reply.stream, leave), extensions=reply.extensions
             )
 
         async def aclose(self) -> None:

@@ -1,7 +1,7 @@
-"""What is cut off a page before it is parsed: what would take a parser quadratic time, or endless memory.
+"""Limits of a page before it is parsed, because some pages take a parser quadratic time, or endless memory.
 
-A browser's parser looks through all open elements at many tags, and through all attributes of a tag at each. So a page
-of 500 KB with 100,000 nested tags takes half a minute, and one tag with 100,000 attributes as long.
+At many tags, a parser searches all open elements, and at each attribute all others of its tag. So a page
+of 500 KB with 100,000 nested tags takes half a minute, and so does one tag with 100,000 attributes.
 """
 
 import re
@@ -11,7 +11,7 @@ MAX_TAGS = 40_000
 MAX_DEPTH = 1_000
 MAX_ATTRIBUTES = 200
 SMALL = 65_536
-"""Characters of a page that is parsed within half a second, whatever is in it."""
+"""Number of characters that are parsed within half a second, for any content."""
 _TAG = re.compile(
     r"<(/?)([a-zA-Z][^\s/>]*+)(?:[\s/]++(?:[^\s/>][^\s/>=]*+(?:\s*+=\s*+(?:\"[^\"]*+\"|'[^']*+'|[^\s>\"'][^\s>]*+)?+)?+)?+)"
     rf"{{0,{MAX_ATTRIBUTES}}}+(>?)"
@@ -21,13 +21,13 @@ _SCRIPT_END = {name: re.compile(rf"</{name}[^>]{{0,200}}>?", re.IGNORECASE) for 
 _LONE = "area base br col embed hr img input link meta param source track wbr"
 _UNCLOSED = "p li dt dd option optgroup tr td th thead tbody tfoot colgroup html head body"
 VOID = frozenset(_LONE.split())
-"""Tags without an end tag."""
+"""Names of tags without an end tag."""
 _NOT_NESTED = VOID | frozenset(_UNCLOSED.split())
-"""And those whose end tag may be left out."""
+"""Names of tags without an end tag, or whose end tag may be left out."""
 
 
 def bounded(text: str) -> tuple[str, str]:
-    """As much of a page as is read, and a note where that is not all."""
+    """Return the part of a page that is read, and a note if that is not all."""
     if len(text) <= SMALL:
         return text, ""
     text = _without_scripts(text)
@@ -38,7 +38,7 @@ def bounded(text: str) -> tuple[str, str]:
 
 
 def _without_scripts(text: str) -> str:
-    """Without scripts and styles, in which a `<` begins no tag. What looks like one and is none is lost as well."""
+    """Return the page without scripts and styles, in which `<` begins no tag, and without text that looks like one."""
     parts, at = [], 0
     for begin in _SCRIPT.finditer(text):
         if begin.start() < at:
@@ -53,7 +53,7 @@ def _without_scripts(text: str) -> str:
 
 
 def _safe_end(text: str, end: int) -> int:
-    """Where to stop."""
+    """Return the position before `end` at which the page must be cut."""
     open_tags: dict[str, int] = {}
     depth = 0
     for count, tag in enumerate(_TAG.finditer(text, 0, end)):

@@ -1,8 +1,8 @@
 """The text browser: pages without JavaScript, thousands of sessions in one process.
 
-Without `allow` it reaches the sites of its sessions alone, and never waits. A session's state is small and plain: where
-it is, what it has typed, its cookies, the addresses before; so it can be branched. Left out: files to send, and
-whatever needs scripts, styles or pixels.
+Without `allow` it reaches only the sites of its sessions, and never waits. A session's state is small and plain:
+address, typed values, cookies, history; so it can be branched. Not supported: files to send, and
+everything that needs scripts, styles or pixels.
 """
 
 import asyncio
@@ -29,10 +29,10 @@ NOTHING = "nothing happens: without scripts it does nothing"
 
 
 class TextBrowser:
-    """Opens sessions. One a process."""
+    """Opens sessions. Each process has one."""
 
     def __init__(self, allow: str | Iterable[str] = (), max_bytes: int = 4_000_000) -> None:
-        """`allow`: hosts to be reached over the network (`envs.browser.network`); `max_bytes` of a page are read."""
+        """`allow`: hosts that it may reach (`envs.browser.network`). `max_bytes`: maximum to read of a page."""
         if not isinstance(max_bytes, int) or isinstance(max_bytes, bool) or max_bytes < 1:
             raise UsageError(f"max_bytes is {max_bytes!r}; expected a whole number above 0")
         html_parser()
@@ -42,33 +42,33 @@ class TextBrowser:
         self.waits = self.client.waits
 
     def session(self, sites: Mapping[str, Site]) -> "TextSession":
-        """A new tab."""
+        """Return a new tab."""
         return TextSession(self.client, sites)
 
     def restore(self, state: Any) -> "TextSession":
-        """A tab that goes on from a snapshot."""
+        """Return a tab that continues from a snapshot."""
         session = TextSession(self.client, {})
         session.state = state
         return session
 
     def close(self) -> None:
-        """Close its connections."""
+        """Close the connections of the browser."""
         for loop, transport in list(self._transports.items()):
-            if loop.is_running():  # On another thread, as all but tests have it.
+            if loop.is_running():  # It runs on another thread, except in tests.
                 asyncio.run_coroutine_threadsafe(transport.aclose(), loop)
         self._transports.clear()
 
     def _transport(self) -> Any:
-        """That of the running loop: a connection belongs to the loop that opened it."""
+        """Return the transport of the running loop, because a connection belongs to the loop that opened it."""
         loop = asyncio.get_running_loop()
-        found = self._transports.get(loop)
-        if found is None:
-            found = self._transports[loop] = checked_transport(self._allow)
-        return found
+        transport = self._transports.get(loop)
+        if transport is None:
+            transport = self._transports[loop] = checked_transport(self._allow)
+        return transport
 
 
 class State:
-    """All that a session has done. Copied deeply with the episode."""
+    """State of a session. It is deep-copied with the episode."""
 
     def __init__(self, sites: Mapping[str, Site]) -> None:
         self.sites = sites
@@ -77,10 +77,10 @@ class State:
         self.document: Document | None = None
         self.method, self.body = "GET", b""
         self.values: dict[int, Value] = {}
-        """What controls hold by their place, where that is not what the page says."""
+        """Changed values of controls, by their index in the document's elements."""
         self.focus = -1
         self.history: list[tuple[str, Document | None]] = []
-        """Addresses before this one; with its document where it was the answer to a form, which is not sent again."""
+        """Previous addresses. The answer to a POST keeps its document, because the form is not sent again."""
 
 
 class TextSession:
@@ -112,43 +112,43 @@ class TextSession:
             raise ToolError(f"[{number}] is a {element.shown_kind}; text is typed into a field")
         if "readonly" in element.attributes:
             raise ToolError(f"[{number}] can only be read")
-        most = element.attributes.get("maxlength", "")
-        limit = min(int(most[:6]), MAX_TYPED) if most.isascii() and most.isdigit() else MAX_TYPED
+        max_length = element.attributes.get("maxlength", "")
+        limit = min(int(max_length[:6]), MAX_TYPED) if max_length.isascii() and max_length.isdigit() else MAX_TYPED
         if element.tag == "input":
             text = text.replace("\r", "").replace("\n", "")
         self.state.focus = place
         return self._hold({place: text[:limit]})
 
     async def select(self, number: int, option: str, seconds: float = 30.0) -> Page:
-        """Choose an option by its text; of several that may be chosen, one more or one less."""
+        """Choose an option by its text; in a list of several choices, toggle it."""
         place, element = self._element(number)
         if element.kind != "select" or not isinstance(element.value, tuple):
             raise ToolError(f"[{number}] is a {element.shown_kind}; options are those of a select")
-        wanted = " ".join(option.split()).casefold()
+        option_text = " ".join(option.split()).casefold()
         names = [text.casefold() for text, _, _ in element.options]
-        found = next((n for n, name in enumerate(names) if name == wanted), None)
-        if found is None:
-            found = next((n for n, (_, value, _) in enumerate(element.options) if value == option), None)
-        if found is None:
-            close = get_close_matches(wanted, names, n=3)
-            shown = [text for text, _, _ in element.options if text.casefold() in close or not close][:5]
-            raise ToolError(f"[{number}] has no option {option[:80]!r}; it has {', '.join(map(escaped, shown))}")
-        if element.options[found][2]:
+        index = next((n for n, name in enumerate(names) if name == option_text), None)
+        if index is None:
+            index = next((n for n, (_, value, _) in enumerate(element.options) if value == option), None)
+        if index is None:
+            close = get_close_matches(option_text, names, n=3)
+            suggestions = [text for text, _, _ in element.options if text.casefold() in close or not close][:5]
+            raise ToolError(f"[{number}] has no option {option[:80]!r}; it has {', '.join(map(escaped, suggestions))}")
+        if element.options[index][2]:
             raise ToolError(f"that option of [{number}] is disabled")
         several = "multiple" in element.attributes
         self.state.focus = place
-        return self._hold({place: tuple(sorted({found} ^ set(element.value))) if several else (found,)})
+        return self._hold({place: tuple(sorted({index} ^ set(element.value))) if several else (index,)})
 
     async def press(self, key: str, seconds: float = 30.0) -> Page:
-        """Enter and Space, on what has the focus."""
+        """Press Enter or Space on the element with the focus."""
         document = self._document()
         if key not in ("Enter", "Space", " "):
             raise ToolError(f"the key {key[:20]!r} does nothing here; Enter and Space do")
         if not 0 <= self.state.focus < len(document.elements):
             raise ToolError("nothing has the focus; click on something or type into a field first")
         element = document.elements[self.state.focus]
-        pressed = element.kind in ("link", *BUTTONS) or (key != "Enter" and element.kind in CHECKABLE)
-        if pressed:
+        is_pressed = element.kind in ("link", *BUTTONS) or (key != "Enter" and element.kind in CHECKABLE)
+        if is_pressed:
             return await self.click(element.number, seconds)
         if isinstance(element.value, str) and (key != "Enter" or element.tag == "textarea"):
             return self._hold({self.state.focus: element.value + ("\n" if key == "Enter" else " ")})
@@ -165,7 +165,7 @@ class TextSession:
         return await self._send(form, button, seconds)
 
     async def back(self, seconds: float = 30.0) -> Page:
-        """The page before: asked for again, unless it was the answer to a form."""
+        """Go back to the previous page. It is requested again, unless it was the answer to a form."""
         state = self.state
         if not state.history:
             raise ToolError("there is no page before this one")
@@ -179,19 +179,19 @@ class TextSession:
         return page
 
     async def scroll(self, down: bool = True, seconds: float = 30.0) -> Page:
-        """All of a page is there from the beginning."""
+        """Return the page, all of which is always shown."""
         return self._page()
 
     async def look(self, seconds: float = 30.0) -> Page:
-        """The page as it is."""
+        """Return the page as it is now."""
         return self._page()
 
     def snapshot(self) -> State:
-        """The state itself: who takes it copies it."""
+        """Return the state itself; the caller must copy it."""
         return self.state
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing, because a session holds no resources."""
 
     # What actions share.
 
@@ -201,7 +201,7 @@ class TextSession:
         return self.state.document
 
     def _element(self, number: int) -> tuple[int, Element]:
-        """An element and its place, by its number."""
+        """Return the index of an element and the element, by its number."""
         document = self._document()
         if not 1 <= number <= len(document.numbered):
             there = f"its numbers are 1 to {len(document.numbered)}" if document.numbered else "it has no numbers"
@@ -213,7 +213,7 @@ class TextSession:
         return place, element
 
     def _absolute(self, url: str) -> str:
-        """An address as written by an agent: full, of a host without its scheme, or relative to the page."""
+        """Return the address that an agent wrote: full, with a host but no scheme, or relative to the page."""
         url, state = url.strip(), self.state
         if "://" in url[:12]:
             return url
@@ -227,7 +227,7 @@ class TextSession:
         return f"https://{url}"
 
     def _joined(self, url: str) -> str:
-        """An address on the page."""
+        """Return the full address of a link on the page."""
         base = self._document().base
         try:
             return urljoin(urljoin(self.state.url, base) if base else self.state.url, url.strip())
@@ -237,15 +237,15 @@ class TextSession:
     async def _follow(self, href: str, seconds: float) -> Page:
         url = self._joined(href)
         if "#" in href and urldefrag(url)[0] == urldefrag(self.state.url)[0]:
-            self.state.url = url  # A place on this page.
+            self.state.url = url  # An anchor on this page.
             return self._page()
         return await self._go(url, "GET", b"", seconds)
 
     async def _press_button(self, element: Element, seconds: float) -> Page:
         form = forms.form_of(self._document(), element)
         if element.kind == "reset" and form >= 0:
-            mine = {id(one) for one in forms.members(self._document(), form)}
-            places = [n for n, one in enumerate(self._document().elements) if id(one) in mine]
+            member_ids = {id(control) for control in forms.members(self._document(), form)}
+            places = [n for n, control in enumerate(self._document().elements) if id(control) in member_ids]
             self.state.values = {n: value for n, value in self.state.values.items() if n not in places}
             return self._hold({})
         if element.kind not in ("submit", "image") or form < 0:
@@ -265,20 +265,20 @@ class TextSession:
         return await self._go(url, method, body, seconds)
 
     def _tick(self, place: int, element: Element) -> None:
-        """Check or uncheck; a radio unchecks those of its name."""
+        """Check or uncheck a box; a radio button unchecks the others of its name."""
         document, name = self._document(), element.attributes.get("name")
         changed: dict[int, Value] = {place: not element.value}
         if element.kind == "radio":
             form = forms.form_of(document, element)
             for at, other in enumerate(document.elements):
-                mine = other.kind == "radio" and name and other.attributes.get("name") == name
-                if mine and forms.form_of(document, other) == form:
+                same_group = other.kind == "radio" and name and other.attributes.get("name") == name
+                if same_group and forms.form_of(document, other) == form:
                     changed[at] = False
             changed[place] = True
         self._hold(changed)
 
     def _hold(self, changed: Mapping[int, Value]) -> Page:
-        """Let controls hold something else."""
+        """Set the values of some controls, and return the page."""
         self.state.values |= changed
         self.state.document = self._document().holding(self.state.values)
         return self._page()
@@ -291,8 +291,8 @@ class TextSession:
                 self.client.waits,
                 load(self.client, state.sites, state.jar, url, method, body, seconds),
             )
-        except Download as refused:
-            return self._page(str(refused))
+        except Download as download:
+            return self._page(str(download))
         if remember and state.document is not None:
             state.history.append((state.url, state.document if state.method == "POST" else None))
             del state.history[:-MAX_HISTORY]

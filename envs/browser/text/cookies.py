@@ -1,6 +1,6 @@
-"""Cookies of one session: kept by host and path, sent where they belong, never beyond.
+"""Cookies of one session: kept by host and path, and sent only where they belong.
 
-Left out: the list of public suffixes (a cookie may not be for a name without a dot, but may be for `co.uk`), SameSite.
+Unsupported: the list of public suffixes (a name without a dot cannot have cookies, but `co.uk` can), SameSite.
 """
 
 import time
@@ -13,7 +13,7 @@ MAX_CHARS = 4096
 
 
 class Cookie(NamedTuple):
-    """What is sent back, and when."""
+    """A cookie's value, and the conditions for sending it."""
 
     value: str
     host_only: bool
@@ -26,41 +26,41 @@ class Jar:
 
     def __init__(self) -> None:
         self.kept: dict[tuple[str, str, str], Cookie] = {}
-        """By domain, path and name."""
+        """Cookies by domain, path and name."""
 
     def of(self, url: SplitResult) -> dict[str, str]:
-        """What is sent to this address, by name; of a name that is kept twice that of the longer path."""
+        """Return the cookies to send to this address, by name; of two with one name, the one with the longer path."""
         if not self.kept:
             return {}
         host, path, now = url.hostname or "", url.path or "/", time.time()
-        found = []
+        matches = []
         for (domain, under, name), cookie in self.kept.items():
             if cookie.expires is not None and cookie.expires <= now:
                 continue
             here = host == domain or (not cookie.host_only and host.endswith(f".{domain}"))
             if here and _below(path, under) and (not cookie.secure or url.scheme == "https"):
-                found.append((len(under), name, cookie.value))
-        return {name: value for _, name, value in sorted(found, key=lambda one: one[0])}
+                matches.append((len(under), name, cookie.value))
+        return {name: value for _, name, value in sorted(matches, key=lambda one: one[0])}
 
     def take(self, url: SplitResult, header: str) -> None:
-        """Keep what a Set-Cookie header says; nothing where it may not say that."""
-        first, *rest = header.split(";")
+        """Store the cookie of a Set-Cookie header, unless this address may not set it."""
+        first, *parts = header.split(";")
         name, equals, value = first.partition("=")
         name, value = name.strip(), value.strip()
         if not equals or not name or len(header) > MAX_CHARS:
             return
-        said = {key.strip().lower(): of.strip() for key, _, of in (part.partition("=") for part in rest)}
+        fields = {key.strip().lower(): of.strip() for key, _, of in (part.partition("=") for part in parts)}
         host = url.hostname or ""
-        domain = said.get("domain", "").lstrip(".").lower()
+        domain = fields.get("domain", "").lstrip(".").lower()
         if domain and domain != host and not (host.endswith(f".{domain}") and "." in domain and not _is_address(host)):
             return
-        path = said.get("path", "")
+        path = fields.get("path", "")
         path = path if path.startswith("/") else (url.path.rpartition("/")[0] or "/")
         key = (domain or host, path, name)
-        expires = _expires(said)
+        expires = _expires(fields)
         self.kept.pop(key, None)
         if expires is None or expires > time.time():
-            self.kept[key] = Cookie(value, not domain, "secure" in said, expires)
+            self.kept[key] = Cookie(value, not domain, "secure" in fields, expires)
             while len(self.kept) > MAX_COOKIES:
                 del self.kept[next(iter(self.kept))]
 

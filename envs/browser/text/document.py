@@ -1,6 +1,6 @@
-"""A page that was read: its text, its controls and its forms. It never changes, so sessions share it.
+"""A parsed page: its text, its controls and its forms. It never changes, so sessions share it.
 
-What is asked for again is not parsed again: pages of up to CACHED_CHARS are kept, a few of them. Left out: reading
+A page that is requested again is not parsed again: CACHED_PAGES pages of up to CACHED_CHARS are kept. Not here: reading
 (`reading`) and sending forms (`forms`).
 """
 
@@ -19,30 +19,30 @@ from palaestra.errors import MissingExtra
 CACHED_CHARS = 100_000
 CACHED_PAGES = 128
 _RAW = re.compile(r"<(script|style|iframe|noembed|noframes|xmp|plaintext)[ >].*?</\1>", re.DOTALL)
-"""Elements whose content is written out as it is, tags and all."""
+"""Elements whose content lexbor writes unescaped, including tags."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Document:
-    """A page."""
+    """A parsed page."""
 
     source: str
-    """As lexbor wrote it out."""
+    """HTML of the page as lexbor wrote it."""
     title: str
     lines: tuple[str, ...]
     elements: tuple[Element, ...] = ()
-    """All, in the order of the page."""
+    """All elements, in the order of the page."""
     numbered: tuple[int, ...] = ()
-    """Where in `elements` each number stands."""
+    """Index in `elements` of each numbered element."""
     forms: tuple[Mapping[str, str], ...] = ()
     """Attributes of each form."""
     base: str = ""
     refresh: tuple[float, str] | None = None
-    """Seconds, and where it leads then."""
+    """Delay in seconds, and the address to go to."""
     note: str = ""
 
     def holding(self, values: Mapping[int, Value]) -> "Document":
-        """The same page, with these values of elements by their place."""
+        """Return the same page with these values of elements, by their index."""
         return _read(self.source, values, self.note)
 
     def __deepcopy__(self, memo: object) -> "Document":
@@ -50,19 +50,19 @@ class Document:
 
 
 def document_of(text: str) -> Document:
-    """A page from its HTML."""
+    """Return a page from its HTML."""
     return _kept(text) if len(text) <= CACHED_CHARS else _parsed(text)
 
 
 def plain_document(text: str) -> Document:
-    """A page from text or data."""
+    """Return a page from text or data."""
     note = f"only the first {MAX_CHARS} of {len(text)} characters are shown" if len(text) > MAX_CHARS else ""
     lines = without_marks(text[:MAX_CHARS]).splitlines()
     return Document("", "", finished([line.rstrip() for line in lines]), note=note)
 
 
 def html_parser() -> Any:
-    """The parser's class; called early, so that its absence is told before an agent meets it."""
+    """Return the parser's class. Called early, so that a missing package is reported before an agent needs it."""
     try:
         from selectolax.lexbor import LexborHTMLParser
     except ImportError as error:
@@ -72,7 +72,7 @@ def html_parser() -> Any:
 
 def _parsed(text: str) -> Document:
     text, note = bounded(text)
-    # 1: without events, as lexbor calls them; they take quadratic time over the options of a select.
+    # 1: without lexbor's events, which take quadratic time over the options of a select.
     written = html_parser()(text.encode("utf-8", "replace"), options=1).html or ""
     return _read(_RAW.sub("", without_marks(written)), {}, note)
 

@@ -1,8 +1,8 @@
-"""One request of a session, and the redirects behind it: to a site in this process or over the network.
+"""One request of a session with its redirects, to a site in this process or over the network.
 
-What an agent can cause is a ToolError: an address that is none, a dead host, a page that comes too slowly, redirects
-without end. What is no text is refused: the page stays, and a note says what it was. Left out: which hosts may be
-reached (`envs.browser.network`), and what a page becomes (`document`).
+Errors that an agent can cause are ToolErrors: a malformed address, a dead host, a page that comes too slowly, redirects
+without end. Content that is not text is refused: the page stays, and a note says what it was. Not here: which hosts
+may be reached (`envs.browser.network`), and how a page is parsed (`document`).
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urljoin, urlsplit
 
 from palaestra.envs.browser.format import escaped
+from palaestra.envs.browser.network import Unreached
 from palaestra.envs.browser.site import Site, SiteRequest, SiteResponse
 from palaestra.envs.browser.text.cookies import Jar
 from palaestra.envs.browser.text.document import Document, document_of, plain_document
@@ -29,13 +30,13 @@ MAX_REDIRECTS = 20
 MAX_URL = 8_192
 SHOWN = 200
 FOLLOWED_SECONDS = 1.0
-"""A page that leads on sooner than this is left at once."""
+"""Refresh delay in seconds up to which a page is left at once."""
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?\s*([a-zA-Z0-9_:.+-]{2,40})", re.IGNORECASE)
 _ENCODINGS = re.compile(
     r"utf-(8|16)|ascii|iso8859-\d+|cp125\d|cp(866|874|932|949)|koi8-[ru]|mac-roman|gb(k|2312|18030)|big5|euc_(jp|kr)|"
     r"shift_jis|iso2022_jp"
 )
-"""Those of the web, by Python's names: others, such as punycode, are no texts of a page."""
+"""Encodings of the web, by Python's names. Others, such as punycode, are not used for pages."""
 _MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
 _HTML = ("text/html", "application/xhtml+xml", "")
 _TEXTS = ("application/json", "application/xml", "application/x-ndjson", "application/javascript", "application/yaml")
@@ -43,12 +44,12 @@ _HEADERS = {"User-Agent": "palaestra", "Accept": "text/html, text/*, application
 
 
 class Download(ToolError):
-    """It is no page, and was not loaded."""
+    """The content is not a page, and was not loaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What a request came to."""
+    """Result of a request."""
 
     url: str
     document: Document
@@ -58,7 +59,7 @@ class Loaded:
 
 
 def split(url: str) -> SplitResult:
-    """The parts of a full address, or a ToolError."""
+    """Return the parts of a full address, or raise a ToolError."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -74,7 +75,7 @@ def split(url: str) -> SplitResult:
 async def load(
     client: "Client", sites: Mapping[str, Site], jar: Jar, url: str, method: str, body: bytes, seconds: float
 ) -> Loaded:
-    """Ask, and follow where it leads."""
+    """Send a request, and follow its redirects."""
     for _ in range(MAX_REDIRECTS + 1):
         parts = split(url)
         site = sites.get(parts.netloc.lower()) or sites.get(parts.hostname or "")
@@ -99,7 +100,7 @@ async def load(
             continue
         note = f"status {response.status}" if response.status >= 400 else ""
         return Loaded(url, document, method, body, note)
-    raise ToolError(f"it leads on and on: more than {MAX_REDIRECTS} redirects, the last one to {escaped(url[:SHOWN])}")
+    raise ToolError(f"too many redirects (more than {MAX_REDIRECTS}), the last one to {escaped(url[:SHOWN])}")
 
 
 def _hosts(sites: Mapping[str, Site]) -> str:
@@ -114,7 +115,7 @@ def _joined(base: str, url: str) -> str:
 
 
 def _respond(site: Site, request: SiteRequest) -> SiteResponse:
-    """A site's answer; its exceptions are an answer too."""
+    """Return a site's answer; an exception becomes an answer with status 500."""
     try:
         return site.respond(request)
     except Broken:
@@ -125,14 +126,14 @@ def _respond(site: Site, request: SiteRequest) -> SiteResponse:
 
 
 def _document(response: SiteResponse, url: str, headers: Mapping[str, str]) -> Document:
-    kind, _, rest = response.type.partition(";")
+    kind, _, parameters = response.type.partition(";")
     kind = kind.strip().lower()
     if not _readable(kind):
         size = headers.get("content-length") or (len(response.body) if response.body else "unknown")
-        told = escaped(f"{url[:SHOWN]} is no page ({kind[:60]}, {str(size)[:12]} bytes)")
-        raise Download(f"{told} and was not loaded")
+        reason = escaped(f"{url[:SHOWN]} is no page ({kind[:60]}, {str(size)[:12]} bytes)")
+        raise Download(f"{reason} and was not loaded")
     body, html = response.body, kind in _HTML
-    text = body if isinstance(body, str) else decoded(body, rest, html)
+    text = body if isinstance(body, str) else decoded(body, parameters, html)
     return document_of(text) if html else plain_document(text)
 
 
@@ -141,38 +142,38 @@ def _readable(kind: str) -> bool:
 
 
 def decoded(body: bytes, declared: str, html: bool) -> str:
-    """A body as text: by its mark, what the header says, what the page says, else UTF-8, else Windows's Latin."""
+    """Return a body as text, decoded by its byte order mark, the header, the page, as UTF-8, or as Windows-1252."""
     for mark, name in _MARKS:
         if body.startswith(mark):
             return body.decode(name, "replace").removeprefix("\ufeff")
-    found = _CHARSET.search(declared) or (_CHARSET.search(body[:1024].decode("latin-1")) if html else None)
-    if found:
+    charset = _CHARSET.search(declared) or (_CHARSET.search(body[:1024].decode("latin-1")) if html else None)
+    if charset:
         try:
-            name = codecs.lookup(found[1]).name
+            name = codecs.lookup(charset[1]).name
         except LookupError:
             name = ""
         if _ENCODINGS.fullmatch(name):
-            # A page cannot say in ASCII that it is UTF-16; browsers take such a one for UTF-8, and latin-1 for cp1252.
+            # A page that says in ASCII that it is UTF-16 cannot be; browsers read it as UTF-8, and latin-1 as cp1252.
             name = {"iso8859-1": "cp1252", "ascii": "cp1252", "utf-16": "utf-8"}.get(name, name)
             return body.decode(name, "replace")
     try:
         return body.decode()
     except UnicodeDecodeError:
-        return body.decode("cp1252", "replace") if not found else body.decode("utf-8", "replace")
+        return body.decode("cp1252", "replace") if not charset else body.decode("utf-8", "replace")
 
 
 class Client:
-    """What asks hosts on a network."""
+    """A client for hosts on the network."""
 
     def __init__(self, make: "Callable[[], httpx.AsyncBaseTransport] | None", max_bytes: int) -> None:
-        """`make` gives the transport of the running loop; None where no network is reached."""
+        """`make` returns the transport of the running loop; None if no network may be reached."""
         self._make, self.max_bytes = make, max_bytes
         self.waits = make is not None
 
     async def respond(
         self, url: str, parts: SplitResult, method: str, body: bytes, jar: Jar, seconds: float
     ) -> SiteResponse:
-        """One request and its answer."""
+        """Send one request and return its answer."""
         import httpx
 
         headers = dict(_HEADERS)
@@ -189,6 +190,8 @@ class Client:
                 return await self._read(response)
             finally:
                 await response.aclose()
+        except Unreached as lost:
+            raise lost.told(f"{escaped(url[:SHOWN])} could not be loaded: {lost}") from None
         except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, UnicodeError, zlib.error, OSError) as error:
             reason = str(error) or type(error).__name__
             raise ToolError(f"{escaped(url[:SHOWN])} could not be loaded: {reason[:SHOWN]}") from None
@@ -198,7 +201,7 @@ class Client:
         headers["set-cookie"] = "\n".join(response.headers.get_list("set-cookie"))
         kind = headers.get("content-type", "")
         if not _readable(kind.partition(";")[0].strip().lower()):
-            return SiteResponse(b"", response.status_code, kind, headers)  # Its body stays where it is.
+            return SiteResponse(b"", response.status_code, kind, headers)  # Its body is not read.
         unzip = zlib.decompressobj(47) if headers.get("content-encoding") in ("gzip", "x-gzip", "deflate") else None
         body = bytearray()
         assert isinstance(response.stream, AsyncIterable)
@@ -210,7 +213,7 @@ class Client:
 
 
 async def within(seconds: float, waits: bool, work: Awaitable[Loaded]) -> Loaded:
-    """Wait for it until its deadline; what never waits needs none."""
+    """Wait for the work until its timeout; work that never waits needs none."""
     if not waits:
         return await work
     try:

@@ -1,6 +1,6 @@
-"""What a form sends, as a browser does: which controls count, and how they are written.
+"""The content of a form that is sent, as in a browser: the controls that count, and their encoding.
 
-Left out: files, and `multipart/form-data`: what has no file is sent urlencoded, which servers take as well.
+Not supported: files, and `multipart/form-data`; forms without a file are sent urlencoded, which servers accept too.
 """
 
 from collections.abc import Mapping
@@ -13,67 +13,67 @@ REQUIRED = "is required: fill it in, then send the form"
 
 
 def form_of(document: Document, element: Element) -> int:
-    """The form that an element belongs to, or -1."""
-    named = element.attributes.get("form")
-    if named is None:
+    """Return the index of the form that an element belongs to, or -1."""
+    form_id = element.attributes.get("form")
+    if form_id is None:
         return element.form
-    return next((n for n, form in enumerate(document.forms) if form.get("id") == named), -1)
+    return next((n for n, form in enumerate(document.forms) if form.get("id") == form_id), -1)
 
 
 def members(document: Document, form: int) -> list[Element]:
-    """All controls of a form that are not disabled."""
-    return [one for one in document.elements if one.tag != "a" and not one.disabled and form_of(document, one) == form]
+    """Return all controls of a form that are not disabled."""
+    return [e for e in document.elements if e.tag != "a" and not e.disabled and form_of(document, e) == form]
 
 
 def missing(document: Document, form: int) -> Element | None:
-    """A control that a browser would insist on before it sends the form."""
+    """Return the first required control without a value, at which a browser would stop, or None."""
     if "novalidate" in document.forms[form]:
         return None
-    found = members(document, form)
-    for one in found:
-        if "required" not in one.attributes or not one.number:
+    controls = members(document, form)
+    for control in controls:
+        if "required" not in control.attributes or not control.number:
             continue
-        if one.kind == "radio":
-            group = one.attributes.get("name")
-            filled = any(e.value for e in found if e.kind == "radio" and e.attributes.get("name") == group)
-        elif one.kind == "select":
-            filled = isinstance(one.value, tuple) and any(one.options[n][1] for n in one.value)
+        if control.kind == "radio":
+            group = control.attributes.get("name")
+            filled = any(e.value for e in controls if e.kind == "radio" and e.attributes.get("name") == group)
+        elif control.kind == "select":
+            filled = isinstance(control.value, tuple) and any(control.options[n][1] for n in control.value)
         else:
-            filled = bool(one.value)
+            filled = bool(control.value)
         if not filled:
-            return one
+            return control
     return None
 
 
 def default_button(document: Document, form: int) -> Element | None:
-    """The button that Enter presses in a form's field."""
-    return next((one for one in members(document, form) if one.kind in ("submit", "image")), None)
+    """Return the button that Enter presses in a field of the form, or None."""
+    return next((control for control in members(document, form) if control.kind in ("submit", "image")), None)
 
 
 def entries(document: Document, form: int, button: Element | None) -> list[tuple[str, str]]:
-    """Names and values, in the order of the page."""
-    found: list[tuple[str, str]] = []
-    for one in members(document, form):
-        name = one.attributes.get("name", "")
-        if one.kind == "image":
-            if one is button:
+    """Return names and values to send, in the order of the page."""
+    pairs: list[tuple[str, str]] = []
+    for item in members(document, form):
+        name = item.attributes.get("name", "")
+        if item.kind == "image":
+            if item is button:
                 dot = f"{name}." if name else ""
-                found += [(f"{dot}x", "0"), (f"{dot}y", "0")]
-        elif not name or (one.kind in BUTTONS and one is not button):
+                pairs += [(f"{dot}x", "0"), (f"{dot}y", "0")]
+        elif not name or (item.kind in BUTTONS and item is not button):
             continue
-        elif one.kind in CHECKABLE:
-            if one.value:
-                found.append((name, one.attributes.get("value", "on")))
-        elif isinstance(one.value, tuple):
-            found += [(name, one.options[n][1]) for n in one.value if not one.options[n][2]]
+        elif item.kind in CHECKABLE:
+            if item.value:
+                pairs.append((name, item.attributes.get("value", "on")))
+        elif isinstance(item.value, tuple):
+            pairs += [(name, item.options[n][1]) for n in item.value if not item.options[n][2]]
         else:
-            value = str(one.value)
-            found.append((name, value.replace("\r\n", "\n").replace("\n", "\r\n") if one.tag == "textarea" else value))
-    return found
+            value = str(item.value)
+            pairs.append((name, value.replace("\r\n", "\n").replace("\n", "\r\n") if item.tag == "textarea" else value))
+    return pairs
 
 
 def request_of(document: Document, form: int, button: Element | None) -> tuple[str, str, bytes]:
-    """Address (relative to the page), method and body of the request that sends a form."""
+    """Return address (relative to the page), method and body of the request that sends a form."""
     attributes: Mapping[str, str] = document.forms[form]
     chosen = button.attributes if button is not None else {}
     method = (chosen.get("formmethod") or attributes.get("method") or "get").strip().upper()

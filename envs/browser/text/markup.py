@@ -1,6 +1,6 @@
-"""What lexbor writes out of a page, as tokens: every tag is closed, every attribute quoted, five entities are used.
+"""The HTML that lexbor writes, as tokens: every tag is closed, every attribute quoted, five entities are used.
 
-Left out: what they mean (`reading`).
+Not here: their meaning (`reading`).
 """
 
 import re
@@ -13,7 +13,7 @@ TOKEN = re.compile(
     rf"([^<]++)|<([a-zA-Z][^\s>/]*+)({_ATTRIBUTES})[^>]*>(?:([^<]*+)(<)/\2>)?+|</([^>]*)>|<(?:!--.*?-->|[^>]*>)",
     re.DOTALL,
 )
-"""A text; an element that holds a text and no other element, since most do; a start tag; an end tag."""
+"""A text; an element with only text, as most are; a start tag; an end tag."""
 _ATTRIBUTE = re.compile(r' ([^\s>/]+?)="([^"]*)"')
 _HIDDEN = re.compile(r' (?:hidden="|aria-hidden="true"|style="[^"]*display:\s*none)', re.IGNORECASE)
 _LABEL = re.compile(rf"<label({_ATTRIBUTES})[^>]*>(.*?)</label>", re.DOTALL)
@@ -23,35 +23,35 @@ _NO_NAME = re.compile(r"<select[ >].*?</select>|<textarea[ >].*?</textarea>|<[^>
 
 
 def attributes_of(written: str) -> dict[str, str]:
-    """The attributes of a tag, decoded."""
+    """Return the attributes of a tag, decoded."""
     if not written:
         return {}
-    found = dict(_ATTRIBUTE.findall(written))
-    return {name: decoded(value) for name, value in found.items()} if "&" in written else found
+    attributes = dict(_ATTRIBUTE.findall(written))
+    return {name: decoded(value) for name, value in attributes.items()} if "&" in written else attributes
 
 
 def decoded(text: str) -> str:
-    """The five entities that lexbor writes."""
+    """Decode the five entities that lexbor writes."""
     text = text.replace("&nbsp;", " ").replace("&lt;", "<").replace("&gt;", ">").replace("&quot;", '"')
     return text.replace("&amp;", "&")
 
 
 def is_hidden(written: str) -> bool:
-    """Whether these attributes say that an element is not shown."""
+    """Return whether these attributes hide an element."""
     return ("hidden" in written or "none" in written) and _HIDDEN.search(written) is not None
 
 
 def labels_of(source: str) -> tuple[dict[str, str], Iterator[tuple[bool, str]]]:
-    """Names of controls by their id; and of each label in turn whether it names a control, and the one inside it."""
-    known = set(_IDS.findall(source))
+    """Return names of controls by id, and for each label whether it names a control, and the name for one inside it."""
+    ids = set(_IDS.findall(source))
     names: dict[str, str] = {}
     labels: list[tuple[bool, str]] = []
     for label in _LABEL.finditer(source):
         key = attributes_of(label[1]).get("for")
-        binds = bool(_CONTROL.search(label[2])) if key is None else key in known
+        binds = bool(_CONTROL.search(label[2])) if key is None else key in ids
         name = squeezed(decoded(_NO_NAME.sub(" ", label[2]))) if binds else ""
         if key is not None and binds:
             names.setdefault(key, name)
         labels.append((binds, name if key is None else ""))
-        labels += [(False, "")] * label[2].count("<label")  # Labels inside of it.
+        labels += [(False, "")] * label[2].count("<label")  # Labels inside it.
     return names, iter(labels)

@@ -1,7 +1,7 @@
 """Reads a page once from left to right and writes its numbered text (`envs.browser.format`).
 
-What it reads is not what a server sent but what lexbor wrote out after building the tree as a browser does (`markup`).
-So nothing here recurses, however deep a page is nested, and a page costs one Python step a tag, or less. Left out:
+Its input is not the HTML of the server but that of lexbor, which builds the tree as a browser does (`markup`).
+So nothing here recurses, however deep a page is nested, and a page costs at most one Python step per tag. Ignored:
 styles other than `display: none` on the element itself.
 """
 
@@ -14,63 +14,63 @@ from palaestra.envs.browser.text.elements import BUTTONS, TYPES, Element, Open, 
 from palaestra.envs.browser.text.markup import TOKEN, attributes_of, decoded, is_hidden, labels_of
 
 MAX_ELEMENTS = 5_000
-"""Links and controls that get a number."""
+"""Maximum number of links and controls with a number."""
 _HREF = re.compile(r' href="([^"]*)"')
 _SCHEME = re.compile(r"\s*(?!https?:)[a-z][a-z0-9+.-]*:", re.IGNORECASE)
 _REFRESH = re.compile(r"\s*(\d+)[^;,]*[;,]\s*(?:url\s*=\s*)?['\"]?([^'\"]+)", re.IGNORECASE)
 _DEAD = frozenset({"template", "noscript", "svg", "object", "math"})
-"""Not shown, and controls in them are none."""
+"""Elements that are not shown, and whose controls are ignored."""
 _SENT = frozenset({"input", "select", "option", "textarea", "button", "form"})
-"""What counts where it is hidden too."""
+"""Elements that count even if they are hidden."""
 _BLOCKS = (
     "address article aside body br center dd details dialog div dl dt fieldset figcaption figure footer form header "
     "hgroup html legend main menu nav optgroup p search section summary"
 )
 _SOFT = frozenset(_BLOCKS.split())
-"""Blocks that are a blank inside a cell."""
+"""Blocks that become a blank inside a cell."""
 _HEADINGS = {f"h{level}": f"{'#' * level} " for level in range(1, 7)}
 _STRONG = frozenset({*_HEADINGS, "ul", "ol", "li", "table", "caption", "pre", "blockquote", "tr", "td", "th"})
 _KNOWN = _SOFT | _STRONG | _SENT | {"a", "img", "hr", "label", "title", "base", "meta"}
 
 
 class Reader:
-    """One pass over a page, with these values of elements, by their place, instead of the page's."""
+    """One pass over a page. `values`, by the index of the element, replace those of the page."""
 
     def __init__(self, source: str, values: Mapping[int, Value]) -> None:
         self.source, self.values = source, values
         self.title, self.base = "", ""
         self.refresh: tuple[float, str] | None = None
-        """Seconds, and where the page leads then."""
+        """Delay in seconds, and the address to go to."""
         self.elements: list[Element] = []
         self.numbered: list[int] = []
-        """The place in `elements` of each number."""
+        """Index in `elements` of each numbered element."""
         self.forms: list[Mapping[str, str]] = []
         self._lines: list[str] = []
         self._parts: list[str] = []
-        """Of the line that is being written."""
+        """Parts of the current line."""
         self._prefix = ""
         self._open: list[Open] = []
         self._lists: list[int] = []
-        """Of each list around us: the number of its next item, or -1."""
+        """Number of the next item, or -1, for each list around the current position."""
         self._tables: list[int] = []
-        """Of each table around us: cells of the row so far."""
+        """Number of cells in the row so far, for each table around the current position."""
         self._form = -1
         self._in_cell = self._pre = self._muted = self._hidden = False
         self._names, self._labels = labels_of(source) if "<label" in source else ({}, iter(()))
         self._label = ""
-        """Of the label around us, for the first control in it."""
+        """Text of the label around the current position, for the first control in it."""
 
     def run(self) -> tuple[str, ...]:
-        """The lines."""
-        skipped, dead = 0, False  # Tags that are open inside of something hidden, itself included.
+        """Read the page, and return its lines."""
+        skipped, dead = 0, False  # Open tags inside a hidden element, including itself.
         for text, tag, written, inner, whole, end in TOKEN.findall(self.source):
             if text:
                 if not skipped:
                     self._text(text)
                 elif not dead and self._open and self._open[-1].tag in ("option", "textarea"):
-                    self._parts.append(decoded(text))  # Hidden, and sent all the same.
+                    self._parts.append(decoded(text))  # Hidden controls are sent too.
             elif tag:
-                known = tag in _KNOWN
+                is_known = tag in _KNOWN
                 if skipped or tag in _DEAD or is_hidden(written):
                     if not skipped:
                         self._hidden, dead = True, tag in _DEAD
@@ -83,9 +83,9 @@ class Reader:
                     self._hidden = bool(skipped)
                     dead = dead and self._hidden
                 elif not whole:
-                    if known:
+                    if is_known:
                         self._start(tag, written)
-                elif not known:
+                elif not is_known:
                     self._text(inner)
                 elif tag != "a" or not self._plain_link(written, inner):
                     self._start(tag, written)
@@ -134,7 +134,7 @@ class Reader:
             self._start_other(tag, attributes_of(written))
 
     def _plain_link(self, written: str, text: str) -> bool:
-        """Show a link at once, unless there is anything to it."""
+        """Show a link at once if it is simple, and return whether it was."""
         href = _HREF.search(written)
         if href is None or "&" in written or ":" in href[1][:16] or "aria-" in written:
             return False
@@ -167,9 +167,9 @@ class Reader:
         elif tag == "base":
             self.base = self.base or attributes.get("href", "")
         elif attributes.get("http-equiv", "").lower() == "refresh":
-            found = _REFRESH.match(attributes.get("content", ""))
-            if found and self.refresh is None:
-                self.refresh = (float(found[1][:9]), found[2].strip())
+            match = _REFRESH.match(attributes.get("content", ""))
+            if match and self.refresh is None:
+                self.refresh = (float(match[1][:9]), match[2].strip())
 
     def _end(self, tag: str) -> None:
         if self._open and self._open[-1].tag == tag:
@@ -186,7 +186,7 @@ class Reader:
     # Text and lines.
 
     def _block(self) -> None:
-        """Where a block begins or ends."""
+        """Begin or end a block."""
         if self._open or self._in_cell:
             self._parts.append(" ")
         elif self._parts:
@@ -205,7 +205,7 @@ class Reader:
             self._prefix = ""
 
     def _start_strong(self, tag: str) -> None:
-        """A block that is one inside a cell too; or a cell."""
+        """Start a block that is one inside a cell too, or a cell."""
         if self._open:
             self._parts.append(" ")
         elif tag == "td" or tag == "th":
@@ -256,13 +256,13 @@ class Reader:
     # Elements.
 
     def _take(self, tag: str, attributes: Mapping[str, str]) -> None:
-        """Take all text up to the end tag, for an element that comes then; its number and place are kept."""
+        """Collect the text up to the end tag, which adds the element; its number and index are reserved now."""
         number = self._number()
         self._open.append(Open(tag, attributes, number, len(self.elements) - 1, self._parts))
         self._parts = []
 
     def _number(self, hidden: bool = False) -> int:
-        """The next number; 0 where the element is not shown."""
+        """Reserve the next element, and return its number, or 0 if it is not shown."""
         self.elements.append(_TO_COME)
         if hidden or self._hidden or len(self.numbered) >= MAX_ELEMENTS:
             return 0
@@ -270,7 +270,7 @@ class Reader:
         return len(self.numbered)
 
     def _finish(self, one: Open) -> None:
-        """The end of what took the text."""
+        """Add an element at its end tag, with the text inside it."""
         text, self._parts = "".join(self._parts), one.outer
         tag, attributes, value = one.tag, one.attributes, self.values.get(one.place)
         if tag == "title":
@@ -283,8 +283,8 @@ class Reader:
         elif tag == "button":
             kind = attributes.get("type", "submit").lower()
             name = one.name(text, attributes.get("name", ""))
-            kind, held = kind if kind in BUTTONS else "submit", attributes.get("value", "")
-            self._put(Element(one.number, tag, kind, attributes, held, self._form), one.place, name)
+            kind, button_value = kind if kind in BUTTONS else "submit", attributes.get("value", "")
+            self._put(Element(one.number, tag, kind, attributes, button_value, self._form), one.place, name)
         elif tag == "textarea":
             element = Element(one.number, tag, tag, attributes, text if value is None else value, self._form)
             self._put(element, one.place, self._name(attributes), f' = "{squeezed(str(element.value))}"')
@@ -294,9 +294,9 @@ class Reader:
                 value = tuple(n for n, (_, of) in enumerate(one.options) if "selected" in of)
                 if "multiple" not in attributes:
                     value = value[-1:] or tuple(n for n, of in enumerate(options) if not of[2])[:1]
-            shown = chosen([options[n][0] for n in value], [name for name, _, _ in options]) if one.number else ""
+            suffix = chosen([options[n][0] for n in value], [name for name, _, _ in options]) if one.number else ""
             element = Element(one.number, tag, tag, attributes, value, self._form, options)
-            self._put(element, one.place, self._name(attributes), shown)
+            self._put(element, one.place, self._name(attributes), suffix)
 
     def _input(self, attributes: Mapping[str, str]) -> None:
         kind = attributes.get("type", "text").strip().lower()
@@ -304,7 +304,7 @@ class Reader:
         number = self._number(hidden=kind == "hidden")
         place = len(self.elements) - 1
         value: Value = attributes.get("value", "")
-        rest = ""
+        value_text = ""
         if kind in BUTTONS:
             usual = {"submit": "Submit", "reset": "Reset", "image": attributes.get("alt", "Submit")}.get(kind, "")
             name = attributes.get("aria-label") or str(value) or usual or attributes.get("name", "")
@@ -314,18 +314,18 @@ class Reader:
                 value = bool(self.values.get(place, "checked" in attributes))
             else:
                 value = str(self.values.get(place, value))
-                rest = f' = "{"*" * min(len(value), 20) if kind == "password" else squeezed(value)}"'
-        self._put(Element(number, "input", kind, attributes, value, self._form), place, name, rest)
+                value_text = f' = "{"*" * min(len(value), 20) if kind == "password" else squeezed(value)}"'
+        self._put(Element(number, "input", kind, attributes, value, self._form), place, name, value_text)
 
     def _name(self, attributes: Mapping[str, str]) -> str:
-        """What a control is called."""
+        """Return the name of a control."""
         label = self._names.get(attributes.get("id", "")) or self._label
         self._label = ""
         name = attributes.get("aria-label") or label or attributes.get("title") or attributes.get("placeholder")
         return name or attributes.get("name", "")
 
     def _put(self, element: Element, place: int, name: str, rest: str = "") -> None:
-        """Show an element, if it has a number."""
+        """Set an element, and write it if it has a number."""
         self.elements[place] = element
         if not element.number:
             return

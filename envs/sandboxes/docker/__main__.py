@@ -10,24 +10,24 @@ from palaestra.errors import PalaestraError
 
 
 def main() -> int:
-    """Exit status 0 when the image is there."""
+    """Build an image, and return exit status 0 if that worked."""
     parser = argparse.ArgumentParser(prog=images.COMMAND, description="Build an image for the docker sandbox.")
     purposes = "; ".join(f"{name}: {purpose}" for name, purpose in images.PURPOSES.items())
     parser.add_argument("name", choices=sorted(images.PURPOSES), help=purposes)
     parser.add_argument("--base", help="the image to build on, with python3 and pip (default: python:3.12-slim)")
     parser.add_argument("--network", help="the network of the build, `host` where the engine has no other")
     parser.add_argument("--engine", help="the engine's address (default: DOCKER_HOST, or its usual socket)")
-    given = parser.parse_args()
+    options = parser.parse_args()
     try:
-        connection = Connection(given.engine)
+        connection = Connection(options.engine)
         with closing(connection.patient_client(images.BUILD_SECONDS)) as client:
-            made = images.build(client, given.name, base=given.base, network=given.network)
+            tag = images.build(client, options.name, base=options.base, network=options.network)
     except (PalaestraError, library().errors.DockerException) as error:
         print(error, file=sys.stderr)
         for line in getattr(error, "build_log", ()):
             print(line.get("stream", "").rstrip(), file=sys.stderr)
         return 1
-    print(made, file=sys.stderr)
+    print(tag, file=sys.stderr)
     return 0
 
 

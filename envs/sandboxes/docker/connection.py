@@ -1,6 +1,6 @@
-"""The engine: how it is reached through the `docker` library, and what it can do.
+"""The container engine: how to connect to it through the `docker` library, and what it supports.
 
-The library is imported here when an engine is first asked for. Podman's socket is an engine too.
+The library is imported here at the first use of an engine. Podman's socket is an engine too.
 """
 
 import os
@@ -13,7 +13,7 @@ from palaestra.errors import MissingExtra, SandboxUnavailable
 
 NAME = "docker"
 SECONDS = 60.0
-"""How long one request to the engine may take."""
+"""Timeout of one request to the engine, in seconds."""
 REMEDIES = (
     "Docker: apt-get install docker.io, or sudo systemctl start docker",
     "Podman: systemctl --user start podman.socket; export DOCKER_HOST=unix:///run/user/$UID/podman/podman.sock",
@@ -26,7 +26,7 @@ TUNNEL = (
 
 
 class Connection:
-    """An engine that answers."""
+    """A connection to an engine that answers."""
 
     def __init__(self, engine: str | None) -> None:
         docker = library()
@@ -36,14 +36,14 @@ class Connection:
             self._settings = {"timeout": SECONDS, "version": "auto", **settings}
             api = docker.APIClient(**self._settings)
         except (docker.errors.DockerException, OSError, ValueError) as error:
-            problem = str(error) or type(error).__name__  # only this is kept: its frames hold an open socket
+            problem = str(error) or type(error).__name__  # only the text: the frames of the error hold an open socket
         if problem:
             address = engine or os.environ.get("DOCKER_HOST") or "the usual socket"
             raise SandboxUnavailable(NAME, f"no engine answers at {address}: {problem}", REMEDIES)
         with closing(api):
             if urlsplit(api.base_url).scheme not in ("http+docker", "http") or "ssh" in api.base_url:
-                found = f"no stream to a container can be kept through {api.base_url}: only unix sockets and plain TCP"
-                raise SandboxUnavailable(NAME, found, TUNNEL)
+                text = f"no stream to a container can be kept through {api.base_url}: only unix sockets and plain TCP"
+                raise SandboxUnavailable(NAME, text, TUNNEL)
             self._settings["version"] = api.api_version
             self.info: dict[str, Any] = api.info()
             parts = api.version().get("Components") or []
@@ -51,27 +51,27 @@ class Connection:
 
     @contextmanager
     def client(self) -> Generator[Any]:
-        """A client for a few requests: they are not for sharing between threads, and each keeps dozens of sockets."""
+        """Yield a client for a few requests. Threads must not share one, and each keeps dozens of sockets."""
         with closing(library().APIClient(**self._settings)) as api:
             yield api
 
     def patient_client(self, seconds: float) -> Any:
-        """A client of the library's other kind, for builds; the caller closes it."""
+        """Return a client of the library's other kind, for builds; the caller closes it."""
         return library().DockerClient(**{**self._settings, "timeout": seconds})
 
     def need_runtime(self, runtime: str | None) -> None:
-        """Raise unless the engine knows the runtime."""
-        known = self.info.get("Runtimes") or {}
-        if runtime is None or runtime in known:
+        """Raise unless the engine has the runtime."""
+        runtimes = self.info.get("Runtimes") or {}
+        if runtime is None or runtime in runtimes:
             return
-        remedies = [f"known to this engine: {', '.join(sorted(known)) or 'its default only'}"]
+        remedies = [f"known to this engine: {', '.join(sorted(runtimes)) or 'its default only'}"]
         if runtime == "runsc":
             remedies.append("gVisor: install runsc, run `sudo runsc install`, restart the engine")
         raise SandboxUnavailable(NAME, f"the engine has no runtime {runtime!r}", remedies)
 
 
 def library() -> Any:
-    """The `docker` package."""
+    """Return the `docker` package, or raise MissingExtra."""
     try:
         import docker  # type: ignore[import-untyped]
     except ImportError:

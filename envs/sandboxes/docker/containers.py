@@ -1,4 +1,4 @@
-"""One container: made, held by its stream, ended."""
+"""One container: create it, hold it by its stream, end it."""
 
 import itertools
 import json
@@ -16,7 +16,7 @@ from palaestra.envs.sandboxes.limits import Limits
 from palaestra.errors import Broken
 
 FIRST_USER, USERS = 10_000, 50_000
-"""Each container runs as a user of its own: some of the kernel's limits count by user, over all containers."""
+"""Each container runs as a different user, because some limits of the kernel count by user over all containers."""
 _BECOME_SUPERVISOR = """
 import json, os, site, sys
 settings = json.loads(sys.argv[1]) | {"paths": site.getsitepackages()}
@@ -28,21 +28,21 @@ _users = itertools.count(os.getpid() * 64)
 
 @dataclass(eq=False)
 class Container:
-    """A container that runs, the socket to its supervisor, and how it has been used."""
+    """A running container, the socket to its supervisor, and how it has been used."""
 
     identity: str
     socket: AttachStream
     born: float = field(default_factory=time.monotonic)
     runs: int = 0
     found: dict[str, Any] = field(default_factory=dict)
-    """What its supervisor found to be enforced."""
+    """Capabilities that its supervisor reports."""
 
     def why(self) -> str:
-        """What the supervisor said last, for the error when it is gone."""
+        """Return the last error output of the supervisor, for the error when it is gone."""
         return self.socket.said or f"container {self.identity[:12]} ended without a word"
 
     def is_quiet(self) -> bool:
-        """Whether it is as an idle one must be: alive, and nothing said that nobody asked for."""
+        """Return whether the container is alive and has sent nothing unrequested, as an idle one must be."""
         self.socket.setblocking(False)
         try:
             self.socket.recv(1)
@@ -55,7 +55,7 @@ class Container:
 
 @dataclass(frozen=True)
 class Launcher:
-    """Makes containers of one image, all alike but for the user."""
+    """Creates containers of one image that differ only in their user."""
 
     connection: Connection
     image: str
@@ -63,17 +63,17 @@ class Launcher:
     cpus: float
     profile: str
     settings: dict[str, Any]
-    """What the supervisor in a container is told."""
+    """Settings of the supervisor in a container."""
 
     @classmethod
     def open(cls, connection: Connection, image: str, runtime: str | None, cpus: float, preload: str) -> "Launcher":
-        """Raise unless the engine has the image and the runtime."""
+        """Return a launcher; raise unless the engine has the image and the runtime."""
         connection.need_runtime(runtime)
         with connection.client() as api:
             images.check(api, image)
         profile = hardening.seccomp_profile(connection.info.get("Architecture") or os.uname().machine)
         if connection.is_podman:
-            # Docker's interface wants the filter itself; Podman's wants the path of one, on its own machine.
+            # Docker's API expects the filter itself; Podman's expects the path of a file on its machine.
             with NamedTemporaryFile("w", prefix="palaestra-seccomp-", suffix=".json", delete=False) as file:
                 file.write(profile)
             profile = file.name
@@ -81,7 +81,7 @@ class Launcher:
         return cls(connection, images.tag(image), runtime, cpus, profile, settings)
 
     def launch(self, limits: Limits) -> Container:
-        """Create, take hold, start. What fails here is the engine, not a program."""
+        """Create a container, attach to it, start it. A failure here is one of the engine, not of a program."""
         user = FIRST_USER + next(_users) % USERS
         identity, podman = "", self.connection.is_podman
         try:
@@ -89,7 +89,7 @@ class Launcher:
                 host_config = hardening.host_config(
                     api, limits, user=user, profile=self.profile, runtime=self.runtime, cpus=self.cpus, podman=podman
                 )
-                made = api.create_container(
+                created = api.create_container(
                     self.image,
                     entrypoint=["python3", "-I", "-c", _BECOME_SUPERVISOR],
                     command=[json.dumps(self.settings)],
@@ -98,7 +98,7 @@ class Launcher:
                     labels={owners.LABEL: owners.mine()},
                     host_config=host_config,
                 )
-                identity = made["Id"]
+                identity = created["Id"]
                 socket = attach(api, identity)
                 api.start(identity)
         except (library().errors.DockerException, OSError) as error:
@@ -108,7 +108,7 @@ class Launcher:
         return Container(identity, socket)
 
     def end(self, identity: str) -> None:
-        """Kill and remove."""
+        """Kill and remove a container."""
         try:
             with self.connection.client() as api:
                 owners.remove(api, identity)

@@ -1,4 +1,4 @@
-"""What docker containers enforce: what the runner found from inside, and what only the engine can know."""
+"""What docker containers enforce: tested by the runner from inside, or known only to the engine."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from palaestra.envs.sandboxes.docker.connection import NAME
 def capabilities(
     found: Mapping[str, Any], engine: Mapping[str, Any], *, podman: bool, runtime: str | None
 ) -> Capabilities:
-    """`found` is what a supervisor tried in a container, `engine` what the engine says of itself."""
+    """Return the capabilities, from the tests of a supervisor in a container (`found`) and the engine's information."""
     tree, counted = bool(engine.get("MemoryLimit")), bool(engine.get("PidsLimit"))
     landlock = int(found["landlock"])
     notes = {
@@ -25,12 +25,12 @@ def capabilities(
         backend=NAME,
         files=bool(found["files"]),
         network=bool(found["network"]),
-        processes=True,  # a pid namespace: what is seen or ended in it is the session's, or the runner's beside it
+        processes=True,  # a pid namespace: it contains only processes of the session and of the runner beside it
         process_count=counted,
         memory="tree" if tree else "process",
         syscalls=bool(found["syscalls"]),
         landlock=landlock,
-        own_user=True,  # a number of its own for each container
+        own_user=True,  # each container has a different user id
         forks=False,
         notes=tuple(note for note, holds in notes.items() if holds),
     )

@@ -1,7 +1,7 @@
-"""The images that programs run in: how they are named, checked and built.
+"""The images that programs run in: their names, checks and builds.
 
-An image holds the runner of one version of palaestra, and its label says which. The one that fits is found by its tag;
-an image of your own, built on one of these, is checked by the label. What is not here: Dockerfiles, they are in
+An image contains the runner of one version of palaestra, and its label says which. The right one is found by its tag;
+an image of your own, built on one of these, is checked by the label. The Dockerfiles are in
 `sandbox_images/` with a page each.
 """
 
@@ -25,12 +25,12 @@ BUILD_SECONDS = 1800
 COMMAND = "python -m palaestra.envs.sandboxes.docker"
 
 _RUNNER = Path(__file__).parents[1] / "runner"
-_IN_CONTEXT = "envs/sandboxes/runner"  # where a clone has it, so that `docker build .` there works as well
+_IN_CONTEXT = "envs/sandboxes/runner"  # the same path as in a clone, so that `docker build .` works there as well
 
 
 @functools.cache
 def runner_version() -> str:
-    """Changes with every file of the runner."""
+    """Return a hash of all files of the runner."""
     state = hashlib.sha256()
     for path in _runner_files():
         state.update(path.relative_to(_RUNNER).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
@@ -38,29 +38,29 @@ def runner_version() -> str:
 
 
 def tag(name: str) -> str:
-    """The image of this version of palaestra; a name that is not ours stands for itself."""
+    """Return the full name of an image of this version of palaestra; names that are not ours stay as they are."""
     return f"palaestra/{name}:{runner_version()}" if name in PURPOSES else name
 
 
 def check(api: Any, name: str) -> None:
-    """Raise unless the image is there and holds the runner that we speak with."""
+    """Raise unless the image exists and contains this version of the runner."""
     try:
         image = api.inspect_image(tag(name))
     except library().errors.ImageNotFound:
-        wanted = name if name in PURPOSES else "python"
-        remedies = [f"{COMMAND} {wanted}    builds {tag(wanted)}"]
+        purpose = name if name in PURPOSES else "python"
+        remedies = [f"{COMMAND} {purpose}    builds {tag(purpose)}"]
         if name not in PURPOSES:
             remedies = [f"docker pull {name}", *remedies]
         raise SandboxUnavailable(NAME, f"the engine has no image {tag(name)!r}", remedies) from None
-    found = ((image.get("Config") or {}).get("Labels") or {}).get(LABEL)
-    if found != runner_version():
-        held = f"the runner {found}, and this palaestra has {runner_version()}" if found else "no runner of palaestra"
+    label = ((image.get("Config") or {}).get("Labels") or {}).get(LABEL)
+    if label != runner_version():
+        text = f"the runner {label}, and this palaestra has {runner_version()}" if label else "no runner of palaestra"
         remedy = f"{COMMAND} --base {name} runner    builds {tag('runner')} on top of it"
-        raise SandboxUnavailable(NAME, f"image {name!r} holds {held}", [remedy])
+        raise SandboxUnavailable(NAME, f"image {name!r} holds {text}", [remedy])
 
 
 def build(client: Any, name: str, *, base: str | None = None, network: str | None = None) -> str:
-    """Build one image, on `base` instead of what its Dockerfile names; its tag."""
+    """Build one image, on `base` instead of the base in its Dockerfile, and return its tag."""
     if name not in PURPOSES:
         raise UsageError(f"no image is named {name!r}; known: {', '.join(PURPOSES)}")
     arguments = {"RUNNER": runner_version()} | ({"BASE": base} if base else {})
@@ -78,14 +78,14 @@ def build(client: Any, name: str, *, base: str | None = None, network: str | Non
 
 
 def _context(name: str) -> io.BytesIO:
-    """The Dockerfile and the runner, as a tar."""
+    """Return a tar with the Dockerfile and the runner."""
     import palaestra
 
     packed, dockerfile = io.BytesIO(), Path(palaestra.__file__).parent / "sandbox_images" / name / "Dockerfile"
     runner = [(path, f"{_IN_CONTEXT}/{path.relative_to(_RUNNER).as_posix()}") for path in _runner_files()]
     with tarfile.open(fileobj=packed, mode="w") as tar:
-        for path, place in [(dockerfile, "Dockerfile"), *runner]:
-            entry = tarfile.TarInfo(place)
+        for path, name_in_tar in [(dockerfile, "Dockerfile"), *runner]:
+            entry = tarfile.TarInfo(name_in_tar)
             entry.size, entry.mode = path.stat().st_size, 0o644
             with path.open("rb") as file:
                 tar.addfile(entry, file)

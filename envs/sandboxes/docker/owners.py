@@ -1,8 +1,8 @@
-"""Whose a container is, and whose owner is gone.
+"""Find and remove containers whose owner process no longer exists.
 
-A container dies by itself when the process that holds its stream does. What this file is for is the rest: a container
-that was created but not yet started when its owner was killed, and one whose engine was restarted under it. What cannot
-be judged from here (a process on another machine, in another pid namespace) is left alone.
+A container dies by itself when the process that holds its stream does. This file is for the other cases: a container
+that was created but not yet started when its owner was killed, and one whose engine was restarted. A container that
+cannot be judged from here (its owner is on another machine, or in another pid namespace) is not removed.
 """
 
 import os
@@ -14,26 +14,26 @@ from palaestra.envs.sandboxes.docker.connection import library
 
 LABEL = "palaestra.owner"
 GONE_SECONDS = 10.0
-"""How long a removal may take."""
+"""Timeout of a removal, in seconds."""
 
 
 def mine() -> str:
-    """This process, so that neither a reused pid nor another machine's process is taken for it."""
+    """Return a label of this process that no reused pid and no process of another machine can have."""
     return f"{_here()} {os.getpid()} {_started(os.getpid())}"
 
 
 def is_gone(owner: str) -> bool:
-    """Whether the process of a label surely runs no more."""
+    """Return whether the process of a label certainly does not run any more."""
     before, _, started = owner.rpartition(" ")
     place, _, process = before.rpartition(" ")
     return place == _here() and process.isdigit() and _started(int(process)) != started
 
 
 def reap(api: Any) -> int:
-    """Remove the containers that nobody holds; how many there were."""
+    """Remove the containers without an owner, and return their number."""
     gone = 0
     for container in api.containers(all=True, filters={"label": LABEL}):
-        # One that ran and ended is nobody's, whoever made it; Created is not among these: it may be about to start.
+        # A container that ran and ended has no owner any more. One in the state "created" may be about to start.
         ended = container.get("State") in ("exited", "dead")
         if ended or is_gone(container["Labels"].get(LABEL, "")):
             remove(api, container["Id"])
@@ -42,7 +42,7 @@ def reap(api: Any) -> int:
 
 
 def remove(api: Any, container: str) -> None:
-    """Kill, remove, and wait until it is gone; one that goes by itself is fine."""
+    """Kill and remove a container, and wait until it is gone. No error if it ends by itself meanwhile."""
     errors = library().errors
     deadline = time.monotonic() + GONE_SECONDS
     while True:
@@ -50,23 +50,23 @@ def remove(api: Any, container: str) -> None:
             api.remove_container(container, force=True, v=True)
         except errors.NotFound:
             return
-        except errors.APIError:  # it is dying or being removed already, and engines differ in what they call that
+        except errors.APIError:  # it is dying or being removed already, for which engines have different errors
             if time.monotonic() > deadline:
                 raise
         time.sleep(0.02)
 
 
 def _here() -> str:
-    """This boot of this machine and this pid namespace: where a pid means something."""
+    """Return the boot of this machine and the pid namespace, in which a pid is unique."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return f"{boot} {os.stat('/proc/self/ns/pid').st_ino}"
 
 
 def _started(process: int) -> str:
-    """When a process began, in ticks since the boot; "" when there is none."""
+    """Return the start time of a process, in ticks since the boot, or "" if there is no such process."""
     try:
         status = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return ""
-    fields = status.rpartition(")")[2].split()  # the name before it may hold spaces
+    fields = status.rpartition(")")[2].split()  # the process name before it may contain spaces
     return "" if fields[0] in "ZX" else fields[19]

@@ -1,8 +1,8 @@
-"""Containers kept warm, and when one is used again.
+"""A pool of warm containers, and the rules for using one again.
 
-A stateful session gets a container that nobody has used, and nobody gets it afterwards. One-shot runs share: a
+A stateful session gets an unused container, which is thrown away afterwards. One-shot runs share: a
 container serves many of them, one after another, until it has served `runs` of them or lived for `seconds`, or until
-anything out of the ordinary happens in it. What is thrown away is replaced in the background.
+anything unusual happens in it. Containers that are thrown away are replaced in the background.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from palaestra.envs.sandboxes.limits import Limits
 from palaestra.errors import Broken, PalaestraError, UsageError
 
 LOOK_SECONDS = 20.0
-"""How often the keeper looks for containers that have lived long enough."""
+"""Seconds between checks for containers that are too old."""
 CLOSE_SECONDS = 60.0
 
 
@@ -29,15 +29,15 @@ class Policy:
     """How many containers there are, and how long each is used."""
 
     warm: int = 2
-    """Unused ones held ready."""
+    """Number of unused containers to keep ready."""
     most: int = 64
-    """Alive at once; whoever wants one more waits."""
+    """Maximum number of live containers; further callers wait."""
     runs: int = 200
-    """One-shot runs in one container."""
+    """Maximum number of one-shot runs in one container."""
     seconds: float = 600.0
-    """How long one container serves one-shot runs."""
+    """Seconds for which one container serves one-shot runs."""
     wait_seconds: float = 120.0
-    """How long a caller waits when all are taken."""
+    """Seconds that a caller waits when all containers are taken."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -51,21 +51,21 @@ class Policy:
 
     @classmethod
     def of(cls, given: "Policy | Mapping[str, Any] | None") -> "Policy":
-        """A policy as a caller gives it; the fields that a mapping leaves out keep their defaults."""
+        """Return the policy of a caller; fields that a mapping leaves out keep their defaults."""
         if given is None or isinstance(given, Policy):
             return given or cls()
-        known = [field.name for field in fields(cls)]
+        names = [field.name for field in fields(cls)]
         if not isinstance(given, Mapping):
-            raise UsageError(f"policy is {given!r}; expected a Policy, or a mapping with {', '.join(known)}")
+            raise UsageError(f"policy is {given!r}; expected a Policy, or a mapping with {', '.join(names)}")
         for name in given:
-            if name not in known:
-                close = get_close_matches(str(name), known, n=1, cutoff=0.0)[0]
-                raise UsageError(f"policy has no {name!r}; did you mean {close!r}? known: {', '.join(known)}")
+            if name not in names:
+                close = get_close_matches(str(name), names, n=1, cutoff=0.0)[0]
+                raise UsageError(f"policy has no {name!r}; did you mean {close!r}? known: {', '.join(names)}")
         return cls(**given)
 
 
 class Pool:
-    """Takers, and one thread that makes and ends containers behind their backs."""
+    """A pool of containers, with one thread that launches and ends them in the background."""
 
     def __init__(
         self, launch: Callable[[Limits], Container], end: Callable[[Container], None], limits: Limits, policy: Policy
@@ -79,33 +79,33 @@ class Pool:
         self._making = 0
         self._closed = False
         self._ends: queue.SimpleQueue[Container | None] = queue.SimpleQueue()
-        """What the keeper is to end; None only wakes it."""
+        """Containers that the keeper thread must end; None only wakes it."""
         self._kept = True
         self._keeper = threading.Thread(target=self._keep, name="palaestra-docker-pool", daemon=True)
         self._keeper.start()
 
     def add(self, container: Container) -> None:
-        """One that was launched elsewhere, and not used."""
+        """Add an unused container that was launched elsewhere."""
         with self._change:
             self._fresh.append(container)
         self._ends.put(None)
 
     def take(self, *, fresh: bool, limits: Limits | None = None) -> Container:
-        """A container of the caller's own until it is given back or thrown away.
+        """Return a container that only the caller uses until it gives it back or discards it.
 
-        `fresh`: one that nobody has used. `limits`: one that is made for this caller, with limits of its own.
+        `fresh`: an unused one. `limits`: one that is launched for this caller, with these limits.
         """
         deadline = time.monotonic() + self.policy.wait_seconds
         while True:
-            if limits is None and (found := self.take_ready(fresh=fresh)) is not None:
-                return found
+            if limits is None and (ready := self.take_ready(fresh=fresh)) is not None:
+                return ready
             with self._change:
                 self._refuse_when_closed()
                 if limits is None and (self._fresh or (self._used and not fresh)):
-                    continue  # It has come to be ready meanwhile.
+                    continue  # One has become ready meanwhile.
                 full = self._alive() >= self.policy.most
                 if not full or self._used:
-                    if full:  # one that only waits for one-shot runs makes room
+                    if full:  # end an idle one-shot container to make room
                         self._ends.put(self._used.pop())
                     self._making += 1
                     break
@@ -114,20 +114,20 @@ class Pool:
         return self._make(limits or self._limits)
 
     def take_ready(self, *, fresh: bool) -> Container | None:
-        """One for which nothing has to be waited, else None."""
+        """Return a container without waiting, or None."""
         while True:
             with self._change:
                 self._refuse_when_closed()
-                found = self._pick(fresh)
-            if found is None:
+                container = self._pick(fresh)
+            if container is None:
                 return None
             self._ends.put(None)
-            if found.is_quiet():
-                return found
-            self.discard(found)
+            if container.is_quiet():
+                return container
+            self.discard(container)
 
     def give_back(self, container: Container) -> None:
-        """After an ordinary one-shot run: for the next one."""
+        """Return a container to the pool after a one-shot run."""
         container.runs += 1
         with self._change:
             if not self._closed and not self._is_spent(container):
@@ -138,27 +138,27 @@ class Pool:
         self.discard(container)
 
     def discard(self, container: Container) -> None:
-        """End a container: the stream at once, which kills what runs in it, the rest in the background."""
+        """End a container. Its stream ends at once, which kills its processes; the rest happens in the background."""
         container.socket.let_go()
         with self._change:
-            if container not in self._taken:  # The pool was closed, and ended it.
+            if container not in self._taken:  # The pool was closed and has ended it.
                 return
             self._taken.remove(container)
             self._change.notify()
             if self._kept:
                 self._ends.put(container)
                 return
-        self._finish(container)  # One that was still being made when the pool closed.
+        self._finish(container)  # It was still being launched when the pool closed.
 
     def close(self) -> None:
-        """End them all; returns when they are gone. May come twice."""
+        """End all containers, and return when they are gone. It may be called twice."""
         with self._change:
             if self._closed:
                 return
             self._closed = True
             left = self._emptied()
             self._change.notify_all()
-            for container in left:  # first all the streams: then they die side by side
+            for container in left:  # first all streams, so that they die in parallel
                 container.socket.let_go()
             for container in left:
                 self._ends.put(container)
@@ -166,7 +166,7 @@ class Pool:
         self._keeper.join(CLOSE_SECONDS)
 
     def forget(self) -> None:
-        """In a forked child: everything is the parent's, whose streams stay open."""
+        """Drop everything in a forked child process. The streams of the parent stay open."""
         self._change = threading.Condition()
         for container in self._emptied():
             container.socket.close()
@@ -174,8 +174,8 @@ class Pool:
 
     def _emptied(self) -> list[Container]:
         left = [*self._fresh, *self._used, *self._taken]
-        for kept in (self._fresh, self._used, self._taken):
-            kept.clear()
+        for containers in (self._fresh, self._used, self._taken):
+            containers.clear()
         return left
 
     def _refuse_when_closed(self) -> None:
@@ -190,35 +190,35 @@ class Pool:
         return container.runs >= self.policy.runs or age > self.policy.seconds
 
     def _pick(self, fresh: bool) -> Container | None:
-        """With the lock held: one that is ready; a one-shot run takes a used one first."""
+        """Return a container that is ready, or None. One-shot runs take a used one first. The lock must be held."""
         while self._used and not fresh:
-            found = self._used.pop()
-            if not self._is_spent(found):
-                self._taken.add(found)
-                return found
-            self._ends.put(found)
+            container = self._used.pop()
+            if not self._is_spent(container):
+                self._taken.add(container)
+                return container
+            self._ends.put(container)
         if self._fresh:
-            found = self._fresh.popleft()
-            self._taken.add(found)
-            return found
+            container = self._fresh.popleft()
+            self._taken.add(container)
+            return container
         return None
 
     def _make(self, limits: Limits) -> Container:
-        """Launch one for the caller, who has already been counted."""
-        made = None
+        """Launch a container for the caller, who has already been counted."""
+        container = None
         try:
-            made = self._launch(limits)
+            container = self._launch(limits)
         finally:
             with self._change:
                 self._making -= 1
-                if made is not None:
-                    self._taken.add(made)
+                if container is not None:
+                    self._taken.add(container)
                 closed = self._closed
                 self._change.notify()
         if closed:
-            self.discard(made)
+            self.discard(container)
             raise UsageError("this sandbox was closed meanwhile")
-        return made
+        return container
 
     def _keep(self) -> None:
         while True:
@@ -228,17 +228,17 @@ class Pool:
                 container = None
             if container is not None:
                 self._finish(container)
-                continue  # ends first: they are quick, and they make room
+                continue  # end containers first: that is quick and makes room
             with self._change:
                 if not self._ends.empty():
                     continue
                 if self._closed:
                     self._kept = False
                     return
-                spent = [one for one in self._used if self._is_spent(one)]
-                self._used = [one for one in self._used if one not in spent]
-            for one in spent:
-                self._ends.put(one)
+                spent_containers = [used_container for used_container in self._used if self._is_spent(used_container)]
+                self._used = [used_container for used_container in self._used if used_container not in spent_containers]
+            for used_container in spent_containers:
+                self._ends.put(used_container)
             self._refill()
 
     def _finish(self, container: Container) -> None:
@@ -247,16 +247,16 @@ class Pool:
             self._end(container)
 
     def _refill(self) -> None:
-        """Make one container if one is wanted, and come again for the next."""
+        """Launch one container if one is missing, then wake the keeper thread for the next."""
         with self._change:
             if self._closed or len(self._fresh) >= self.policy.warm or self._alive() >= self.policy.most:
                 return
             self._making += 1
-        with contextlib.suppress(PalaestraError):  # whoever takes next makes one itself, and is told why it fails
-            made = self._make(self._limits)
+        with contextlib.suppress(PalaestraError):  # the next caller launches one itself, and gets the error
+            container = self._make(self._limits)
             with self._change:
-                if made in self._taken:
-                    self._taken.remove(made)
-                    self._fresh.append(made)
+                if container in self._taken:
+                    self._taken.remove(container)
+                    self._fresh.append(container)
                     self._change.notify()
             self._ends.put(None)

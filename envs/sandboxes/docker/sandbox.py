@@ -30,15 +30,15 @@ from palaestra.envs.sandboxes.streams import SocketStream
 from palaestra.errors import Broken, SandboxUnavailable
 
 OPENING_SECONDS = 60.0
-"""For a started container to say that it is ready."""
+"""Seconds in which a started container must report that it is ready."""
 FIRST_RUNS = ("pass", "try: import numpy, sympy\nexcept ImportError: pass")
-"""What a new container runs before anybody gets it: it proves that it can, and warms both interpreters."""
+"""Programs that a new container runs before its first use: they test it and warm both interpreters."""
 _OF_THE_CONTAINER = ("memory_bytes", "processes", "scratch_bytes", "scratch_files")
-"""Limits that are the engine's to keep, and cannot change once a container runs."""
+"""Limits that the engine enforces. They cannot change once a container runs."""
 
 
 class ContainerStream(SocketStream):
-    """A stream that takes its container with it when it is dropped."""
+    """A stream that discards its container when it is dropped."""
 
     def __init__(self, container: Container, pool: Pool) -> None:
         super().__init__(container.socket, container.why)
@@ -96,18 +96,18 @@ class DockerSandbox(FramedSandbox):
         return ContainerStream(await self._taken(True, self._own(limits), blocking), self._pool)
 
     async def _alone(self, request: Request[Result], limits: Limits, blocking: bool) -> Result:
-        own = self._own(limits)
-        container = await self._taken(False, own, blocking)
+        container_limits = self._own(limits)
+        container = await self._taken(False, container_limits, blocking)
         try:
-            return await self._run_in(container, request, own, blocking)
+            return await self._run_in(container, request, container_limits, blocking)
         except Broken:
             if container.runs == 0:
                 raise
-        # An earlier run may be the reason. Nothing of this one lasts, so it may run again where nobody was before.
-        return await self._run_in(await self._taken(True, None, blocking), request, own, blocking)
+        # An earlier run may be the reason. A one-shot run leaves nothing behind, so it may run again.
+        return await self._run_in(await self._taken(True, None, blocking), request, container_limits, blocking)
 
     def reap(self) -> int:
-        """Remove the containers whose owner is gone, as opening does; how many there were."""
+        """Remove the containers whose owner is gone, as opening does, and return their number."""
         with self._connection.client() as api:
             return owners.reap(api)
 
@@ -119,14 +119,14 @@ class DockerSandbox(FramedSandbox):
         self._launcher.close()
 
     def _own(self, limits: Limits) -> Limits | None:
-        """The limits, where they ask for a container that is not like the others."""
+        """Return the limits if they need a container with special settings, otherwise None."""
         same = all(getattr(limits, name) == getattr(self.limits, name) for name in _OF_THE_CONTAINER)
         return None if same else limits
 
     async def _run_in(
         self, container: Container, request: Request[Result], own: Limits | None, blocking: bool
     ) -> Result:
-        """Run it, and keep the container for the next run, or throw it away."""
+        """Run the program, then return the container to the pool or discard it."""
         stream = ContainerStream(container, self._pool)
         result = await request.first_over(stream, blocking)
         if own is None and _is_ordinary(result):
@@ -136,7 +136,7 @@ class DockerSandbox(FramedSandbox):
         return result
 
     async def _taken(self, fresh: bool, limits: Limits | None, blocking: bool) -> Container:
-        """A container of the pool's; waited for on another thread where this one must not block."""
+        """Take a container from the pool; wait on another thread if this one must not block."""
         if blocking:
             return self._pool.take(fresh=fresh, limits=limits)
         if limits is None and (ready := self._pool.take_ready(fresh=fresh)) is not None:
@@ -149,12 +149,12 @@ class DockerSandbox(FramedSandbox):
             raise
 
     def _unwanted(self, waiting: "asyncio.Future[Container]") -> None:
-        """Nobody waits for it any more."""
+        """Discard the container of a caller that was cancelled."""
         if not waiting.cancelled() and waiting.exception() is None:
             self._pool.discard(waiting.result())
 
     def _first(self, runtime: str | None) -> Container:
-        """The first container shows what can be had here; what keeps it from working is no passing trouble."""
+        """Launch the first container; raise SandboxUnavailable if it does not work."""
         try:
             return self._launch(self.limits)
         except Broken as error:
@@ -164,7 +164,7 @@ class DockerSandbox(FramedSandbox):
             raise SandboxUnavailable(NAME, f"a container does not work: {error}", remedies) from error
 
     def _launch(self, limits: Limits) -> Container:
-        """A container that is ready, and has shown that it can run programs."""
+        """Return a container that is ready and has run the first programs."""
         container = self._launcher.launch(limits)
         stream = SocketStream(container.socket, container.why)
         try:
@@ -185,12 +185,12 @@ class DockerSandbox(FramedSandbox):
         self._launcher.end(container.identity)
 
     def forget(self) -> None:
-        """In a forked child: everything is the parent's."""
+        """Drop everything in a forked child process. The parent keeps it."""
         self._pool.forget()
         self._closed = True
 
 
 def _is_ordinary(result: Result) -> bool:
-    """Whether nothing happened that a container should not be used after."""
-    ended = result.signal is None and not (result.timed_out or result.oom or result.state_lost)
-    return ended and result.limit_hit in ("", "output")
+    """Return whether nothing happened in the run after which a container must not be used again."""
+    was_normal = result.signal is None and not (result.timed_out or result.oom or result.state_lost)
+    return was_normal and result.limit_hit in ("", "output")

@@ -1,7 +1,7 @@
-"""The one stream to a container's supervisor: its standard input and output, through the engine's socket.
+"""The stream to a container's supervisor: its standard input and output, through the engine's socket.
 
-It is a socket like any other, but that the engine packs what comes back: 8 bytes say which of the two outputs it was
-and how long, then come the bytes. What the supervisor writes to standard error is kept for the day it dies.
+It is a socket like any other, but the engine packs the output: 8 bytes say which of the two outputs it was
+and how long, then come the bytes. The supervisor's standard error is kept for the error message when it dies.
 """
 
 import contextlib
@@ -12,11 +12,11 @@ from typing import Any
 _HEADER = struct.Struct(">BxxxL")
 _STDERR = 2
 SAID_BYTES = 2000
-"""What is kept of the supervisor's standard error."""
+"""Number of bytes to keep of the supervisor's standard error."""
 
 
 class AttachStream(socket.socket):
-    """What is received has the engine's packing taken off. Blocking or not, as the socket is told."""
+    """A socket that removes the engine's packing from received data. It may block or not."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__(fileno=descriptor)
@@ -27,11 +27,11 @@ class AttachStream(socket.socket):
 
     @property
     def said(self) -> str:
-        """The end of what the supervisor wrote to standard error."""
+        """The end of the supervisor's standard error."""
         return self._said.decode(errors="replace").strip()
 
     def recv(self, size: int, flags: int = 0) -> bytes:
-        """Bytes of the supervisor's standard output; b"" when it has ended."""
+        """Return bytes of the supervisor's standard output, or b"" when it has ended."""
         while True:
             while self._left == 0:
                 piece = super().recv(_HEADER.size - len(self._head), flags)
@@ -48,25 +48,25 @@ class AttachStream(socket.socket):
             self._said = (self._said + piece)[-SAID_BYTES:]
 
     def let_go(self) -> None:
-        """The supervisor reads the end of its input and ends, and so does its container; whoever waits here wakes."""
-        with contextlib.suppress(OSError):  # the other side was first
-            # The SDK may hold a second descriptor of this connection; closing ours alone would tell nobody.
+        """Shut the connection down: the supervisor and its container end, and waiting calls on the socket return."""
+        with contextlib.suppress(OSError):  # the other side has closed it already
+            # The SDK may hold a second descriptor of this connection, so closing ours would not end it.
             self.shutdown(socket.SHUT_RDWR)
 
     def end(self) -> None:
-        """Let go and close: once nobody waits here, or its number could become another's under them."""
+        """Shut down and close the socket. Call it only when no thread waits on it, because its number may be reused."""
         self.let_go()
         self.close()
 
 
 def attach(api: Any, container: str) -> AttachStream:
-    """Take hold of a container that is not yet started, so that nothing it says is missed."""
+    """Attach to a container that is not yet started, so that none of its output is missed."""
     wrapped = api.attach_socket(container, params={"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1})
-    # The library keeps the connection, the answer that came over it and a file round it, and closes none of them.
-    kept = [getattr(wrapped, "_response", None), wrapped, getattr(wrapped, "_sock", None)]
+    # The library keeps the connection, the response and a file around it, and closes none of them.
+    resources = [getattr(wrapped, "_response", None), wrapped, getattr(wrapped, "_sock", None)]
     try:
         return AttachStream(socket.dup(wrapped.fileno()))
     finally:
-        for item in kept:
+        for item in resources:
             if item is not None:
                 item.close()

@@ -1,4 +1,4 @@
-"""How much of a server its clients may use together: programs run a few at once, others wait, and more are refused."""
+"""Limits on what all clients of a server use together: a few programs run at once, others wait, more are refused."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,7 +10,7 @@ from palaestra.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class ServiceLimits:
-    """How much of a server its clients may use together."""
+    """Limits on what all clients of a server use together."""
 
     most_sessions: int = 256
     """Sessions alive at once."""
@@ -24,14 +24,14 @@ class ServiceLimits:
     """A session that nobody has touched for so long is ended."""
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            value = getattr(self, one.name)
+        for field in fields(self):
+            value = getattr(self, field.name)
             if not 0 < value < float("inf"):
-                raise ConfigError(f"{one.name} is {value}; expected a number above 0")
+                raise ConfigError(f"{field.name} is {value}; expected a number above 0")
 
 
 class Full(Exception):
-    """There is no room just now."""
+    """The server has no free place at the moment."""
 
 
 class Admission:
@@ -44,7 +44,7 @@ class Admission:
 
     @asynccontextmanager
     async def admitted(self, patience: float) -> AsyncIterator[None]:
-        """While a program runs; `Full` where none may begin within so many seconds."""
+        """Hold a run slot while a program runs. Raise `Full` if none is free within `patience` seconds."""
         if self._slots.locked() and self.waiting >= self._service.most_waiting:
             raise Full
         self.waiting += 1

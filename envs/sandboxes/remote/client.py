@@ -1,8 +1,8 @@
-"""A sandbox on another machine, or in another process: everything is asked of `palaestra serve sandbox`.
+"""A sandbox on another machine, or in another process, that `palaestra serve sandbox` provides.
 
-Names of sessions and requests are made here, so that a request whose answer was lost is sent again and not executed
-again. A run that is cancelled here is ended there; of a client that dies the server notices the lost connection, or
-that nobody asks any more. Left out: sessions and what they ask (`framed`), asking again (`connection`).
+The client names sessions and requests, so that a request whose answer was lost is sent again but not executed
+again. A run that is cancelled here is ended there; when a client dies, the server notices the lost connection, or
+that no requests come. Not here: sessions and their requests (`framed`), repeated requests (`connection`).
 """
 
 import asyncio
@@ -31,22 +31,22 @@ if TYPE_CHECKING:
     import httpx
 
 _CLOSING = 5.0
-"""Seconds in which a server must hear that a session is not wanted any more."""
+"""Seconds in which a server must learn that a session is not needed any more."""
 _REPLACED = 3
-"""Bytes that one undecodable byte becomes as text."""
+"""Number of bytes that replace one undecodable byte in text."""
 _MOST_NOTES = 64
 
 
 @dataclass(frozen=True)
 class Greeting:
-    """What a server says of itself."""
+    """Capabilities and limits that a server reports."""
 
     capabilities: Capabilities
     limits: Limits
 
 
 class RemoteSandbox(FramedSandbox):
-    """A client. It keeps one thread for its connections, whoever asks and from whichever event loop."""
+    """A client. It keeps one thread for its connections, for all calling threads and event loops."""
 
     def __init__(
         self,
@@ -57,18 +57,18 @@ class RemoteSandbox(FramedSandbox):
         patience: float = 60.0,
         transport: "httpx.AsyncBaseTransport | None" = None,
     ) -> None:
-        """`limits` may be as wide as the server's; where none are given they are the usual ones, within those.
+        """`limits` may be as wide as the server's. None means the usual ones, cut to those of the server.
 
-        `token_env` names the environment variable that holds the server's token. `patience` is how long a server that
-        is full or cannot be reached is asked again. `transport` replaces the network.
+        `token_env` names the environment variable that holds the server's token. `patience` is the number of
+        seconds for which requests to a full or unreachable server are repeated. `transport` replaces the network.
         """
         super().__init__()
         self._connection = Connection("remote", url, token_env, patience, CONTENT_TYPE, transport)
         remedy = "`palaestra serve sandbox` starts a server"
-        found = self._connection.greet("/v2/capabilities", self._greeted, HEAD_BYTES, remedy)
-        self._capabilities = found.capabilities
+        greeting = self._connection.greet("/v2/capabilities", self._greeted, HEAD_BYTES, remedy)
+        self._capabilities = greeting.capabilities
         try:
-            self.limits = found.limits.narrowed(Limits.of(limits, Limits().within(found.limits)))
+            self.limits = greeting.limits.narrowed(Limits.of(limits, Limits().within(greeting.limits)))
         except BaseException:
             self.close()
             raise
@@ -77,7 +77,7 @@ class RemoteSandbox(FramedSandbox):
         return f"RemoteSandbox({self._connection.address})"
 
     def capabilities(self) -> Capabilities:
-        """What the server's backend enforces, by its own account."""
+        """Return what the server says that its backend enforces."""
         return self._capabilities
 
     def close(self) -> None:
@@ -91,16 +91,16 @@ class RemoteSandbox(FramedSandbox):
 
     def _greeted(self, response: Response) -> Greeting:
         try:
-            found = TypeAdapter(Greeting).validate_json(response.body, strict=True)
+            greeting = TypeAdapter(Greeting).validate_json(response.body, strict=True)
         except (ValidationError, UsageError):
             raise self._connection.failure(response, "is no sandbox server that this palaestra knows") from None
-        notes = tuple(plain(note) for note in found.capabilities.notes[:_MOST_NOTES])
-        backend = f"remote {plain(found.capabilities.backend)}"
-        return replace(found, capabilities=replace(found.capabilities, backend=backend, notes=notes))
+        notes = tuple(plain(note) for note in greeting.capabilities.notes[:_MOST_NOTES])
+        backend = f"remote {plain(greeting.capabilities.backend)}"
+        return replace(greeting, capabilities=replace(greeting.capabilities, backend=backend, notes=notes))
 
 
 class HttpStream(Stream):
-    """A session's requests, one POST each. What is lost on the way is sent again: a failure does not end it."""
+    """The requests of a session, one POST each. Lost requests are sent again, so a failure does not end the session."""
 
     grace = GRACE
 
@@ -112,15 +112,15 @@ class HttpStream(Stream):
     async def exchange(self, frame: bytes, body_bytes: int, seconds: float, blocking: bool) -> tuple[Head, bytes]:
         if len(frame) > FRAME_BYTES:
             raise UsageError(f"{len(frame):,} bytes to send; at most {FRAME_BYTES:,} go at once")
-        most = min(_REPLACED * body_bytes, FRAME_BYTES)
+        max_bytes = min(_REPLACED * body_bytes, FRAME_BYTES)
         try:
-            return await self._post(frame, most, seconds, blocking)
+            return await self._post(frame, max_bytes, seconds, blocking)
         except (KeyboardInterrupt, asyncio.CancelledError):
             self.drop()
             raise
 
     async def leave(self, blocking: bool) -> None:
-        """Should the server not hear it, its own deadlines remain."""
+        """Ask the server to end the session. If the request is lost, the deadlines of the server end it."""
         if not self._dropped:
             self._dropped = True
             await self._end(blocking)
@@ -147,7 +147,7 @@ class HttpStream(Stream):
         return await self._connection.ask(path, frame, read, HEAD_BYTES + most, seconds, blocking, patience)
 
     def _read(self, most: int, response: Response) -> tuple[Head, bytes]:
-        """An answer, or the error that it tells."""
+        """Return an answer, or its error as a header."""
         try:
             head, body = unpack(response.body, most)
         except FrameError:

@@ -1,8 +1,8 @@
-"""The connection to a server of sandboxes: asked from plain code and from any loop, and again where trouble may pass.
+"""The connection to a server of sandboxes, for plain code and any event loop. It repeats requests that may work later.
 
-Trouble that may pass (no connection, one that was lost, a full server, a proxy's error page) is tried again for
-`patience` seconds; what is left of it then is `Broken`. A wrong token is a `UsageError`, since every request would meet
-it. Left out: what the messages mean (`client`, `fusion`), and HTTP (`palaestra.endpoint.http`).
+After a temporary failure (no connection, a lost one, a full server, a proxy's error page) requests are repeated for
+`patience` seconds; then it raises `Broken`. A wrong token is a `UsageError`, because every request would fail with
+it. Not here: what the messages mean (`client`, `fusion`), and HTTP (`palaestra.endpoint.http`).
 """
 
 import contextlib
@@ -26,9 +26,9 @@ T = TypeVar("T")
 TOKEN_ENV = "PALAESTRA_SANDBOX_TOKEN"
 """Environment variable that holds the token, on both ends."""
 PATIENCE_HEADER = "Palaestra-Patience"
-"""How long the client would wait for a place where its program can run, in seconds."""
+"""Header with the seconds for which the client would wait for a free run slot."""
 GRACE = 20.0
-"""Seconds beyond a run's own in which the server must have answered."""
+"""Seconds beyond the timeout of a run in which the server must have answered."""
 OPENING = 10.0
 """Seconds in which a server must be reached when a sandbox is opened."""
 _FIRST_WAIT = 0.1
@@ -36,7 +36,7 @@ _AGAIN = {408, 425, 429, 502, 503, 504}
 
 
 class Connection:
-    """A server, and a thread for the requests to it, whoever makes them."""
+    """A server, and one thread for all requests to it."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Connection:
         self._background = BackgroundLoop(f"the {backend} sandbox")
 
     def greet(self, path: str, read: Callable[[Response], T], most: int, remedy: str) -> T:
-        """The first question; SandboxUnavailable where nobody answers it as a server would."""
+        """Send the first request, and raise SandboxUnavailable unless a server answers it correctly."""
         patience = min(OPENING, self.patience)
         try:
             work = self._ask(path, None, read, most, OPENING, patience)
@@ -81,7 +81,7 @@ class Connection:
         blocking: bool,
         patience: float | None = None,
     ) -> T:
-        """One question. `seconds` is what it takes when all is well, `most` the largest body of its answer.
+        """Send a request. `seconds` is its usual time, `most` the largest body of its answer in bytes.
 
         `read` may raise `Again`; what it cannot read is `Broken`.
         """
@@ -90,7 +90,7 @@ class Connection:
         return await self._background.outcome(work, patience + seconds + GRACE, blocking)
 
     def tell(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do this when there is time; nobody waits for it."""
+        """Run a coroutine in the background, and do not wait for it."""
         with contextlib.suppress(Broken):  # The sandbox is closed: the server will notice.
             self._background.submit(work)
 
@@ -100,15 +100,15 @@ class Connection:
     async def _ask(
         self, path: str, body: bytes | None, read: Callable[[Response], T], most: int, seconds: float, patience: float
     ) -> T:
-        """On the thread of the loop."""
+        """Send a request on the thread of the loop, again while that may help."""
         latest = time.monotonic() + patience
 
         async def attempt() -> T:
-            left = max(latest - time.monotonic(), 0.0)
-            response = await self._http.send(path, body, most, {PATIENCE_HEADER: f"{left:.3f}"})
+            remaining_seconds = max(latest - time.monotonic(), 0.0)
+            response = await self._http.send(path, body, most, {PATIENCE_HEADER: f"{remaining_seconds:.3f}"})
             if response.status in (401, 403):
-                found = "was refused" if self._secret else f"is missing; set {TOKEN_ENV} to the server's"
-                raise UsageError(f"{self.address} answered {response.status}: the token {found}")
+                problem = "was refused" if self._secret else f"is missing; set {TOKEN_ENV} to the server's"
+                raise UsageError(f"{self.address} answered {response.status}: the token {problem}")
             return read(response)
 
         try:
@@ -117,9 +117,9 @@ class Connection:
             raise Broken(f"{self.address} answered {self.shown(str(error))}") from None
 
     def failure(self, response: Response, what: str) -> Again | Broken:
-        """The error for what is no answer of such a server: `Again` where it may be a proxy's page."""
+        """Return the error for an answer that such a server does not give: `Again` if it may be the page of a proxy."""
         beginning = plain(response.body[:500].decode("utf-8", "replace")) or "nothing"
-        found = f"it answered {response.status}: {self.shown(beginning)}"
+        description = f"it answered {response.status}: {self.shown(beginning)}"
         if response.status in _AGAIN:
-            return Again(found, response.wait)
-        return Broken(f"{self.address} {what}; {found}")
+            return Again(description, response.wait)
+        return Broken(f"{self.address} {what}; {description}")

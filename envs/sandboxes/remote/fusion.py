@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import httpx
 
 _ANSWER_BYTES = 16 * 2**20
-"""Of an answer: two streams of 1 MiB, each byte of which may be six characters of JSON, and what is around them."""
+"""Largest answer in bytes: two streams of 1 MiB, each byte up to six characters of JSON, and the other fields."""
 _NO_SESSIONS = (
     "a SandboxFusion server has no sessions: each program runs in a fresh place; use run_once, or another backend"
 )
@@ -62,11 +62,11 @@ def _show_last(source, name="main.py"):
         traceback.print_exception(type(error), error, error.__traceback__.tb_next)
         sys.exit(1)
 _show_last("""
-"""What comes before a program, as a literal, whose last value is to be printed; there it runs as it would alone."""
+"""Code that runs the program, which follows as a string literal, and prints its last value."""
 
 
 class FusionSandbox(Sandbox):
-    """`run_once` of Python or of a command. Its time and its output are bounded here, the rest is that server's."""
+    """`run_once` of Python or of a command. Only time and output are bounded here; that server controls the rest."""
 
     has_sessions = False
 
@@ -81,12 +81,12 @@ class FusionSandbox(Sandbox):
     ) -> None:
         """`url` goes up to and without `/run_code`.
 
-        `patience` is how long a server that is busy or cannot be reached is asked again.
+        `patience` is the number of seconds for which requests to a busy or unreachable server are repeated.
         """
         self.limits = Limits.of(limits)
         url = url.removesuffix("/").removesuffix("/run_code")
         self._connection = Connection("fusion", url, token_env, patience, "application/json", transport)
-        # Its first question is refused, which is an answer too: a run would cost a program.
+        # The server refuses the first request, which proves that it answers without running a program.
         self._connection.greet(
             "/run_code", self._greeted, _ANSWER_BYTES, "url= is where a SandboxFusion server answers"
         )
@@ -95,7 +95,7 @@ class FusionSandbox(Sandbox):
         return f"FusionSandbox({self._connection.address})"
 
     def capabilities(self) -> Capabilities:
-        """None: the server does not say what it enforces."""
+        """Return no guards, because the server does not report what it enforces."""
         note = "a SandboxFusion server does not say what it isolates; its default is nothing, so its container must"
         return Capabilities(backend="fusion", notes=(note, _NO_SESSIONS))
 
@@ -118,7 +118,7 @@ class FusionSandbox(Sandbox):
             failure = self._connection.failure(response, "could not run a program")
             raise UsageError(str(failure)) if response.status == 422 else failure
 
-        # A run that is sent again after a lost connection runs twice, each time in a fresh place.
+        # A run that is sent again after a lost connection runs twice, each time in a new sandbox.
         return await self._connection.ask("/run_code", body, read, _ANSWER_BYTES, seconds + GRACE, blocking)
 
     def _greeted(self, response: Response) -> None:
@@ -128,7 +128,7 @@ class FusionSandbox(Sandbox):
 
 
 def request_of(asked: Execution, seconds: float) -> bytes | None:
-    """The body of a request; None for a program that is too large."""
+    """Return the body of a request, or None if the program is too large."""
     is_python, limits = isinstance(asked.program, str), asked.limits
     code = asked.program if isinstance(asked.program, str) else shlex.join(arguments.words_of(asked.program) or ())
     stdin, files = arguments.content("stdin", asked.stdin), arguments.files_of(asked.files, limits)
@@ -152,7 +152,7 @@ def request_of(asked: Execution, seconds: float) -> bytes | None:
 
 @dataclass(frozen=True)
 class _Part:
-    """How the program, or its compiler, ended."""
+    """Result of the program, or of its compiler."""
 
     status: Literal["Finished", "TimeLimitExceeded", "Error"]
     execution_time: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
@@ -163,7 +163,7 @@ class _Part:
 
 @dataclass(frozen=True)
 class _Answer:
-    """The fields of an answer that are read."""
+    """The fields of an answer that are used."""
 
     status: Literal["Success", "Failed", "SandboxError"]
     message: str | None = None
@@ -175,7 +175,7 @@ _ANSWERS = TypeAdapter(_Answer)
 
 
 def result_of(body: bytes, seconds: float, limits: Limits) -> Result:
-    """What the server says a run came to."""
+    """Return the Result that the answer of the server describes."""
     try:
         answer = _ANSWERS.validate_json(body, strict=True)
     except ValidationError as error:
@@ -184,15 +184,15 @@ def result_of(body: bytes, seconds: float, limits: Limits) -> Result:
     part = answer.run_result or answer.compile_result
     if answer.status == "SandboxError" or (part is not None and part.status == "Error"):
         reasons = (part.stderr if part is not None and answer.status != "SandboxError" else None, answer.message)
-        reason = next((plain(one) for one in reasons if one), "it gave no reason")
+        reason = next((plain(candidate) for candidate in reasons if candidate), "it gave no reason")
         raise Broken(f"the SandboxFusion server failed: {reason}")
     timed_out = part is not None and part.status == "TimeLimitExceeded"
     code = None if part is None else -9 if timed_out else part.return_code
     if part is None or code is None:
         raise Unreadable("a run without a result, or a result without a return_code")
     out, err = Kept(limits.output_bytes), Kept(limits.output_bytes)
-    for kept, text in ((out, part.stdout), (err, part.stderr)):
-        kept.feed((text or "").encode("utf-8", "replace"))
+    for output, text in ((out, part.stdout), (err, part.stderr)):
+        output.feed((text or "").encode("utf-8", "replace"))
     return Result(
         stdout=out.text().decode("utf-8", "replace"),
         stderr=err.text().decode("utf-8", "replace"),

@@ -1,11 +1,11 @@
-"""The server's half without HTTP: sessions by their names, and what becomes of those who never come back.
+"""The server's half without HTTP: sessions by name, and the cleanup for clients that never come back.
 
-- A request names itself. Sent again, it gets the answer of the first one and is not executed again.
-- When nobody listens for a request any more (the connection was lost, the client killed), it may be sent again for
-  `RETURN_SECONDS`; then what it does is cancelled and its session ended. A session that nobody touches for
+- Each request has a name. If it is sent again, it gets the answer of the first one and is not executed again.
+- When no client waits for a request any more (the connection was lost, the client killed), it may be sent again for
+  `RETURN_SECONDS`; then its work is cancelled and its session ended. A session without a request for
   `idle_seconds` is ended too.
 
-Left out: what a backend does with a program, how many may run at once (`admission`), and the token (`server`).
+Not here: what a backend does with a program, how many may run at once (`admission`), and the token (`server`).
 """
 
 import asyncio
@@ -26,15 +26,15 @@ from palaestra.errors import Broken, UsageError
 log = logging.getLogger("palaestra.sandboxes")
 
 RETURN_SECONDS = 2.0
-"""In which a client whose connection was lost may send its request again."""
+"""Seconds in which a client whose connection was lost may send its request again."""
 KEPT_SECONDS = 60.0
-"""How long an answer is kept for a client that may ask again."""
+"""Seconds for which an answer is kept for a client that may ask again."""
 KEPT_ANSWERS = 4096
 KEPT_BYTES = 256 * 2**20
-"""Of all kept answers together; the oldest are dropped first."""
+"""Total size of all kept answers in bytes; the oldest are dropped first."""
 _READS = ("get", "listdir")
 _STEP_SECONDS = 60.0
-"""Deadline of all that is no run."""
+"""Timeout of every operation that is not a run, in seconds."""
 _RUN_GRACE = 15.0
 _LOOK = 1.0
 _OPERATIONS = ("start", "fork", "once", "run", "put", "get", "listdir", "reset", "close")
@@ -43,22 +43,22 @@ _ENDED = "the session was ended during the request"
 
 @dataclass(eq=False, slots=True)
 class _Hosted:
-    """A session, or the room that is kept for one."""
+    """A session of this server, or a place reserved for one."""
 
     session: Session | None = None
     alone: bool = False
-    """A program without a session: nothing but a name to end it by."""
+    """True for a program without a session, of which only the name is used, to end it."""
     touched: float = field(default_factory=time.monotonic)
     busy: int = 0
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     done: list[str] = field(default_factory=list)
-    """The last requests that were executed here."""
+    """Names of the last requests that were executed here."""
     work: "asyncio.Task[bytes] | None" = None
 
 
 @dataclass(eq=False, slots=True)
 class _Answer:
-    """The answer to a request, or the work on it."""
+    """The answer to a request, or the task that works on it."""
 
     work: "asyncio.Task[bytes]"
     session: str
@@ -67,18 +67,18 @@ class _Answer:
     giving_up: asyncio.TimerHandle | None = None
 
     def size(self) -> int:
-        """Bytes that are kept."""
+        """Return the size of the kept answer in bytes, 0 without one."""
         answered = self.work.done() and not self.work.cancelled() and self.work.exception() is None
         return len(self.work.result()) if answered else 0
 
 
 class Hosting:
-    """All sessions of one server. Everything happens on one event loop."""
+    """All sessions of one server. Everything runs on one event loop."""
 
     def __init__(self, sandbox: Sandbox, service: ServiceLimits) -> None:
         self.sandbox, self.service = sandbox, service
         self.limits = replace(sandbox.limits, seconds=min(sandbox.limits.seconds, service.most_seconds))
-        """The widest that a client may ask for."""
+        """The widest limits that a client may request."""
         self._hosted: dict[str, _Hosted] = {}
         self._answers: dict[str, _Answer] = {}
         self._kept_bytes = 0
@@ -86,7 +86,7 @@ class Hosting:
         self._sweeper: asyncio.Task[None] | None = None
 
     def figures(self) -> dict[str, int]:
-        """How full it is."""
+        """Return the number of sessions and of running and waiting programs, each with its maximum."""
         counts = {"sessions": self._sessions(), "running": self._admission.running, "waiting": self._admission.waiting}
         figures: dict[str, int] = {}
         for name, count in counts.items():
@@ -94,7 +94,7 @@ class Hosting:
         return figures
 
     async def answer(self, request: str, name: str, head: Head, body: bytes, patience: float) -> bytes:
-        """Execute a request, or find the answer of the same one. Cancelled when the one who asked has gone."""
+        """Execute a request, or return the answer of an earlier one of this name. Cancelled when the client is gone."""
         if self._sweeper is None:
             self._sweeper = asyncio.create_task(self._sweep())
         operation = "run" if isinstance(head, bytes) else text_of(head, "op")
@@ -140,9 +140,9 @@ class Hosting:
     ) -> bytes:
         if isinstance(head, bytes):
             async with self._visit(name, request) as session:
-                given = read_run(head, body)
-                async with self._running(given, patience):
-                    return pack_result(await session.arun(**given))
+                arguments = read_run(head, body)
+                async with self._running(arguments, patience):
+                    return pack_result(await session.arun(**arguments))
         if operation == "close":
             await self._end(name)
             return DONE
@@ -165,17 +165,17 @@ class Hosting:
                 return await _step(operation, session, head, body)
 
     async def _once(self, name: str, head: Header, body: bytes, patience: float) -> bytes:
-        files, rest = read_files(head, body)
-        given = read_run(rest[: RUN.size], rest[RUN.size :])
+        files, run_bytes = read_files(head, body)
+        arguments = read_run(run_bytes[: RUN.size], run_bytes[RUN.size :])
         limits = self.limits.narrowed(head.get("limits"))
-        async with self._room(name, alone=True), self._running(given, patience):
-            return pack_result(await self.sandbox.arun_once(**given, files=files, limits=limits))
+        async with self._room(name, alone=True), self._running(arguments, patience):
+            return pack_result(await self.sandbox.arun_once(**arguments, files=files, limits=limits))
 
     # Inside.
 
     @asynccontextmanager
     async def _running(self, given: dict[str, Any], patience: float) -> AsyncIterator[None]:
-        """When a program may run, and no longer than it may."""
+        """Wait for a free run slot, then hold it for at most the timeout of the program."""
         seconds = given["timeout"]
         if seconds > self.service.most_seconds:
             raise UsageError(f"timeout is {seconds:g} s; this server allows at most {self.service.most_seconds:g}")
@@ -184,7 +184,7 @@ class Hosting:
 
     @asynccontextmanager
     async def _room(self, name: str, alone: bool = False) -> AsyncIterator[_Hosted]:
-        """Room for one more session, kept only if it comes to be; for a program `alone` there is always some."""
+        """Reserve a place for one more session, and free it if none is started. A program `alone` always gets one."""
         if name in self._hosted:
             raise UsageError("there is a session of this name")
         if not alone and self._sessions() >= self.service.most_sessions:
@@ -194,7 +194,7 @@ class Hosting:
             yield hosted
         finally:
             hosted.busy, hosted.work, hosted.touched = 0, None, time.monotonic()
-            if self._hosted.get(name) is not hosted:  # It was ended while it began.
+            if self._hosted.get(name) is not hosted:  # It was ended while it was being started.
                 if hosted.session is not None:
                     await hosted.session.aclose()
             elif hosted.session is None:
@@ -202,7 +202,7 @@ class Hosting:
 
     @asynccontextmanager
     async def _visit(self, name: str, request: str) -> AsyncIterator[Session]:
-        """A session, alone."""
+        """Yield a session; other requests to it wait."""
         hosted = self._hosted.get(name)
         if hosted is None:
             raise Broken(
@@ -228,7 +228,7 @@ class Hosting:
         return sum(not hosted.alone for hosted in self._hosted.values())
 
     def _finished(self, request: str, work: "asyncio.Task[bytes]", keep: bool) -> None:
-        """An answer is kept, but not that there was no room, and not what can be read again."""
+        """Keep an answer, unless the server was full or the client can read it again."""
         if work.cancelled() or isinstance(work.exception(), Full) or not keep:
             self._answers.pop(request, None)
         elif request in self._answers:
@@ -239,7 +239,7 @@ class Hosting:
                 self._drop_old_answers()
 
     def _give_up(self, name: str, answer: _Answer) -> None:
-        """Nobody has come back for a request."""
+        """End the session of a request whose client has not come back."""
         if not answer.listeners and not answer.work.done():
             log.info("a client has gone during a request; its session is ended")
             answer.work.cancel()
@@ -260,7 +260,7 @@ class Hosting:
                 log.warning("a session could not be closed: %s", error)
 
     async def _sweep(self) -> None:
-        """End what nobody touches; forget old answers."""
+        """End sessions that are idle for too long, and drop old answers."""
         while True:
             await asyncio.sleep(min(_LOOK, self.service.idle_seconds / 2))
             now = time.monotonic()
@@ -271,19 +271,19 @@ class Hosting:
             self._drop_old_answers()
 
     def _drop_old_answers(self) -> None:
-        """Forget answers that are old, and the oldest where there are too many or they are too large together."""
-        now, kept, size = time.monotonic(), 0, 0
+        """Drop answers that are too old, and the oldest while they are too many or too large together."""
+        now, count, size = time.monotonic(), 0, 0
         finished = [(request, answer) for request, answer in self._answers.items() if answer.work.done()]
         for request, answer in reversed(finished):
-            if kept >= KEPT_ANSWERS or size + answer.size() > KEPT_BYTES or now - answer.since > KEPT_SECONDS:
-                del self._answers[request]  # Whoever listens still gets it: the task has it.
+            if count >= KEPT_ANSWERS or size + answer.size() > KEPT_BYTES or now - answer.since > KEPT_SECONDS:
+                del self._answers[request]  # A waiting client still gets it from the task.
             else:
-                kept, size = kept + 1, size + answer.size()
+                count, size = count + 1, size + answer.size()
         self._kept_bytes = size
 
 
 async def _step(operation: str, session: Session, head: Header, body: bytes) -> bytes:
-    """What is asked of a session and is no run."""
+    """Execute an operation of a session that is not a run."""
     if operation == "put":
         await session.aput(text_of(head, "path"), body)
     elif operation == "get":

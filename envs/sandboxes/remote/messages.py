@@ -1,8 +1,8 @@
-"""What a server of sandboxes reads and writes: the frames that a runner reads, one in the body of each request.
+"""Frames that a server of sandboxes reads and writes: those of a runner, one in the body of each request.
 
-`POST /v2/SESSION/REQUEST` with a frame is answered by one; `GET /v2/capabilities` by JSON. A request names itself, so
-that one that is sent again (its answer was lost on the way) is not executed again. Whatever arrives is a stranger's:
-it is checked here. Left out: the client's half (`framed`), HTTP itself (`client`, `server`).
+`POST /v2/SESSION/REQUEST` with a frame is answered by one; `GET /v2/capabilities` by JSON. Each request has a name, so
+that one that is sent again (its answer was lost on the way) is not executed again. All input is untrusted:
+it is checked here. Not here: the client's half (`framed`), HTTP itself (`client`, `server`).
 """
 
 import json
@@ -15,14 +15,14 @@ from palaestra.envs.sandboxes.runner.wire import RUN, FrameError, Head, Header, 
 from palaestra.errors import UsageError
 
 CONTENT_TYPE = "application/x-palaestra-sandbox"
-"""Not one that a web page may send to another host without asking: a browser cannot be talked into using a server."""
+"""Content type that a web page cannot send to another host without permission, so browsers cannot be misused."""
 FRAME_BYTES = 256 * 2**20
-"""Of any frame, whatever the limits of a sandbox say."""
+"""Largest frame in bytes, for any limits of a sandbox."""
 DONE = pack({"ok": True})
 
 
 def unpack(data: bytes, body_bytes: int) -> tuple[Head, bytes]:
-    """The one frame in a body."""
+    """Return the one frame in a body."""
     reader = wire.Reader(body_bytes)
     reader.feed(data)
     frame = reader.take()
@@ -32,17 +32,17 @@ def unpack(data: bytes, body_bytes: int) -> tuple[Head, bytes]:
 
 
 def largest_frame(limits: Limits) -> int:
-    """Bytes of the largest request that fits these limits: all files of a place at once, a program and its stdin."""
+    """Return the size of the largest request within these limits: all files at once, a program and its stdin."""
     return limits.scratch_bytes + limits.file_bytes + 2 * limits.code_bytes + 2 * wire.HEAD_BYTES
 
 
 def is_name(value: str) -> bool:
-    """Whether a client could have named a session or a request so: too long to be met by chance."""
+    """Return whether a client may give a session or a request this name, which must be too long to guess."""
     return 16 <= len(value) <= 64 and value.isascii() and value.isalnum()
 
 
 def text_of(header: Header, name: str) -> str:
-    """A text of a header."""
+    """Return a field of a header that must be a string."""
     value = header.get(name)
     if not isinstance(value, str):
         raise UsageError(f"a request that cannot be read: {name} is a {type(value).__name__}; expected a text")
@@ -50,13 +50,13 @@ def text_of(header: Header, name: str) -> str:
 
 
 def read_files(header: Header, body: bytes) -> tuple[dict[str, bytes], bytes]:
-    """The files that a session starts with, cut from the front of a body, and the rest of it."""
-    listed, files, at = header.get("files"), {}, 0
-    if not isinstance(listed, list) or not all(
-        isinstance(one, list) and list(map(type, one)) == [str, int] and one[1] >= 0 for one in listed
+    """Return the initial files of a session, read from the front of a body, and the rest of the body."""
+    entries, files, at = header.get("files"), {}, 0
+    if not isinstance(entries, list) or not all(
+        isinstance(entry, list) and list(map(type, entry)) == [str, int] and entry[1] >= 0 for entry in entries
     ):
         raise UsageError("a request that cannot be read: files are no pairs of a path and a size")
-    for path, size in listed:
+    for path, size in entries:
         files[path] = body[at : at + size]
         at += size
     if at > len(body):
@@ -65,7 +65,7 @@ def read_files(header: Header, body: bytes) -> tuple[dict[str, bytes], bytes]:
 
 
 def read_run(head: bytes, body: bytes) -> dict[str, Any]:
-    """The arguments of a run."""
+    """Return the arguments of a run."""
     is_command, show_last, seconds, size = RUN.unpack(head) if len(head) == RUN.size else (False, False, 0.0, 0)
     if not 0 < seconds < float("inf") or size > len(body):
         raise UsageError(f"a request that cannot be read: a run of {seconds} s whose program has {size} bytes")
@@ -79,10 +79,10 @@ def read_run(head: bytes, body: bytes) -> dict[str, Any]:
 
 
 def pack_result(result: Result) -> bytes:
-    """A frame as a runner sends it."""
+    """Return a result as the frame that a runner sends."""
     texts = [text.encode("utf-8", "replace") for text in (result.stdout, result.stderr, result.value or "")]
     sizes = [len(texts[0]), len(texts[1]), -1 if result.value is None else len(texts[2])]
-    ended = [-1 if number is None else number for number in (result.exit_code, result.signal)]
+    exit_status = [-1 if number is None else number for number in (result.exit_code, result.signal)]
     flags = result.timed_out, result.oom, result.state_lost, wire.LIMITED.index(result.limit_hit)
     measured = result.stdout_bytes, result.stderr_bytes, result.duration_s, result.cpu_s, result.max_rss_bytes
-    return pack(wire.RESULT.pack(*ended, *flags, *measured, *sizes), *texts)
+    return pack(wire.RESULT.pack(*exit_status, *flags, *measured, *sizes), *texts)

@@ -1,9 +1,9 @@
 """A sandbox for other machines: `serve` answers until it is stopped, and ends every session with it.
 
-Who may use it: whoever has the token, which is compared in constant time and never logged. Without a token it listens
+Clients need the token, which is compared in constant time and never logged. Without a token the server listens
 on this machine alone, answers only to a Host of this machine (or a web page whose name was made to point here could
-use it) and takes only a kind of content that browsers do not send. Bodies have a largest size and a deadline. Left out:
-encryption, unless a certificate is given; what a session is (`hosting`).
+use it) and accepts only a content type that browsers do not send. Bodies have a largest size and a deadline. Not here:
+encryption, unless a certificate is given; connections (`listening`); what a session is (`hosting`).
 """
 
 import asyncio
@@ -11,7 +11,6 @@ import contextlib
 import hmac
 import logging
 import os
-import socket
 from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -21,6 +20,7 @@ from urllib.parse import urlsplit
 from palaestra.envs.sandboxes.remote.admission import Full, ServiceLimits
 from palaestra.envs.sandboxes.remote.connection import PATIENCE_HEADER, TOKEN_ENV
 from palaestra.envs.sandboxes.remote.hosting import Hosting
+from palaestra.envs.sandboxes.remote.listening import listen
 from palaestra.envs.sandboxes.remote.messages import CONTENT_TYPE, FRAME_BYTES, is_name, largest_frame, unpack
 from palaestra.envs.sandboxes.runner.wire import FrameError, pack
 from palaestra.envs.sandboxes.sandbox import Sandbox
@@ -34,16 +34,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("palaestra.sandboxes")
 
 READ_SECONDS = 30.0
-"""In which a request's body must have come."""
+"""Seconds in which the body of a request must have arrived."""
 SHORTEST_TOKEN = 16
 _RETRY_AFTER = 1
 _MOST_PATIENCE = 1e6
-_STOPPING = 2
-"""Seconds in which running requests may end when the server stops."""
 
 
 def application(sandbox: Sandbox, service: ServiceLimits, token: str = "", local: bool = True) -> "Starlette":
-    """The ASGI application. `local` is a server that only this machine reaches; without a token it must be."""
+    """Return the ASGI application. `local`: only this machine reaches the server; required without a token."""
     try:
         from starlette.applications import Starlette
         from starlette.routing import Route
@@ -66,32 +64,32 @@ def application(sandbox: Sandbox, service: ServiceLimits, token: str = "", local
 
 
 class _Front:
-    """What HTTP asks of the sessions."""
+    """HTTP endpoints of the sessions."""
 
     def __init__(self, sandbox: Sandbox, service: ServiceLimits, token: str) -> None:
         self.hosting = Hosting(sandbox, service)
         self._token = token.encode()
         limits = self.hosting.limits
-        most = largest_frame(limits)
-        if most - limits.scratch_bytes > FRAME_BYTES:  # Many files can come in several requests, a program cannot.
+        max_bytes = largest_frame(limits)
+        if max_bytes - limits.scratch_bytes > FRAME_BYTES:  # Many files can come in several requests, a program cannot.
             raise UsageError(
                 f"code_bytes is {limits.code_bytes:,} and file_bytes {limits.file_bytes:,}, but a program and its "
                 f"stdin come in one request, of which none has more than {FRAME_BYTES:,} bytes; lower them"
             )
-        self._most_bytes = min(most, FRAME_BYTES)
+        self._most_bytes = min(max_bytes, FRAME_BYTES)
 
     async def capabilities(self, request: "Request") -> "Response":
-        """What the backend enforces, its limits, and how full this server is."""
+        """Return what the backend enforces, its limits, and how full this server is."""
         from starlette.responses import JSONResponse
 
         if refusal := self._refused(request):
             return refusal
         hosting = self.hosting
-        found = {"capabilities": asdict(hosting.sandbox.capabilities()), "limits": asdict(hosting.limits)}
-        return JSONResponse(found | {"figures": hosting.figures()})
+        content = {"capabilities": asdict(hosting.sandbox.capabilities()), "limits": asdict(hosting.limits)}
+        return JSONResponse(content | {"figures": hosting.figures()})
 
     async def request(self, request: "Request") -> "Response":
-        """One request, for as long as somebody waits for it."""
+        """Answer one request, for as long as its client waits."""
         if refusal := self._refused(request):
             return refusal
         if request.headers.get("content-type") != CONTENT_TYPE:
@@ -114,7 +112,7 @@ class _Front:
             await asyncio.gather(work, gone, return_exceptions=True)
 
     async def _answer(self, request: "Request", data: bytes) -> "Response":
-        """The answer, or the error that it came to."""
+        """Return the answer to a request, or its error."""
         session, name = request.path_params["session"], request.path_params["request"]
         try:
             if not is_name(session) or not is_name(name):
@@ -125,8 +123,8 @@ class _Front:
             frame = unpack(data, self._most_bytes)
             return _response(200, await self.hosting.answer(name, session, *frame, patience))
         except Full:
-            told = ", ".join(f"{name} {value}" for name, value in self.hosting.figures().items())
-            return _error(429, "full", f"the server is full: {told}")
+            figures = ", ".join(f"{name} {value}" for name, value in self.hosting.figures().items())
+            return _error(429, "full", f"the server is full: {figures}")
         except FrameError as error:
             return _error(400, "usage", f"the request has {error}")
         except (UsageError, ValueError) as error:
@@ -139,21 +137,21 @@ class _Front:
             if error.errno is None:
                 return _error(500, "broken", f"the server's backend failed: {type(error).__name__}: {error}")
             return _error(409, "os", error.strerror or "", errno=error.errno)
-        except Exception as error:  # A backend's defect is told to the client; the server serves the others.
+        except Exception as error:  # The client learns of the backend's defect; the server continues for the others.
             log.exception("a request failed")
             return _error(500, "broken", f"the server's backend failed: {type(error).__name__}")
 
     def _refused(self, request: "Request") -> "Response | None":
-        """Whoever has no token is told so, whatever the request was."""
+        """Return the refusal of a request that may not use the server, or None."""
         refusal = refused(request, self._token)
         return _error(refusal[0], "usage", refusal[1]) if refusal else None
 
 
 def refused(request: "Request", token: bytes) -> tuple[int, str] | None:
-    """The status and the reason for whoever has no token, or comes by a strange name where none is needed."""
+    """Return status and reason for a request with a wrong token, or, if none is needed, with a foreign host name."""
     if token:
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        if not hmac.compare_digest(given.strip().encode(), token) or scheme.lower() != "bearer":
+        scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
+        if not hmac.compare_digest(credentials.strip().encode(), token) or scheme.lower() != "bearer":
             return 401, "a wrong token, or none"
     elif not is_this_machine(urlsplit(f"//{request.headers.get('host', '')}").hostname or ""):
         return 403, "without a token only names of this machine are answered"
@@ -161,7 +159,7 @@ def refused(request: "Request", token: bytes) -> tuple[int, str] | None:
 
 
 async def read_body(request: "Request", most: int) -> bytes | None:
-    """The body; None where it is larger."""
+    """Return the body, or None if it has more than `most` bytes."""
     data = bytearray()
     async for part in request.stream():
         data += part
@@ -187,12 +185,12 @@ def _error(status: int, kind: str, text: str, **more: int) -> "Response":
 
 
 def is_this_machine(host: str) -> bool:
-    """True for a name of this machine that no other machine reaches."""
+    """Return True for a name of this machine that no other machine can reach."""
     return host in ("localhost", "::1") or (host.startswith("127.") and host.replace(".", "").isdigit())
 
 
 def find_token(variable: str, host: str, usual: str = TOKEN_ENV) -> str:
-    """The token in an environment variable; "" only where nobody but this machine reaches the server."""
+    """Return the token in an environment variable, or "" if only this machine can reach the server."""
     token = os.environ.get(variable, "").strip() if variable else ""
     if not token and is_this_machine(host) and variable in ("", usual):
         return ""
@@ -216,7 +214,7 @@ def serve(
     key: Path | None = None,
     ready: Callable[[str], None] = lambda url: None,
 ) -> None:
-    """Answer until SIGINT or SIGTERM. `ready` is told the address; port 0 takes a free one."""
+    """Answer until SIGINT or SIGTERM. `ready` is called with the address; port 0 takes a free one."""
     service = service or ServiceLimits()
     listen(
         application(sandbox, service, token, is_this_machine(host)),
@@ -227,47 +225,3 @@ def serve(
         key=key,
         ready=ready,
     )
-
-
-def listen(
-    app: "Starlette",
-    host: str,
-    port: int,
-    *,
-    connections: int,
-    certificate: Path | None = None,
-    key: Path | None = None,
-    ready: Callable[[str], None] = lambda url: None,
-) -> None:
-    """Serve an application until SIGINT or SIGTERM."""
-    try:
-        import uvicorn
-    except ImportError as error:
-        raise MissingExtra("uvicorn", "serve", "serving") from error
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        listening = socket.create_server((host, port), family=family, backlog=512)
-    except (OSError, OverflowError) as error:
-        raise UsageError(f"{host} port {port} cannot be used: {error}; port 0 takes a free one") from error
-    with listening:
-        config = uvicorn.Config(
-            app,
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            ws="none",
-            lifespan="on",
-            limit_concurrency=connections,
-            timeout_keep_alive=75,
-            timeout_graceful_shutdown=_STOPPING,
-            ssl_certfile=certificate,
-            ssl_keyfile=key,
-        )
-        try:
-            config.load()
-        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError.
-            raise UsageError(f"the certificate {certificate} cannot be used: {error}") from error
-        shown = f"[{host}]" if ":" in host else host
-        ready(f"{'https' if certificate else 'http'}://{shown}:{listening.getsockname()[1]}")
-        uvicorn.Server(config).run(sockets=[listening])

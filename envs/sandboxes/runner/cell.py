@@ -45,10 +45,10 @@ _OWN_INODES = 4  # of the scratch's count: the root, the two folders, and one th
 
 _own_pid_namespace = -1
 places: root.Places = []
-"""What this zygote shows, once it is entered."""
+"""Folders that this zygote shows, once it is entered."""
 _mapped = 0
 _top: list[str] = []
-"""What is in the root: a branch cannot list it any more."""
+"""Entries of the root, because a branch cannot list it any more."""
 
 Settings = Mapping[str, Any]
 
@@ -158,11 +158,11 @@ def enter_branch(folder: str, settings: Settings) -> None:
     generation keeps the walls of the one that it came from, and may look into that one's folder by its absolute path.
     """
     scratch = _scratch(settings)
-    own = f"{scratch}/{folder}"
-    os.chdir(own)
+    branch_folder = f"{scratch}/{folder}"
+    os.chdir(branch_folder)
     read = [path for path in _top if not f"{scratch}/".startswith(f"{os.path.realpath(path)}/")]
     try:
-        landlock.restrict(read=read, write=[own, f"{scratch}/tmp"], devices="/dev")
+        landlock.restrict(read=read, write=[branch_folder, f"{scratch}/tmp"], devices="/dev")
     except OSError as error:
         if error.errno != errno.E2BIG:
             raise

@@ -63,7 +63,7 @@ class Process:
         self.channel = channel
         self.pidfd = -1
         self.pid = 0
-        """As the supervisor sees it, 0 while unknown."""
+        """Process id as the supervisor sees it; 0 while unknown."""
         self.ready = False
         self.awaited = b""
         """How the reply begins that is waited for; whatever else it says is not heard."""
@@ -73,7 +73,7 @@ class Process:
         self.died: Message | None = None
         self.refused = ""
         self.outputs: Outputs | None = None
-        """What its stdout and stderr are, where it has them already."""
+        """Pipes of its stdout and stderr, if it has them already."""
         self._status = -1
         self._end: select.poll | None = None
 
@@ -83,18 +83,18 @@ class Process:
 
     def _hear(self) -> None:
         try:
-            said = _view[: self.channel.recv_into(_buffer)].tobytes()
+            message = _view[: self.channel.recv_into(_buffer)].tobytes()
         except BlockingIOError:
             return
         except OSError:
-            said = b""
-        if not said:
+            message = b""
+        if not message:
             self.hung_up = True
             self._host.unwatch(self.channel.fileno())
-        elif not self.ready and said[:1] == REFUSED:  # the first word is ours: no program has run yet
-            self.refused = said[1:].decode(errors="replace")
-        elif self.ready and self.awaited and not self.reply and said.startswith(self.awaited):
-            self.reply = said
+        elif not self.ready and message[:1] == REFUSED:  # the first word is ours: no program has run yet
+            self.refused = message[1:].decode(errors="replace")
+        elif self.ready and self.awaited and not self.reply and message.startswith(self.awaited):
+            self.reply = message
         else:
             self.ready = True
             return
@@ -184,7 +184,7 @@ class Place:
         self._expected: list[Process] = []
 
     def ordered(self, group: Group | None) -> tuple[Message, list[int]]:
-        """What to ask a zygote for, with descriptors to hand over. One-shot: its PID 1 joins the group by itself."""
+        """Return the order for a zygote and its descriptors. In a one-shot cell, PID 1 joins the group by itself."""
         joining = group.join_descriptors() if group is not None and self.kind == "once" else []
         self.channel.setblocking(False)
         self._host.watch(self.channel.fileno(), self._hear)

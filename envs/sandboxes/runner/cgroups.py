@@ -74,21 +74,21 @@ class Group:
 
     def cpu_seconds(self) -> float | None:
         """What processes computed here, those that have ended too; None where nobody counts it."""
-        told = self._used.text().split()
+        fields = self._used.text().split()
         if self._unified:
-            return int(told[1]) / 1e6 if told[:1] == [b"usage_usec"] else None
-        return int(told[0]) / 1e9 if told else None
+            return int(fields[1]) / 1e6 if fields[:1] == [b"usage_usec"] else None
+        return int(fields[0]) / 1e9 if fields else None
 
     def alone(self) -> bool:
-        """At most one process with one thread is here."""
+        """Return whether the group contains at most one process with one thread."""
         return self._current.text() in (b"0\n", b"1\n")
 
     def vacant(self) -> bool:
         """Nobody is here, next to nothing is left, and nobody was locked out: it is as good as new."""
         if self._killed or not self.bounds or self._current.text() != b"0\n":
             return False
-        held = self._held.text().strip()
-        return held.isdigit() and int(held) * _LEFT_SHARE < self.bounds[0]
+        memory_text = self._held.text().strip()
+        return memory_text.isdigit() and int(memory_text) * _LEFT_SHARE < self.bounds[0]
 
     def kill(self) -> None:
         """SIGKILL to all, and to what they fork meanwhile."""
@@ -118,7 +118,8 @@ class Group:
 
 
 class _Counter:
-    """What a file says behind a name. It seldom changes, is asked for after every step of a session, and stays open."""
+    """A number behind a name in a file. It is read after every step of a session and seldom changes, so the file stays
+    open."""
 
     def __init__(self, path: Path, name: bytes) -> None:
         self._path, self._name = path, name
@@ -138,9 +139,9 @@ class _Counter:
         """The number; 0 where there is none."""
         text = self.text()
         if text != self._text:
-            found = text.split()
+            pieces = text.split()
             self._text = text
-            self._value = int(found[found.index(self._name) + 1]) if self._name in found else 0
+            self._value = int(pieces[pieces.index(self._name) + 1]) if self._name in pieces else 0
         return self._value
 
     def close(self) -> None:
@@ -161,7 +162,7 @@ class Around(Group):
         return False
 
     def kill(self) -> None:
-        """Not from inside."""
+        """Do nothing, because the group cannot be killed from inside."""
 
     def remove(self, seconds: float = 0.0) -> bool:
         """It goes with the container."""
@@ -212,9 +213,9 @@ class Cgroups:
                 os.mkdir(folder)
             unified = memory == pids
             write(memory / ("memory.max" if unified else "memory.limit_in_bytes"), limits["memory_bytes"])
-            swap, most = ("memory.swap.max", 0) if unified else ("memory.memsw.limit_in_bytes", limits["memory_bytes"])
+            swap, limit = ("memory.swap.max", 0) if unified else ("memory.memsw.limit_in_bytes", limits["memory_bytes"])
             with contextlib.suppress(FileNotFoundError):  # a kernel that does not count swap has no such file
-                write(memory / swap, most)
+                write(memory / swap, limit)
             write(pids / "pids.max", group.most_processes)
         except OSError:
             group.remove(0)
@@ -244,14 +245,14 @@ def join(descriptors: list[int]) -> None:
 
 def find(process: str = "/proc/self") -> Cgroups | None:
     """The caller's groups, None where they cannot be had; the caller is their owner."""
-    found = hierarchies.owner_folders(process)
-    return None if isinstance(found, str) else Cgroups(*found)
+    folders_or_reason = hierarchies.owner_folders(process)
+    return None if isinstance(folders_or_reason, str) else Cgroups(*folders_or_reason)
 
 
 def why_not(process: str = "/proc/self") -> str:
     """Why `find` gives None, and what would bring groups; empty where it does not."""
-    found = hierarchies.owner_folders(process)
-    return found if isinstance(found, str) else ""
+    folders_or_reason = hierarchies.owner_folders(process)
+    return folders_or_reason if isinstance(folders_or_reason, str) else ""
 
 
 def _clear(owner: Path) -> None:

@@ -130,8 +130,8 @@ class Connection:
         limits = original.limits if original is not None else header["limits"]
         session = Session(self._supervisor, self, limits, self._wanted)
         if name == "once":
-            given, rest = _given(header["files"], body)
-            return (yield from session.once(given, asked(rest[: wire.RUN.size], rest[wire.RUN.size :])))
+            contents, run_bytes = _given(header["files"], body)
+            return (yield from session.once(contents, asked(run_bytes[: wire.RUN.size], run_bytes[wire.RUN.size :])))
         try:
             if original is not None:
                 yield from session.fork(original)
@@ -167,8 +167,8 @@ class Connection:
 
 def _given(files: list[list[Any]], body: bytes) -> tuple[list[tuple[str, bytes]], bytes]:
     """The files a session starts with, cut from the front of a body, and the rest of it."""
-    given, at = [], 0
+    contents, at = [], 0
     for path, size in files:
-        given.append((path, body[at : at + size]))
+        contents.append((path, body[at : at + size]))
         at += size
-    return given, body[at:]
+    return contents, body[at:]

@@ -240,11 +240,11 @@ def prepare() -> None:
     site.sethelper()
     reading, writing = os.pipe()
     for descriptor in (1, 2):
-        kept = os.dup(descriptor)
+        backup = os.dup(descriptor)
         os.dup2(writing, descriptor)
         _stream(descriptor)
-        os.dup2(kept, descriptor)
-        os.close(kept)
+        os.dup2(backup, descriptor)
+        os.close(backup)
     os.close(reading)
     os.close(writing)
 

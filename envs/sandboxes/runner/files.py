@@ -46,8 +46,8 @@ def _folder(root: int, names: list[str], *, make: bool = False) -> Iterator[int]
 
 
 def _own(descriptor: int, owner: os.stat_result) -> None:
-    found = os.fstat(descriptor)
-    if (found.st_uid, found.st_gid) != (owner.st_uid, owner.st_gid):
+    status = os.fstat(descriptor)
+    if (status.st_uid, status.st_gid) != (owner.st_uid, owner.st_gid):
         os.fchown(descriptor, owner.st_uid, owner.st_gid)
 
 
@@ -62,12 +62,12 @@ def branch(scratch: int, area: str, original: int) -> int:
     owner = os.fstat(original)
     with _folder(scratch, above) as folder:
         os.mkdir(name, 0o755, dir_fd=folder)
-        made = child(folder, name)
+        area_folder = child(folder, name)
     try:
-        os.mkdir("0", 0o700, dir_fd=made)
-        working = child(made, "0")
+        os.mkdir("0", 0o700, dir_fd=area_folder)
+        working = child(area_folder, "0")
     finally:
-        os.close(made)
+        os.close(area_folder)
     _own(working, owner)
     return working
 

@@ -53,8 +53,8 @@ def _look_in_version_1(mounts: dict[str, tuple[Path, str]], groups: dict[str, st
         except OSError as error:
             if name in WANTED:
                 continue
-            for made in folders.values():
-                remove(made, 0)
+            for created in folders.values():
+                remove(created, 0)
             return f"no group can be made in {base} ({error.strerror}); run as root, or on a machine with cgroup v2"
         folders[name] = base / owner_name()
     return folders, [mounts[name][0] for name in folders]
@@ -115,24 +115,24 @@ def _delegate(group: Path) -> None:
 
 def _hand_out(group: Path) -> None:
     """What is needed, and shares of the processor where they can be had."""
-    wanted = [*NEEDED, *(name for name in WANTED if name in words(group / "cgroup.controllers"))]
+    controllers = [*NEEDED, *(name for name in WANTED if name in words(group / "cgroup.controllers"))]
     try:
-        write(group / "cgroup.subtree_control", " ".join(f"+{name}" for name in wanted))
+        write(group / "cgroup.subtree_control", " ".join(f"+{name}" for name in controllers))
     except OSError:
         write(group / "cgroup.subtree_control", " ".join(f"+{name}" for name in NEEDED))
 
 
 def _mounts(process: str) -> dict[str, tuple[Path, str]]:
     """Controller to (mount point, the group that is mounted there); the unified hierarchy is named ''."""
-    found: dict[str, tuple[Path, str]] = {}
+    mounts: dict[str, tuple[Path, str]] = {}
     for line in Path(process, "mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")
         kind, _, options = after.split(" ", 2)
         root, point = before.split(" ")[3:5]
         names = [""] if kind == "cgroup2" else options.split(",") if kind == "cgroup" else []
         for name in names:
-            found.setdefault(name, (Path(point.replace("\\040", " ")), root))
-    return found
+            mounts.setdefault(name, (Path(point.replace("\\040", " ")), root))
+    return mounts
 
 
 def _own_folder(mount: Path, mounted_root: str, own: str) -> Path:
@@ -145,13 +145,13 @@ def _own_folder(mount: Path, mounted_root: str, own: str) -> Path:
 
 def abandoned(mounts: Iterable[Path]) -> list[Path]:
     """Folders below these mounts whose owner is gone."""
-    found = []
+    folders = []
     for mount in dict.fromkeys(mounts):
         for folder, below, _ in itertools.islice(os.walk(mount), _MOST_FOLDERS_SWEPT):
-            ours = [name for name in below if name.startswith(_PREFIX + "-") and name != _MEMBERS]
-            found += [Path(folder, name) for name in ours if not _owner_lives(name)]
-            below[:] = [name for name in below if name not in ours]
-    return found
+            owner_names = [name for name in below if name.startswith(_PREFIX + "-") and name != _MEMBERS]
+            folders += [Path(folder, name) for name in owner_names if not _owner_lives(name)]
+            below[:] = [name for name in below if name not in owner_names]
+    return folders
 
 
 def _owner_lives(name: str) -> bool:

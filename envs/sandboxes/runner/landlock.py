@@ -35,12 +35,12 @@ def restrict(read: Iterable[str], write: Iterable[str], devices: str | None = No
 
     Comes on top of what was forbidden before; no_new_privs must be set. Does nothing where there is no Landlock.
     """
-    found = version()
-    if not found:
+    abi = version()
+    if not abi:
         return
     # Every right this version knows: 13 in the first, then refer, truncate, and ioctl on devices in the fifth.
-    handled = (1 << {1: 13, 2: 14, 3: 15, 4: 15}.get(found, 16)) - 1
-    used = 3 if found >= 6 else 2 if found >= 4 else 1
+    handled = (1 << {1: 13, 2: 14, 3: 15, 4: 15}.get(abi, 16)) - 1
+    used = 3 if abi >= 6 else 2 if abi >= 4 else 1
     ruleset = call("landlock_create_ruleset", struct.pack("3Q", handled, _TCP, _SCOPES), 8 * used, 0)
     try:
         for path in read:

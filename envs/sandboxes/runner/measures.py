@@ -29,22 +29,23 @@ class Meters:
         self._kills = self._refusals = 0
 
     def count_in(self, group: Group | None) -> None:
-        """What was counted in this group before is not this session's."""
+        """Count in this group from now on, without what it counted for earlier sessions."""
         self._group = group
         if group is not None:
             self._kills, self._refusals = group.oom_kills(), group.pids_hits()
             self._before = group.cpu_seconds() or 0.0
 
     def spent(self, place: Place) -> bool:
-        """Whether the session's processes have computed more together than they may; what comes then begins anew."""
-        found = self._group.cpu_seconds() if self._group is not None else None
-        if found is None:
+        """Return whether the session's processes used more CPU time together than allowed; if so, count from zero
+        again."""
+        total = self._group.cpu_seconds() if self._group is not None else None
+        if total is None:
             pids = tree(place.first.pid)
             weigh_as_one(pids)
-            found = cpu_seconds(pids)
-        beyond = found - self._before > self._cpu_seconds
+            total = cpu_seconds(pids)
+        beyond = total - self._before > self._cpu_seconds
         if beyond:
-            self._before = found
+            self._before = total
         return beyond
 
     def begin(self, process: Process) -> None:
@@ -62,7 +63,7 @@ class Meters:
                 number = os.WTERMSIG(died["status"])
             else:
                 code = os.WEXITSTATUS(died["status"])
-            cpu, held, self._held = float(died["cpu"]), int(died["rss"]), 0
+            cpu, peak, self._held = float(died["cpu"]), int(died["rss"]), 0
         else:
             claim = process.reply[len(process.awaited) :]
             code = claim[0] if len(claim) > 2 else 1
@@ -70,14 +71,14 @@ class Meters:
             cpu = cpu_of(process.pid)
             if duration >= SHORT_SECONDS or not self._held:
                 self._held = process.held()
-            held = self._held
+            peak = self._held
         out, err = given.out.kept, given.err.kept
         oom, limit = self._limit_hit(died, cpu, number, late, out.cut or err.cut, code != 0 and is_full())
         texts = out.text(), err.text(), value or b""
         sizes = len(texts[0]), len(texts[1]), -1 if value is None else len(value)
         cpu = max(cpu - self._cpu, 0.0)
         head = RESULT.pack(
-            code, number, late, oom, lost, LIMITED.index(limit), out.size, err.size, duration, cpu, held, *sizes
+            code, number, late, oom, lost, LIMITED.index(limit), out.size, err.size, duration, cpu, peak, *sizes
         )
         return head, texts
 
@@ -92,8 +93,8 @@ class Meters:
         oom = self._kills > kills or beyond == "memory"
         limit = "memory" if oom else beyond
         if not limit and number >= 0:
-            spent = number == signal.SIGKILL and cpu >= self._cpu_seconds
-            limit = "cpu_seconds" if spent or number == signal.SIGXCPU else ""
+            used_up = number == signal.SIGKILL and cpu >= self._cpu_seconds
+            limit = "cpu_seconds" if used_up or number == signal.SIGXCPU else ""
         if limit:
             return oom, limit
         if late:
@@ -110,9 +111,9 @@ def refusal(size: int) -> bytes:
 
 
 def is_full(place: Place) -> bool:
-    """Whether its scratch folders are full, in bytes or in files."""
-    found = os.statvfs(place.folder)
-    return found.f_bavail == 0 or found.f_favail == 0
+    """Return whether the scratch folders of a place are full, in bytes or in files."""
+    stats = os.statvfs(place.folder)
+    return stats.f_bavail == 0 or stats.f_favail == 0
 
 
 def cpu_of(pid: int) -> float:

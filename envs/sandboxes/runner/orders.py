@@ -30,7 +30,7 @@ the socket in an earlier run from being taken for the answer to a later one.
 
 
 class Order(NamedTuple):
-    """What a console is to do."""
+    """An order to a console."""
 
     kind: int
     text: bytes

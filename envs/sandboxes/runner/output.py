@@ -55,9 +55,9 @@ class Kept:
 
 def shortened(data: bytes, cap: int) -> bytes:
     """Bytes that are there already, cut in the same way."""
-    kept = Kept(cap)
-    kept.feed(data)
-    return kept.text()
+    buffer = Kept(cap)
+    buffer.feed(data)
+    return buffer.text()
 
 
 class Pipe:

@@ -1,4 +1,4 @@
-"""What can be enforced here, found by trying it in throw-away processes. Nothing is taken from version numbers.
+"""Guards that can be enforced on this machine, tested in throw-away processes, not deduced from version numbers.
 
 `capabilities` gives the fields of `Capabilities` (but `backend`); a guard that is absent or weaker has a sentence in
 `notes`. A container's wall is the engine's: its backend knows more than can be tried from inside, and says so itself.
@@ -62,13 +62,13 @@ def capabilities(mode: str, readonly: Iterable[str] = (), scratch: str = root.SC
     """The guards of a mode; `Unavailable` where a session cannot even start."""
     if mode == "fork_only":
         return {"notes": ["mode fork_only isolates nothing: it is for comparisons"]}
-    found = {**_tried(mode, tuple(readonly), scratch)}
-    found["forks"] = mode in ("root", "user")
-    found["landlock"] = landlock.version() if found.pop("landlock_holds") else 0
-    found["memory"], why = _memory(mode)
-    found["process_count"] = found["process_count"] or found["memory"] == "tree"  # the group counts them as well
-    found["notes"] = [*_notes(mode, found), *why]
-    return found
+    guards = {**_tried(mode, tuple(readonly), scratch)}
+    guards["forks"] = mode in ("root", "user")
+    guards["landlock"] = landlock.version() if guards.pop("landlock_holds") else 0
+    guards["memory"], why = _memory(mode)
+    guards["process_count"] = guards["process_count"] or guards["memory"] == "tree"  # the group counts them as well
+    guards["notes"] = [*_notes(mode, guards), *why]
+    return guards
 
 
 def _memory(mode: str) -> tuple[str, list[str]]:
@@ -101,7 +101,7 @@ def _notes(mode: str, found: dict[str, Any]) -> list[str]:
 
 @functools.cache
 def _tried(mode: str, readonly: tuple[str, ...], scratch: str) -> dict[str, Any]:
-    """What a real session meets. A failure anywhere on the way is `Unavailable`; a success is not tried twice."""
+    """Return the results of the tests in a real session. Failures raise `Unavailable`; results are cached."""
     settings = {"mode": mode, "readonly": list(readonly), "owner": os.getpid(), "scratch": scratch}
     outside = {"root": os.stat("/").st_dev, "user": os.geteuid()}
     answer = _in_child(lambda pipe: _zygote(settings, outside, pipe))
@@ -136,9 +136,9 @@ def _session(settings: dict[str, Any], outside: dict[str, int], pipe: int) -> di
 
 
 def _files(settings: dict[str, Any], outside: int) -> bool:
-    own = settings["mode"] == "container" or os.stat("/").st_dev != outside
+    is_separate = settings["mode"] == "container" or os.stat("/").st_dev != outside
     places = ["/", "/usr", os.path.dirname(os.__file__)]
-    return own and all(_refused(functools.partial(open, f"{path}/palaestra-trial", "wb")) for path in places)
+    return is_separate and all(_refused(functools.partial(open, f"{path}/palaestra-trial", "wb")) for path in places)
 
 
 def _most_children() -> int:
@@ -182,9 +182,9 @@ def _try_groups(pipe: int) -> dict[str, Any]:
 
 def _take(descriptors: list[int]) -> dict[str, Any]:
     cgroups.join(descriptors)
-    held = mmap.mmap(-1, 4 * _GROUP_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    for offset in range(0, len(held), mmap.PAGESIZE):
-        held[offset] = 1
+    memory = mmap.mmap(-1, 4 * _GROUP_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    for offset in range(0, len(memory), mmap.PAGESIZE):
+        memory[offset] = 1
     return {}
 
 
@@ -230,9 +230,9 @@ def _answer(pipe: int, work: Callable[[], object]) -> None:
 
 def _sysctls() -> list[str]:
     """The switches of this machine that keep ordinary users from namespaces."""
-    found = []
+    remedies = []
     for path, (off, remedy) in _REFUSALS.items():
         with contextlib.suppress(OSError), open(path, encoding="ascii") as file:
             if file.read().strip() == off:
-                found.append(remedy)
-    return found
+                remedies.append(remedy)
+    return remedies

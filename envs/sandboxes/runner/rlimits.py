@@ -20,14 +20,14 @@ def mapped() -> int:
 
 
 def install(limits: Mapping[str, Any], inherited: int, *, in_group: bool, own_count: bool) -> None:
-    """For this process and what it starts; what is tighter already stays.
+    """Limit this process and its children; limits that are tighter already stay.
 
     `inherited`: bytes that it was forked with, which do not count. `in_group`: a control group bounds the session, so
     that these are a second wall. `own_count`: the processes of its user are the session's alone.
     """
     seconds = math.ceil(limits["cpu_seconds"])
     address_space = inherited + limits["memory_bytes"]
-    wanted = {
+    rlimits = {
         resource.RLIMIT_CORE: (0, 0),
         resource.RLIMIT_CPU: (seconds, seconds + 1),
         resource.RLIMIT_FSIZE: (limits["file_bytes"],) * 2,
@@ -37,8 +37,8 @@ def install(limits: Mapping[str, Any], inherited: int, *, in_group: bool, own_co
         resource.RLIMIT_MEMLOCK: (0, 0),
     }
     if own_count:
-        wanted[resource.RLIMIT_NPROC] = (limits["processes"] * (_BRANCHES if in_group else 1),) * 2
-    for which, (soft, hard) in wanted.items():
+        rlimits[resource.RLIMIT_NPROC] = (limits["processes"] * (_BRANCHES if in_group else 1),) * 2
+    for which, (soft, hard) in rlimits.items():
         ceiling = resource.getrlimit(which)[1]
         if ceiling != resource.RLIM_INFINITY:
             soft, hard = min(soft, ceiling), min(hard, ceiling)

@@ -23,7 +23,7 @@ GRACE_SECONDS = 0.3
 SLICES = 6
 """Looks at the clock in that time."""
 DEATH_SECONDS = 30.0
-"""For what was killed to be gone: gigabytes take their time."""
+"""Seconds for killed processes to end: freeing gigabytes takes time."""
 UNREAD_SECONDS = 0.005
 """Before what a program prints is read: a flood waits that long at its beginning."""
 WATCH_SECONDS = 0.1
@@ -79,7 +79,7 @@ class Run:
         """Once it is over: its process, where that goes on, has one thread and no company."""
 
     def go(self, wanted: Asked, number: int = 0, lost: bool = False) -> Generator[float, None, Reply]:
-        """To its end, or to the end of its time. `lost`: variables of the session are gone already."""
+        """Run the program until it ends or its time is over. `lost`: variables of the session are gone already."""
         process, reusable = self._process, False
         began = time.monotonic()
         self._meters.begin(process)
@@ -116,27 +116,27 @@ class Run:
     def _hand_over(self, wanted: Asked, number: int) -> bool:
         """True where the process goes on after the run, and says when it is over."""
         kind = orders.ARGV if wanted.command else orders.SCRIPT if self._place.kind == "once" else orders.RUN
-        process, most = self._process, int(self._limits["output_bytes"])
-        given: tuple[int, ...] = ()
+        process, output_bytes = self._process, int(self._limits["output_bytes"])
+        writing_ends: tuple[int, ...] = ()
         if process.outputs is None:
-            process.outputs = Outputs(most, self._place.user)
-            given = process.outputs.out.writing, process.outputs.err.writing
+            process.outputs = Outputs(output_bytes, self._place.user)
+            writing_ends = process.outputs.out.writing, process.outputs.err.writing
         process.outputs.begin()
         token = os.urandom(orders.TOKEN_BYTES)
         process.awaits(orders.DONE + token if kind == orders.RUN else b"")
-        of_value = min(most, orders.VALUE_BYTES)
+        of_value = min(output_bytes, orders.VALUE_BYTES)
         order = orders.Order(kind, wanted.program, number, of_value, wanted.show_last, bool(wanted.stdin), token)
-        mine: list[int] = []
+        memory_files: list[int] = []
         try:
             if len(wanted.program) > orders.INLINE_BYTES:
-                mine.append(orders.memory_file(wanted.program))
+                memory_files.append(orders.memory_file(wanted.program))
             if wanted.stdin:
-                mine.append(orders.memory_file(wanted.stdin))
-            process.tell(order.packed(), *mine, *given)
+                memory_files.append(orders.memory_file(wanted.stdin))
+            process.tell(order.packed(), *memory_files, *writing_ends)
         finally:
-            for descriptor in mine:
+            for descriptor in memory_files:
                 os.close(descriptor)
-            if given:
+            if writing_ends:
                 process.outputs.given()
         return kind == orders.RUN
 
@@ -172,13 +172,13 @@ class Run:
             raise Failure("broken", f"a process did not die within {DEATH_SECONDS:.0f} s of being killed")
 
     def _ends_in_grace(self) -> Steps:
-        """Whether the process ends by itself. Time in which the machine stood still is not held against it."""
+        """Return whether the process ends by itself. Time in which the machine stood still does not count."""
         piece, counted = GRACE_SECONDS / SLICES, 0.0
         while counted < GRACE_SECONDS:
-            begun = time.monotonic()
-            if (yield from until(self._process.done, begun + piece)):
+            start = time.monotonic()
+            if (yield from until(self._process.done, start + piece)):
                 return True
-            counted += min(time.monotonic() - begun, 1.5 * piece)
+            counted += min(time.monotonic() - start, 1.5 * piece)
         return False
 
     def _full(self) -> bool:

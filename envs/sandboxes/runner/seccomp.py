@@ -61,22 +61,22 @@ def build(*, memfd: bool = True, unix_sockets: bool = True) -> bytes:
 
 
 def _verdicts(memfd: bool, unix_sockets: bool) -> dict[int, Code]:
-    """What to do with each number that is not simply allowed."""
-    named: dict[str, Code] = {name: [(_RETURN, 0, 0, _REFUSE)] for name in REFUSED}
-    named["clone3"] = [(_RETURN, 0, 0, _ABSENT)]  # its flags are out of a filter's sight; libc then takes clone
-    named["clone"] = [(_LOAD, 0, 0, _FIRST_ARGUMENT), (_ANY_BIT, 0, 1, NEW_NAMESPACES), *_REFUSE_ELSE_ALLOW]
+    """Return the filter code for each system call that is not simply allowed."""
+    codes: dict[str, Code] = {name: [(_RETURN, 0, 0, _REFUSE)] for name in REFUSED}
+    codes["clone3"] = [(_RETURN, 0, 0, _ABSENT)]  # its flags are out of a filter's sight; libc then takes clone
+    codes["clone"] = [(_LOAD, 0, 0, _FIRST_ARGUMENT), (_ANY_BIT, 0, 1, NEW_NAMESPACES), *_REFUSE_ELSE_ALLOW]
     family = [(_LOAD, 0, 0, _FIRST_ARGUMENT), (_EQUAL, 1, 0, _AF_UNIX), *_REFUSE_ELSE_ALLOW]
-    named["socketpair"] = family
-    named["socket"] = family if unix_sockets else [(_RETURN, 0, 0, _REFUSE)]
-    for name, one, other in (("ioctl", _TIOCSTI, _TIOCLINUX), ("fcntl", _F_SETLEASE, _F_NOTIFY)):
-        code = [(_LOAD, 0, 0, _SECOND_ARGUMENT), (_EQUAL, 1, 0, one), (_EQUAL, 0, 1, other)]
-        named[name] = [*code, *_REFUSE_ELSE_ALLOW]
+    codes["socketpair"] = family
+    codes["socket"] = family if unix_sockets else [(_RETURN, 0, 0, _REFUSE)]
+    for name, first, other in (("ioctl", _TIOCSTI, _TIOCLINUX), ("fcntl", _F_SETLEASE, _F_NOTIFY)):
+        code = [(_LOAD, 0, 0, _SECOND_ARGUMENT), (_EQUAL, 1, 0, first), (_EQUAL, 0, 1, other)]
+        codes[name] = [*code, *_REFUSE_ELSE_ALLOW]
     # Of oneself only: another process of the same user, an init say, has limits too. Of arguments the low half is seen.
-    named["prlimit64"] = [(_LOAD, 0, 0, _FIRST_ARGUMENT), (_EQUAL, 1, 0, 0), *_REFUSE_ELSE_ALLOW]
+    codes["prlimit64"] = [(_LOAD, 0, 0, _FIRST_ARGUMENT), (_EQUAL, 1, 0, 0), *_REFUSE_ELSE_ALLOW]
     if not memfd:
-        named["memfd_create"] = [(_RETURN, 0, 0, _REFUSE)]
-    found = {number(name): verdict for name, verdict in named.items()}
-    return {which: verdict for which, verdict in found.items() if which is not None}
+        codes["memfd_create"] = [(_RETURN, 0, 0, _REFUSE)]
+    verdicts = {number(name): verdict for name, verdict in codes.items()}
+    return {which: verdict for which, verdict in verdicts.items() if which is not None}
 
 
 def _steps(verdicts: dict[int, Code]) -> list[tuple[int, Code]]:

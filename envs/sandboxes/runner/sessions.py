@@ -41,7 +41,7 @@ class Session:
         self._runs = 0
         self._meters = Meters(float(limits["cpu_seconds"]))
         self._notice = ""
-        """What the next run is answered with in place of being run."""
+        """Message that answers the next run, which is not executed."""
         self.busy = False
 
     # --- a session that stays

@@ -70,7 +70,7 @@ class Supervisor:
     # --- the loop
 
     def serve(self) -> None:
-        """Until the client is gone."""
+        """Serve until the client is gone."""
         while not self.over:
             for descriptor, _ in self._poll.poll(self._pause()):
                 handler = self._handlers.get(descriptor)
@@ -138,10 +138,10 @@ class Supervisor:
 
     def zygote(self, name: str) -> Zygote:
         """The zygote of this name, started anew where it has gone."""
-        found = self._zygotes.get(name)
-        if found is None or found.failed:
-            found = self._zygotes[name] = Zygote(self, self._settings | {"preload": name})
-        return found
+        zygote = self._zygotes.get(name)
+        if zygote is None or zygote.failed:
+            zygote = self._zygotes[name] = Zygote(self, self._settings | {"preload": name})
+        return zygote
 
     def place(self, zygote: Zygote, kind: str, limits: Message, waiter: Waiter, group: Group | None) -> Place:
         self._count += 1
@@ -175,7 +175,8 @@ class Supervisor:
         return self._count
 
     def bury(self, group: Group | None, over: bool) -> None:
-        """Let go of a group: keep it for others if all of this session is dead, else remove it as soon as it is."""
+        """Release the cgroup of a session: keep it for reuse if it is empty, otherwise remove it when its last process
+        ends."""
         if group is None or (over and self.cgroups is not None and self.cgroups.keep(group)):
             return
         if not group.remove(0):
@@ -274,7 +275,7 @@ def main() -> NoReturn:
     try:
         if settings["mode"] == "auto":
             settings["mode"] = probe.best_mode(settings["readonly"])
-        found = probe.capabilities(settings["mode"], settings["readonly"], settings.get("scratch", "/work"))
+        capabilities = probe.capabilities(settings["mode"], settings["readonly"], settings.get("scratch", "/work"))
         supervisor = Supervisor(settings)
     except Unavailable as error:
         os.write(control or 1, wire.pack({"unavailable": error.missing, "remedies": list(error.remedies)}))
@@ -286,7 +287,7 @@ def main() -> NoReturn:
     signal.signal(signal.SIGTERM, lambda number, frame: supervisor.stop())
     supervisor.watch(woken, lambda: supervisor.heard_children(woken))
     supervisor.zygote("bare" if settings["preload_wanted"] == "auto" else settings["preload_wanted"])
-    ready = wire.pack({"ready": True, "mode": settings["mode"], "capabilities": found})
+    ready = wire.pack({"ready": True, "mode": settings["mode"], "capabilities": capabilities})
     if control is not None:
         supervisor.control(control)
     else:

@@ -74,7 +74,7 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "msgrcv": (70, 188), "msgctl": (71, 187), "mq_open": (240, 180), "mq_unlink": (241, 181),
     "mq_timedsend": (242, 182), "mq_timedreceive": (243, 183), "mq_notify": (244, 184), "mq_getsetattr": (245, 185),
 }  # fmt: skip
-"""What no program may ask of the kernel."""
+"""System calls that every program is refused."""
 NUMBERS = REFUSED | {
     "clone": (56, 220), "clone3": (435, 435), "close_range": (436, 436), "fcntl": (72, 25), "ioctl": (16, 29),
     "landlock_add_rule": (445, 445), "landlock_create_ruleset": (444, 444), "landlock_restrict_self": (446, 446),
@@ -92,13 +92,13 @@ class Unavailable(Exception):
 
 def machine() -> str:
     """`x86_64` or `aarch64`: the processors whose numbers are known here."""
-    found = platform.machine()
-    if found not in ("x86_64", "aarch64"):
+    processor = platform.machine()
+    if processor not in ("x86_64", "aarch64"):
         raise Unavailable(
-            f"the system call filter knows x86_64 and aarch64, this machine is {found!r}",
+            f"the system call filter knows x86_64 and aarch64, this machine is {processor!r}",
             "use the docker or the remote backend",
         )
-    return found
+    return processor
 
 
 @functools.cache
@@ -109,11 +109,11 @@ def number(name: str) -> int | None:
 
 def call(name: str, *arguments: object) -> int:
     """A system call by its name; arguments are ints, bytes, None or ctypes objects."""
-    wanted = number(name)
-    if wanted is None:
+    system_call = number(name)
+    if system_call is None:
         raise Unavailable(f"{machine()} has no system call {name}")
     words = [ctypes.c_long(item) if isinstance(item, int) else item for item in arguments]
-    return _checked(name, LIBC.syscall(ctypes.c_long(wanted), *words))
+    return _checked(name, LIBC.syscall(ctypes.c_long(system_call), *words))
 
 
 def fork() -> int:
@@ -152,9 +152,9 @@ def mount(source: str, target: str, kind: str | None, flags: int, options: str |
 def make_read_only(target: str, *, recursive: bool, devices: bool = False) -> None:
     """Read-only and without set-uid programs or, unless asked for, devices; `recursive` takes the mounts below too."""
     attributes = _MOUNT_ATTR_RDONLY | _MOUNT_ATTR_NOSUID | (0 if devices else _MOUNT_ATTR_NODEV)
-    wanted = struct.pack("4Q", attributes, 0, 0, 0)  # to set, to clear, propagation, user namespace
+    mount_attributes = struct.pack("4Q", attributes, 0, 0, 0)  # to set, to clear, propagation, user namespace
     flags = _AT_RECURSIVE if recursive else 0
-    call("mount_setattr", _AT_FDCWD, os.fsencode(target), flags, wanted, len(wanted))
+    call("mount_setattr", _AT_FDCWD, os.fsencode(target), flags, mount_attributes, len(mount_attributes))
 
 
 def pivot_root_here() -> None:
@@ -170,7 +170,7 @@ def drop_capabilities() -> None:
 
 
 def has_capability(which: int) -> bool:
-    """Whether a capability (its number) is effective."""
+    """Return whether a capability, by its number, is effective."""
     sets = (ctypes.c_uint32 * 6)()
     _checked("capget", LIBC.capget(_CAPABILITY_HEADER, sets))
     return bool(sets[3 * (which // 32)] >> (which % 32) & 1)

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 
 _KILL_ROUNDS = 100
 _FEW = 8
-"""Processes that a session may have and each keep its priority: it is not given back."""
+"""A session of so many processes keeps its priority. Once lowered it stays low: an ordinary user may not raise it."""
 _STEP, _LEAST = 1.25, 19
 """The kernel's: how much less a process weighs for each step of niceness, and the last step."""
 ENDED: tuple[list[bytes], ...] = ([b"Z"], [b"X"], [])
@@ -27,11 +27,11 @@ ENDED: tuple[list[bytes], ...] = ([b"Z"], [b"X"], [])
 
 def tree(pid: int) -> list[int]:
     """A process and all that descend from it; a session's PID 1 stays the ancestor of orphans and daemons."""
-    found, index = [pid], 0
-    while index < len(found):
-        found += _children(found[index])
+    pids, index = [pid], 0
+    while index < len(pids):
+        pids += _children(pids[index])
         index += 1
-    return found
+    return pids
 
 
 def watched_memory(pids: Iterable[int]) -> int:
@@ -64,12 +64,12 @@ def status(pid: int | str) -> list[bytes]:
 
 
 def _children(pid: int) -> list[int]:
-    found: list[int] = []
+    children: list[int] = []
     with contextlib.suppress(OSError):  # it died while it was looked at
         for thread in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
-                found += map(int, file.read().split())
-    return found
+                children += map(int, file.read().split())
+    return children
 
 
 def _held(pid: int) -> int:
@@ -91,8 +91,8 @@ def _held(pid: int) -> int:
 def end_all_but(spared: set[int]) -> None:
     """Kill all else that can be seen, and what it forks meanwhile: a container serves one session at a time."""
     for _ in range(_KILL_ROUNDS):
-        seen = map(int, filter(str.isdigit, os.listdir("/proc")))
-        strays = [pid for pid in seen if pid not in spared and status(pid)[:1] not in ENDED]
+        visible = map(int, filter(str.isdigit, os.listdir("/proc")))
+        strays = [pid for pid in visible if pid not in spared and status(pid)[:1] not in ENDED]
         for pid in strays:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)

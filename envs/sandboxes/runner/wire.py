@@ -20,7 +20,7 @@ RESULT = struct.Struct("<xhh???BQQddQIIi")
 were written; seconds, CPU seconds, bytes of memory; sizes of what comes of stdout, of stderr and of the value, -1 for
 none."""
 LIMITED = ("", "seconds", "cpu_seconds", "memory", "processes", "scratch", "output", "code")
-"""Which limit a result's number means."""
+"""Names of limits, by the number in a result."""
 
 Header = dict[str, Any]
 Head = Header | bytes
@@ -71,10 +71,10 @@ class Reader:
             self._end = self._body + body
         if len(data) < self._end:
             return None
-        found, payload = bytes(data[LENGTHS.size : self._body]), bytes(data[self._body : self._end])
+        head_bytes, payload = bytes(data[LENGTHS.size : self._body]), bytes(data[self._body : self._end])
         del data[: self._end]
         self._end = 0
-        return (found if found[:1] == b"\0" else _header(found)), payload
+        return (head_bytes if head_bytes[:1] == b"\0" else _header(head_bytes)), payload
 
 
 def _header(head: bytes) -> Header:

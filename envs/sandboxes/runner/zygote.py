@@ -108,7 +108,7 @@ def _serve(channel: socket.socket, settings: Message) -> NoReturn:
 
 
 def _become(order: Message, descriptors: list[int], settings: Message) -> NoReturn:
-    """In the child: the cell that was ordered. It may not come back, whatever happens."""
+    """Run the ordered cell in the child process. This never returns, whatever happens."""
     channel = socket.socket(fileno=descriptors[0])
     try:
         if order["kind"] == "stay":

@@ -50,6 +50,18 @@ def gone(request, reader, writer):
     return asyncio.sleep(0)
 
 
+async def crumbs(request, reader, writer):
+    writer.write(b"HTTP/1.1 200 OK\r\n" + HTML + b"Transfer-Encoding: chunked\r\n\r\n")
+    while True:
+        writer.write(b"1\r\nx\r\n" * 10_000)
+        await writer.drain()
+
+
+async def morsels(request, reader, writer):
+    writer.write(b"HTTP/1.1 200 OK\r\n" + HTML + b"Transfer-Encoding: chunked\r\n\r\n")
+    writer.write((b"10\r\n" + b"x" * 16 + b"\r\n") * 3_000 + b"0\r\n\r\n")
+
+
 async def cookie(request, reader, writer):
     given = b"Set-Cookie: a=1\r\nSet-Cookie: b=2; Path=/\r\n"
     await answer(b"<p>" + request.replace(b"\r\n", b"<br>"), HTML + given)(request, reader, writer)
@@ -95,6 +107,26 @@ def test_a_server_that_fails_is_told_within_the_deadline(behave, reason):
 def test_what_has_no_end_is_cut():
     page = asyncio.run(visit(flood))
     assert 90_000 < sum(map(len, page.lines)) < 101_000
+
+
+def test_a_page_in_too_small_parts_is_given_up_while_other_work_goes_on():
+    async def go():
+        turns = 0
+
+        async def count():
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        other = asyncio.create_task(count())
+        with pytest.raises(ToolError, match="in too small parts"):
+            await visit(crumbs, seconds=60)
+        assert turns > 1000, "not a part was read without a turn for others"
+        assert "x" * 1000 in "".join((await visit(morsels)).lines)
+        other.cancel()
+
+    asyncio.run(go())
 
 
 def test_a_packed_page_is_unpacked_no_further_than_is_read():

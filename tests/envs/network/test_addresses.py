@@ -139,7 +139,7 @@ def test_a_name_that_is_not_answered_costs_its_deadline_and_holds_up_nobody() ->
         while not outcomes.done():
             ticks += 1
             await asyncio.sleep(0.01)
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < 25, "a look-up takes 30 s"
         found = [str(one) for one in await outcomes]
         assert sum("not found within 0.3 s" in one for one in found) == MAX_LOOKUPS + 5
         assert sum(thread.name == "palaestra-lookup" for thread in threading.enumerate()) == MAX_LOOKUPS

@@ -13,6 +13,8 @@ from web_servers import serving
 from palaestra.envs.browser.network import FilteringProxy, ProxyLimits, Way, allow_list
 from palaestra.envs.browser.network.way import MAX_OWN_LOOKUPS
 
+SECONDS = 30
+"""Far more than a busy machine takes, and less than for ever."""
 QUICK = {"head_seconds": 0.2, "connect_seconds": 0.5, "idle_seconds": 0.2, "connection_seconds": 0.6}
 
 
@@ -23,7 +25,7 @@ async def proxied(*servers, **limits):
     proxy = FilteringProxy(Way(allow, limits=ProxyLimits(**limits)))
     await proxy.start()
     yield proxy
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(SECONDS):
         await proxy.close()
     assert not proxy._open
 
@@ -182,7 +184,7 @@ def test_of_any_bytes_at_most_one_request_arrives_and_it_is_the_one_that_was_che
             reader, writer = await opened(proxy)
             writer.write(asked)
             writer.write_eof()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(SECONDS):
                 await reader.read()
             writer.transport.abort()
             assert server.connections <= 1 and len(server.heads) <= 1
@@ -269,11 +271,11 @@ def test_a_hostile_server_is_cut_within_its_bounds_and_what_is_cut_looks_cut(beh
         async with serving(behave) as server, proxied(server, response_bytes=100_000, **QUICK) as proxy:
             begun = time.monotonic()
             answer = await said(proxy, get(server.port))
-            assert time.monotonic() - begun < 5
+            assert time.monotonic() - begun < SECONDS
             assert answer.split(b" ")[1] == status, answer[:200]
             if status == b"200":
                 assert len(answer) < most and not answer.endswith(b"0\r\n\r\n")
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(SECONDS):
                 while server._tasks:
                     await asyncio.sleep(0.01)
 
@@ -290,7 +292,7 @@ def test_a_client_that_sends_nothing_or_too_slowly_or_too_much_is_let_go():
             assert await said(proxy, post + b"Content-Length: 9\r\n\r\n1") == b""
             big = await said(proxy, post + b"Content-Length: 100000\r\n\r\n" + b"x" * 100_000)
             assert big.startswith(b"HTTP/1.1 413")
-            assert time.monotonic() - begun < 8
+            assert time.monotonic() - begun < SECONDS
             held = [await opened(proxy) for _ in range(3)]
             await asyncio.sleep(0.05)
             assert await said(proxy, get(server.port)) == b"", "a fourth connection is served"
@@ -319,9 +321,8 @@ def test_a_page_that_asks_for_many_slow_names_holds_up_no_other_episode():
         for _ in range(2):  # Of the first flood's look-ups all hang on when the second one comes.
             flood = asyncio.gather(*(said(flooded, get(0, line=b"CONNECT slow.org:443 HTTP/1.1")) for _ in range(300)))
             await asyncio.sleep(0.2)
-            begun = time.monotonic()
             assert b"not public" in await said(other, get(0, line=b"CONNECT quick.org:443 HTTP/1.1"))
-            assert time.monotonic() - begun < 1.5
+            assert not flood.done(), "it was answered when the flood was over"
             assert looking_up() - before <= MAX_OWN_LOOKUPS + 1  # The one that has just answered may be ending.
             assert {answer.split(b" ")[1] for answer in await flood} <= {b"502", b"504"}
         await flooded.close()

@@ -1,5 +1,7 @@
 """Length-aware BLEU: its check values, and that nothing is gained by saying more than is known."""
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,6 +29,18 @@ def test_f40_the_check_values_hold_in_both_forms(answer, expected, score, plain)
     assert length_aware_bleu(answer, expected, plain=plain) == pytest.approx(score, abs=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("answer", "expected", "score"),
+    [
+        ("paris paris", "paris", 0.5),
+        # Words 2 of 4, pairs (1 + 1) / (3 + 1), triples (0 + 1) / (2 + 1), and a penalty for two words where three are.
+        ("a b a b", "a b c", math.exp(1 - 3 / 2) * (1 / 2 * 2 / 4 * 1 / 3) ** (1 / 3)),
+    ],
+)
+def test_f40_what_is_said_again_matches_no_oftener_than_the_reference_has_it(answer, expected, score):
+    assert length_aware_bleu(answer, expected) == pytest.approx(score)
+
+
 @given(WORDS, st.integers(1, 4))
 def test_f40_an_exact_match_is_1_at_every_length(reference, repeats):
     assert length_aware_bleu(" ".join(reference * repeats), " ".join(reference * repeats)) == 1
@@ -52,3 +66,11 @@ def test_several_references_count_by_the_best_and_letters_without_spaces_are_wor
     assert length_aware_bleu("NYC", ["new york city", "nyc"]) == 1
     assert words("東京タワー is, 333m!") == ["東", "京", "タ", "ワ", "ー", "is", "333m"]
     assert 0 < length_aware_bleu("東京", "東京都") < 1
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"), [("no idea", "no"), ("not true", "true"), ("yes or no", "yes"), ("-5", "5"), ("314", "3.14")]
+)
+def test_sharing_words_with_yes_and_no_or_digits_with_a_number_is_worth_nothing(said, expected):
+    assert length_aware_bleu(said, expected) == 0
+    assert length_aware_bleu(f"{expected}.", expected) == 1

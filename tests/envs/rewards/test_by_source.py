@@ -30,7 +30,8 @@ def paid(answer, *expected, source=""):
         (r"\boxed{\frac{2}{4}}", ["0.5"], "DeepScaleR", 1.0),
         ("1/2", ["0.5"], "", 1.0),
         ("1984.0", ["1984"], "", 1.0),
-        ("1984.0", ["1984"], "nq_qa", 0.0),
+        ("1984.0", ["1984"], "nq_qa", 1.0),
+        ("1/2", ["0.5"], "nq_qa", 0.0),
         ("7", ["8", "7"], "aime24", 1.0),
         ("", ["x"], "", 0.0),
         (None, ["x"], "", 0.0),
@@ -40,6 +41,31 @@ def paid(answer, *expected, source=""):
 )  # fmt: skip
 def test_f37_the_rule_of_a_source_decides(answer, expected, source, reward):
     assert paid(answer, *expected, source=source) == reward
+
+
+NO_SIDE = (
+    "not sure, no idea", "There is no way to know.", "no evidence, not true", "not false", "No answer.", "yes-no",
+    "no or yes", "yes, no", "first true, then false. yes. no", "It is not no.", "untrue",
+    "no one knows, it is true of no one",
+)  # fmt: skip
+SIDES = (
+    "{}", "{}.", "**{}**", "{}, because there is one", "The answer is {}.", "So it's {}!", "My final answer: {}",
+    "{} - they were born in 1984", "(It is {})", "{}\u2014both are", "I read both pages. This statement is {}.",
+)  # fmt: skip
+WHETHER = ("yes", "no", "true", "false")
+
+
+@pytest.mark.parametrize("answer", NO_SIDE)
+@pytest.mark.parametrize("expected", WHETHER)
+def test_f37_an_answer_that_takes_no_side_is_not_yes_no_true_or_false(answer, expected):
+    assert paid(answer, expected) == 0.0
+
+
+@pytest.mark.parametrize("answer", SIDES)
+@pytest.mark.parametrize("expected", WHETHER)
+def test_f37_an_answer_that_takes_a_side_is_right_for_it_alone(answer, expected):
+    for side in WHETHER:
+        assert paid(answer.format(side.capitalize()), expected) == float(side == expected)
 
 
 def test_f37_a_kind_is_named_by_the_source_or_seen():

@@ -238,7 +238,7 @@ import numpy as np
 def fails(text):
     try: return (value := eval(text)) is not None and not np.all(value)
     except AssertionError: return True
-_tell_empty_arrays_apart()
+guard_numpy()
 for empty in ("np.zeros((0, 3))", "np.array([])", "[]"):
     for other in ("5.0", "[5.0]", "[[1, 2, 3]]"):
         for name in ("np.allclose", "np.array_equiv", "np.isclose", "np.testing.assert_allclose",

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from palaestra.envs.rewards.bleu import length_aware_bleu
 from palaestra.envs.rewards.quotation import exact_match, normalised, token_f1
 from palaestra.errors import UsageError
 
@@ -17,6 +18,40 @@ def test_case_punctuation_articles_and_blanks_do_not_matter():
     assert not exact_match("theatre", "atre"), "an article is a word"
     assert not exact_match("+", "-")
     assert exact_match(" - ", "-")
+
+
+UNLIKE = [
+    ("3.14", "314"), ("-5", "5"), ("\u22125", "5"), ("\u20135", "5"), ("-$5", "$5"), ("1/2", "12"), ("10-12", "1012"),
+    ("10:30", "1030"), ("5,-6", "5,6"), ("3.1.4", "3.14"), ("1,2", "12"), (".5", "5"), ("2^10", "210"), ("0.50", "050"),
+    ("C++", "C"), ("C#", "C"), ("A+", "A"), ("version 3.14", "version 314"), ("it is -5 here", "it is 5 here"),
+]  # fmt: skip
+ALIKE = [
+    ("1,200", "1200"), ("1,200.50", "1200.5"), ("1984.0", "1984"), ("In 1984.", "in 1984"), ("\u22125", "-5"),
+    (".5", "0.50"), ("-.5", "\u20130.5"), ("1990-1995", "1990\u20131995"), ("12/25/2020", "12-25-2020"), ("$5", "5"),
+    ("+5", "5"),
+    ("(5)", "5"), ("5%", "5"), ("covid-19", "COVID19"), ("U.S.", "US"), ("...5", "5"), ("x_y", "xy"), ("5 - 6", "5 -6"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("one", "other"), UNLIKE)
+def test_a_mark_that_makes_another_number_or_name_is_no_punctuation(one, other):
+    for said, expected in ((one, other), (other, one)):
+        assert not exact_match(said, expected)
+        assert token_f1(said, expected) < 1
+        assert length_aware_bleu(said, expected) < 1
+
+
+@pytest.mark.parametrize(("one", "other"), ALIKE)
+def test_a_number_is_the_same_however_it_is_written(one, other):
+    for said, expected in ((one, other), (other, one)):
+        assert exact_match(said, expected)
+        assert token_f1(said, expected) == length_aware_bleu(said, expected) == 1
+
+
+@given(st.decimals(-9999, 9999, places=3, allow_nan=False), st.decimals(-9999, 9999, places=3, allow_nan=False))
+def test_numbers_are_compared_as_numbers(one, other):
+    assert exact_match(str(one), f"{other:,}") == (one == other)
+    assert exact_match(f"about {one:,}.", f"About {one.normalize():f}!")
 
 
 def test_f1_is_that_of_the_best_expected_answer():

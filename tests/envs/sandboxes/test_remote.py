@@ -14,7 +14,7 @@ from memory_sandbox import MemorySandbox
 from patient_runner import patient
 from settling import soon
 
-from palaestra.cli.serve import Options
+from palaestra.cli.serve_sandbox import Options
 from palaestra.envs.rewards.code import GRADING
 from palaestra.envs.sandboxes import Limits, open_sandbox
 from palaestra.envs.sandboxes.remote import RemoteSandbox, client, connection, hosting, server

@@ -233,3 +233,16 @@ def test_a_query_of_any_size_is_answered_at_once(tmp_path):
     assert found(index, "colour3 " + "word{} " * 100_000, 1) == ["r3"]
     assert time.process_time() - begun < 3
     assert index.search("row", 0) == [] == index.search("", 5)
+
+
+def test_a_build_goes_on_in_no_folder_with_links(tmp_path, monkeypatch):
+    corpus, precious = corpus_of(tmp_path), tmp_path / "precious"
+    precious.write_text("mine")
+    monkeypatch.setattr(building, "close_folder", lambda folder: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        build(corpus, tmp_path / "index")
+    (tmp_path / "index" / "offsets").unlink()
+    (tmp_path / "index" / "offsets").symlink_to(precious)
+    with pytest.raises(UsageError, match="offsets is a link"):
+        build(corpus, tmp_path / "index")
+    assert precious.read_text() == "mine"

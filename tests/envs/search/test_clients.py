@@ -6,6 +6,7 @@ import json
 import httpx
 import pytest
 
+from palaestra.envs import Task
 from palaestra.envs.search.embedded import EmbeddedIndex
 from palaestra.envs.search.http import HttpSearch
 from palaestra.envs.search.index import Document
@@ -13,6 +14,7 @@ from palaestra.envs.search.opening import INDEXES
 from palaestra.envs.search.remembered import Remembered
 from palaestra.envs.search.retrieve import RetrieveClient
 from palaestra.envs.search.server import application
+from palaestra.envs.tools.search import Search
 from palaestra.errors import Broken, ToolError, UsageError
 
 KEY = "sk-very-secret-key"
@@ -265,3 +267,17 @@ def test_backends_are_named_by_addresses_and_folders_too():
     assert INDEXES.read({"backend": "http", "url": "u"}) == ("http", {"url": "u"})
     with pytest.raises(UsageError, match="did you mean 'hybrid'"):
         INDEXES.read("hybird")
+
+
+def test_a_server_that_is_gone_is_broken_however_little_time_the_budget_leaves():
+    replies = iter([httpx.Response(200, json=RECORDED["serper"])])
+
+    def answer(request):
+        if reply := next(replies, None):
+            return reply
+        raise httpx.ConnectError("refused")
+
+    kit = type("Kit", (Search,), {"max_seconds": 1.0})(client(answer)[0])
+    kit.start(Task(""), None)
+    with pytest.raises(Broken, match="no connection"):
+        asyncio.run(kit.run_search("cats"))

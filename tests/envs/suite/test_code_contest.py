@@ -13,6 +13,7 @@ from checked import success
 import palaestra
 from palaestra.envs.core.tasks import split_of
 from palaestra.envs.records.rescore import find_scorer
+from palaestra.envs.rewards.code_checker import same_output, same_value
 from palaestra.envs.rewards.code_tests import read_tests
 from palaestra.envs.suite import code_contest, program_problems
 from palaestra.errors import TaskFileError, UsageError
@@ -68,14 +69,51 @@ def test_hidden_tests_are_not_in_the_prompt_and_differ_from_one_another():
         assert not any(str(case.given).strip("[]") in task.prompt for case in cases if len(str(case.given)) > 8)
 
 
-def test_printing_the_same_for_every_input_earns_little():
+def passes(tests, constant):
+    """The share of hidden cases that a program passes whose output is always this one."""
+    same = same_value if tests.function else same_output
+    return np.mean([any(same(constant, one) for one in case.accepted) for case in tests.cases])
+
+
+@pytest.mark.parametrize("family", program_problems.FAMILIES, ids=lambda one: one.name)
+def test_no_constant_output_earns_more_than_the_declared_ceiling_in_any_family(family, monkeypatch):
+    """Each value that a hidden case of its problems expects, printed or returned whatever comes."""
+    monkeypatch.setattr(program_problems, "FAMILIES", (family,))
     rng = np.random.default_rng(2)
-    shares = []
-    for _ in range(200):
-        given = [str(case.accepted[0]) for case in read_tests(program_problems.contest_task(rng).data).cases]
-        shares.append(max(map(given.count, given)) / len(given))
-    assert max(shares) <= 0.5
-    assert np.mean(shares) < 0.2
+    problems = [read_tests(program_problems.contest_task(rng).data) for _ in range(24)]
+    for function in ("", program_problems.NAME):
+        alike = [tests for tests in problems if tests.function == function]
+        expected = [one for tests in alike for case in tests.cases for one in case.accepted]
+        constants = [one for at, one in enumerate(expected) if one not in expected[:at]]
+        assert len(alike) > 5 and len(constants) >= 10
+        for tests in alike:
+            best = max(passes(tests, one) for one in ("", 0, "0", *constants) if function or isinstance(one, str))
+            assert 0.5 + 0.5 * best <= code_contest.CodeContest.ceiling
+
+
+def test_numbers_under_which_every_output_is_the_same_are_drawn_again():
+    letters = next(one for one in program_problems.FAMILIES if one.name == "letters")
+
+    class Drawn:
+        """Draws these in turn: 17 times a place, without a remainder on division by 17; then 5."""
+
+        numbers = iter(
+            [program_problems.FAMILIES.index(letters), 17, 1, program_problems.FAMILIES.index(letters), 5, 1]
+        )
+
+        def integers(self, *_):
+            return next(self.numbers)
+
+    assert program_problems.draw(Drawn())[:3] == (letters, 5, 1)
+
+
+def test_a_program_that_prints_a_constant_is_paid_the_ceiling_at_most():
+    env = gymnasium.make(ID).unwrapped
+    index = next(at for at in range(200) if env.tasks[at].data["family"] == "pairs"
+                 and not read_tests(env.tasks[at].data).function)  # fmt: skip
+    for constant in ("0", *(case.accepted[0] for case in read_tests(env.tasks[index].data).cases[:2])):
+        reward, info = played(f"```python\nprint({constant})\n```", index)
+        assert reward <= env.author.ceiling and info["parts"]["passed"] <= 0.1
 
 
 def packed(cases):

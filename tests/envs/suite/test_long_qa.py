@@ -134,6 +134,28 @@ def test_f41_a_judge_that_likes_length_is_no_help_to_padding():
     assert judged("Match", "24 months " * 200, **label)[0]["quality"] < 0.1
 
 
+def test_padding_is_no_success_whether_facts_or_a_judge_say_that_the_answer_is_right():
+    right, label = ENV.tasks[0].answer, {"judge": {"backend": "label"}}
+    padded = f"{right} " + "Customers call it reliable and like it. " * 30
+    polite = f"Dear customer, {right} I am glad to help!"
+    assert [answered(answer)["success"] for answer in (right, polite, padded)] == [1.0, 1.0, 0.0]
+    assert [judged("Match", answer, **label)[0]["success"] for answer in (polite, padded)] == [1.0, 0.0]
+    assert "too long" in ENV.machine.spec.author.explain(ENV.attempt)
+    for joined in ("It-is-reliable-" * 700, "reliable_" * 1200, "." * 10_000, "\u200b" * 10_000):
+        parts = answered(f"{right} {joined}")
+        assert parts["success"] == 0.0
+        assert parts["quality"] < 0.1
+    short = LongQA("eval", size=60, verbosity=1.0)  # A full sentence repeats the question, and is not padding.
+    assert answered(f"{ENV.tasks[0].prompt} {right}", env=TextEnv(short))["success"] == 1.0
+
+
+def test_an_answer_of_which_the_judge_saw_a_part_is_no_success():
+    label, short = {"judge": {"backend": "label"}, "verbosity": 1000.0}, ENV.tasks[0].answer
+    letters = "x" * (12_000 - len(short) - 1)
+    assert judged("Match", f"{short} {letters}", **label)[0]["success"] == 1.0
+    assert judged("Match", f"{short} {letters} no", **label)[0]["success"] == 0.0
+
+
 def test_f38_an_episode_that_no_judge_reads_is_broken_and_has_no_reward():
     parts, asked = judged("I like it.")
     assert parts is None and len(asked) == 2

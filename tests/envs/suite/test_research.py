@@ -2,10 +2,13 @@
 
 import base64
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 import worlds
+from fake_server import FakeServer, Reply
 
 from palaestra.envs import TextEnv
 from palaestra.envs.core.toolkit import tools_of
@@ -139,10 +142,16 @@ def test_a_wrong_row_is_named(row, said, saved):
         _ = TextEnv(Research("all", tasks=saved(first, row))).tasks
 
 
-def test_xbench_in_plain_text_is_read_as_it_is(saved):
-    row = {"prompt": "多少?", "answer": "17 只", "canary": "key"}
-    (task,) = TextEnv(Research("eval", tasks=saved(row))).tasks
-    assert (task.prompt, task.answer) == ("多少?", "17 只")
+@pytest.mark.parametrize("answer", ["17 只", "1949", "Nice", "Tokio123"])
+@pytest.mark.parametrize("canary", [{"canary": "key"}, {"canary": None}, {}])
+@pytest.mark.parametrize("place", [0, 1])
+def test_each_row_of_xbench_is_read_as_it_is_encrypted_or_not(answer, canary, place, saved):
+    """Of these answers the last three are base64 by chance, and `Nice` would even decrypt to text."""
+    rows = [PUBLISHED["xbench"]]
+    rows.insert(place, {"prompt": "多少?", "answer": answer, **canary})
+    tasks = TextEnv(Research("eval", tasks=saved(*rows))).tasks
+    assert [(task.prompt, task.answer) for task in tasks][place] == ("多少?", answer)
+    assert [(task.prompt, task.answer) for task in tasks][1 - place] == ("How many? 多少", "17")
 
 
 def test_a_folder_that_is_not_there_is_said_at_once():
@@ -166,3 +175,44 @@ def test_served_models_add_the_tools_that_need_them():
     assert {"browse", "image2text", "audio2text", "search", "python", "file_reader"} <= names
     with pytest.raises(UsageError, match="expected where a model is served"):
         Research(model={"url": "http://127.0.0.1:9"})
+
+
+SIX = ("search", "browse", "python", "file_reader", "image2text", "audio2text")
+
+
+@pytest.mark.parametrize("tools", [SIX, ",".join(SIX), ["python"], "search, list_files"])
+def test_the_tools_that_are_named_are_offered_and_no_other_one_is_run(tools):
+    with FakeServer(lambda seen: Reply({"data": []})) as server:
+        served = {"base_url": server.url, "model": "m"}
+        env = TextEnv(Research("eval", model=served, speech=served, browser="text", tools=tools))
+        env.reset(seed=0)
+        names = {schema["function"]["name"] for schema in env.schemas}
+        assert names == {name.strip() for name in (tools.split(",") if isinstance(tools, str) else tools)}
+        for name in ({"search", "find_in_file", "python"} - names) | {"python"}:
+            told = env.step(f'<tool_call>{{"name": "{name}", "arguments": {{"code": "6 * 7"}}}}</tool_call>')[0]
+            assert told.strip() == "42" if name in names else f"no tool is named '{name}'" in told
+        env.close()
+
+
+def test_the_reagent_path_offers_the_six_tools_of_the_paper():
+    script = Path(__file__).parents[3] / "examples" / "reagent" / "full_scale.sh"
+    (named,) = re.findall(r" tools=(\S+)", script.read_text())
+    assert set(named.split(",")) == set(SIX)
+
+
+def test_without_names_all_tools_are_offered():
+    served = {"base_url": "http://127.0.0.1:9/v1", "model": "m"}
+    env = Research(model=served, speech=served, browser="text")
+    assert len({name for kit in env.toolkits for name in tools_of(kit)}) == 19
+
+
+@pytest.mark.parametrize(("tools", "said"), [
+    ("pyhton", r"'pyhton'.*did you mean 'python'"),
+    ("browse,search", r"'browse', which is not offered.*need model="),
+    ([], "tools names ''"),
+    ("", "tools names ''"),
+    ([3], "tools names 3"),
+])  # fmt: skip
+def test_a_tool_that_is_not_offered_is_refused_with_the_closest_one(tools, said):
+    with pytest.raises(UsageError, match=said):
+        Research(tools=tools)

@@ -139,12 +139,16 @@ def test_a_published_question_is_played_on_hosts_that_are_allowed_and_on_no_othe
         threading.Thread(target=server.serve_forever, daemon=True).start()
         where = f"127.0.0.1:{server.server_port}"
         path.write_text(json.dumps({**WALKED, "Root_Url": f"http://{where}/"}))
-        for allow, shown in ([where], "It opens at nine."), (["example.org"], "Error"):
-            env = TextEnv(WebNav(split="all", tasks=str(path), browser={"backend": "text", "allow": allow}))
-            env.reset(seed=0)
-            assert shown in env.step(env.call("open"))[0]
-            assert "Error" in env.step(env.call("open", url="http://127.0.0.1:1/"))[0]
-            env.close()
+        env = TextEnv(WebNav(split="all", tasks=str(path), browser={"backend": "text", "allow": [where]}))
+        env.reset(seed=0)
+        assert "It opens at nine." in env.step(env.call("open"))[0]
+        assert "Error" in env.step(env.call("open", url="http://127.0.0.1:1/"))[0]
+        env.close()
+        # The site of the question is not allowed: that is no fault of the agent.
+        env = TextEnv(WebNav(split="all", tasks=str(path), browser={"backend": "text", "allow": ["example.org"]}))
+        env.reset(seed=0)
+        assert env.step(env.call("open"))[-1]["ending"] == "broken"
+        env.close()
         server.shutdown()
 
 

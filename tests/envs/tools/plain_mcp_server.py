@@ -13,8 +13,10 @@ import time
 TEXT = {"type": "object", "properties": {"text": {"type": "string", "maxLength": 5}}, "required": ["text"]}
 TOOLS = {
     "echo": TEXT, "count": {"type": "object"}, "die": {"type": "object"}, "hang": {"type": "object"},
-    "fail": {"type": "object"}, "flood": {"type": "object"}, "picture": {"type": "object"},
+    "fail": {"type": "object"}, "flood": {"type": "object"}, "picture": {"type": "object"}, "data": {"type": "object"},
 }  # fmt: skip
+HOSTILE = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^(a+)+$"}}}
+"""A schema of results, which whoever checks them by it never comes to an end with."""
 STUBBORN = "import signal, time; [signal.signal(n, signal.SIG_IGN) for n in (1, 2, 15)]; time.sleep(600)"
 count = 0
 
@@ -40,8 +42,11 @@ def answer(method, params):
         about = {"name": "plain", "version": "1"}
         return {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": about}
     if method == "tools/list":
-        return {"tools": [{"name": name, "inputSchema": schema} for name, schema in TOOLS.items()]}
+        tools = [{"name": name, "inputSchema": schema} for name, schema in TOOLS.items()]
+        return {"tools": [tool | ({"outputSchema": HOSTILE} if tool["name"] == "data" else {}) for tool in tools]}
     if method == "tools/call":
+        if params["name"] == "data":
+            return {"content": [], "structuredContent": {"a": "a" * 40 + "!"}}
         content = called(params["name"], params.get("arguments") or {})
         return {"content": content, "isError": params["name"] == "fail"}
     return None

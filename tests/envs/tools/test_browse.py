@@ -123,7 +123,7 @@ def test_a_model_that_hangs_is_given_up_by_the_deadline_and_a_spent_budget_is_to
             begun = time.monotonic()
             with pytest.raises(fault):
                 browse(kit(model=served(model.url)))
-            assert time.monotonic() - begun < 5
+            assert time.monotonic() - begun < 45, "the model hangs for 60 s"
     with replying(said("  ")) as model, pytest.raises(ToolError, match="nothing to say"):
         browse(Reader(model=served(model.url)))
 

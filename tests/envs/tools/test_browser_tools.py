@@ -6,12 +6,13 @@ import pytest
 
 from palaestra.envs import Task, TextEnv, ToolEnv
 from palaestra.envs.browser.browser import Page
+from palaestra.envs.browser.network import Unreached, place_of
 from palaestra.envs.browser.opening import BROWSERS
 from palaestra.envs.browser.site import Pages, SiteResponse
 from palaestra.envs.core.calls import _at_once
 from palaestra.envs.running.work import Mode
 from palaestra.envs.tools.browser import ReadingBrowser, WebBrowser, in_browser
-from palaestra.errors import ToolError, UsageError
+from palaestra.errors import Broken, ToolError, UsageError
 
 LONG = "<title>Long</title>" + "".join(f"<p>Line {n} of a long page</p>" for n in range(1, 301)) + "<a href=/end>On</a>"
 
@@ -225,3 +226,17 @@ def test_a_backend_that_is_none_is_refused_when_the_environment_is_made():
     with pytest.raises(UsageError, match="has no option 'allowed'"):
         WebBrowser({"backend": "text", "allowed": []})
     assert BROWSERS.shared("text") is BROWSERS.shared("text")
+
+
+def test_a_home_that_goes_in_the_middle_of_an_episode_is_broken_too(monkeypatch):
+    async def lost(self, url, seconds=30.0):
+        raise Unreached(f"{url} was not reached", place_of(url), False)
+
+    kit = CartBrowser()
+    kit.start(Task("x"), None)
+    assert "Cart: empty" in asyncio.run(kit.open())
+    monkeypatch.setattr(type(kit._session), "open", lost)
+    with pytest.raises(ToolError, match="was not reached"):
+        asyncio.run(kit.open("http://long.test/"))
+    with pytest.raises(Broken, match=r"cart.test/2 was not reached"):
+        asyncio.run(kit.open("http://cart.test/2"))

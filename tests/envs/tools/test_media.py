@@ -16,10 +16,10 @@ from palaestra.errors import Broken, ToolError, UsageError
 FILES = {"a.txt": made_files.png(), "b.wav": made_files.wav(), "c.png": b"<svg/>", "d.png": made_files.png()[:-20]}
 
 
-def opened(kind, url, **settings):
+def opened(kind, url, patience=0.3, **settings):
     """A toolkit in an episode, with these files."""
     made = type("Kit", (kind,), {"files": lambda self, task: FILES, **settings})(
-        EndpointConfig(url, "seer", api_key_env="", patience=0.3, backoff=0.05)
+        EndpointConfig(url, "seer", api_key_env="", patience=patience, backoff=0.05)
     )
     asyncio.run(made.start(Task("q", "a"), np.random.default_rng(0)))
     return made
@@ -114,6 +114,13 @@ def test_a_server_that_is_not_there_and_a_missing_model_are_told_before_an_episo
         opened(ImageToText, url)
     with pytest.raises(UsageError, match="has no model"):
         ImageToText()
+
+
+def test_a_model_that_is_gone_is_broken_however_little_time_the_budget_leaves():
+    with FakeServer(lambda seen: Reply({"data": []})) as server:
+        made = opened(ImageToText, server.url, patience=60.0, max_seconds=1.0)
+    with pytest.raises(Broken, match="no connection"):
+        asyncio.run(made.image2text("a.txt"))
 
 
 def test_a_model_that_says_nothing_in_time_breaks_the_episode_and_a_spent_budget_does_not():

@@ -1,0 +1,191 @@
+"""Comparisons in tests that an empty value would pass, since nothing of it is compared. Runs INSIDE the sandbox.
+
+numpy broadcasts an empty array beside any other to an empty result, of which `all` holds; `zip` and `map` of an empty
+list and another one give nothing. In tests all raise AssertionError. The text of this file is sent into sessions, so it
+imports the standard library alone. Left out: loops over nothing but the returned value (`all(x > 0 for x in f(1))`),
+arrays that are repeated to fit, and NaN where a test denies that a difference is large (`not abs(f(1) - 2) > 1e-6`).
+"""
+
+import ast
+import builtins
+import importlib
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+_OPERATORS = {
+    "Eq": "eq", "NotEq": "ne", "Lt": "lt", "LtE": "le", "Gt": "gt", "GtE": "ge",
+    "Add": "add", "Sub": "sub", "Mult": "mul", "Div": "truediv",
+}  # fmt: skip
+"""By the name of a node: the function of `operator`."""
+_BROADCASTING = {
+    "allclose": lambda _: False,
+    "array_equiv": lambda _: False,
+    "equal": lambda numpy: numpy.zeros(1, bool),
+    "isclose": lambda numpy: numpy.zeros(1, bool),
+}
+"""Functions of numpy that find nothing wrong with an empty array beside any other, and what they are to return then."""
+_GUARD = "<guard>"
+"""Name under which tests call a guarded operation; no name that they could use."""
+_PARALLEL_GUARD = "<guard parallel>"
+_PARALLEL = {"zip": 0, "map": 1}
+"""Functions that go through several values side by side, and the first argument that is one of those."""
+_UNLIKE = "an empty value is compared with one that is not"
+
+
+def calls(nodes: Sequence[ast.AST], names: set[str]) -> Iterator[ast.Call]:
+    """Yield the calls of functions of these names."""
+    for node in nodes:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names:
+            yield node
+
+
+def program_names(nodes: Sequence[ast.AST], function: str) -> set[str]:
+    """Return the names by which tests call the program: its function, and the argument of `check`."""
+    checks = [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == "check" and node.args.args]
+    return {function, *(node.args.args[0].arg for node in checks)}
+
+
+def returned(nodes: Sequence[ast.AST], names: set[str]) -> set[str]:
+    """Return the variables that hold what a call of these names returned, or anything made of it."""
+    found: set[str] = set()
+    flows = list(_flows(nodes))
+    known = -1
+    while known < len(found):
+        known = len(found)
+        for source, bound in flows:
+            inner = list(ast.walk(source))
+            if list(calls(inner, names)) or any(isinstance(one, ast.Name) and one.id in found for one in inner):
+                found |= bound
+    return found
+
+
+def _flows(nodes: Sequence[ast.AST]) -> Iterator[tuple[ast.AST, set[str]]]:
+    """Yield each expression that is assigned, or given to a function of the tests, and the names it is bound to."""
+    defined = {node.name: [one.arg for one in node.args.args] for node in nodes if isinstance(node, ast.FunctionDef)}
+    for call in calls(nodes, set(defined)):
+        yield from ((given, {name}) for name, given in zip(defined[_name(call)], call.args, strict=False))
+        yield from ((one.value, {one.arg}) for one in call.keywords if one.arg)
+    for node in nodes:
+        source = getattr(node, "iter", None) or getattr(node, "value", None) or getattr(node, "context_expr", None)
+        targets = getattr(node, "targets", None) or [getattr(node, "target", getattr(node, "optional_vars", None))]
+        if isinstance(source, ast.AST) and targets != [None]:
+            yield source, {one.id for at in targets for one in ast.walk(at) if isinstance(one, ast.Name)}
+
+
+def _name(call: ast.Call) -> str:
+    return call.func.id if isinstance(call.func, ast.Name) else ""
+
+
+def guarded(tree: ast.Module, function: str, arrays: bool) -> ast.Module:
+    """Return tests of a function in which `GUARDS` look at what is compared with its result, and at all `arrays`."""
+    nodes = list(ast.walk(tree))
+    names = program_names(nodes, function)
+    with suppress(RecursionError):  # What is nested more deeply stays as it is.
+        _Guarding(names | returned(nodes, names), arrays).visit(tree)
+    return ast.fix_missing_locations(tree)
+
+
+class _Guarding(ast.NodeTransformer):
+    def __init__(self, results: set[str], arrays: bool) -> None:
+        """`results` are names of the program, and of what it returned."""
+        self.results, self.arrays = results, arrays
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        """Replace an operation by a call of the guard."""
+        if isinstance(node, ast.Constant) or len(getattr(node, "elts", ())) > 1_000:  # Data: megabytes in some tests.
+            return node
+        self.generic_visit(node)
+        if isinstance(node, ast.Call) and _name(node) in _PARALLEL:
+            self._parallel(node, _PARALLEL[_name(node)])
+        match node:
+            case ast.Compare(left=left, ops=[kind], comparators=[right]) | ast.BinOp(left=left, op=kind, right=right):
+                name = type(kind).__name__
+            case _:
+                return node
+        ours = [bool(_names(operand) & self.results) for operand in (left, right)]
+        given: list[ast.expr] = [ast.Constant(name), *map(ast.Constant, ours), left, right]
+        call = ast.copy_location(ast.Call(ast.Name(_GUARD, ast.Load()), given, []), node)
+        return call if name in _OPERATORS and (self.arrays or any(ours)) else node
+
+    def _parallel(self, node: ast.Call, first: int) -> None:
+        """Guard what is gone through side by side, from the argument `first` on."""
+        read = [_names(one) for one in node.args[first:]]
+        # zip(xs, f(xs)) may be empty by right, and so may zip(ys, ys[1:]).
+        others = [
+            (at, [other for other, theirs in enumerate(read) if not names & theirs - vars(builtins).keys()])
+            for at, names in enumerate(read)
+            if names & self.results
+        ]
+        pairs = [one for one in others if one[1]]
+        if pairs and not any(isinstance(one, ast.Starred) for one in node.args):
+            given = [ast.parse(repr(pairs), mode="eval").body, *node.args[first:]]
+            call = ast.copy_location(ast.Call(ast.Name(_PARALLEL_GUARD, ast.Load()), given, []), node)
+            node.args = [*node.args[:first], ast.Starred(call, ast.Load())]
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+
+
+def _guard(name: str, of_left: bool, of_right: bool, left: Any, right: Any) -> Any:
+    """Compute an operation; AssertionError where one operand alone is empty.
+
+    `of_left` and `of_right` say whether an operand is made of the program's result. A number beside an empty array
+    counts where a result is compared with it (`f(1) == 5.0`), and else not: tests may count what is greater than 0 in
+    an array of their own.
+    """
+    arrays = any(type(one).__module__ == "numpy" and getattr(one, "shape", ()) for one in (left, right))
+    if arrays and _one_is_empty(left, right, (of_left or of_right) and name in ("Eq", "Sub")):
+        raise AssertionError(_UNLIKE)
+    return getattr(operator, _OPERATORS[name])(left, right)
+
+
+def _guard_parallel(others: list[tuple[int, list[int]]], *given: Any) -> tuple[Any, ...]:
+    """Return the arguments of `zip`; AssertionError where a result is empty, and none of its `others` is."""
+    sizes = [operator.length_hint(one, -1) for one in given]
+    for at, beside in others:
+        if sizes[at] == 0 and all(sizes[one] for one in beside) and max(sizes[one] for one in beside) > 0:
+            raise AssertionError(_UNLIKE)
+    return given
+
+
+def _one_is_empty(left: Any, right: Any, with_numbers: bool = True) -> bool:
+    """Return whether one of two is empty as an array, and the other is not."""
+    numpy = importlib.import_module("numpy")
+    try:
+        shapes = [numpy.shape(one) for one in (left, right)]
+    except ValueError:  # Lists that are no array.
+        return False
+    return len({0 in shape for shape in shapes}) == 2 and (with_numbers or () not in shapes)
+
+
+GUARDS = {_GUARD: _guard, _PARALLEL_GUARD: _guard_parallel}
+"""Names that guarded tests need beside their own."""
+
+
+def guard_numpy() -> None:
+    """Have numpy's functions that compare fail between an empty array and one that is not."""
+    try:
+        numpy, testing = importlib.import_module("numpy"), importlib.import_module("numpy.testing")
+    except ImportError:
+        return
+
+    def watched(compare: Callable[..., Any], unlike: Callable[[Any], Any]) -> Callable[..., Any]:
+        def compared(*args: Any, **kwargs: Any) -> Any:
+            both = [*args, *kwargs.values()][:2]
+            return unlike(numpy) if len(both) == 2 and _one_is_empty(*both) else compare(*args, **kwargs)
+
+        # A ufunc has methods: np.equal.outer.
+        vars(compared).update({name: getattr(compare, name) for name in dir(compare) if not name.startswith("_")})
+        return compared
+
+    def fail(_: Any) -> None:
+        raise AssertionError(_UNLIKE)
+
+    for name, unlike in _BROADCASTING.items():
+        setattr(numpy, name, watched(getattr(numpy, name), unlike))
+    for name in testing.__all__:
+        if name.startswith("assert_") and "raises" not in name and "warns" not in name:
+            setattr(testing, name, watched(getattr(testing, name), fail))

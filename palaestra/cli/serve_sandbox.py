@@ -1,0 +1,91 @@
+"""`palaestra serve sandbox`: this machine runs the programs of agents that train elsewhere.
+
+Left out: how a client asks (`palaestra.envs.sandboxes.remote`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import tyro
+
+from palaestra.envs.sandboxes import Limits, open_sandbox
+from palaestra.envs.sandboxes.remote.admission import ServiceLimits
+from palaestra.envs.sandboxes.remote.connection import TOKEN_ENV
+from palaestra.envs.sandboxes.remote.server import find_token, serve
+from palaestra.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Options:
+    """Serve a sandbox over HTTP, for `open_sandbox("remote", url=...)` on another machine.
+
+    What a session may have is at most what is set here, which is enough for the tools and graders of palaestra; a
+    client that asks for nothing gets the usual limits, within these.
+    """
+
+    backend: Literal["local", "docker"] = "local"
+    """Where programs run on this machine."""
+    host: str = "127.0.0.1"
+    """Where to listen; 0.0.0.0 for every network of this machine, which needs a token."""
+    port: int = 8765
+    """0 takes a free one."""
+    token_env: str = TOKEN_ENV
+    """Environment variable that holds the token. Without one, this machine alone is answered."""
+    require: tuple[str, ...] = ()
+    """Guards without which it must not start: files, network, memory, syscalls..."""
+    service: tyro.conf.OmitArgPrefixes[ServiceLimits] = field(default_factory=ServiceLimits)
+    cpu_seconds: float = 600.0
+    """CPU time of one process of a session."""
+    memory_mb: int = 2048
+    """Memory of one session."""
+    output_mb: int = 8
+    """Kept of each of a run's two streams: what graders compare."""
+    code_mb: int = 64
+    """Size of one program, and of what it is given on stdin: tests may be large."""
+    certificate: Path | None = None
+    """PEM file, for https."""
+    key: Path | None = None
+    """Its key, where it is in a file of its own."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port < 65_536:
+            raise UsageError(f"port is {self.port}; it must be from 0 to 65535")
+        if self.key is not None and self.certificate is None:
+            raise UsageError("key belongs to a certificate; add --certificate")
+
+    def limits(self) -> Limits:
+        """The widest that a client may ask for."""
+        return Limits(
+            seconds=self.service.most_seconds,
+            cpu_seconds=self.cpu_seconds,
+            memory_bytes=self.memory_mb * 2**20,
+            output_bytes=self.output_mb * 2**20,
+            code_bytes=self.code_mb * 2**20,
+        )
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Answer until interrupted; every session ends with it."""
+    options = tyro.cli(Options, args=list(arguments), prog="palaestra serve sandbox")
+    token = find_token(options.token_env, options.host)
+    with open_sandbox(options.backend, require=options.require, limits=options.limits()) as sandbox:
+        for note in sandbox.capabilities().notes:
+            print(f"note: {note}", flush=True)
+        if not token:
+            print("no token: every user of this machine may run programs here", flush=True)
+        try:
+            serve(
+                sandbox,
+                host=options.host,
+                port=options.port,
+                token=token,
+                service=options.service,
+                certificate=options.certificate,
+                key=options.key,
+                ready=lambda url: print(f"{url}\nCtrl-C ends it", flush=True),
+            )
+        except KeyboardInterrupt:
+            print("ended")
+    return 0

@@ -1,0 +1,165 @@
+"""What an advantage's closed form makes of the rewards is what is learned from, after damping and bound."""
+
+from dataclasses import dataclass, replace
+
+import families
+import numpy as np
+import parrot
+import pytest
+from batches import batch_of
+
+import palaestra
+from palaestra import Status, TrainingHalted
+from palaestra.trainers import grpo
+from palaestra.trainers.audit.advantages import advantage_findings, shape_findings
+from palaestra.trainers.batch import Sample, Scored, Seen
+from palaestra.trainers.losses import advantages, token_advantages
+from palaestra.trainers.losses.advantages import (
+    GreedyBaseline,
+    Group,
+    LeaveOneOut,
+    OptimalBaseline,
+    damped,
+)
+from palaestra.trainers.losses.token_advantages import GAE, Turns, Whitened
+from palaestra.trainers.recipes import RECIPES, find_recipe
+
+PARTS = [
+    Group(),
+    Group("none"),
+    Group("batch"),
+    LeaveOneOut(),
+    OptimalBaseline(),
+    GreedyBaseline(),
+    Turns(0.4),
+    Whitened(),
+    Whitened(group_baseline=True),
+    GAE(gamma=0.97, lam=0.8),
+    GAE(whiten_advantages=False),
+]
+WRONG = {
+    "flipped": lambda values: [-value for value in values],
+    "constant": lambda values: [np.full_like(value, 0.3) for value in values],
+    "shifted": lambda values: [value + 0.1 for value in values],
+    "too large": lambda values: [value * 1.2 for value in values],
+    "no number": lambda values: [value * np.nan for value in values],
+}
+
+
+def called(reward, statuses, group, seed):
+    """An episode with a turn for each status, in which that call was made, and a last turn without one."""
+    row = families.token_row(3, [2 + seed % 3] * (len(statuses) + 1), seed=seed)
+    made = families.an_episode(row, reward=reward, calls=statuses, group=group, seed=seed)
+    messages = [{"role": "user", "content": "q"}]
+    for status in statuses:
+        messages += [{"role": "assistant", "content": "c"}, {"role": "tool", "content": str(status)}]
+    messages.append({"role": "assistant", "content": "Kemu"})
+    return replace(made, attempt=replace(made.attempt, messages=tuple(messages)))
+
+
+def played():
+    """Three groups, of which the second is dead, one sample without a token, and a greedy episode of the first task;
+    what their tokens cost and what a critic expects.
+    """
+    ok, failed = Status.OK, Status.TOOL_ERROR
+    specs = [(1.0, [ok, ok], 0), (0.0, [failed, ok], 0), (0.2, [ok], 0), (0.5, [], 1), (0.5, [failed], 1)]
+    made = [called(reward, statuses, group, seed) for seed, (reward, statuses, group) in enumerate(specs)]
+    made += [called(1.0, [ok, failed, ok], 2, 5), families.an_episode(families.token_row(3, []), reward=0.4, group=2)]
+    batch = batch_of(made)
+    greedy = called(0.7, [], 0, 9)
+    greedy = replace(greedy, start=replace(greedy.start, greedy=True))
+    batch = replace(batch, played=(*batch.played, Scored(greedy, {"outcome": 0.4})))
+    rng = np.random.default_rng(1)
+    costs = tuple(0.1 * rng.random(length) for length in batch.lengths)
+    values = tuple(rng.normal(size=length).astype(np.float32) for length in batch.lengths)
+    return batch, Seen(costs=costs, values=values)
+
+
+def learned_from(recipe, batch, seen):
+    return damped(recipe.advantage(batch, seen), batch, recipe.max_advantage)
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize("advantage", PARTS, ids=repr)
+def test_advantages_that_are_not_those_of_the_recipe_are_found(advantage, wrong):
+    batch, seen = played()
+    recipe = replace(find_recipe("ppo" if isinstance(advantage, GAE) else "reinforce++"), advantage=advantage)
+    assert recipe.kl.kl_in_reward
+    values = learned_from(recipe, batch, seen)
+    assert list(shape_findings(batch, seen, values)) == list(advantage_findings(recipe, batch, seen, values)) == []
+    found = list(advantage_findings(recipe, batch, seen, wrong(values)))
+    assert found and {one.check for one in found} == {"advantages"}
+
+
+def test_a_copy_that_is_not_damped_and_an_advantage_beyond_the_bound_are_found():
+    batch, seen = played()
+    copies = tuple(Sample(place, 3, 0.5) for place in range(3))
+    batch, seen = replace(batch, samples=(*batch.samples, *copies)), Seen()
+    recipe = replace(find_recipe("vspo"), max_advantage=0.9)
+    plain = Group()(batch, seen)
+    assert list(advantage_findings(recipe, batch, seen, damped(plain, batch, 0.9))) == []
+    (bounded,) = advantage_findings(recipe, batch, seen, damped(plain, batch, None))
+    assert "group 0" in bounded.place
+    undamped = replace(batch, samples=tuple(replace(sample, weight=1.0) for sample in batch.samples))
+    (found,) = advantage_findings(replace(recipe, max_advantage=None), batch, seen, damped(plain, undamped, None))
+    assert "computed anew" in found.found
+
+
+def test_the_audit_does_not_compute_with_what_the_parts_compute_with(monkeypatch):
+    """One mistake in what all parts start from is found in each, and not made a second time."""
+    batch, seen = played()
+    monkeypatch.setattr(advantages, "returns", lambda batch, _: -batch.rewards)
+    monkeypatch.setattr(token_advantages, "returns", lambda batch, _: -batch.rewards)
+    monkeypatch.setattr(token_advantages, "token_rewards", lambda batch, _: [np.ones(n) for n in batch.lengths])
+    for advantage in PARTS:
+        recipe = replace(find_recipe("ppo" if isinstance(advantage, GAE) else "reinforce++"), advantage=advantage)
+        assert list(advantage_findings(recipe, batch, seen, learned_from(recipe, batch, seen))), advantage
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked(Group):
+    """A researcher's own: places within the batch, whatever its base class computes."""
+
+    def __call__(self, batch, seen):
+        return 1.0 - batch.rewards.argsort().argsort()
+
+
+def test_a_part_of_ones_own_is_held_to_numbers_of_its_samples_alone():
+    batch, seen = played()
+    recipe = replace(find_recipe("grpo-t"), advantage=Ranked())
+    values = learned_from(recipe, batch, seen)
+    assert list(shape_findings(batch, seen, values)) == list(advantage_findings(recipe, batch, seen, values)) == []
+    for wrong in (values[1:], [np.ones(99) for _ in values], [np.float64(np.inf) for _ in values]):
+        (found,) = shape_findings(batch, seen, wrong)
+        assert found.check == "advantages"
+
+
+def test_what_a_critic_expects_is_named_where_it_is_no_number():
+    batch, seen = played()
+    seen = replace(seen, values=(seen.values[0] * np.nan, *seen.values[1:]))
+    (found,) = shape_findings(batch, seen, GAE()(batch, seen))
+    assert found.check == "critic"
+
+
+@pytest.mark.parametrize("recipe", [name for name, recipe in RECIPES.items() if recipe.judge is None])
+def test_a_clean_run_of_every_recipe_halts_nowhere_and_one_with_a_flipped_sign_halts(monkeypatch, recipe):
+    part = type(find_recipe(recipe).advantage)
+    plain, arena = part.__call__, palaestra.arena(parrot.ENV, 12)
+    try:
+        assert len(list(grpo.train_learner(parrot.learner(recipe=recipe), arena))) == 2
+        monkeypatch.setattr(part, "__call__", lambda self, *given: [-value for value in plain(self, *given)])
+        with pytest.raises(TrainingHalted, match="advantages: episode of group"):
+            list(grpo.train_learner(parrot.learner(recipe=recipe), arena))
+    finally:
+        arena.close()
+
+
+def test_a_run_in_which_the_bound_and_the_weights_of_copies_are_left_out_halts(monkeypatch):
+    arena = palaestra.arena(parrot.ENV, 12)
+    try:
+        assert len(list(grpo.train_learner(parrot.learner(recipe="vspo", max_advantage=0.4), arena))) == 2
+        monkeypatch.setattr(grpo, "damped", lambda values, *_: values)
+        with pytest.raises(TrainingHalted, match="advantages: episode of group"):
+            list(grpo.train_learner(parrot.learner(recipe="vspo", max_advantage=0.4), arena))
+    finally:
+        arena.close()
