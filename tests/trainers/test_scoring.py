@@ -153,14 +153,15 @@ def test_ordered_scores_come_back_all_at_once_in_the_order_of_their_episodes(ord
     scoring = Scoring(outcome, judge, together=1, ordered=ordered)
     for episode in episodes(4):
         scoring.put(episode)
-    scoring.ready()
+    early = scoring.ready()
     scoring.put(families.an_episode(reward=None, seed=4))
     if ordered:
         while len(judged) < 3:
             time.sleep(0.002)
-        assert scoring.ready() == []
+        assert early + scoring.ready() == []
     else:
-        assert sorted(seeds(all_of(scoring, 4))) == [1, 2, 3, 4]
+        early += all_of(scoring, 4 - len(early))
+        assert sorted(seeds(early)) == [1, 2, 3, 4]
     gate.set()
     rest = []
     while not rest:
